@@ -1,0 +1,1 @@
+"""Policy gradient search: planning without a search tree, in JAX."""

@@ -1,0 +1,249 @@
+"""Hex on an n x n rhombus, as pure functions on a frozen state.
+
+Cell `r * n + c` touches `(r, c-1), (r, c+1), (r-1, c), (r+1, c), (r-1, c+1), (r+1, c-1)`. Player 0
+moves first and joins row 0 with row n-1; player 1 joins column 0 with column n-1.
+
+Wins are found incrementally. Every stone carries the label of its connected group; two labels are
+reserved for groups that touch a player's low edge (row 0 or column 0) and high edge. A move merges
+the groups around it in one fused comparison over the board, so its cost does not depend on the
+number of stones, and it wins when it joins a low group with a high one.
+
+| version | change |
+| --- | --- |
+| 1 | first |
+"""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+VERSION = 1
+MIN_SIZE, MAX_SIZE = 2, 19
+_NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class HexState:
+    """A Hex position. Leading batch axes may be added by `jax.vmap`.
+
+    Attributes:
+      labels: `[n*n]` int16. 0 is an empty cell; the sign tells the owner (positive: player 0) and
+        the magnitude names the connected group.
+      current_player: `[]` int32, the player to move: 0 or 1.
+      rewards: `[2]` float32, what each player earned by the last step.
+      terminated: `[]` bool.
+      swap_legal: `[]` bool, or None where the game is played without the swap rule.
+    """
+
+    labels: chex.Array
+    current_player: chex.Array
+    rewards: chex.Array
+    terminated: chex.Array
+    swap_legal: chex.Array | None
+
+    @property
+    def legal_action_mask(self) -> chex.Array:
+        """`[A]` bool: the empty cells, then the swap if there is one; all False after the end."""
+        legal = self.labels == 0
+        if self.swap_legal is not None:
+            legal = jnp.concatenate([legal, self.swap_legal[..., None]], axis=-1)
+        return legal & ~self.terminated[..., None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hex:
+    """The game of Hex.
+
+    | | |
+    | --- | --- |
+    | actions | `n*n` cells, row-major, the same numbers for both players; `+1` for the swap |
+    | observation | `[n, n, 3]` float32: mover's stones, other's stones, empty; `+1` plane: may swap |
+    | reward | +1 to the winner, -1 to the loser, on the last step |
+
+    The observation is from the mover's view. Player 1's board is transposed, so that both players
+    connect top to bottom; `policy_logits` transposes a network's answer back.
+
+    Args:
+      size: board size n, 2 to 19.
+      swap: whether player 1 may answer the first stone by taking it over. The stone then becomes
+        player 1's and is mirrored across the long diagonal, and player 0 moves.
+
+    Raises:
+      ValueError: if `size` is not an integer from 2 to 19.
+    """
+
+    size: int = 11
+    swap: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or not MIN_SIZE <= self.size <= MAX_SIZE:
+            raise ValueError(
+                f"Hex needs an integer size from {MIN_SIZE} to {MAX_SIZE}, got {self.size!r}."
+            )
+
+    @property
+    def num_players(self) -> int:
+        """Always 2."""
+        return 2
+
+    @property
+    def num_cells(self) -> int:
+        """The number of cells, `size**2`; also the number of the swap action."""
+        return self.size**2
+
+    @property
+    def num_actions(self) -> int:
+        """The number of actions A: the cells, and the swap if it is allowed."""
+        return self.num_cells + self.swap
+
+    @property
+    def observation_shape(self) -> tuple[int, int, int]:
+        """The shape of one observation."""
+        return (self.size, self.size, 3 + self.swap)
+
+    def init(self, key: chex.PRNGKey | None = None) -> HexState:
+        """Returns the empty board; Hex has no chance, so the key is not used."""
+        del key
+        return HexState(
+            labels=jnp.zeros(self.num_cells, jnp.int16),
+            current_player=jnp.int32(0),
+            rewards=jnp.zeros(2, jnp.float32),
+            terminated=jnp.bool_(False),
+            swap_legal=jnp.bool_(False) if self.swap else None,
+        )
+
+    def step(self, state: HexState, action: chex.Array) -> HexState:
+        """Plays one action.
+
+        Args:
+          state: a position, unbatched.
+          action: `[]` integer in `[0, num_actions)`.
+
+        Returns:
+          The next position. A finished game stays as it is, with zero rewards. An illegal action
+          loses the game at once (as in pgx) and leaves the stones alone.
+        """
+        n, cells = self.size, self.num_cells
+        action = jnp.asarray(action, jnp.int32)
+        mover = state.current_player
+        legal = state.legal_action_mask[action]
+        labels, cell = state.labels, action
+        if self.swap:
+            stone = jnp.argmax(labels != 0)
+            is_swap = action == cells
+            labels = jnp.where(is_swap, 0, labels)
+            cell = jnp.where(is_swap, (stone % n) * n + stone // n, action)
+        placed, connected = self._place(labels, cell, mover)
+
+        playing = ~state.terminated
+        lost = playing & ~legal
+        won = playing & legal & connected
+        sign = jnp.where(mover == 0, 1.0, -1.0) * (won.astype(jnp.float32) - lost)
+        swap_legal = None
+        if self.swap:
+            first = jnp.count_nonzero(state.labels) == 0
+            swap_legal = playing & legal & first & ~won
+        return HexState(
+            labels=jnp.where(playing & legal, placed, state.labels),
+            current_player=jnp.where(playing, 1 - mover, mover),
+            rewards=sign * jnp.array([1.0, -1.0], jnp.float32),
+            terminated=state.terminated | won | lost,
+            swap_legal=swap_legal,
+        )
+
+    def observe(self, state: HexState) -> chex.Array:
+        """Returns `[n, n, 3 or 4]` float32 planes from the view of the player to move."""
+        board = jnp.sign(state.labels).reshape(self.size, self.size)
+        board = jnp.where(state.current_player == 0, board, -board.T)
+        planes = [board > 0, board < 0, board == 0]
+        if state.swap_legal is not None:
+            planes.append(jnp.broadcast_to(state.swap_legal, board.shape))
+        return jnp.stack(planes, axis=-1).astype(jnp.float32)
+
+    def policy_logits(self, state: HexState, logits: chex.Array) -> chex.Array:
+        """Maps a network's logits `[A]` for `observe(state)` to logits `[A]` of the actions."""
+        cells = logits[: self.num_cells].reshape(self.size, self.size)
+        cells = jnp.where(state.current_player == 0, cells, cells.T).reshape(-1)
+        return jnp.concatenate([cells, logits[self.num_cells :]])
+
+    def from_board(self, board: chex.ArrayNumpy) -> HexState:
+        """Builds a position from stones; the counts tell who moves.
+
+        Args:
+          board: `[n, n]` integers: 0 empty, 1 a stone of player 0, 2 a stone of player 1.
+
+        Returns:
+          The position, terminated if one side is connected, with zero rewards. A swap is never
+          legal in it.
+
+        Raises:
+          ValueError: if the shape, a value or the counts of stones are impossible.
+        """
+        stones = np.asarray(board)
+        if stones.shape != (self.size, self.size):
+            raise ValueError(f"Hex board must have shape {(self.size,) * 2}, got {stones.shape}.")
+        if not np.isin(stones, (0, 1, 2)).all():
+            raise ValueError(f"Hex board must hold 0, 1 and 2 only, got {np.unique(stones)}.")
+        lead = int((stones == 1).sum() - (stones == 2).sum())
+        if lead not in ((-1, 0, 1) if self.swap else (0, 1)):
+            raise ValueError(
+                "Hex players alternate, so player 0 has as many stones as player 1 or one more; "
+                f"got a difference of {lead}."
+            )
+        labels = jnp.zeros(self.num_cells, jnp.int16)
+        over = False
+        for cell in np.flatnonzero(stones):
+            player = jnp.int32(stones.flat[cell] - 1)
+            labels, connected = _place(self, labels, jnp.int32(cell), player)
+            over |= bool(connected)
+        # After a swap player 1 owns the first stone and player 0 moves, so equal counts are
+        # ambiguous only there; without a swap they mean player 0.
+        return dataclasses.replace(
+            self.init(),
+            labels=labels,
+            current_player=jnp.int32(lead == 1),
+            terminated=jnp.bool_(over),
+        )
+
+    def render(self, state: HexState, policy: chex.Array | None = None) -> str:
+        """Draws one position as text; see `jaxpgs.envs.render.hex_text` and `hex_svg`."""
+        from jaxpgs.envs import render
+
+        return render.hex_text(self, state, policy)
+
+    def _place(
+        self, labels: chex.Array, cell: chex.Array, player: chex.Array
+    ) -> tuple[chex.Array, chex.Array]:
+        """Puts a stone on an empty cell; returns the labels and whether it connected the edges."""
+        n, cells = self.size, self.num_cells
+        low, high = cells + 1, cells + 2
+        sign = jnp.where(player == 0, 1, -1).astype(jnp.int16)
+        own = labels * sign
+        row, col = cell // n, cell % n
+        position = jnp.where(player == 0, row, col)
+
+        offsets = jnp.array(_NEIGHBOURS, jnp.int32)
+        rows, cols = row + offsets[:, 0], col + offsets[:, 1]
+        inside = (rows >= 0) & (rows < n) & (cols >= 0) & (cols < n)
+        around = jnp.where(inside, own[jnp.where(inside, rows * n + cols, 0)], 0)
+        touches_low = (position == 0) | jnp.any(around == low)
+        touches_high = (position == n - 1) | jnp.any(around == high)
+        label = jnp.where(touches_low, low, jnp.where(touches_high, high, cell + 1))
+
+        # `own > 0` keeps empty cells and the other's stones out of the comparison.
+        merged = (own > 0) & jnp.any(own[:, None] == around[None, :], axis=-1)
+        merged |= jnp.arange(cells) == cell
+        placed = jnp.where(merged, label.astype(jnp.int16) * sign, labels)
+        return placed, touches_low & touches_high
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _place(
+    env: Hex, labels: chex.Array, cell: chex.Array, player: chex.Array
+) -> tuple[chex.Array, chex.Array]:
+    return env._place(labels, cell, player)
