@@ -1,1 +1,57 @@
-"""Policy gradient search: planning without a search tree, in JAX."""
+"""Policy gradient search: planning without a search tree, in JAX.
+
+The searches take the same positional arguments as mctx's policies:
+
+    output = jaxpgs.pgs_policy(params, rng_key, root, recurrent_fn, num_simulations,
+                               invalid_actions, adapt=jaxpgs.networks.policy_head(params))
+"""
+
+from jaxpgs import envs, networks
+from jaxpgs.adapters import make_recurrent_fn, make_root_fn
+from jaxpgs.base import PolicyOutput, RootStats, SearchState
+from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
+from jaxpgs.search import (
+    by_probability,
+    by_visits,
+    fixed,
+    growing,
+    last_value,
+    mcs_policy,
+    n_step,
+    pgs_policy,
+    puct,
+    reinforce,
+    reset_adapted,
+    search,
+    ucb1,
+    until_new,
+    visit_counts,
+)
+
+__all__ = [
+    "PolicyOutput",
+    "RootStats",
+    "SearchState",
+    "available_pretrained",
+    "by_probability",
+    "by_visits",
+    "envs",
+    "fixed",
+    "growing",
+    "last_value",
+    "load_pretrained",
+    "make_recurrent_fn",
+    "make_root_fn",
+    "mcs_policy",
+    "n_step",
+    "networks",
+    "pgs_policy",
+    "puct",
+    "reinforce",
+    "reset_adapted",
+    "save_pretrained",
+    "search",
+    "ucb1",
+    "until_new",
+    "visit_counts",
+]

@@ -167,9 +167,25 @@ class Hex:
 
     def policy_logits(self, state: HexState, logits: chex.Array) -> chex.Array:
         """Maps a network's logits `[A]` for `observe(state)` to logits `[A]` of the actions."""
-        cells = logits[: self.num_cells].reshape(self.size, self.size)
-        cells = jnp.where(state.current_player == 0, cells, cells.T).reshape(-1)
-        return jnp.concatenate([cells, logits[self.num_cells :]])
+        return self._mover_frame(state, logits)
+
+    def network_policy(self, state: HexState, policy: chex.Array) -> chex.Array:
+        """Maps a policy `[A]` over actions to the network's frame; undoes `policy_logits`."""
+        return self._mover_frame(state, policy)
+
+    def symmetries(self, observation: chex.Array, policy: chex.Array) -> list[tuple]:
+        """Lists the equivalent forms of an observation and a policy in the network's frame.
+
+        Args:
+          observation: `[..., n, n, planes]`.
+          policy: `[..., A]`.
+
+        Returns:
+          Pairs `(observation, policy)`: the given one, and the one turned by 180 degrees.
+        """
+        cells = jnp.flip(policy[..., : self.num_cells], axis=-1)
+        turned = jnp.concatenate([cells, policy[..., self.num_cells :]], axis=-1)
+        return [(observation, policy), (jnp.flip(observation, axis=(-3, -2)), turned)]
 
     def from_board(self, board: chex.ArrayNumpy) -> HexState:
         """Builds a position from stones; the counts tell who moves.
@@ -215,6 +231,12 @@ class Hex:
         from jaxpgs.envs import render
 
         return render.hex_text(self, state, policy)
+
+    def _mover_frame(self, state: HexState, x: chex.Array) -> chex.Array:
+        """Transposes the cells of `[A]` for player 1; its own inverse."""
+        cells = x[: self.num_cells].reshape(self.size, self.size)
+        cells = jnp.where(state.current_player == 0, cells, cells.T).reshape(-1)
+        return jnp.concatenate([cells, x[self.num_cells :]])
 
     def _place(
         self, labels: chex.Array, cell: chex.Array, player: chex.Array

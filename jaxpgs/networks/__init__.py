@@ -1,0 +1,21 @@
+"""Policy and value networks, and their conversion to parameters and pure functions."""
+
+from jaxpgs.networks.fully_connected import FullyConnectedResNet
+from jaxpgs.networks.functional import (
+    functional,
+    functional_train,
+    module_from_params,
+    policy_head,
+    trainable_mask,
+)
+from jaxpgs.networks.resnet import AlphaZeroResNet
+
+__all__ = [
+    "AlphaZeroResNet",
+    "FullyConnectedResNet",
+    "functional",
+    "functional_train",
+    "module_from_params",
+    "policy_head",
+    "trainable_mask",
+]

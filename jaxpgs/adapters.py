@@ -1,0 +1,90 @@
+"""Glue between an environment, a network and a search: `root_fn` and `recurrent_fn`.
+
+The pair follows mctx's contract, so the same two functions drive `mctx.muzero_policy` and every
+search here. The environment may be one of ours or one of pgx's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.base import Embedding, Params, RecurrentFn
+
+# (params, observation [B, ...]) -> (logits [B, A], value [B])
+ApplyFn = Callable[[Params, chex.Array], tuple[chex.Array, chex.Array]]
+RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
+
+
+def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
+    """Makes the function that evaluates the states to search from.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: the network, `(params, observation [B, ...]) -> (logits [B, A], value [B])`. The
+        value is from the view of the player to move.
+
+    Returns:
+      `root_fn(params, rng_key, state)`, which takes a batch of B states and gives an
+      `mctx.RootFnOutput`. The logits of illegal actions hold the lowest float; the value of a
+      finished game is 0. The embedding is the state itself.
+    """
+
+    def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
+        del rng_key
+        logits, value = _evaluate(env, apply_fn, params, state)
+        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=state)
+
+    return root_fn
+
+
+def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
+    """Makes the function that plays one action in each state and evaluates where it leads.
+
+    The reward is the mover's. The discount is -1 where the other player moves next, 1 where the
+    same player does, and 0 where the episode ended, so it is right at every depth, for one player
+    and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: as in `make_root_fn`.
+
+    Returns:
+      `recurrent_fn(params, rng_key, action [B], embedding)`, giving
+      `(mctx.RecurrentFnOutput, embedding)`.
+    """
+
+    def recurrent_fn(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
+        del rng_key
+        mover = embedding.current_player
+        state = jax.vmap(env.step)(embedding, action)
+        reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
+        discount = jnp.where(state.current_player == mover, 1.0, -1.0)
+        logits, value = _evaluate(env, apply_fn, params, state)
+        output = mctx.RecurrentFnOutput(
+            reward=reward.astype(value.dtype),
+            discount=jnp.where(state.terminated, 0.0, discount).astype(value.dtype),
+            prior_logits=logits,
+            value=value,
+        )
+        return output, state
+
+    return recurrent_fn
+
+
+def _evaluate(
+    env: Any, apply_fn: ApplyFn, params: Params, state: Embedding
+) -> tuple[chex.Array, chex.Array]:
+    """Returns the legal logits `[B, A]` of the actions and the value `[B]`, 0 after the end."""
+    logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+    if hasattr(env, "policy_logits"):
+        logits = jax.vmap(env.policy_logits)(state, logits)
+    # pgx marks every action legal in a finished game.
+    legal = state.legal_action_mask & ~state.terminated[:, None]
+    logits = jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+    return logits, jnp.where(state.terminated, 0.0, value)

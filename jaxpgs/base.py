@@ -1,0 +1,167 @@
+"""Types that every part of the search shares.
+
+Axis letters, used in all shape comments of this package:
+
+- `B` roots searched at once,
+- `K` simulations per update, `N` simulations in all (`N / K` updates),
+- `T` the largest number of steps of a simulation,
+- `A` actions.
+
+Returns are from the view of the player to move: `G_t = reward_{t+1} + discount_{t+1} G_{t+1}`, with
+discount -1 between alternating opponents and 0 at the end of the episode. So one formula serves one
+player and two.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+Params = chex.ArrayTree
+Embedding = chex.ArrayTree
+RecurrentFn = Callable[
+    [Params, chex.PRNGKey, chex.Array, Embedding], tuple[mctx.RecurrentFnOutput, Embedding]
+]
+# A boolean pytree over the parameters, or a predicate on a leaf's path and value.
+Adapt = Any
+
+
+class RootStats(NamedTuple):
+    """What the bandit at the root knows.
+
+    Attributes:
+      prior_logits: `[B, A]` logits of the first action; illegal actions hold the lowest float.
+      value: `[B]` the network's value of the root.
+      visits: `[B, A]` int32, simulations so far by first action.
+      value_sum: `[B, A]` the sum of their returns, from the view of the player to move.
+      valid: `[B, A]` bool, True where the action is legal.
+    """
+
+    prior_logits: chex.Array
+    value: chex.Array
+    visits: chex.Array
+    value_sum: chex.Array
+    valid: chex.Array
+
+    @property
+    def qvalues(self) -> chex.Array:
+        """`[B, A]` mean return by first action, 0 where it was never tried."""
+        return self.value_sum / jnp.maximum(self.visits, 1)
+
+
+class Path(NamedTuple):
+    """What a truncation sees of the simulations, at the state where each may stop.
+
+    Attributes:
+      depth: `[B, K]` int32, number of actions taken from the root, at least 1.
+      code: `[B, K]` uint32, a hash of the sequence of those actions.
+      log_prob: `[B, K]` log probability of the sequence: the prior's for the first action, the
+        simulation policy's for the others.
+      alive: `[B, K]` bool, False where the simulation has stopped before.
+      visits: `[B, K]` int32, earlier simulations with the same first action.
+      simulation: `[K]` int32, the number n of the simulation, from 0.
+    """
+
+    depth: chex.Array
+    code: chex.Array
+    log_prob: chex.Array
+    alive: chex.Array
+    visits: chex.Array
+    simulation: chex.Array
+
+
+class Trajectory(NamedTuple):
+    """The simulations of one update, step by step.
+
+    Step t takes action `a_t` in `s_t` and reaches `s_{t+1}`. Everything is 0 after a simulation has
+    stopped.
+
+    Attributes:
+      alive: `[T, B, K]` bool, True where step t was taken.
+      reward: `[T, B, K]` reward of step t.
+      discount: `[T, B, K]` discount of step t.
+      value: `[T, B, K]` the network's value of `s_{t+1}`.
+      log_prob: `[T, B, K]` log probability of `a_t` under the simulation policy; 0 at t = 0, where
+        the bandit chose. The only field that depends on the adapted parameters differentiably.
+      entropy: `[T, B, K]` entropy of the simulation policy in `s_{t+1}`, 0 where no action followed.
+      depth: `[B, K]` int32, number of steps taken.
+      code: `[B, K]` uint32, hash of the action sequence.
+    """
+
+    alive: chex.Array
+    reward: chex.Array
+    discount: chex.Array
+    value: chex.Array
+    log_prob: chex.Array
+    entropy: chex.Array
+    depth: chex.Array
+    code: chex.Array
+
+
+@chex.dataclass(frozen=True)
+class SearchState:
+    """What a search leaves behind.
+
+    Attributes:
+      visits: `[B, A]` int32 simulations by first action.
+      qvalues: `[B, A]` mean return by first action, from the view of the player to move; 0 where
+        never visited.
+      value: `[B]` mean return of all simulations.
+      params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading
+        axis B and whose other leaves are None. The next search of the game takes it as
+        `adapted_params`.
+      num_evaluations: `[B]` int32, states whose network evaluation a simulation used.
+      num_calls: `[]` int32, network calls that had to wait for one another, each on `B * K` states.
+      depth: `[B]` mean number of steps of a simulation.
+      entropy: `[B]` mean entropy of the simulation policy, in nats, over the states it acted in.
+      gradient_norm: `[B]` mean global norm of the gradient, over the updates.
+      skipped_updates: `[B]` int32, updates left out because their gradient was not finite.
+    """
+
+    visits: chex.Array
+    qvalues: chex.Array
+    value: chex.Array
+    params: Params
+    num_evaluations: chex.Array
+    num_calls: chex.Array
+    depth: chex.Array
+    entropy: chex.Array
+    gradient_norm: chex.Array
+    skipped_updates: chex.Array
+
+
+@chex.dataclass(frozen=True)
+class PolicyOutput:
+    """The answer of a search, with the fields of `mctx.PolicyOutput`.
+
+    Attributes:
+      action: `[B]` int32, the proposed action.
+      action_weights: `[B, A]` the search policy, a target for training.
+      search_state: statistics, adapted parameters and diagnostics.
+    """
+
+    action: chex.Array
+    action_weights: chex.Array
+    search_state: SearchState
+
+
+def finite(x: chex.Array) -> chex.Array:
+    """Replaces NaN and -inf by the lowest float, and +inf by the highest."""
+    limits = jnp.finfo(x.dtype)
+    return jnp.nan_to_num(x, nan=limits.min, posinf=limits.max, neginf=limits.min)
+
+
+def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
+    """Returns one key per root: `[B]` keys as given, or `B` keys split from a single one."""
+    is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    if rng_key.ndim == (0 if is_typed else 1):
+        return jax.random.split(rng_key, batch_size)
+    if rng_key.shape[0] != batch_size:
+        raise ValueError(
+            f"rng_key must be one key or one per root; got {rng_key.shape[0]} keys for "
+            f"{batch_size} roots."
+        )
+    return rng_key

@@ -1,0 +1,28 @@
+"""Tournaments, ratings, opponents and exact solvers."""
+
+from jaxpgs.evaluation.elo import EloDifference, EloTable, bayes_elo, elo_difference
+from jaxpgs.evaluation.matches import play_match, round_robin
+from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
+from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
+from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
+from jaxpgs.evaluation.solvers import solve_hex
+
+__all__ = [
+    "CompiledPlayer",
+    "EloDifference",
+    "EloTable",
+    "MatchResult",
+    "Player",
+    "PlayerRecord",
+    "Tournament",
+    "bayes_elo",
+    "compile_player",
+    "elo_difference",
+    "openspiel_mcts",
+    "perfect_hex",
+    "play_match",
+    "raw_network",
+    "round_robin",
+    "solve_hex",
+    "uniform_random",
+]

@@ -1,0 +1,186 @@
+"""Players of batched games, and their compilation.
+
+A player is three things: a name, a memory to start with, and a function that picks one action in
+each of G games at once. It is compiled once per environment and batch size, together with the
+environment's step, and then serves every pairing of a tournament.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jax_core
+
+
+@dataclasses.dataclass(frozen=True)
+class Player:
+    """Someone who plays G games at once.
+
+    Attributes:
+      name: unique within a tournament; it also seeds the player's games.
+      init: `init(batch_size)` returns the memory at the start of G games, any pytree of arrays:
+        `()` for none, or for example the policy head that a search adapts through a game.
+      act: `act(rng_key, state, memory)` returns `(action [G], memory, stats)`. `state` has a
+        leading axis G, the memory keeps its structure, and `stats` is a dict of scalars that are
+        summed over calls, such as `num_evaluations`. It is traced once. Games that are over stay
+        in the batch; their actions are ignored. Arrays that `act` closes over, such as a network's
+        parameters, become arguments of the compiled program, not constants in it.
+      host: True if `act` cannot be traced. It then gets a state of NumPy arrays and may return
+        NumPy arrays.
+    """
+
+    name: str
+    init: Callable[[int], Any]
+    act: Callable[[chex.PRNGKey, Any, Any], tuple[Any, Any, dict[str, Any]]]
+    host: bool = False
+
+
+class Games(NamedTuple):
+    """G games under way.
+
+    Attributes:
+      state: the environment's state with a leading axis G.
+      opener: `[G]` int32, the number under which the environment lists who moved first.
+      score: `[G]` float32, the rewards of that player so far.
+    """
+
+    state: Any
+    opener: chex.Array
+    score: chex.Array
+
+
+class Turn(NamedTuple):
+    """What one call of a compiled player returns.
+
+    Attributes:
+      games: the games after the move.
+      memory: the player's memory.
+      stats: the player's dict of scalars.
+      moves: `[]` int32, how many of the games were still going on.
+      finished: `[]` int32, how many are over after the move.
+    """
+
+    games: Games
+    memory: Any
+    stats: dict[str, Any]
+    moves: Any
+    finished: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPlayer:
+    """A player ready to play batches of one size; see `compile_player`.
+
+    Attributes:
+      player: whom it was compiled from.
+      batch_size: G.
+      turn: `turn(rng_key, games, memory)` returns a `Turn`.
+      compile_seconds: time to trace and compile.
+      temp_bytes: scratch memory of the compiled program, None where the backend does not tell or
+        the player runs on the host.
+    """
+
+    player: Player
+    batch_size: int
+    turn: Callable[[chex.PRNGKey, Games, Any], Turn]
+    compile_seconds: float
+    temp_bytes: int | None
+
+
+def advance(env: Any, games: Games, action: chex.Array) -> tuple[Games, chex.Array, chex.Array]:
+    """Plays one action `[G]` in each game.
+
+    Returns:
+      The games, how many were going on before, and how many are over now.
+    """
+    moves = jnp.sum(~games.state.terminated, dtype=jnp.int32)
+    state = jax.vmap(env.step)(games.state, jnp.asarray(action, jnp.int32))
+    reward = jnp.take_along_axis(state.rewards, games.opener[:, None], axis=-1)[:, 0]
+    finished = jnp.sum(state.terminated, dtype=jnp.int32)
+    return Games(state, games.opener, games.score + reward), moves, finished
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> Games:
+    """Starts one game for each opening action `[G]` and plays it."""
+    num_games = openings.shape[0]
+    state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
+    opener = jnp.asarray(state.current_player, jnp.int32)
+    games = Games(state, opener, jnp.zeros(num_games, jnp.float32))
+    return advance(env, games, openings)[0]
+
+
+def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
+    """Compiles a player's move and the environment's step into one program.
+
+    Args:
+      env: a two-player environment that is hashable.
+      player: the player. Its `act` is traced once here and never again.
+      batch_size: the number of games G in one call.
+
+    Returns:
+      The compiled player. For a host player only the environment's step is compiled.
+
+    Raises:
+      ValueError: if `batch_size` is not positive, or `act` returns actions of the wrong shape or a
+        memory of another structure, shape or dtype than it was given.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    start = time.perf_counter()
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    openings = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    games = jax.eval_shape(functools.partial(open_games, env), key, openings)
+    step = functools.partial(advance, env)
+
+    if player.host:
+        compiled_step = jax.jit(step).lower(games, openings).compile()
+
+        def host_turn(rng_key: chex.PRNGKey, games: Games, memory: Any) -> Turn:
+            action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)
+            games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32))
+            return Turn(games, memory, stats, moves, finished)
+
+        return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
+
+    def turn(rng_key: chex.PRNGKey, games: Games, memory: Any) -> Turn:
+        action, new_memory, stats = player.act(rng_key, games.state, memory)
+        if jnp.shape(action) != (batch_size,):
+            raise ValueError(
+                f"{player.name}'s act must return actions of shape {(batch_size,)}, "
+                f"got {jnp.shape(action)}."
+            )
+        if _describe(new_memory) != _describe(memory):
+            raise ValueError(
+                f"{player.name}'s act must keep its memory's structure {_describe(memory)}, "
+                f"got {_describe(new_memory)}."
+            )
+        games, moves, finished = step(games, action)
+        return Turn(games, new_memory, stats, moves, finished)
+
+    memory = jax.eval_shape(lambda: player.init(batch_size))
+    # Lowering `turn` itself would write closed-over parameters into the program as literals.
+    traced, shapes = jax.make_jaxpr(turn, return_shape=True)(key, games, memory)
+    out_tree = jax.tree.structure(shapes)
+
+    def run(constants: list[Any], *args: Any) -> Turn:
+        closed = jax_core.ClosedJaxpr(traced.jaxpr, constants)
+        flat = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+        return jax.tree.unflatten(out_tree, flat)
+
+    program = jax.jit(run).lower(traced.consts, key, games, memory).compile()
+    seconds = time.perf_counter() - start
+    analysis = program.memory_analysis()
+    temp_bytes = getattr(analysis, "temp_size_in_bytes", None)
+    call = functools.partial(program, traced.consts)
+    return CompiledPlayer(player, batch_size, call, seconds, temp_bytes)
+
+
+def _describe(tree: Any) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]

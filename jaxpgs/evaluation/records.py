@@ -1,0 +1,104 @@
+"""What matches and tournaments return."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayerRecord:
+    """What one player spent.
+
+    Attributes:
+      name: the player's name.
+      moves: moves made in games that were going on.
+      calls: calls of `act`, each for a whole batch of games, finished ones included.
+      seconds: wall time of those calls, the environment's step included, compilation excluded.
+      compile_seconds: time to compile the player, once.
+      temp_bytes: scratch memory of the compiled program, None if unknown.
+      stats: the scalars that `act` reported, summed over calls.
+    """
+
+    name: str
+    moves: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    temp_bytes: int | None = None
+    stats: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __add__(self, other: "PlayerRecord") -> "PlayerRecord":
+        names = dict.fromkeys((*self.stats, *other.stats))
+        return PlayerRecord(
+            self.name,
+            self.moves + other.moves,
+            self.calls + other.calls,
+            self.seconds + other.seconds,
+            other.compile_seconds,  # the same program serves all pairings
+            other.temp_bytes,
+            {k: self.stats.get(k, 0.0) + other.stats.get(k, 0.0) for k in names},
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchResult:
+    """The games of one pairing, with O openings and R repeats.
+
+    Attributes:
+      players: what the first and the second player spent.
+      openings: `[O]` int, the forced first actions.
+      outcomes: `[2, R, O]` float64, the first player's score: 1 won, 0.5 drawn, 0 lost. The first
+        axis tells who opened the game: 0 the first player, 1 the second.
+    """
+
+    players: tuple[PlayerRecord, PlayerRecord]
+    openings: np.ndarray
+    outcomes: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The two players' names."""
+        return self.players[0].name, self.players[1].name
+
+    @property
+    def games(self) -> int:
+        """The number of games."""
+        return int(self.outcomes.size)
+
+    @property
+    def wins(self) -> float:
+        """The first player's score: games won, draws as half."""
+        return float(self.outcomes.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the result as plain lists and numbers, ready for JSON."""
+        fields = dataclasses.asdict(self)
+        return fields | {k: getattr(self, k).tolist() for k in ("openings", "outcomes")}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "MatchResult":
+        """Reads what `to_dict` returned."""
+        first, second = (PlayerRecord(**record) for record in fields["players"])
+        return cls(
+            (first, second),
+            np.asarray(fields["openings"]),
+            np.asarray(fields["outcomes"], np.float64),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tournament:
+    """The games of P players.
+
+    Attributes:
+      names: the players' names, in the order that they were given.
+      wins: `[P, P]` float64, how often the row's player beat the column's, draws as half.
+      players: what each player spent in all, by name.
+      pairs: the pairings' results.
+    """
+
+    names: tuple[str, ...]
+    wins: np.ndarray
+    players: dict[str, PlayerRecord]
+    pairs: tuple[MatchResult, ...]

@@ -1,0 +1,136 @@
+"""A fully connected residual network, for small boards."""
+
+from collections.abc import Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+
+class FullyConnectedResNet(nnx.Module):
+    """Policy and value from the flattened observation, with ReZero residual blocks.
+
+    A block is `x + alpha * relu(W x + b)` with a learned scalar `alpha` that starts at 0
+    (Bachlechner et al. 2020, "ReZero is All You Need"), so a deep network starts out as a shallow
+    one and needs no normalisation. Jones 2021, "Scaling Scaling Laws with Board Games", uses such
+    networks for Hex.
+
+    `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights
+    and both heads are float32 whatever `dtype` is. Keyword arguments are kept as attributes of the
+    same names, so that saved weights can say how to build their network.
+
+    Args:
+      observation_shape: shape of one observation, without the batch axis.
+      num_actions: A, the number of logits.
+      width: number of features in every hidden layer.
+      num_blocks: number of residual blocks, 0 or more.
+      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      rngs: random keys for the initial weights.
+
+    Raises:
+      ValueError: if a size is not positive.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        num_actions: int,
+        *,
+        width: int = 256,
+        num_blocks: int = 4,
+        dtype: jax.typing.DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_sizes("FullyConnectedResNet", num_actions=num_actions, width=width)
+        if num_blocks < 0:
+            raise ValueError(f"FullyConnectedResNet needs num_blocks >= 0, got {num_blocks}.")
+        self.observation_shape = tuple(observation_shape)
+        self.width, self.num_blocks = width, num_blocks
+        self.dtype = jnp.dtype(dtype).name
+        self.torso = _Torso(
+            int(np.prod(self.observation_shape)), width, num_blocks, dtype=dtype, rngs=rngs
+        )
+        self.policy_head = _PolicyHead(width, num_actions, rngs=rngs)
+        self.value_head = _ValueHead(width, rngs=rngs)
+
+    def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Evaluates a batch of observations.
+
+        Args:
+          observation: `[B, *observation_shape]`, of any real type.
+
+        Returns:
+          Logits `[B, A]` and values `[B]` in [-1, 1], both float32.
+
+        Raises:
+          ValueError: if the observation has another shape.
+        """
+        check_observation(observation, self.observation_shape)
+        features = self.torso(observation)
+        return self.policy_head(features), self.value_head(features)
+
+
+def check_sizes(owner: str, **sizes: int) -> None:
+    """Raises `ValueError` unless every named size is at least 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{owner} needs {name} >= 1, got {size}.")
+
+
+def check_observation(observation: chex.Array, shape: tuple[int, ...]) -> None:
+    """Raises `ValueError` unless `observation` is a batch of arrays of this shape."""
+    if observation.ndim == 0 or observation.shape[1:] != shape:
+        raise ValueError(
+            f"The observation must have shape (B, {', '.join(map(str, shape))}), "
+            f"got {observation.shape}."
+        )
+
+
+class _Block(nnx.Module):
+    def __init__(self, width: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(width, width, dtype=dtype, rngs=rngs)
+        self.alpha = nnx.Param(jnp.zeros((), jnp.float32))
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        return x + self.alpha[...].astype(x.dtype) * jax.nn.relu(self.linear(x))
+
+
+class _Torso(nnx.Module):
+    def __init__(
+        self,
+        num_inputs: int,
+        width: int,
+        num_blocks: int,
+        *,
+        dtype: jax.typing.DTypeLike,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.dtype = jnp.dtype(dtype)
+        self.embed = nnx.Linear(num_inputs, width, dtype=self.dtype, rngs=rngs)
+        self.blocks = nnx.List(
+            [_Block(width, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
+        )
+
+    def __call__(self, observation: chex.Array) -> chex.Array:
+        x = self.embed(observation.reshape(len(observation), -1).astype(self.dtype))
+        for block in self.blocks:
+            x = block(x)
+        return x.astype(jnp.float32)
+
+
+class _PolicyHead(nnx.Module):
+    def __init__(self, width: int, num_actions: int, *, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(width, num_actions, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        return self.linear(features)
+
+
+class _ValueHead(nnx.Module):
+    def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(width, 1, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        return jnp.tanh(self.linear(features))[:, 0]

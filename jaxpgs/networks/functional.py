@@ -1,0 +1,192 @@
+"""Turns a network module into parameters and pure functions of them.
+
+Parameters are nested dicts of arrays with string keys, batch statistics included. A module is any
+`nnx.Module` that maps observations `[B, ...]` to logits `[B, A]` and values `[B]`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import chex
+import jax
+from flax import nnx
+
+Params = dict[str, Any]
+Outputs = tuple[chex.Array, chex.Array]
+ApplyFn = Callable[[Params, chex.Array], Outputs]
+TrainFn = Callable[[Params, chex.Array], tuple[Outputs, Params]]
+
+_ModuleT = TypeVar("_ModuleT", bound=nnx.Module)
+_PARTS = ("head", "linear")
+
+
+def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
+    """Splits a module into its parameters and a pure function for search and play.
+
+    Args:
+      module: a policy and value network. It is not changed.
+
+    Returns:
+      The parameters, and `apply_fn(params, observation) -> (logits, value)` with shapes
+      `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`.
+      `apply_fn` raises `ValueError` if `params` lacks a leaf of the module or has another one.
+    """
+    template = nnx.clone(module)
+    template.eval()
+    merge = _merger(template)
+
+    def apply_fn(params: Params, observation: chex.Array) -> Outputs:
+        return merge(params)(observation)
+
+    return _get_params(module), apply_fn
+
+
+def functional_train(module: nnx.Module) -> TrainFn:
+    """Makes a pure function for training, which also moves the batch statistics.
+
+    Args:
+      module: a policy and value network. It is not changed.
+
+    Returns:
+      `fn(params, observation) -> ((logits, value), new_params)`. Batch normalisation uses the
+      statistics of this batch; `new_params` is `params` with the population statistics moved
+      towards them and every other leaf as it was. After a step of an optimizer take the leaves
+      of `trainable_mask` from the optimizer and all others from `new_params`.
+    """
+    template = nnx.clone(module)
+    template.train()
+    merge = _merger(template)
+
+    def train_fn(params: Params, observation: chex.Array) -> tuple[Outputs, Params]:
+        merged = merge(params)
+        outputs = merged(observation)
+        return outputs, _get_params(merged)
+
+    return train_fn
+
+
+def module_from_params(module: _ModuleT, params: Params) -> _ModuleT:
+    """Copies a module and gives the copy other parameters.
+
+    Args:
+      module: the module to copy. It is not changed.
+      params: parameters as `functional` returns them for this module.
+
+    Returns:
+      The copy, in the same mode (train or eval) as `module`.
+
+    Raises:
+      ValueError: if a leaf is missing, unexpected, or of another shape or dtype; it is named.
+    """
+    for path, variable in nnx.to_flat_state(nnx.state(module)):
+        want, got = variable.get_value(), _lookup(params, path)
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise ValueError(
+                f"Parameter {_name(path)!r} must be {want.dtype}{list(want.shape)}, "
+                f"got {got.dtype}{list(got.shape)}."
+            )
+    return _merger(module)(params)
+
+
+def trainable_mask(module: nnx.Module) -> Params:
+    """Tells what an optimizer may change, in the form that `optax.masked` takes.
+
+    Args:
+      module: a policy and value network.
+
+    Returns:
+      A pytree of bools shaped like the parameters: True for weights, False for batch statistics.
+    """
+    flat = nnx.to_flat_state(nnx.state(module))
+    return _nest((path, isinstance(variable, nnx.Param)) for path, variable in flat)
+
+
+def policy_head(params: Params, part: str = "head") -> Params:
+    """Tells which parameters belong to the policy head: what a search may adapt.
+
+    Relies on names: the head is the module `policy_head` and its last layer `linear` inside it.
+    The parameters of batch normalisation stay frozen (Anthony et al. 2019, section 3.2); they are
+    recognised by the running `mean` and `var` beside them.
+
+    Args:
+      params: parameters of a network, as `functional` returns them.
+      part: "head" for all layers of the head, "linear" for the last one only.
+
+    Returns:
+      A pytree of bools shaped like `params`.
+
+    Raises:
+      ValueError: if `part` is unknown or `params` has no such part.
+    """
+    if part not in _PARTS:
+        raise ValueError(f"The part of a policy head must be one of {_PARTS}, got {part!r}.")
+    if "policy_head" not in params:
+        raise ValueError(
+            f"The parameters have no 'policy_head'; their top-level names are {sorted(params)}."
+        )
+    head = params["policy_head"]
+    if part == "linear" and "linear" not in head:
+        raise ValueError(f"The policy head has no 'linear' layer; its names are {sorted(head)}.")
+
+    mask = jax.tree.map(lambda _: False, params)
+    if part == "linear":
+        mask["policy_head"]["linear"] = _all_but_batch_norm(head["linear"])
+    else:
+        mask["policy_head"] = _all_but_batch_norm(head)
+    return mask
+
+
+def _all_but_batch_norm(params: Any) -> Any:
+    if not isinstance(params, dict):
+        return True
+    if "mean" in params and "var" in params:
+        return jax.tree.map(lambda _: False, params)
+    return {key: _all_but_batch_norm(value) for key, value in params.items()}
+
+
+def _merger(template: _ModuleT) -> Callable[[Params], _ModuleT]:
+    """Returns a function that builds a new module like `template` from parameters."""
+    graphdef, state = nnx.split(template)
+    # The template's own values must neither be kept alive nor stand in for a missing leaf.
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+    slots = nnx.to_flat_state(shapes)
+    num_leaves = len(slots)
+
+    def merge(params: Params) -> _ModuleT:
+        filled = [(path, slot.replace(_lookup(params, path))) for path, slot in slots]
+        if len(jax.tree.leaves(params)) != num_leaves:
+            known = {_name(path) for path, _ in slots}
+            given = jax.tree_util.tree_flatten_with_path(params)[0]
+            names = {jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in given}
+            raise ValueError(f"The module has no parameters {sorted(names - known)}.")
+        return nnx.merge(graphdef, nnx.from_flat_state(filled))
+
+    return merge
+
+
+def _get_params(module: nnx.Module) -> Params:
+    flat = nnx.to_flat_state(nnx.state(module))
+    return _nest((path, variable.get_value()) for path, variable in flat)
+
+
+def _lookup(params: Params, path: tuple[str | int, ...]) -> chex.Array:
+    node: Any = params
+    for key in path:
+        if not isinstance(node, dict) or str(key) not in node:
+            raise ValueError(f"Parameter {_name(path)!r} of the module is missing.")
+        node = node[str(key)]
+    return node
+
+
+def _nest(leaves: Any) -> Params:
+    nested: Params = {}
+    for path, leaf in leaves:
+        node = nested
+        for key in path[:-1]:
+            node = node.setdefault(str(key), {})
+        node[str(path[-1])] = leaf
+    return nested
+
+
+def _name(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

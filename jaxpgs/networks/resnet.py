@@ -1,0 +1,162 @@
+"""The residual convolutional network of AlphaZero."""
+
+from collections.abc import Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxpgs.networks.fully_connected import check_observation, check_sizes
+
+# The usual 0.99 needs hundreds of updates before population statistics can be trusted.
+_MOMENTUM = 0.9
+
+
+class AlphaZeroResNet(nnx.Module):
+    """Policy and value from a residual tower of 3x3 convolutions (Silver et al. 2017).
+
+    The torso is a convolution and `num_blocks` blocks of two, each with batch normalisation. The
+    policy head is a 1x1 convolution to 2 planes and a linear layer, the value head a 1x1
+    convolution to 1 plane and two linear layers. The defaults are those of Anthony et al. 2019,
+    "Policy Gradient Search".
+
+    `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights,
+    batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are kept as
+    attributes of the same names, so that saved weights can say how to build their network.
+
+    Args:
+      observation_shape: `(height, width, planes)`, without the batch axis.
+      num_actions: A, the number of logits.
+      num_filters: number of planes in the torso.
+      num_blocks: number of residual blocks, 0 or more.
+      value_hidden: width of the value head's hidden layer.
+      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      rngs: random keys for the initial weights.
+
+    Raises:
+      ValueError: if the observation has not three axes, or a size is not positive.
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        num_actions: int,
+        *,
+        num_filters: int = 256,
+        num_blocks: int = 19,
+        value_hidden: int = 256,
+        dtype: jax.typing.DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_sizes(
+            "AlphaZeroResNet",
+            num_actions=num_actions,
+            num_filters=num_filters,
+            value_hidden=value_hidden,
+        )
+        if num_blocks < 0:
+            raise ValueError(f"AlphaZeroResNet needs num_blocks >= 0, got {num_blocks}.")
+        self.observation_shape = tuple(observation_shape)
+        if len(self.observation_shape) != 3:
+            raise ValueError(
+                "AlphaZeroResNet needs observations of shape (height, width, planes), "
+                f"got {self.observation_shape}."
+            )
+        self.num_filters, self.num_blocks = num_filters, num_blocks
+        self.value_hidden = value_hidden
+        self.dtype = jnp.dtype(dtype).name
+        height, width, planes = self.observation_shape
+        self.torso = _Torso(planes, num_filters, num_blocks, dtype=dtype, rngs=rngs)
+        self.policy_head = _PolicyHead(height * width, num_filters, num_actions, rngs=rngs)
+        self.value_head = _ValueHead(height * width, num_filters, value_hidden, rngs=rngs)
+
+    def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Evaluates a batch of observations.
+
+        Args:
+          observation: `[B, height, width, planes]`, of any real type.
+
+        Returns:
+          Logits `[B, A]` and values `[B]` in [-1, 1], both float32.
+
+        Raises:
+          ValueError: if the observation has another shape.
+        """
+        check_observation(observation, self.observation_shape)
+        features = self.torso(observation)
+        return self.policy_head(features), self.value_head(features)
+
+
+class _ConvNorm(nnx.Module):
+    # Batch normalisation has a bias of its own, so no convolution here has one.
+    def __init__(
+        self, inputs: int, outputs: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs
+    ) -> None:
+        self.conv = nnx.Conv(inputs, outputs, (3, 3), use_bias=False, dtype=dtype, rngs=rngs)
+        self.norm = nnx.BatchNorm(outputs, momentum=_MOMENTUM, rngs=rngs)
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        # Statistics of a batch lose too many digits in bfloat16; XLA fuses the casts away.
+        return self.norm(self.conv(x).astype(jnp.float32)).astype(x.dtype)
+
+
+class _Block(nnx.Module):
+    def __init__(self, filters: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
+        self.first = _ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
+        self.second = _ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        return jax.nn.relu(x + self.second(jax.nn.relu(self.first(x))))
+
+
+class _Torso(nnx.Module):
+    def __init__(
+        self,
+        planes: int,
+        filters: int,
+        num_blocks: int,
+        *,
+        dtype: jax.typing.DTypeLike,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.dtype = jnp.dtype(dtype)
+        self.embed = _ConvNorm(planes, filters, dtype=self.dtype, rngs=rngs)
+        self.blocks = nnx.List(
+            [_Block(filters, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
+        )
+
+    def __call__(self, observation: chex.Array) -> chex.Array:
+        x = jax.nn.relu(self.embed(observation.astype(self.dtype)))
+        for block in self.blocks:
+            x = block(x)
+        return x.astype(jnp.float32)
+
+
+# In the heads a 1x1 convolution is written as the matrix product it is. With one kernel per root,
+# as in a search that adapts the head, `vmap` makes that a batched product, but would make a
+# convolution a grouped one, which is slow.
+
+
+class _PolicyHead(nnx.Module):
+    def __init__(self, cells: int, filters: int, num_actions: int, *, rngs: nnx.Rngs) -> None:
+        self.conv = nnx.Linear(filters, 2, use_bias=False, rngs=rngs)
+        self.norm = nnx.BatchNorm(2, momentum=_MOMENTUM, rngs=rngs)
+        self.linear = nnx.Linear(2 * cells, num_actions, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        x = jax.nn.relu(self.norm(self.conv(features)))
+        return self.linear(x.reshape(len(x), -1))
+
+
+class _ValueHead(nnx.Module):
+    def __init__(self, cells: int, filters: int, hidden: int, *, rngs: nnx.Rngs) -> None:
+        self.conv = nnx.Linear(filters, 1, use_bias=False, rngs=rngs)
+        self.norm = nnx.BatchNorm(1, momentum=_MOMENTUM, rngs=rngs)
+        self.hidden = nnx.Linear(cells, hidden, rngs=rngs)
+        self.linear = nnx.Linear(hidden, 1, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        x = jax.nn.relu(self.norm(self.conv(features)))
+        x = jax.nn.relu(self.hidden(x.reshape(len(x), -1)))
+        return jnp.tanh(self.linear(x))[:, 0]

@@ -1,0 +1,10 @@
+"""Trained networks that come with the library, each with a card saying how it was made."""
+
+from jaxpgs.pretrained.registry import (
+    Pretrained,
+    available_pretrained,
+    load_pretrained,
+    save_pretrained,
+)
+
+__all__ = ["Pretrained", "available_pretrained", "load_pretrained", "save_pretrained"]

@@ -1,0 +1,207 @@
+"""Saving and loading of trained networks: `NAME.safetensors` with a card `NAME.json` beside it.
+
+A card holds the network's class and keyword arguments, the environment with its version, the
+SHA-256 of the weights, and whatever else its author put in, such as the command and the strength.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.resources
+import inspect
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import safetensors.numpy
+from flax import nnx
+
+from jaxpgs import envs, networks
+from jaxpgs.networks.functional import ApplyFn, Params
+from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
+
+_OWN_FIELDS = ("name", "architecture", "environment", "sha256")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A trained network.
+
+    Attributes:
+      env: the environment it was trained for.
+      module: the network with the trained weights, in evaluation mode.
+      params: its parameters, as `jaxpgs.networks.functional` returns them.
+      apply_fn: `(params, observation [B, ...]) -> (logits [B, A], value [B])`.
+      card: how it was made and how strong it is, as read from its JSON file.
+    """
+
+    env: Any
+    module: nnx.Module
+    params: Params
+    apply_fn: ApplyFn
+    card: dict[str, Any]
+
+
+def available_pretrained(directory: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Lists the names that `load_pretrained` knows, sorted.
+
+    Args:
+      directory: a folder of saved networks; by default those that come with the library.
+    """
+    folder = _folder(directory)
+    if not folder.is_dir():
+        return ()
+    files = {entry.name for entry in folder.iterdir()}
+    cards = (file.removesuffix(".json") for file in files if file.endswith(".json"))
+    return tuple(sorted(name for name in cards if f"{name}.safetensors" in files))
+
+
+def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = None) -> Pretrained:
+    """Loads a trained network and checks that it is whole and fits its environment.
+
+    Args:
+      name: one of `available_pretrained(directory)`, such as "hex-5x5".
+      directory: a folder of saved networks; by default those that come with the library.
+
+    Returns:
+      The network, its environment and its card.
+
+    Raises:
+      ValueError: if the name is unknown, the weights differ from what the card says, or the card
+        names an environment, version or network that this library does not have.
+    """
+    names = available_pretrained(directory)
+    if name not in names:
+        raise ValueError(
+            f"Unknown pretrained network {name!r}; available: {', '.join(names) or 'none'}."
+        )
+    folder = _folder(directory)
+    card = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    missing = sorted(set(_OWN_FIELDS) - set(card))
+    if missing:
+        raise ValueError(f"The card {name}.json lacks {missing}.")
+
+    data = folder.joinpath(f"{name}.safetensors").read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != card["sha256"]:
+        raise ValueError(
+            f"The weights {name}.safetensors have SHA-256 {digest}, "
+            f"but their card expects {card['sha256']}."
+        )
+    env = _make_env(card)
+    weights = unflatten(safetensors.numpy.load(data))
+    module = networks.module_from_params(
+        _make_module(card, env), jax.tree.map(jnp.asarray, weights)
+    )
+    module.eval()
+    params, apply_fn = networks.functional(module)
+    return Pretrained(env=env, module=module, params=params, apply_fn=apply_fn, card=card)
+
+
+def save_pretrained(
+    directory: str | os.PathLike[str],
+    name: str,
+    *,
+    env: Any,
+    module: nnx.Module,
+    params: Params,
+    **card_fields: Any,
+) -> dict[str, Any]:
+    """Writes a trained network that `load_pretrained(name, directory=directory)` reads.
+
+    Each file appears complete or not at all. If only one of the two gets replaced, the checksum
+    tells, and loading fails.
+
+    Args:
+      directory: the folder to write to, made if need be.
+      name: the network's name, which is also its files' name.
+      env: an environment of `jaxpgs.envs`, which must be a dataclass.
+      module: a network of `jaxpgs.networks`, from which only its class and sizes are taken.
+      params: the trained parameters, as `jaxpgs.networks.functional` returns them.
+      **card_fields: more fields of the card, of JSON types: usually `command`, `seed`,
+        `wall_time_s`, `date`, `versions`, `hardware` and `strength`.
+
+    Returns:
+      The card.
+
+    Raises:
+      ValueError: if the name is no plain file name, a card field is one that this function fills
+        in, or the environment, network and parameters do not fit one another.
+    """
+    if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
+        raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")
+    taken = sorted(set(card_fields) & set(_OWN_FIELDS))
+    if taken:
+        raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
+    data = safetensors.numpy.save(flatten(params))
+    card = {
+        "name": name,
+        "architecture": {"network": type(module).__name__, "kwargs": _network_kwargs(module)},
+        "environment": {
+            "name": type(env).__name__,
+            "kwargs": dataclasses.asdict(env),
+            "version": _version(type(env)),
+        },
+        "sha256": hashlib.sha256(data).hexdigest(),
+        **card_fields,
+    }
+    text = json.dumps(card, indent=2, allow_nan=False) + "\n"
+    # What could not be loaded must not be written.
+    networks.module_from_params(_make_module(card, _make_env(card)), params)
+
+    folder = pathlib.Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{name}.safetensors", data)
+    write_atomically(folder / f"{name}.json", text.encode())
+    return card
+
+
+def _folder(directory: str | os.PathLike[str] | None) -> Traversable:
+    if directory is None:
+        return importlib.resources.files("jaxpgs.pretrained").joinpath("weights")
+    return pathlib.Path(directory)
+
+
+def _make_env(card: Mapping[str, Any]) -> Any:
+    spec = card["environment"]
+    if spec["name"] not in envs.__all__:
+        raise ValueError(f"jaxpgs.envs has no environment {spec['name']!r}.")
+    env = getattr(envs, spec["name"])(**spec["kwargs"])
+    if spec["version"] != _version(type(env)):
+        raise ValueError(
+            f"The network {card['name']!r} was made for version {spec['version']} of "
+            f"{spec['name']}, but this library has version {_version(type(env))}."
+        )
+    return env
+
+
+def _version(env_class: type) -> int:
+    return importlib.import_module(env_class.__module__).VERSION
+
+
+def _make_module(card: Mapping[str, Any], env: Any) -> nnx.Module:
+    """Builds the card's network with shapes in place of weights."""
+    spec = card["architecture"]
+    network = getattr(networks, spec["network"], None) if spec["network"] in _networks() else None
+    if network is None:
+        raise ValueError(f"No network {spec['network']!r}; jaxpgs.networks has {_networks()}.")
+
+    def make() -> nnx.Module:
+        return network(env.observation_shape, env.num_actions, **spec["kwargs"], rngs=nnx.Rngs(0))
+
+    return nnx.eval_shape(make)
+
+
+def _networks() -> list[str]:
+    return [name for name in networks.__all__ if inspect.isclass(getattr(networks, name))]
+
+
+def _network_kwargs(module: nnx.Module) -> dict[str, Any]:
+    parameters = inspect.signature(type(module).__init__).parameters.values()
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "rngs"]
+    return {keyword: getattr(module, keyword) for keyword in keywords}

@@ -1,0 +1,83 @@
+"""Which parameters adapt, and how they are kept one set per root."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import Adapt, Params
+
+
+def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
+    """Resolves `adapt` to one boolean per leaf of `params`.
+
+    Args:
+      params: the network's parameters.
+      adapt: a pytree of booleans with the structure of `params`, or a predicate
+        `(path, leaf) -> bool` with the path of `jax.tree_util`. None adapts nothing.
+
+    Returns:
+      A list in the order of `jax.tree.leaves(params)`.
+
+    Raises:
+      ValueError: if the structures differ or if not one leaf is chosen.
+    """
+    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
+    if adapt is None:
+        return [False] * len(paths_and_leaves)
+    if callable(adapt):
+        mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
+    else:
+        leaves, structure = jax.tree.flatten(adapt)
+        if structure != treedef:
+            raise ValueError(
+                "adapt must have the structure of params or be a predicate (path, leaf) -> bool; "
+                f"params is {treedef}, adapt is {structure}."
+            )
+        mask = [bool(leaf) for leaf in leaves]
+    if not any(mask):
+        names = [jax.tree_util.keystr(path) for path, _ in paths_and_leaves]
+        raise ValueError(f"adapt chooses none of the parameters; it may choose any of {names}.")
+    return mask
+
+
+def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
+    """Splits `params` into the chosen leaves and the others, with None in the places left out."""
+    leaves, treedef = jax.tree.flatten(params)
+    chosen = treedef.unflatten([leaf if m else None for leaf, m in zip(leaves, mask, strict=True)])
+    others = treedef.unflatten([None if m else leaf for leaf, m in zip(leaves, mask, strict=True)])
+    return chosen, others
+
+
+def merge(chosen: Params, others: Params) -> Params:
+    """Puts together what `split` took apart."""
+    return jax.tree.map(
+        lambda a, b: b if a is None else a, chosen, others, is_leaf=lambda x: x is None
+    )
+
+
+def per_root(chosen: Params, batch_size: int) -> Params:
+    """Gives every leaf a leading axis of `batch_size` equal copies."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
+
+
+def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> Params:
+    """Returns to the network's own parameters where a game has ended.
+
+    Anthony et al. (2019, section 3) reset the simulation policy at the start of each game; a batch
+    of games does it root by root.
+
+    Args:
+      adapted_params: `search_state.params` of the last search, adapted leaves `[B, ...]`.
+      params: the network's parameters.
+      done: `[B]` bool, True where the next search belongs to a new game.
+
+    Returns:
+      A pytree like `adapted_params`.
+    """
+
+    def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:
+        if adapted is None:
+            return None
+        return jnp.where(done.reshape(-1, *[1] * (adapted.ndim - 1)), own, adapted)
+
+    return jax.tree.map(reset, adapted_params, params, is_leaf=lambda x: x is None)

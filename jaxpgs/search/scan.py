@@ -1,0 +1,286 @@
+"""The one loop under every search: select, walk, back up, adapt, repeat."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+import optax
+
+from jaxpgs.base import (
+    Adapt,
+    Params,
+    Path,
+    PolicyOutput,
+    RecurrentFn,
+    RootStats,
+    SearchState,
+    broadcast_keys,
+    finite,
+)
+from jaxpgs.search import adaptation
+from jaxpgs.search.backups import Backup
+from jaxpgs.search.estimators import Estimator
+from jaxpgs.search.root_selection import RootSelection
+from jaxpgs.search.targets import Target
+from jaxpgs.search.truncation import Truncation
+from jaxpgs.search.walk import walk
+
+DEFAULT_MAX_DEPTH = 16
+
+
+def search(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    *,
+    root_selection: RootSelection,
+    truncation: Truncation,
+    backup: Backup,
+    target: Target,
+    estimator: Estimator | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    adapt: Adapt = None,
+    adapted_params: Params | None = None,
+    simulations_per_update: int = 32,
+    dirichlet_fraction: float | chex.Array = 0.0,
+    dirichlet_alpha: float = 0.12,
+    mode: str = "constant",
+) -> PolicyOutput:
+    """Searches B roots with N simulations each, K at a time.
+
+    The scan under the presets of `jaxpgs.search.policies`; its parts are arguments. Traceable: wrap
+    it in `jax.jit`, as with mctx.
+
+    Args:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed. With a key per root, a root's answer
+        does not depend on the other roots of the batch.
+      root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that are
+        not finite count as the lowest (NaN, -inf) or highest (inf) float.
+      recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
+        It is called under `jax.vmap` over roots, with a batch of K.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 (or True) where the action is illegal. None allows all. A root
+        without a legal action, or whose game is over, gives zeros for visits and Q-values; without a
+        legal action also action 0 and zero action weights.
+      max_depth: T, the largest number of actions in a simulation; memory grows with it. None takes
+        the truncation's own bound if it has one, else 16.
+      root_selection: which first actions the simulations take.
+      truncation: when a simulation stops.
+      backup: what return it reports.
+      target: what the search says in the end.
+      estimator: how the adapted parameters move; None keeps them, which is Monte Carlo search.
+      optimizer: an optax optimizer of the adapted parameters; its state starts anew in each search.
+        Required with an estimator. Updates whose gradient is not finite are left out.
+      adapt: which parameters adapt: a pytree of booleans like `params`, or a predicate
+        `(path, leaf) -> bool`. Required with an estimator.
+      adapted_params: `search_state.params` of the game's last search, to go on from; None starts
+        from `params`.
+      simulations_per_update: K, a divisor of N. The K simulations share one policy.
+      dirichlet_fraction: share of Dirichlet noise in the root's prior, 0 to 1; the PGS paper uses
+        0.25 in self-play. May be traced.
+      dirichlet_alpha: concentration of the noise; the paper's is 0.12.
+      mode: "constant", memory that does not depend on N.
+
+    Returns:
+      A `PolicyOutput`.
+
+    Raises:
+      ValueError: if a count is below 1, K does not divide N, a shape does not fit, `mode` is
+        unknown, or an estimator lacks its optimizer or its parameters.
+    """
+    batch_size, num_actions = _check(
+        root, num_simulations, simulations_per_update, invalid_actions, max_depth, mode
+    )
+    if estimator is not None and (optimizer is None or adapt is None):
+        raise ValueError(
+            "An estimator needs an optimizer and adapt, the parameters that it moves; got "
+            f"optimizer={optimizer!r} and adapt={adapt!r}."
+        )
+    num_walks = simulations_per_update
+    depth_limit = max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH
+    mask = adaptation.adapt_mask(params, adapt)
+    own, frozen = adaptation.split(params, mask)
+    adapted = adaptation.per_root(own, batch_size)
+    if adapted_params is not None:
+        chex.assert_trees_all_equal_shapes_and_dtypes(adapted, adapted_params)
+        adapted = adapted_params
+    noise_keys, loop_keys, target_keys = jnp.moveaxis(
+        jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size)), 1, 0
+    )
+    stats = _init_stats(root, invalid_actions, noise_keys, dirichlet_fraction, dirichlet_alpha)
+    playable = jnp.any(stats.valid, axis=-1)
+
+    def simulate(adapted: Params, keys: chex.PRNGKey, n: chex.Array, carry: tuple) -> tuple:
+        stats, memory = carry
+        actions = root_selection(stats, num_walks)
+        path = _start(stats, actions, playable, n * num_walks)
+        trajectory = walk(
+            adapted,
+            frozen,
+            keys,
+            root.embedding,
+            actions,
+            path,
+            recurrent_fn,
+            lambda path: truncation.stop(memory, path),
+            depth_limit,
+        )
+        returns = jax.lax.stop_gradient(backup(trajectory))
+        memory = truncation.update(
+            memory, path._replace(depth=trajectory.depth, code=trajectory.code)
+        )
+        return trajectory, returns, (_add(stats, actions, returns[0], playable), memory)
+
+    def update(carry: tuple, n: chex.Array) -> tuple[tuple, dict[str, Any]]:
+        adapted, opt_state, searched = carry
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
+        norm, finite_gradient = jnp.zeros(batch_size), jnp.ones(batch_size, bool)
+        if estimator is None or optimizer is None:
+            trajectory, _, searched = simulate(adapted, keys, n, searched)
+        else:
+
+            def loss(adapted: Params) -> tuple[chex.Array, tuple]:
+                trajectory, returns, after = simulate(adapted, keys, n, searched)
+                objective = estimator(searched[0], trajectory, returns)
+                # Each root has its own copy of the leaves, so their gradients do not mix.
+                return -jnp.sum(objective), (trajectory, after)
+
+            gradient, (trajectory, searched) = jax.grad(loss, has_aux=True)(adapted)
+            norm = jax.vmap(optax.tree.norm)(gradient)
+            finite_gradient = jnp.isfinite(norm)
+            updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
+            moved = (optax.apply_updates(adapted, updates), moved_state)
+            adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
+        acted = jnp.sum(trajectory.alive[1:], axis=(0, 2))
+        report = {
+            "num_evaluations": jnp.sum(trajectory.depth, axis=-1),
+            "num_calls": jnp.max(trajectory.depth),
+            "entropy": jnp.sum(trajectory.entropy, axis=(0, 2)),
+            "acted": acted,
+            "gradient_norm": jnp.where(finite_gradient, norm, 0.0),
+            "skipped_updates": (~finite_gradient).astype(jnp.int32),
+        }
+        return (adapted, opt_state, searched), report
+
+    opt_state = () if optimizer is None else jax.vmap(optimizer.init)(adapted)
+    num_updates = num_simulations // num_walks
+    (adapted, _, (stats, _)), reports = jax.lax.scan(
+        update, (adapted, opt_state, (stats, truncation.init(batch_size))), jnp.arange(num_updates)
+    )
+    total = {name: jnp.sum(report, axis=0) for name, report in reports.items()}
+    action, action_weights = jax.vmap(target)(target_keys, stats)
+    state = SearchState(
+        visits=stats.visits,
+        qvalues=stats.qvalues,
+        value=jnp.sum(stats.value_sum, axis=-1) / num_simulations,
+        params=adapted,
+        num_evaluations=total["num_evaluations"],
+        num_calls=total["num_calls"],
+        depth=total["num_evaluations"] / num_simulations,
+        entropy=total["entropy"] / jnp.maximum(total["acted"], 1),
+        gradient_norm=total["gradient_norm"] / num_updates,
+        skipped_updates=total["skipped_updates"],
+    )
+    return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
+
+
+def _check(
+    root: mctx.RootFnOutput,
+    num_simulations: int,
+    simulations_per_update: int,
+    invalid_actions: chex.Array | None,
+    max_depth: int | None,
+    mode: str,
+) -> tuple[int, int]:
+    """Raises `ValueError` for mistakes that shapes and counts show; returns B and A."""
+    if mode != "constant":
+        raise ValueError(f'mode must be "constant", got {mode!r}.')
+    if num_simulations < 1:
+        raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    if simulations_per_update < 1 or num_simulations % simulations_per_update:
+        raise ValueError(
+            "simulations_per_update must be at least 1 and divide num_simulations; got "
+            f"{simulations_per_update} and {num_simulations}."
+        )
+    if max_depth is not None and max_depth < 1:
+        raise ValueError(f"max_depth must be at least 1, got {max_depth}.")
+    if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
+        raise ValueError(
+            "root must have prior_logits [B, A] and value [B]; got shapes "
+            f"{root.prior_logits.shape} and {root.value.shape}."
+        )
+    if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
+        raise ValueError(
+            f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
+            f"got {invalid_actions.shape}."
+        )
+    return root.prior_logits.shape
+
+
+def _init_stats(
+    root: mctx.RootFnOutput,
+    invalid_actions: chex.Array | None,
+    keys: chex.PRNGKey,
+    dirichlet_fraction: float | chex.Array,
+    dirichlet_alpha: float,
+) -> RootStats:
+    logits = finite(root.prior_logits)
+    lowest = jnp.finfo(logits.dtype).min
+    valid = jnp.ones(logits.shape, bool)
+    if invalid_actions is not None:
+        valid = jnp.asarray(invalid_actions) == 0
+    logits = jnp.where(valid, logits, lowest)
+    # Static zero, the default, draws nothing.
+    if not (isinstance(dirichlet_fraction, int | float) and dirichlet_fraction == 0):
+        # A Dirichlet over the legal actions is a normalised vector of gammas.
+        gamma = jax.vmap(lambda key: jax.random.loggamma(key, dirichlet_alpha, logits.shape[1:]))
+        noise = jax.nn.softmax(jnp.where(valid, gamma(keys), lowest), axis=-1)
+        prior = jax.nn.softmax(logits, axis=-1)
+        prior = (1 - dirichlet_fraction) * prior + dirichlet_fraction * noise
+        logits = jnp.where(valid, finite(jnp.log(prior)), lowest)
+    zeros = jnp.zeros(logits.shape, logits.dtype)
+    return RootStats(logits, finite(root.value), zeros.astype(jnp.int32), zeros, valid)
+
+
+def _start(
+    stats: RootStats, actions: chex.Array, playable: chex.Array, first: chex.Array
+) -> Path:
+    """The K simulations before their first step."""
+    num_walks = actions.shape[1]
+    order = jnp.arange(num_walks)
+    earlier = (actions[:, :, None] == actions[:, None, :]) & (order[None, :] < order[:, None])
+    log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
+    return Path(
+        depth=jnp.zeros(actions.shape, jnp.int32),
+        code=jnp.zeros(actions.shape, jnp.uint32),
+        log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
+        alive=jnp.broadcast_to(playable[:, None], actions.shape),
+        visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
+        simulation=first + order,
+    )
+
+
+def _add(
+    stats: RootStats, actions: chex.Array, returns: chex.Array, playable: chex.Array
+) -> RootStats:
+    """Adds the returns `[B, K]` of one update to the statistics."""
+    chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=returns.dtype)
+    chosen *= playable[:, None, None]
+    return stats._replace(
+        visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
+        value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
+    )
+
+
+def _where(condition: chex.Array, new: Any, old: Any) -> Any:
+    """Chooses between two pytrees root by root."""
+    return jax.tree.map(
+        lambda n, o: jnp.where(condition.reshape(-1, *[1] * (jnp.ndim(n) - 1)), n, o), new, old
+    )

@@ -1,0 +1,69 @@
+"""Checkpoints of a whole run, written atomically by Orbax."""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+
+class Checkpoints:
+    """The last two states of a run in a directory.
+
+    Args:
+      directory: where to keep them; made if need be.
+
+    Raises:
+      ImportError: if Orbax is not installed; it comes with `pip install "jaxpgs[train]"`.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        try:
+            import orbax.checkpoint as ocp
+        except ImportError as error:
+            raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
+        self._ocp = ocp
+        options = ocp.CheckpointManagerOptions(max_to_keep=2)
+        self._manager = ocp.CheckpointManager(pathlib.Path(directory).absolute(), options=options)
+
+    def save(self, step: int, state: Any) -> None:
+        """Saves the leaves of `state` under a step number, and waits until they are written."""
+        self._manager.save(step, args=self._ocp.args.StandardSave(_to_dict(state)))
+        self._manager.wait_until_finished()
+
+    def restore(self, template: Any) -> Any | None:
+        """Returns the last state saved, in the structure of `template`, or None if there is none.
+
+        Raises:
+          ValueError: if the checkpoint's leaves do not have the shapes of the template's.
+        """
+        step = self._manager.latest_step()
+        if step is None:
+            return None
+        shapes = jax.eval_shape(_to_dict, template)
+        saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
+        for name, leaf in shapes.items():
+            if saved[name].shape != leaf.shape:
+                raise ValueError(
+                    f"The checkpoint of step {step} is of another run: leaf {name} has shape "
+                    f"{saved[name].shape}, this run needs {leaf.shape}."
+                )
+        leaves, treedef = jax.tree.flatten(template)
+        return treedef.unflatten(
+            [
+                jax.random.wrap_key_data(saved[str(i)]) if _is_key(leaf) else saved[str(i)]
+                for i, leaf in enumerate(leaves)
+            ]
+        )
+
+
+def _to_dict(state: Any) -> dict[str, Any]:
+    # A flat dict of plain arrays depends on no class of ours, nor on how Orbax treats them.
+    return {
+        str(i): jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        for i, leaf in enumerate(jax.tree.leaves(state))
+    }
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

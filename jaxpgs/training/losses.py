@@ -1,0 +1,34 @@
+"""Losses of a policy and value network, as pure functions."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs.training.selfplay import Experience
+
+
+def policy_value_loss(
+    logits: chex.Array, value: chex.Array, target: Experience, *, value_weight: float = 1.0
+) -> tuple[chex.Array, dict[str, Any]]:
+    """Cross-entropy of the policy plus squared error of the value (Anthony et al. 2019, 5.1).
+
+    Args:
+      logits: `[B, A]` the network's logits.
+      value: `[B]` the network's values.
+      target: the positions, with batch axis `[B]`.
+      value_weight: weight of the squared error.
+
+    Returns:
+      The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
+      is perfect) and `value_loss`.
+    """
+    logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
+    cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
+    entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
+    policy_loss = jnp.mean(cross_entropy - entropy)
+    value_loss = jnp.mean(jnp.square(value - target.value))
+    loss = policy_loss + value_weight * value_loss
+    return loss, {"policy_loss": policy_loss, "value_loss": value_loss}

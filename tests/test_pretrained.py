@@ -1,0 +1,222 @@
+import json
+import os
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+from jaxpgs import pretrained
+from jaxpgs.envs import Hex, hex
+from jaxpgs.networks import AlphaZeroResNet, FullyConnectedResNet, functional
+from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
+from jaxpgs.pretrained.files import flatten, unflatten
+
+ENV = Hex(3, swap=True)
+
+
+def _make(kind="fully_connected"):
+    rngs = nnx.Rngs(1)
+    if kind == "resnet":
+        return AlphaZeroResNet(
+            ENV.observation_shape, ENV.num_actions, num_filters=4, num_blocks=1, rngs=rngs
+        )
+    return FullyConnectedResNet(
+        ENV.observation_shape, ENV.num_actions, width=8, num_blocks=2, dtype="bfloat16", rngs=rngs
+    )
+
+
+def _save(folder, name="tiny", kind="fully_connected", **fields):
+    module = _make(kind)
+    params = jax.tree.map(lambda x: x + 0.25, functional(module)[0])
+    card = save_pretrained(folder, name, env=ENV, module=module, params=params, **fields)
+    return params, card
+
+
+def _edit_card(folder, **fields):
+    path = folder / "tiny.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_curated_exports():
+    assert all(hasattr(pretrained, name) for name in pretrained.__all__)
+
+
+@pytest.mark.parametrize("kind", ["fully_connected", "resnet"])
+def test_round_trip(tmp_path, kind):
+    params, card = _save(tmp_path, kind=kind, seed=5, strength={"elo": 12.5})
+    loaded = load_pretrained("tiny", directory=tmp_path)
+    assert loaded.env == ENV
+    assert type(loaded.module) is type(_make(kind))
+    assert loaded.card == card
+    assert (card["seed"], card["strength"]) == (5, {"elo": 12.5})
+    chex.assert_trees_all_equal(loaded.params, params)
+    chex.assert_trees_all_equal_dtypes(loaded.params, params)
+
+    observation = jax.random.normal(jax.random.key(0), (5, *ENV.observation_shape))
+    expected = functional(_make(kind))[1](params, observation)
+    chex.assert_trees_all_equal(loaded.apply_fn(loaded.params, observation), expected)
+    # Evaluation mode: calling the module gives the same and changes nothing.
+    chex.assert_trees_all_equal(loaded.module(observation), expected)
+    chex.assert_trees_all_equal(functional(loaded.module)[0], params)
+
+
+def test_the_card_describes_network_and_environment(tmp_path):
+    _, card = _save(tmp_path)
+    assert card["architecture"] == {
+        "network": "FullyConnectedResNet",
+        "kwargs": {"width": 8, "num_blocks": 2, "dtype": "bfloat16"},
+    }
+    assert card["environment"] == {
+        "name": "Hex",
+        "kwargs": {"size": 3, "swap": True},
+        "version": hex.VERSION,
+    }
+    assert json.loads((tmp_path / "tiny.json").read_text()) == card
+    weights = safetensors.numpy.load_file(tmp_path / "tiny.safetensors")
+    assert weights["torso.blocks.1.alpha"].shape == ()
+    assert weights["policy_head.linear.kernel"].shape == (8, 10)
+
+
+def test_saving_again_replaces_and_leaves_no_other_files(tmp_path):
+    first, _ = _save(tmp_path / "new" / "folder")
+    module = _make()
+    second = jax.tree.map(lambda x: x - 1.0, first)
+    folder = tmp_path / "new" / "folder"
+    save_pretrained(folder, "tiny", env=ENV, module=module, params=second)
+    chex.assert_trees_all_equal(load_pretrained("tiny", directory=folder).params, second)
+    assert sorted(os.listdir(folder)) == ["tiny.json", "tiny.safetensors"]
+
+
+def test_a_failed_write_leaves_the_old_network(tmp_path, monkeypatch):
+    params, card = _save(tmp_path)
+    module = _make()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_pretrained(tmp_path, "tiny", env=ENV, module=module, params=functional(module)[0])
+    monkeypatch.undo()
+    loaded = load_pretrained("tiny", directory=tmp_path)
+    assert loaded.card == card
+    chex.assert_trees_all_equal(loaded.params, params)
+    assert sorted(os.listdir(tmp_path)) == ["tiny.json", "tiny.safetensors"]
+
+
+def test_one_changed_byte_is_noticed(tmp_path):
+    _, card = _save(tmp_path)
+    path = tmp_path / "tiny.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"tiny\.safetensors.*[0-9a-f]{{64}}.*{card['sha256']}"):
+        load_pretrained("tiny", directory=tmp_path)
+
+
+def test_names(tmp_path):
+    assert available_pretrained(tmp_path) == available_pretrained(tmp_path / "absent") == ()
+    _save(tmp_path, "b")
+    _save(tmp_path, "a")
+    (tmp_path / "half.json").write_text("{}")
+    (tmp_path / "notes.safetensors").write_bytes(b"")
+    assert available_pretrained(tmp_path) == ("a", "b")
+    for name in ("c", "half", "", "../a", "a.json"):
+        with pytest.raises(ValueError, match=r"available: a, b\."):
+            load_pretrained(name, directory=tmp_path)
+    with pytest.raises(ValueError, match="Unknown pretrained network 'no such'"):
+        load_pretrained("no such")
+    with pytest.raises(ValueError, match="available: none"):
+        load_pretrained("a", directory=tmp_path / "absent")
+
+
+def test_cards_that_do_not_fit_this_library(tmp_path):
+    _, card = _save(tmp_path)
+    environment, architecture = card["environment"], card["architecture"]
+
+    def refused(match, **fields):
+        _edit_card(tmp_path, **fields)
+        with pytest.raises(ValueError, match=match):
+            load_pretrained("tiny", directory=tmp_path)
+        _edit_card(tmp_path, **card)
+
+    refused(
+        rf"'tiny'.*version 99 of Hex.*version {hex.VERSION}\.",
+        environment=environment | {"version": 99},
+    )
+    refused("no environment 'Chess'", environment=environment | {"name": "Chess"})
+    refused("No network 'functional'", architecture=architecture | {"network": "functional"})
+    refused("No network 'Dense'", architecture=architecture | {"network": "Dense"})
+    kwargs = architecture["kwargs"]
+    refused(
+        r"'\S+' must be float32\[.*9.*\], got float32\[.*8",
+        architecture=architecture | {"kwargs": kwargs | {"width": 9}},
+    )
+    refused(
+        r"'torso\.blocks\.2\.\w+.*' of the module is missing",
+        architecture=architecture | {"kwargs": kwargs | {"num_blocks": 3}},
+    )
+    refused(
+        r"no parameters \['torso\.blocks\.1\.",
+        architecture=architecture | {"kwargs": kwargs | {"num_blocks": 1}},
+    )
+    load_pretrained("tiny", directory=tmp_path)  # the card as it was is fine
+    (tmp_path / "tiny.json").write_text('{"name": "tiny"}')
+    with pytest.raises(ValueError, match=r"tiny\.json lacks \['architecture'.*'sha256'\]"):
+        load_pretrained("tiny", directory=tmp_path)
+
+
+def test_nothing_is_written_that_could_not_be_loaded(tmp_path):
+    module = _make()
+    params, _ = functional(module)
+
+    def refused(match, name="tiny", env=ENV, params=params, **fields):
+        with pytest.raises(ValueError, match=match):
+            save_pretrained(tmp_path, name, env=env, module=module, params=params, **fields)
+
+    refused(r"got '\.\./tiny'", name="../tiny")
+    refused("got ''", name="")
+    refused(r"\['sha256'\] are filled in", sha256="0")
+    refused("JSON compliant", strength=float("nan"))
+    refused(r"'policy_head\.linear\.bias' must be float32\[9\]", env=Hex(3))
+    wrong = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    refused(r"must be float32\[.*got bfloat16", params=wrong)
+    assert os.listdir(tmp_path) == []
+
+
+def test_flatten_round_trip():
+    transposed = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    params = {
+        "b": {"10": {"x": np.float32(3.0)}, "2": {"x": transposed}},
+        "a": np.zeros((0, 4), np.int8),
+    }
+    flat = flatten(params)
+    assert {name: leaf.shape for name, leaf in flat.items()} == {
+        "a": (0, 4),
+        "b.10.x": (),
+        "b.2.x": (3, 2),
+    }
+    through_bytes = unflatten(safetensors.numpy.load(safetensors.numpy.save(flat)))
+    for result in (unflatten(flat), through_bytes):
+        chex.assert_trees_all_equal(result, params)
+        chex.assert_trees_all_equal_shapes_and_dtypes(result, params)
+    for bad in ({"a.b": 1}, {"a": {0: 1}}, {"a": {}}):
+        with pytest.raises(ValueError, match=r"without a dot|are empty"):
+            flatten(bad)
+
+
+@pytest.mark.parametrize("name", available_pretrained())
+def test_shipped_networks(name):
+    loaded = load_pretrained(name)
+    fields = {"command", "seed", "wall_time_s", "date", "versions", "hardware", "strength"}
+    assert fields <= set(loaded.card)
+    assert loaded.card["name"] == name
+    state = loaded.env.init(jax.random.key(0))
+    logits, value = loaded.apply_fn(loaded.params, loaded.env.observe(state)[None])
+    assert logits.shape == (1, loaded.env.num_actions)
+    assert np.isfinite(logits).all()
+    assert abs(float(value[0])) <= 1
