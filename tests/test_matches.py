@@ -181,6 +181,18 @@ def test_games_follow_the_seed():
     assert not np.array_equal(first.outcomes, other.outcomes)
 
 
+def test_pgx_games_with_draws_and_a_random_first_seat():
+    env = pytest.importorskip("pgx").make("tic_tac_toe")
+    a, b = ev.uniform_random(env), _named(ev.uniform_random(env), "b")
+    result = ev.play_match(env, a, b, KEY, repeats=40)
+    outcomes, counts = np.unique(result.outcomes, return_counts=True)
+    assert outcomes.tolist() == [0, 0.5, 1]
+    # Random play: the opener wins 58.5% of the games and draws 12.7%; five standard deviations.
+    opener = np.concatenate([result.outcomes[0], 1 - result.outcomes[1]])
+    assert abs(opener.mean() - 0.648) < 5 * 0.44 / 720**0.5
+    assert abs(counts[1] / 720 - 0.127) < 5 * 0.333 / 720**0.5
+
+
 @pytest.mark.parametrize("host", [False, True])
 def test_memory_is_kept_for_each_half(host):
     # A player that counts its moves in memory and reports when the board disagrees.

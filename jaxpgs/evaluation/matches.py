@@ -9,6 +9,7 @@ Any two-player environment with the interface of `jaxpgs.envs.Hex` will do if it
 players take turns strictly and its games end. Finished games must stay as they are when stepped.
 """
 
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -111,6 +112,7 @@ def round_robin(
     progress: Progress | None = None,
     on_pair: Callable[[MatchResult], None] | None = None,
     results: Iterable[MatchResult] = (),
+    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> Tournament:
     """Plays every pair of players, each compiled once.
 
@@ -127,6 +129,7 @@ def round_robin(
       on_pair: called after every pairing that was played, for example to save its result.
       results: pairings played earlier with the same arguments; they are not played again. Pairs
         of other players are ignored.
+      pairs: the pairings to play, in this order, as numbers of players; all by default.
 
     Returns:
       The table of wins and all results.
@@ -144,43 +147,42 @@ def round_robin(
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[str, CompiledPlayer] = {}
     games = 2 * repeats * len(actions)
-    total = games * len(names) * (len(names) - 1) // 2
+    schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
+    total = games * len(schedule)
 
     wins = np.zeros((len(names), len(names)))
     spent = {name: PlayerRecord(name) for name in names}
-    pairs: list[MatchResult] = []
-    for i, first in enumerate(players):
-        for j, second in enumerate(players[i + 1 :], i + 1):
-            result = earlier.get(frozenset((first.name, second.name)))
-            if result is None:
-                for player in (first, second):
-                    if player.name not in compiled:
-                        compiled[player.name] = compile_player(env, player, games // 2)
-                result = play_match(
-                    env,
-                    compiled[first.name],
-                    compiled[second.name],
-                    jax.random.fold_in(_typed(rng_key), _pair_number(first.name, second.name)),
-                    openings=actions,
-                    repeats=repeats,
-                    progress=_offset(progress, games * len(pairs), total),
-                )
-                if on_pair is not None:
-                    on_pair(result)
-            elif not (
-                np.array_equal(result.openings, actions) and result.outcomes.shape[1] == repeats
-            ):
-                raise ValueError(
-                    f"The earlier result of {result.names} has {len(result.openings)} openings and "
-                    f"{result.outcomes.shape[1]} repeats; expected {len(actions)} and {repeats}, "
-                    "and the same openings."
-                )
-            score = result.wins if result.names[0] == first.name else games - result.wins
-            wins[i, j], wins[j, i] = score, games - score
-            for record in result.players:
-                spent[record.name] += record
-            pairs.append(result)
-    return Tournament(names, wins, spent, tuple(pairs))
+    played: list[MatchResult] = []
+    for i, j in schedule:
+        first, second = players[i], players[j]
+        result = earlier.get(frozenset((first.name, second.name)))
+        if result is None:
+            for player in (first, second):
+                if player.name not in compiled:
+                    compiled[player.name] = compile_player(env, player, games // 2)
+            result = play_match(
+                env,
+                compiled[first.name],
+                compiled[second.name],
+                jax.random.fold_in(_typed(rng_key), _pair_number(first.name, second.name)),
+                openings=actions,
+                repeats=repeats,
+                progress=_offset(progress, games * len(played), total),
+            )
+            if on_pair is not None:
+                on_pair(result)
+        elif not (np.array_equal(result.openings, actions) and result.outcomes.shape[1] == repeats):
+            raise ValueError(
+                f"The earlier result of {result.names} has {len(result.openings)} openings and "
+                f"{result.outcomes.shape[1]} repeats; expected {len(actions)} and {repeats}, "
+                "and the same openings."
+            )
+        score = result.wins if result.names[0] == first.name else games - result.wins
+        wins[i, j], wins[j, i] = score, games - score
+        for record in result.players:
+            spent[record.name] += record
+        played.append(result)
+    return Tournament(names, wins, spent, tuple(played))
 
 
 def _openings(env: Any, openings: Sequence[int] | None) -> np.ndarray:

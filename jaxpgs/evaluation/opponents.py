@@ -55,7 +55,7 @@ def raw_network(
       name: the player's name.
 
     Returns:
-      The player. It reports `num_evaluations` (positions) and `num_calls` (of the network).
+      The player. It reports `num_evaluations` (in games that go on) and `num_calls` (of the network).
 
     Raises:
       ValueError: if `temperature` is negative.
@@ -72,7 +72,7 @@ def raw_network(
             # A finished game has no legal action: its logits shift to 0, and nothing becomes NaN.
             logits = logits - logits.max(axis=-1, keepdims=True)
             action = jax.random.categorical(rng_key, logits / temperature)
-        return action, memory, {"num_evaluations": logits.shape[0], "num_calls": 1}
+        return action, memory, {"num_evaluations": jnp.sum(~state.terminated), "num_calls": 1}
 
     return Player(name, lambda batch_size: (), act)
 

@@ -249,9 +249,7 @@ def _init_stats(
     return RootStats(logits, finite(root.value), zeros.astype(jnp.int32), zeros, valid)
 
 
-def _start(
-    stats: RootStats, actions: chex.Array, playable: chex.Array, first: chex.Array
-) -> Path:
+def _start(stats: RootStats, actions: chex.Array, playable: chex.Array, first: chex.Array) -> Path:
     """The K simulations before their first step."""
     num_walks = actions.shape[1]
     order = jnp.arange(num_walks)

@@ -122,9 +122,7 @@ def train(
 
         def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
             (logits, value), moved = train_fn(params, target.observation)
-            loss, parts = losses.policy_value_loss(
-                logits, value, target, value_weight=value_weight
-            )
+            loss, parts = losses.policy_value_loss(logits, value, target, value_weight=value_weight)
             return loss, (parts, moved)
 
         gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)

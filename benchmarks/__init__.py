@@ -1,0 +1,1 @@
+"""Benchmarks, one command each: `python -m benchmarks.strength --preset quick`, and so on."""

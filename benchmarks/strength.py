@@ -1,0 +1,283 @@
+"""How strong is each search with the same network? A tournament in Hex, rated in Elo.
+
+    python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
+    python -m benchmarks.strength --preset full      # 7x7, 800 simulations
+    python -m benchmarks.strength --preset equal     # 7x7, the same network evaluations for all
+    python -m benchmarks.strength --preset sweep     # 7x7, how the knobs of `full` were chosen
+
+Every pair plays every legal first move with both colours, all games of a pairing in one batch and
+each search compiled once. Results go to a JSON file after every pairing and a picture in the end;
+started again with the same file, the command goes on where it stopped.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import mctx
+import optax
+
+import jaxpgs
+from benchmarks import report
+from jaxpgs import evaluation
+from jaxpgs.evaluation.searchers import search_player
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+class Spec(NamedTuple):
+    """One player: a search and its knobs, all of them JSON values."""
+
+    name: str
+    search: str
+    knobs: dict[str, Any] = {}
+
+
+class Preset(NamedTuple):
+    """One tournament. With `gauntlet`, everyone plays the first player only."""
+
+    network: str
+    num_simulations: int
+    players: Sequence[Spec]
+    repeats: int = 1
+    gauntlet: bool = False
+
+
+# The knobs of 7x7 are those that `--preset sweep` found best, for every search alike.
+TUNED = {
+    "mcs": {"c_puct": 1.0, "virtual_loss": 1.0, "simulations_per_update": 16},
+    "pgs": {"step_size": 1e-3, "baseline": "value"},
+    "pgs-uf": {"step_size": 1e-4, "baseline": "value"},
+    "muzero": {"pb_c_init": 1.25},
+}
+PGS = TUNED["mcs"] | TUNED["pgs"]
+PGS_UF = TUNED["mcs"] | TUNED["pgs-uf"]
+SEARCHES = (
+    Spec("NN", "network"),
+    Spec("MCS", "mcs", TUNED["mcs"]),
+    Spec("PGS", "pgs", PGS),
+    Spec("PGS-UF", "pgs-uf", PGS_UF),
+    Spec("mctx MuZero", "muzero", TUNED["muzero"]),
+    Spec("mctx Gumbel", "gumbel"),
+)
+
+
+def _sweep() -> list[Spec]:
+    """One knob at a time, around MCS with c_puct 2 as the common opponent."""
+    base = {"c_puct": 2.0, "virtual_loss": 1.0, "simulations_per_update": 16}
+    specs = [Spec("MCS c=2", "mcs", base)]
+    specs += [Spec(f"MCS c={c:g}", "mcs", base | {"c_puct": c}) for c in (0.5, 1.0, 5.0)]
+    specs += [
+        Spec(f"MCS c=1 vl={v}", "mcs", base | {"c_puct": 1.0, "virtual_loss": v})
+        for v in (0.3, None)
+    ]
+    specs += [
+        Spec(f"MCS c=1 K={k}", "mcs", base | {"c_puct": 1.0, "simulations_per_update": k})
+        for k in (8, 32)
+    ]
+    for baseline, sizes in (("none", (1e-3, 1e-2)), ("value", (3e-4, 1e-3, 3e-3, 1e-2, 3e-2))):
+        specs += [
+            Spec(f"PGS c=1 a={a:g} b={baseline}", "pgs",
+                 base | {"c_puct": 1.0, "step_size": a, "baseline": baseline})
+            for a in sizes
+        ]  # fmt: skip
+    specs += [Spec(f"mctx MuZero c={c:g}", "muzero", {"pb_c_init": c}) for c in (0.6, 1.25, 2.5)]
+    specs += [Spec("mctx Gumbel", "gumbel")]
+    return specs
+
+
+PRESETS = {
+    "quick": Preset("hex-5x5", 64, SEARCHES),
+    "full": Preset("hex-7x7", 800, SEARCHES),
+    "sweep": Preset("hex-7x7", 256, _sweep(), gauntlet=True),
+}
+
+
+def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulations: int) -> Any:
+    """Builds a player of `jaxpgs.evaluation` from its description."""
+    env, params, apply_fn = network.env, network.params, network.apply_fn
+    knobs = dict(spec.knobs)
+    num_simulations = knobs.pop("num_simulations", num_simulations)
+    if spec.search == "network":
+        return evaluation.raw_network(env, apply_fn, params, name=spec.name)
+    if spec.search == "muzero":
+        policy_fn, knobs = (
+            mctx.muzero_policy,
+            knobs | {"dirichlet_fraction": 0.0, "temperature": 0.0},
+        )
+    elif spec.search == "gumbel":
+        policy_fn, knobs = mctx.gumbel_muzero_policy, knobs | {"gumbel_scale": 0.0}
+    else:
+        bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
+        knobs["root_selection"] = jaxpgs.puct(**bandit)
+        knobs["target"] = jaxpgs.visit_counts(0.0)
+        policy_fn = jaxpgs.mcs_policy
+    if spec.search in ("pgs", "pgs-uf"):
+        head = jaxpgs.networks.policy_head(params)
+        knobs["adapt"] = head if spec.search == "pgs" else jax.tree.map(lambda _: True, head)
+        knobs["optimizer"] = optax.sgd(knobs.pop("step_size"))
+        knobs["estimator"] = jaxpgs.reinforce(knobs.pop("baseline", "none"))
+        policy_fn = jaxpgs.pgs_policy
+    return search_player(env, apply_fn, params, policy_fn, num_simulations, name=spec.name, **knobs)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Plays a preset's tournament; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.strength",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=PRESETS, default="quick")
+    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
+    parser.add_argument("--network", help="a pretrained network, in place of the preset's")
+    parser.add_argument("--simulations", type=int, help="in place of the preset's")
+    parser.add_argument("--repeats", type=int, help="games per first move and colour")
+    parser.add_argument("--players", nargs="+", help="only these of the preset's players")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    preset = PRESETS[args.preset]
+    preset = preset._replace(
+        network=args.network or preset.network,
+        num_simulations=args.simulations or preset.num_simulations,
+        repeats=args.repeats or preset.repeats,
+        players=_choose(preset.players, args.players),
+    )
+    out = args.out or RESULTS / f"strength_{args.preset}.json"
+    setting = {
+        "network": preset.network,
+        "num_simulations": preset.num_simulations,
+        "repeats": preset.repeats,
+        "seed": args.seed,
+    }
+    earlier = _load(out, setting)
+    network = jaxpgs.load_pretrained(preset.network)
+    players = [make_player(spec, network, preset.num_simulations) for spec in preset.players]
+    numbers = range(len(players))
+    pairs = [(0, i) for i in numbers[1:]] if preset.gauntlet else None
+    played = {frozenset(result.names): result for result in earlier}
+
+    def record(tournament: Any) -> dict[str, Any]:
+        return {
+            "command": f"python -m benchmarks.strength --preset {args.preset}",
+            "environment": report.environment_record(args.seed),
+            "setting": setting | {"weights_sha256": network.card["sha256"]},
+            "players": [spec._asdict() for spec in preset.players],
+            "results": [result.to_dict() for result in played.values()],
+        } | tournament
+
+    def save(result: evaluation.MatchResult) -> None:
+        played[frozenset(result.names)] = result
+        report.write_json(out, record({}))
+
+    with report.progress_bar("strength") as progress:
+        tournament = evaluation.round_robin(
+            network.env,
+            players,
+            jax.random.key(args.seed),
+            repeats=preset.repeats,
+            progress=progress,
+            on_pair=save,
+            results=earlier,
+            pairs=pairs,
+        )
+    table = evaluation.bayes_elo(tournament.wins)
+    rows = [_row(name, i, tournament, table) for i, name in enumerate(tournament.names)]
+    pairings = _pairings(tournament, pairs)
+    report.write_json(out, record({"table": rows, "pairings": pairings}))
+    show(rows, pairings, setting)
+    names, ratings = tournament.names, table.ratings
+    games = sum(result.games for result in tournament.pairs)
+    report.elo_plot(
+        out.with_suffix(".png"),
+        names,
+        ratings,
+        table.half_widths,
+        title=f"Searches with one network, {preset.network.replace('hex-', 'Hex ')}",
+        subtitle=f"{preset.num_simulations} simulations a move, {games:,} games, 0 = {names[0]}",
+    )
+    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+
+
+def show(rows: list[dict[str, Any]], pairings: list[dict[str, Any]], setting: dict) -> None:
+    """Prints the tables of a tournament."""
+    columns = {
+        "player": "player", "elo": "Elo", "half_width": "± 95%",
+        "evaluations_per_move": "evaluations a move", "calls_per_search": "calls in a row",
+        "ms_per_move": "ms a move", "temp_mb": "scratch MB", "compile_seconds": "compile s",
+    }  # fmt: skip
+    title = f"{setting['network']}, {setting['num_simulations']} simulations a move"
+    report.print_table(title, list(columns.values()), [[r[k] for k in columns] for r in rows])
+    report.print_table(
+        "Pairings: Elo of the first over the second",
+        ["first", "second", "won", "of", "Elo", "± 95%"],
+        [
+            [p[k] for k in ("first", "second", "won", "games", "elo", "half_width")]
+            for p in pairings
+        ],
+    )
+
+
+def _row(name: str, i: int, tournament: Any, table: Any) -> dict[str, Any]:
+    spent = tournament.players[name]
+    moves, calls = max(spent.moves, 1), max(spent.calls, 1)
+    batch = tournament.pairs[0].games // 2
+    return {
+        "player": name,
+        "elo": round(float(table.ratings[i]), 1),
+        "half_width": round(float(table.half_widths[i]), 1),
+        "evaluations_per_move": round(spent.stats.get("num_evaluations", 0) / moves, 1),
+        "calls_per_search": round(spent.stats.get("num_calls", 0) / calls, 1),
+        # The time of a batch is shared by its games, whether or not they go on.
+        "ms_per_move": round(1e3 * spent.seconds / calls / batch, 3),
+        "temp_mb": None if spent.temp_bytes is None else round(spent.temp_bytes / 1e6, 1),
+        "compile_seconds": round(spent.compile_seconds, 1),
+    }
+
+
+def _pairings(tournament: Any, pairs: list[tuple[int, int]] | None) -> list[dict[str, Any]]:
+    rows = []
+    for i, j in pairs or itertools.combinations(range(len(tournament.names)), 2):
+        won, lost = tournament.wins[i, j], tournament.wins[j, i]
+        difference = evaluation.elo_difference(won, won + lost)
+        rows.append(
+            {
+                "first": tournament.names[i],
+                "second": tournament.names[j],
+                "won": won,
+                "games": won + lost,
+                "elo": round(difference.elo, 1),
+                "half_width": round(difference.half_width, 1),
+            }
+        )
+    return rows
+
+
+def _choose(players: Sequence[Spec], names: list[str] | None) -> Sequence[Spec]:
+    known = [spec.name for spec in players]
+    for name in names or ():
+        if name not in known:
+            raise SystemExit(f"Unknown player {name!r}; this preset has {known}.")
+    return [spec for spec in players if names is None or spec.name in names]
+
+
+def _load(path: pathlib.Path, setting: dict[str, Any]) -> list[evaluation.MatchResult]:
+    """Reads the pairings of an earlier call, which must have had the same setting."""
+    if not path.exists():
+        return []
+    saved = json.loads(path.read_text())
+    for name, value in setting.items():
+        if saved["setting"][name] != value:
+            raise SystemExit(
+                f"{path} holds a tournament with {name} {saved['setting'][name]!r}, not {value!r}; "
+                "name another file with --out, or remove it."
+            )
+    return [evaluation.MatchResult.from_dict(result) for result in saved["results"]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Searches as players."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
+from jaxpgs.base import Params
+from jaxpgs.evaluation.players import Player
+from jaxpgs.search import reset_adapted
+
+
+def search_player(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    policy_fn: Callable[..., Any],
+    num_simulations: int,
+    *,
+    name: str,
+    keep_adapted: bool = False,
+    **knobs: Any,
+) -> Player:
+    """Makes a player of a search, one of ours or one of mctx's.
+
+    Its stats count, over the games that go on: `num_evaluations`, network evaluations including the
+    root's; `num_calls`, network calls one after another.
+
+    Args:
+      env: the environment.
+      apply_fn: the network.
+      params: its parameters.
+      policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
+      num_simulations: simulations per move.
+      name: the player's name.
+      keep_adapted: whether the parameters that a search adapts go on to the game's next move, as in
+        the PGS paper, or start from the network's every time.
+      **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0 and
+        no noise at the root.
+
+    Returns:
+      A player.
+    """
+    root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
+
+    def search(rng_key: chex.PRNGKey, state: Any, **more: Any) -> Any:
+        root = root_fn(params, rng_key, state)
+        invalid = ~state.legal_action_mask
+        return policy_fn(
+            params, rng_key, root, recurrent_fn, num_simulations, invalid, **knobs, **more
+        )
+
+    def init(batch_size: int) -> Any:
+        if not keep_adapted:
+            return ()
+        states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
+        shapes = jax.eval_shape(lambda: search(jax.random.key(0), states).search_state.params)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return reset_adapted(zeros, params, jnp.ones(batch_size, bool))
+
+    def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
+        output = search(rng_key, state, **({"adapted_params": memory} if keep_adapted else {}))
+        going_on = jnp.sum(~state.terminated)
+        if hasattr(output, "search_state"):
+            evaluations = jnp.sum(output.search_state.num_evaluations)
+            calls = output.search_state.num_calls
+            memory = output.search_state.params if keep_adapted else ()
+        else:  # mctx evaluates one new node per simulation and root
+            evaluations, calls = going_on * num_simulations, num_simulations
+        stats = {"num_evaluations": evaluations + going_on, "num_calls": calls + 1}
+        return output.action, memory, stats
+
+    return Player(name, init, act)
