@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 import rich.console
 import rich.progress
 import rich.table
@@ -127,8 +128,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 def elo_plot(
     path: str | os.PathLike[str],
     names: Sequence[str],
-    ratings: Sequence[float],
-    half_widths: Sequence[float],
+    ratings: npt.ArrayLike,
+    half_widths: npt.ArrayLike,
     *,
     title: str,
     subtitle: str = "",
@@ -146,36 +147,36 @@ def elo_plot(
     Raises:
       ValueError: if the lengths differ or there is nobody to draw.
     """
-    if not len(names) == len(ratings) == len(half_widths) > 0:
+    values, widths = np.asarray(ratings, float), np.asarray(half_widths, float)
+    if not len(names) == len(values) == len(widths) > 0:
         raise ValueError(
             "names, ratings and half_widths must have one equal, positive length, got "
-            f"{len(names)}, {len(ratings)} and {len(half_widths)}."
+            f"{len(names)}, {len(values)} and {len(widths)}."
         )
     from matplotlib.figure import Figure
 
-    ratings, half_widths = np.asarray(ratings, float), np.asarray(half_widths, float)
-    order = np.argsort(ratings, kind="stable")
+    order = np.argsort(values, kind="stable")
     rows = np.arange(len(names))
     heading = 0.65 if subtitle else 0.42  # inches above the axes
     height = heading + 0.75 + 0.38 * len(names)
-    figure = Figure(figsize=(7.2, height), layout="constrained", dpi=200)
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - heading / height))
+    figure = Figure(figsize=(7.2, height), dpi=200)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - heading / height))
     axes = figure.add_subplot()
     axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
     axes.hlines(
         rows,
-        (ratings - half_widths)[order],
-        (ratings + half_widths)[order],
+        (values - widths)[order],
+        (values + widths)[order],
         color=_BLUE,
         alpha=0.45,
         linewidth=4,
         zorder=2,
     )
-    fixed = half_widths[order] == 0
-    axes.scatter(ratings[order], rows, s=44, color=np.where(fixed, "white", _BLUE),
+    fixed = widths[order] == 0
+    axes.scatter(values[order], rows, s=44, color=np.where(fixed, "white", _BLUE),
                  edgecolor=np.where(fixed, _INK, _BLUE), linewidth=1.2, zorder=3)  # fmt: skip
     for row, player in enumerate(order):
-        text = "reference" if fixed[row] else f"{ratings[player]:+.0f} ± {half_widths[player]:.0f}"
+        text = "reference" if fixed[row] else f"{values[player]:+.0f} ± {widths[player]:.0f}"
         axes.annotate(
             text.replace("-", "−"), (1.02, row), xycoords=("axes fraction", "data"),
             va="center", fontsize=9, color=_MUTED if fixed[row] else _INK,
@@ -191,7 +192,7 @@ def elo_plot(
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_MUTED)
-    style = {"x": 0.012, "ha": "left", "va": "top"}
+    style: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.1 / height, s=title, fontsize=12.5, fontweight="bold", color=_INK, **style)
     figure.text(y=1 - 0.37 / height, s=subtitle, fontsize=9.5, color=_MUTED, **style)
     with _replacing(path) as file:

@@ -1,9 +1,8 @@
 """How strong is each search with the same network? A tournament in Hex, rated in Elo.
 
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
-    python -m benchmarks.strength --preset full      # 7x7, 800 simulations
-    python -m benchmarks.strength --preset equal     # 7x7, the same network evaluations for all
-    python -m benchmarks.strength --preset sweep     # 7x7, how the knobs of `full` were chosen
+    python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
+    python -m benchmarks.strength --preset sweep-mcs | sweep-pgs | sweep-mctx   # how knobs were set
 
 Every pair plays every legal first move with both colours, all games of a pairing in one batch and
 each search compiled once. Results go to a JSON file after every pairing and a picture in the end;
@@ -14,7 +13,8 @@ import argparse
 import itertools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +34,7 @@ class Spec(NamedTuple):
 
     name: str
     search: str
-    knobs: dict[str, Any] = {}
+    knobs: Mapping[str, Any] = MappingProxyType({})
 
 
 class Preset(NamedTuple):
@@ -47,8 +47,8 @@ class Preset(NamedTuple):
     gauntlet: bool = False
 
 
-# The knobs of 7x7 are those that `--preset sweep` found best, for every search alike.
-TUNED = {
+# The knobs are those that the `sweep` presets found best on 7x7, for every search alike.
+TUNED: dict[str, dict[str, Any]] = {
     "mcs": {"c_puct": 1.0, "virtual_loss": 1.0, "simulations_per_update": 16},
     "pgs": {"step_size": 1e-3, "baseline": "value"},
     "pgs-uf": {"step_size": 1e-4, "baseline": "value"},
@@ -66,34 +66,64 @@ SEARCHES = (
 )
 
 
-def _sweep() -> list[Spec]:
-    """One knob at a time, around MCS with c_puct 2 as the common opponent."""
-    base = {"c_puct": 2.0, "virtual_loss": 1.0, "simulations_per_update": 16}
-    specs = [Spec("MCS c=2", "mcs", base)]
-    specs += [Spec(f"MCS c={c:g}", "mcs", base | {"c_puct": c}) for c in (0.5, 1.0, 5.0)]
-    specs += [
-        Spec(f"MCS c=1 vl={v}", "mcs", base | {"c_puct": 1.0, "virtual_loss": v})
-        for v in (0.3, None)
+def _grid(search: str, base: dict[str, Any], **values: Sequence[Any]) -> list[Spec]:
+    """Changes one knob of `base` at a time."""
+    return [
+        Spec(_label(search, base, knob, value), search, base | {knob: value})
+        for knob, some in values.items()
+        for value in some
     ]
-    specs += [
-        Spec(f"MCS c=1 K={k}", "mcs", base | {"c_puct": 1.0, "simulations_per_update": k})
-        for k in (8, 32)
-    ]
-    for baseline, sizes in (("none", (1e-3, 1e-2)), ("value", (3e-4, 1e-3, 3e-3, 1e-2, 3e-2))):
-        specs += [
-            Spec(f"PGS c=1 a={a:g} b={baseline}", "pgs",
-                 base | {"c_puct": 1.0, "step_size": a, "baseline": baseline})
-            for a in sizes
-        ]  # fmt: skip
-    specs += [Spec(f"mctx MuZero c={c:g}", "muzero", {"pb_c_init": c}) for c in (0.6, 1.25, 2.5)]
-    specs += [Spec("mctx Gumbel", "gumbel")]
-    return specs
 
 
+def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
+    baseline = f" baseline={base['baseline']}" if "baseline" in base else ""
+    return f"{search} {knob}={value}{baseline}"
+
+
+_MCS = {"c_puct": 2.0, "virtual_loss": 1.0, "simulations_per_update": 16}
+_REFERENCE = Spec("reference MCS", "mcs", _MCS)
 PRESETS = {
-    "quick": Preset("hex-5x5", 64, SEARCHES),
+    "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, SEARCHES),
-    "sweep": Preset("hex-7x7", 256, _sweep(), gauntlet=True),
+    "sweep-mcs": Preset(
+        "hex-7x7",
+        256,
+        [
+            _REFERENCE,
+            *_grid("mcs", _MCS, c_puct=(0.5, 1.0, 3.0, 5.0), virtual_loss=(0.3, None)),
+            *_grid("mcs", _MCS, unvisited=("value",), simulations_per_update=(8, 32)),
+        ],
+        repeats=2,
+        gauntlet=True,
+    ),
+    "sweep-pgs": Preset(
+        "hex-7x7",
+        256,
+        [
+            Spec("MCS", "mcs", TUNED["mcs"]),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 1e-2)),
+            *_grid(
+                "pgs",
+                TUNED["mcs"] | {"baseline": "value"},
+                step_size=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+            ),
+            *_grid("pgs-uf", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-4, 1e-3)),
+        ],
+        repeats=2,
+        gauntlet=True,
+    ),
+    "sweep-mctx": Preset(
+        "hex-7x7",
+        256,
+        [
+            _REFERENCE,
+            *_grid("muzero", {}, pb_c_init=(0.3, 0.6, 1.25, 2.5, 5.0)),
+            Spec("gumbel gumbel_scale=0", "gumbel", {"gumbel_scale": 0.0}),
+            Spec("gumbel gumbel_scale=1", "gumbel", {"gumbel_scale": 1.0}),
+            Spec("gumbel considered=8", "gumbel", {"max_num_considered_actions": 8}),
+        ],
+        gauntlet=True,
+    ),
 }
 
 
@@ -110,7 +140,7 @@ def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulatio
             knobs | {"dirichlet_fraction": 0.0, "temperature": 0.0},
         )
     elif spec.search == "gumbel":
-        policy_fn, knobs = mctx.gumbel_muzero_policy, knobs | {"gumbel_scale": 0.0}
+        policy_fn, knobs = mctx.gumbel_muzero_policy, {"gumbel_scale": 0.0} | knobs
     else:
         bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
         knobs["root_selection"] = jaxpgs.puct(**bandit)
@@ -166,7 +196,7 @@ def main(argv: list[str] | None = None) -> None:
             "command": f"python -m benchmarks.strength --preset {args.preset}",
             "environment": report.environment_record(args.seed),
             "setting": setting | {"weights_sha256": network.card["sha256"]},
-            "players": [spec._asdict() for spec in preset.players],
+            "players": [spec._asdict() | {"knobs": dict(spec.knobs)} for spec in preset.players],
             "results": [result.to_dict() for result in played.values()],
         } | tournament
 

@@ -12,6 +12,7 @@ discount -1 between alternating opponents and 0 at the end of the episode. So on
 player and two.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-Params = chex.ArrayTree
-Embedding = chex.ArrayTree
+Params = Any  # a pytree of arrays
+Embedding = Any  # a pytree of arrays `[B, ...]`
 RecurrentFn = Callable[
     [Params, chex.PRNGKey, chex.Array, Embedding], tuple[mctx.RecurrentFnOutput, Embedding]
 ]
@@ -86,7 +87,7 @@ class Trajectory(NamedTuple):
       value: `[T, B, K]` the network's value of `s_{t+1}`.
       log_prob: `[T, B, K]` log probability of `a_t` under the simulation policy; 0 at t = 0, where
         the bandit chose. The only field that depends on the adapted parameters differentiably.
-      entropy: `[T, B, K]` entropy of the simulation policy in `s_{t+1}`, 0 where no action followed.
+      entropy: `[T, B, K]` the policy's entropy in `s_{t+1}`, 0 where no action followed.
       depth: `[B, K]` int32, number of steps taken.
       code: `[B, K]` uint32, hash of the action sequence.
     """
@@ -101,7 +102,8 @@ class Trajectory(NamedTuple):
     code: chex.Array
 
 
-@chex.dataclass(frozen=True)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class SearchState:
     """What a search leaves behind.
 
@@ -133,7 +135,8 @@ class SearchState:
     skipped_updates: chex.Array
 
 
-@chex.dataclass(frozen=True)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class PolicyOutput:
     """The answer of a search, with the fields of `mctx.PolicyOutput`.
 

@@ -62,7 +62,7 @@ class Hex:
     | | |
     | --- | --- |
     | actions | `n*n` cells, row-major, the same numbers for both players; `+1` for the swap |
-    | observation | `[n, n, 3]` float32: mover's stones, other's stones, empty; `+1` plane: may swap |
+    | observation | `[n, n, 3]` float32: own stones, other's stones, empty; `+1` plane: may swap |
     | reward | +1 to the winner, -1 to the loser, on the last step |
 
     The observation is from the mover's view. Player 1's board is transposed, so that both players
@@ -71,7 +71,7 @@ class Hex:
     Args:
       size: board size n, 2 to 19.
       swap: whether player 1 may answer the first stone by taking it over. The stone then becomes
-        player 1's and is mirrored across the long diagonal, and player 0 moves.
+        player 1's, is mirrored across the long diagonal, and player 0 moves.
 
     Raises:
       ValueError: if `size` is not an integer from 2 to 19.
@@ -226,11 +226,32 @@ class Hex:
             terminated=jnp.bool_(over),
         )
 
-    def render(self, state: HexState, policy: chex.Array | None = None) -> str:
-        """Draws one position as text; see `jaxpgs.envs.render.hex_text` and `hex_svg`."""
+    def render(
+        self,
+        state: HexState,
+        policy: chex.ArrayNumpy | None = None,
+        *,
+        format: str = "text",
+    ) -> str:
+        """Draws one position; see `jaxpgs.envs.render.hex_text` and `hex_svg`.
+
+        Args:
+          state: a position, unbatched.
+          policy: optional `[A]` probabilities to show on the empty cells.
+          format: `"text"` or `"svg"`.
+
+        Returns:
+          The drawing as a string.
+
+        Raises:
+          ValueError: if the format is another, the state is batched or the policy's shape is wrong.
+        """
         from jaxpgs.envs import render
 
-        return render.hex_text(self, state, policy)
+        if format not in ("text", "svg"):
+            raise ValueError(f'Hex renders as "text" or "svg", got {format!r}.')
+        draw = render.hex_text if format == "text" else render.hex_svg
+        return draw(self, state, policy)
 
     def _mover_frame(self, state: HexState, x: chex.Array) -> chex.Array:
         """Transposes the cells of `[A]` for player 1; its own inverse."""

@@ -32,7 +32,7 @@ def play_match(
     second: Player | CompiledPlayer,
     rng_key: chex.PRNGKey,
     *,
-    openings: Sequence[int] | None = None,
+    openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
     progress: Progress | None = None,
 ) -> MatchResult:
@@ -107,7 +107,7 @@ def round_robin(
     players: Sequence[Player],
     rng_key: chex.PRNGKey,
     *,
-    openings: Sequence[int] | None = None,
+    openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
     progress: Progress | None = None,
     on_pair: Callable[[MatchResult], None] | None = None,
@@ -185,7 +185,7 @@ def round_robin(
     return Tournament(names, wins, spent, tuple(played))
 
 
-def _openings(env: Any, openings: Sequence[int] | None) -> np.ndarray:
+def _openings(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
     legal = np.flatnonzero(env.init(jax.random.key(0)).legal_action_mask)
     if openings is None:
         return legal

@@ -55,7 +55,7 @@ def raw_network(
       name: the player's name.
 
     Returns:
-      The player. It reports `num_evaluations` (in games that go on) and `num_calls` (of the network).
+      The player. It reports `num_evaluations`, in games that go on, and `num_calls`.
 
     Raises:
       ValueError: if `temperature` is negative.

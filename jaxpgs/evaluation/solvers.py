@@ -154,9 +154,9 @@ def hex_value_table(env: Hex) -> np.ndarray:
     for count in reversed(range(cells + 1)):
         codes = np.flatnonzero(stones == count).astype(np.int32)
         if count == cells:
-            full = [_digits(code, cells) == 1 for code in codes]
-            wins = [search.connects(search.stones(0, np.flatnonzero(f)), 0) for f in full]
-            table[codes] = np.where(wins, 1, -1)
+            full = [_digits(int(code), cells) == 1 for code in codes]
+            joined = [search.connects(search.stones(0, np.flatnonzero(f)), 0) for f in full]
+            table[codes] = np.where(joined, 1, -1)
             continue
         # The opponent sees the board transposed and the owners exchanged. This works digit by
         # digit, hence on two halves of the code by look-up.

@@ -169,7 +169,7 @@ def _get_params(module: nnx.Module) -> Params:
     return _nest((path, variable.get_value()) for path, variable in flat)
 
 
-def _lookup(params: Params, path: tuple[str | int, ...]) -> chex.Array:
+def _lookup(params: Params, path: tuple[Any, ...]) -> chex.Array:
     node: Any = params
     for key in path:
         if not isinstance(node, dict) or str(key) not in node:
@@ -188,5 +188,5 @@ def _nest(leaves: Any) -> Params:
     return nested
 
 
-def _name(path: tuple[str | int, ...]) -> str:
+def _name(path: tuple[Any, ...]) -> str:
     return ".".join(map(str, path))

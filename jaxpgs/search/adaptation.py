@@ -1,5 +1,7 @@
 """Which parameters adapt, and how they are kept one set per root."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
     Raises:
       ValueError: if the structures differ or if not one leaf is chosen.
     """
+    treedef: Any  # its class does not say what it can do
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
     if adapt is None:
         return [False] * len(paths_and_leaves)
@@ -43,8 +46,9 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
 def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
     """Splits `params` into the chosen leaves and the others, with None in the places left out."""
     leaves, treedef = jax.tree.flatten(params)
-    chosen = treedef.unflatten([leaf if m else None for leaf, m in zip(leaves, mask, strict=True)])
-    others = treedef.unflatten([None if m else leaf for leaf, m in zip(leaves, mask, strict=True)])
+    pairs = list(zip(leaves, mask, strict=True))
+    chosen = jax.tree.unflatten(treedef, [x if m else None for x, m in pairs])
+    others = jax.tree.unflatten(treedef, [None if m else x for x, m in pairs])
     return chosen, others
 
 

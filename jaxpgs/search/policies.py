@@ -96,9 +96,9 @@ def pgs_policy(
 ) -> PolicyOutput:
     """Policy gradient search: `mcs_policy` whose simulation policy learns as it searches.
 
-    Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a REINFORCE
-    step on their returns. With `adapt=policy_head(params)` this is PGS; with everything adapting it
-    is the paper's PGS-UF (section 4.3).
+    Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
+    REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
+    adapting it is the paper's PGS-UF (section 4.3).
 
     Args:
       params: the network's parameters.

@@ -1,7 +1,7 @@
 """Root selection: which first action each of the K simulations of an update takes.
 
-A root selection is a function `(root: RootStats, K) -> actions [B, K]`. The K actions are chosen one
-after another, each seeing the ones before it as visits whose result is not known yet.
+A root selection is a function `(root: RootStats, K) -> actions [B, K]`. The K actions are chosen
+one after another, each seeing the ones before it as visits whose result is not known yet.
 """
 
 from collections.abc import Callable

@@ -61,14 +61,14 @@ def search(
       params: the network's parameters.
       rng_key: one key, or `[B]` keys, one per root; consumed. With a key per root, a root's answer
         does not depend on the other roots of the batch.
-      root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that are
-        not finite count as the lowest (NaN, -inf) or highest (inf) float.
+      root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that
+        are not finite count as the lowest (NaN, -inf) or highest (inf) float.
       recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
         It is called under `jax.vmap` over roots, with a batch of K.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 (or True) where the action is illegal. None allows all. A root
-        without a legal action, or whose game is over, gives zeros for visits and Q-values; without a
-        legal action also action 0 and zero action weights.
+        without a legal action, such as a finished game, gives action 0 and zeros for visits,
+        Q-values and action weights.
       max_depth: T, the largest number of actions in a simulation; memory grows with it. None takes
         the truncation's own bound if it has one, else 16.
       root_selection: which first actions the simulations take.
@@ -95,7 +95,7 @@ def search(
       ValueError: if a count is below 1, K does not divide N, a shape does not fit, `mode` is
         unknown, or an estimator lacks its optimizer or its parameters.
     """
-    batch_size, num_actions = _check(
+    batch_size = _check(
         root, num_simulations, simulations_per_update, invalid_actions, max_depth, mode
     )
     if estimator is not None and (optimizer is None or adapt is None):
@@ -198,8 +198,8 @@ def _check(
     invalid_actions: chex.Array | None,
     max_depth: int | None,
     mode: str,
-) -> tuple[int, int]:
-    """Raises `ValueError` for mistakes that shapes and counts show; returns B and A."""
+) -> int:
+    """Raises `ValueError` for mistakes that shapes and counts show; returns B."""
     if mode != "constant":
         raise ValueError(f'mode must be "constant", got {mode!r}.')
     if num_simulations < 1:
@@ -221,7 +221,7 @@ def _check(
             f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
             f"got {invalid_actions.shape}."
         )
-    return root.prior_logits.shape
+    return root.prior_logits.shape[0]
 
 
 def _init_stats(

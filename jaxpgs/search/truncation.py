@@ -1,8 +1,8 @@
 """Truncation: when a simulation stops.
 
-A `Truncation` is three pure functions, in the manner of an optax transformation. `init(B)` makes the
-memory that is carried from update to update (often empty), `stop(memory, path)` answers `[B, K]`
-where a simulation ends in the state it has just reached, and `update(memory, path)` notes the
+A `Truncation` is three pure functions, in the manner of an optax transformation. `init(B)` makes
+the memory carried from update to update (often empty), `stop(memory, path)` answers `[B, K]` where
+a simulation ends in the state it has just reached, and `update(memory, path)` notes the
 finished simulations. A simulation also ends where its episode ends, and after `max_depth` steps.
 """
 
@@ -119,8 +119,8 @@ def by_probability(threshold: float = 1e-3) -> Truncation:
 def until_new(table_size: int = 2**15) -> Truncation:
     """Stops as soon as the action sequence is new to this search, as the PGS paper does in Hex.
 
-    This is the rule by which a tree search expands one node per simulation. To keep memory constant,
-    the sequences seen are bits of a table of fixed size, indexed by a hash of the sequence: two
+    By this rule a tree search expands one node per simulation. To keep memory constant, the
+    sequences seen are bits of a table of fixed size, indexed by a hash of the sequence: two
     different sequences may share a bit, and then a new one is taken for known and its simulation
     goes one step further. After N simulations that happens to a fraction of about `N / table_size`.
     Simulations that run side by side are counted one after another: of two equal ones, the second

@@ -49,11 +49,12 @@ class Checkpoints:
                     f"{saved[name].shape}, this run needs {leaf.shape}."
                 )
         leaves, treedef = jax.tree.flatten(template)
-        return treedef.unflatten(
+        return jax.tree.unflatten(
+            treedef,
             [
                 jax.random.wrap_key_data(saved[str(i)]) if _is_key(leaf) else saved[str(i)]
                 for i, leaf in enumerate(leaves)
-            ]
+            ],
         )
 
 

@@ -1,0 +1,215 @@
+"""Hex positions as text and as SVG pictures.
+
+Columns are lettered from a and rows numbered from 1, so row 1 and column 2 (from 0) meet in `c2`.
+Both functions draw one unbatched position on the host.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import chex
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxpgs.envs.hex import Hex, HexState
+
+_MARKS = "XO"
+# Dark blue and vermilion also differ in greyscale and for every kind of colour vision.
+_COLORS = ("#1d3f72", "#e2653c")
+_OUTLINES = ("#12294d", "#b0431f")
+_SIDE = 24.0  # from a cell's centre to its corners, in SVG units
+
+
+def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None) -> str:
+    """Draws a position as a slanted rhombus of text.
+
+    `X` is player 0 and `O` player 1; small letters around the board are the edges that they join.
+
+    Args:
+      env: the game.
+      state: a position, unbatched.
+      policy: optional `[A]` probabilities. Empty cells then show them in percent, and the swap,
+        where it is an action, has a line of its own.
+
+    Returns:
+      The drawing, without a newline at the end.
+
+    Raises:
+      ValueError: if the state is batched or of another size, or the policy has the wrong shape.
+    """
+    n = env.size
+    board, probabilities = _checked(env, state, policy)
+    percent = None if probabilities is None else _percent(probabilities)
+    pitch = 2 if percent is None else 4
+
+    def line(row: int, texts: list[str], before: str = "", after: str = "") -> str:
+        # Each row stands half a cell to the right of the row above.
+        body = "".join(f"{text:>{pitch}}" for text in texts)
+        return " " * (pitch // 2 * (row + 2)) + f"{before:>4}" + body + after
+
+    def text(cell: int) -> str:
+        if board[cell]:
+            return _MARKS[board[cell] - 1]
+        return "." if percent is None else str(percent[cell])
+
+    letters = [_letter(col) for col in range(n)]
+    lines = [line(-2, letters), line(-1, ["x"] * n)]
+    for row in range(n):
+        cells = [text(cell) for cell in range(row * n, (row + 1) * n)]
+        lines.append(line(row, cells, f"{row + 1} o", " o"))
+    lines += [line(n, ["x"] * n), _caption(state, tuple(f"{mark} " for mark in _MARKS))]
+    if percent is not None and env.swap:
+        lines.append(f"swap {percent[-1]}%")
+    return "\n".join(lines)
+
+
+def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None) -> str:
+    """Draws a position as a self-contained SVG picture.
+
+    Each edge has the colour of the player that joins it: player 0, dark blue, top with bottom, and
+    player 1, vermilion, left with right.
+
+    Args:
+      env: the game.
+      state: a position, unbatched.
+      policy: optional `[A]` probabilities. Empty cells then hold dots whose area is proportional to
+        the probability, and its percentage where that is not 0; the swap is named in the caption.
+
+    Returns:
+      One `<svg>` element, with one `<polygon class="cell">` per cell and one
+      `<circle class="stone">` per stone.
+
+    Raises:
+      ValueError: if the state is batched or of another size, or the policy has the wrong shape.
+    """
+    n = env.size
+    board, probabilities = _checked(env, state, policy)
+    across = _SIDE * math.sqrt(3)
+    left, top = 1.3 * across, 1.9 * _SIDE
+    width = 2 * left + (1.5 * n - 0.5) * across
+    height = top + (1.5 * n + 0.5) * _SIDE + 2.4 * _SIDE
+
+    def centre(row: float, col: float) -> np.ndarray:
+        return np.array([left + (col + row / 2 + 0.5) * across, top + (1.5 * row + 1) * _SIDE])
+
+    # Corners clockwise from the top one.
+    angles = np.deg2rad(60 * np.arange(6) - 90)
+    corners = _SIDE * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+    def border(cells: list[tuple[int, int]], order: tuple[int, int]) -> list[np.ndarray]:
+        return [centre(*cell) + corners[corner] for cell in cells for corner in order]
+
+    # Both players own half of the outer side at the two blunt corners of the rhombus.
+    last = n - 1
+    upper = centre(0, last) + (corners[0] + corners[1]) / 2
+    lower = centre(last, 0) + (corners[3] + corners[4]) / 2
+    borders = (
+        (0, [*border([(0, col) for col in range(n)], (5, 0)), upper]),
+        (0, [lower, *border([(last, col) for col in range(n)], (3, 2))]),
+        (1, [*border([(row, 0) for row in range(n)], (5, 4)), lower]),
+        (1, [upper, *border([(row, last) for row in range(n)], (1, 2))]),
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.1f} {height:.1f}" '
+        f'width="{width:.0f}" height="{height:.0f}" '
+        'font-family="Helvetica, Arial, DejaVu Sans, sans-serif" text-anchor="middle">',
+        f"<title>{_caption(state)}</title>",
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+    ]
+    # The cells cover the inner half of these lines.
+    parts += [
+        f'<polyline class="edge" points="{_points(points)}" fill="none" '
+        f'stroke="{_COLORS[player]}" stroke-width="{0.5 * _SIDE:.1f}" stroke-linejoin="round"/>'
+        for player, points in borders
+    ]
+    parts += [
+        f'<polygon class="cell" points="{_points(centre(row, col) + corners)}" fill="#f6f4ef" '
+        'stroke="#9a9aa0" stroke-width="1"/>'
+        for row in range(n)
+        for col in range(n)
+    ]
+    for i in range(n):
+        parts.append(_text(centre(0, i) - [0, 1.5 * _SIDE], _letter(i), 0.55, "#6b6b72"))
+        parts.append(_text(centre(i, 0) - [0.95 * across, 0], str(i + 1), 0.55, "#6b6b72"))
+    mover = int(state.current_player)
+    largest = 1.0 if probabilities is None else max(float(probabilities.max()), 1e-9)
+    for cell, stone in enumerate(board):
+        at = centre(*divmod(cell, n))
+        if stone:
+            parts.append(_stone(at, stone - 1, 0.64))
+        elif probabilities is not None:
+            share = max(float(probabilities[cell]), 0.0)
+            radius = 0.76 * _SIDE * math.sqrt(share / largest)
+            parts.append(
+                f'<circle class="policy" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{radius:.1f}" '
+                f'fill="{_COLORS[mover]}" fill-opacity="0.3"/>'
+            )
+            if percent := int(_percent(probabilities[cell])):
+                parts.append(_text(at, str(percent), 0.56, "#1c1c20"))
+    caption = _caption(state)
+    if probabilities is not None and env.swap:
+        caption += f", swap {_percent(probabilities[-1])}%"
+    at = np.array([0.8 * _SIDE, height - 0.9 * _SIDE])
+    if not bool(state.terminated):
+        parts.append(_stone(at, mover, 0.3, kind="turn"))
+        at = at + np.array([0.6 * _SIDE, 0.0])
+    parts.append(_text(at, caption, 0.6, "#333338", anchor="start"))
+    return "\n".join([*parts, "</svg>"])
+
+
+def _checked(
+    env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None
+) -> tuple[list[int], np.ndarray | None]:
+    """Returns the cells (0 empty, 1 and 2 the players' stones) and the policy as float64."""
+    labels = np.asarray(state.labels)
+    if labels.shape != (env.num_cells,):
+        raise ValueError(
+            f"Rendering needs one unbatched state with labels of shape {(env.num_cells,)}, "
+            f"got {labels.shape}."
+        )
+    board = np.where(labels > 0, 1, np.where(labels < 0, 2, 0)).tolist()
+    if policy is None:
+        return board, None
+    probabilities = np.asarray(policy, np.float64)
+    if probabilities.shape != (env.num_actions,):
+        raise ValueError(
+            f"Rendering needs a policy of shape {(env.num_actions,)}, got {probabilities.shape}."
+        )
+    return board, probabilities
+
+
+def _percent(probabilities: np.ndarray) -> np.ndarray:
+    return np.rint(100 * probabilities).astype(int)
+
+
+def _letter(col: int) -> str:
+    return "abcdefghijklmnopqrstuvwxyz"[col]
+
+
+def _caption(state: "HexState", marks: tuple[str, ...] = ("", "")) -> str:
+    mover = int(state.current_player)
+    if not bool(state.terminated):
+        return f"{marks[mover]}player {mover} to move"
+    # Rewards are those of the last step: none in a given board or after the end.
+    rewards = np.asarray(state.rewards)
+    winner = int(rewards.argmax())
+    return f"{marks[winner]}player {winner} won" if rewards.any() else "game over"
+
+
+def _points(points: list[np.ndarray] | np.ndarray) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _stone(at: np.ndarray, player: int, radius: float, kind: str = "stone") -> str:
+    return (
+        f'<circle class="{kind}" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{radius * _SIDE:.1f}" '
+        f'fill="{_COLORS[player]}" stroke="{_OUTLINES[player]}" stroke-width="1.5"/>'
+    )
+
+
+def _text(at: np.ndarray, text: str, size: float, fill: str, anchor: str = "middle") -> str:
+    # Moved down by a third of its height instead of `dominant-baseline`, which few programs know.
+    return (
+        f'<text x="{at[0]:.1f}" y="{at[1] + 0.35 * size * _SIDE:.1f}" '
+        f'font-size="{size * _SIDE:.1f}" fill="{fill}" text-anchor="{anchor}">{text}</text>'
+    )
