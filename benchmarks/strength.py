@@ -49,7 +49,7 @@ class Preset(NamedTuple):
 
 # The knobs are those that the `sweep` presets found best on 7x7, for every search alike.
 TUNED: dict[str, dict[str, Any]] = {
-    "mcs": {"c_puct": 1.0, "virtual_loss": 1.0, "simulations_per_update": 16},
+    "mcs": {"c_puct": 0.5, "virtual_loss": 0.3, "simulations_per_update": 16},
     "pgs": {"step_size": 1e-3, "baseline": "value"},
     "pgs-uf": {"step_size": 1e-4, "baseline": "value"},
     "muzero": {"pb_c_init": 1.25},
@@ -107,9 +107,20 @@ PRESETS = {
                 TUNED["mcs"] | {"baseline": "value"},
                 step_size=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
             ),
-            *_grid("pgs-uf", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-4, 1e-3)),
+            *_grid("mcs", TUNED["mcs"], virtual_loss=(1.0,), c_puct=(1.0,)),
         ],
         repeats=2,
+        gauntlet=True,
+    ),
+    "sweep-uf": Preset(
+        "hex-5x5-early",
+        64,
+        [
+            Spec("MCS", "mcs", TUNED["mcs"]),
+            *_grid("pgs-uf", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-5, 1e-4, 1e-3)),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-3, 1e-2, 1e-1)),
+        ],
+        repeats=4,
         gauntlet=True,
     ),
     "sweep-mctx": Preset(

@@ -50,7 +50,7 @@ class RootStats(NamedTuple):
     @property
     def qvalues(self) -> chex.Array:
         """`[B, A]` mean return by first action, 0 where it was never tried."""
-        return self.value_sum / jnp.maximum(self.visits, 1)
+        return self.value_sum / jnp.maximum(self.visits, 1).astype(self.value_sum.dtype)
 
 
 class Path(NamedTuple):

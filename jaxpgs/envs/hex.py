@@ -143,7 +143,8 @@ class Hex:
         playing = ~state.terminated
         lost = playing & ~legal
         won = playing & legal & connected
-        sign = jnp.where(mover == 0, 1.0, -1.0) * (won.astype(jnp.float32) - lost)
+        outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
+        sign = jnp.where(mover == 0, outcome, -outcome)
         swap_legal = None
         if self.swap:
             first = jnp.count_nonzero(state.labels) == 0

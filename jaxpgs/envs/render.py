@@ -85,8 +85,8 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
     n = env.size
     board, probabilities = _checked(env, state, policy)
     across = _SIDE * math.sqrt(3)
-    left, top = 1.3 * across, 1.9 * _SIDE
-    width = 2 * left + (1.5 * n - 0.5) * across
+    left, top = 1.3 * across, 2.0 * _SIDE
+    width = max(2 * left + (1.5 * n - 0.5) * across, 13 * _SIDE)  # room for the caption
     height = top + (1.5 * n + 0.5) * _SIDE + 2.4 * _SIDE
 
     def centre(row: float, col: float) -> np.ndarray:
@@ -116,10 +116,15 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         f"<title>{_caption(state)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
     ]
-    # The cells cover the inner half of these lines.
+    # The cells cover the inner half of these lines. At the sharp corners, where two colours meet at
+    # an angle of 120 degrees, both go on until their outer sides touch.
+    thickness = 0.5 * _SIDE
+    reach = thickness / 2 * math.tan(math.pi / 6) / _SIDE
+    for (_, points), end, inner in zip(borders, (0, -1, 0, -1), (1, -2, 1, -2), strict=True):
+        points[end] = points[end] + reach * (points[end] - points[inner])
     parts += [
         f'<polyline class="edge" points="{_points(points)}" fill="none" '
-        f'stroke="{_COLORS[player]}" stroke-width="{0.5 * _SIDE:.1f}" stroke-linejoin="round"/>'
+        f'stroke="{_COLORS[player]}" stroke-width="{thickness:.1f}" stroke-linejoin="round"/>'
         for player, points in borders
     ]
     parts += [
@@ -129,7 +134,7 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         for col in range(n)
     ]
     for i in range(n):
-        parts.append(_text(centre(0, i) - [0, 1.5 * _SIDE], _letter(i), 0.55, "#6b6b72"))
+        parts.append(_text(centre(0, i) - [0, 1.65 * _SIDE], _letter(i), 0.55, "#6b6b72"))
         parts.append(_text(centre(i, 0) - [0.95 * across, 0], str(i + 1), 0.55, "#6b6b72"))
     mover = int(state.current_player)
     largest = 1.0 if probabilities is None else max(float(probabilities.max()), 1e-9)

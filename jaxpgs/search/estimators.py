@@ -45,9 +45,9 @@ def reinforce(baseline: str = "none") -> Estimator:
         if baseline == "value":
             advantage -= trajectory.value[:-1]
         elif baseline == "root":
-            # The sign of the mover at t >= 1 is the product of the discounts before.
-            sign = jnp.cumprod(trajectory.discount[:-1], axis=0)
-            advantage -= sign * root.value[:, None]
+            # Each negative discount before t >= 1 changes the mover.
+            sign = jnp.cumprod(jnp.sign(trajectory.discount[:-1]), axis=0)
+            advantage -= sign * root.value[None, :, None]
         advantage = jnp.where(trajectory.alive[1:], advantage, 0.0)
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
 

@@ -86,6 +86,8 @@ def _one_by_one(
 
     def select(root: RootStats, num_actions: int) -> chex.Array:
         prior = jax.nn.softmax(root.prior_logits, axis=-1)
+        # The scores mix counts with values, so both are floats here.
+        root = root._replace(visits=root.visits.astype(prior.dtype))
 
         def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
             scores = jnp.where(root.valid, score(root, prior, pending), -jnp.inf)

@@ -158,7 +158,7 @@ def search(
             updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
             moved = (optax.apply_updates(adapted, updates), moved_state)
             adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
-        acted = jnp.sum(trajectory.alive[1:], axis=(0, 2))
+        acted = jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32)
         report = {
             "num_evaluations": jnp.sum(trajectory.depth, axis=-1),
             "num_calls": jnp.max(trajectory.depth),
@@ -235,7 +235,7 @@ def _init_stats(
     lowest = jnp.finfo(logits.dtype).min
     valid = jnp.ones(logits.shape, bool)
     if invalid_actions is not None:
-        valid = jnp.asarray(invalid_actions) == 0
+        valid = ~jnp.asarray(invalid_actions).astype(bool)
     logits = jnp.where(valid, logits, lowest)
     # Static zero, the default, draws nothing.
     if not (isinstance(dirichlet_fraction, int | float) and dirichlet_fraction == 0):
@@ -252,8 +252,7 @@ def _init_stats(
 def _start(stats: RootStats, actions: chex.Array, playable: chex.Array, first: chex.Array) -> Path:
     """The K simulations before their first step."""
     num_walks = actions.shape[1]
-    order = jnp.arange(num_walks)
-    earlier = (actions[:, :, None] == actions[:, None, :]) & (order[None, :] < order[:, None])
+    earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     return Path(
         depth=jnp.zeros(actions.shape, jnp.int32),
@@ -261,7 +260,7 @@ def _start(stats: RootStats, actions: chex.Array, playable: chex.Array, first: c
         log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
         alive=jnp.broadcast_to(playable[:, None], actions.shape),
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
-        simulation=first + order,
+        simulation=first + jnp.arange(num_walks),
     )
 
 
@@ -270,7 +269,7 @@ def _add(
 ) -> RootStats:
     """Adds the returns `[B, K]` of one update to the statistics."""
     chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=returns.dtype)
-    chosen *= playable[:, None, None]
+    chosen = jnp.where(playable[:, None, None], chosen, 0.0)
     return stats._replace(
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),

@@ -71,7 +71,7 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
         raise ValueError(
             f"growing truncation needs initial and every of at least 1, got {initial} and {every}."
         )
-    return _stateless(lambda path: path.depth >= initial + path.simulation // every)
+    return _stateless(lambda path: path.depth >= initial + path.simulation[None] // every)
 
 
 def by_visits(branching: float = 3.0) -> Truncation:
@@ -93,7 +93,9 @@ def by_visits(branching: float = 3.0) -> Truncation:
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
-    return _stateless(lambda path: jnp.power(branching, path.depth) > path.visits)
+    return _stateless(
+        lambda path: branching ** path.depth.astype(jnp.float32) > path.visits.astype(jnp.float32)
+    )
 
 
 def by_probability(threshold: float = 1e-3) -> Truncation:
@@ -152,8 +154,7 @@ def until_new(table_size: int = 2**15) -> Truncation:
         seen = (jnp.take_along_axis(table, word, axis=1) & bit) != 0
         # Equal sequences in this update: all but the first go on.
         same = (path.code[:, :, None] == path.code[:, None, :]) & path.alive[:, None, :]
-        order = jnp.arange(path.code.shape[1])
-        repeated = jnp.any(same & (order[None, :] < order[:, None]), axis=-1)
+        repeated = jnp.any(jnp.tril(same, -1), axis=-1)
         return ~seen & ~repeated
 
     def update(table: chex.Array, path: Path) -> chex.Array:

@@ -65,7 +65,7 @@ def walk(
 
         alive = path.alive
         discount = finite(output.discount)
-        path = path._replace(depth=path.depth + alive)
+        path = path._replace(depth=path.depth + alive.astype(jnp.int32))
         stopped = (discount == 0) | (path.depth >= max_depth) | stop(path)
         path = path._replace(
             alive=alive & ~stopped,

@@ -23,8 +23,11 @@ class Checkpoints:
         except ImportError as error:
             raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
         self._ocp = ocp
-        options = ocp.CheckpointManagerOptions(max_to_keep=2)
-        self._manager = ocp.CheckpointManager(pathlib.Path(directory).absolute(), options=options)
+        self._manager = ocp.CheckpointManager(
+            pathlib.Path(directory).absolute(),
+            options=ocp.CheckpointManagerOptions(max_to_keep=2),
+            item_handlers=ocp.StandardCheckpointHandler(),
+        )
 
     def save(self, step: int, state: Any) -> None:
         """Saves the leaves of `state` under a step number, and waits until they are written."""
@@ -41,13 +44,16 @@ class Checkpoints:
         if step is None:
             return None
         shapes = jax.eval_shape(_to_dict, template)
-        saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
+        found = self._manager.item_metadata(step)
         for name, leaf in shapes.items():
-            if saved[name].shape != leaf.shape:
+            got = found[name].shape if name in found else None
+            if got != leaf.shape or len(found) != len(shapes):
                 raise ValueError(
-                    f"The checkpoint of step {step} is of another run: leaf {name} has shape "
-                    f"{saved[name].shape}, this run needs {leaf.shape}."
+                    f"The checkpoint of step {step} is of another run: leaf {name} of "
+                    f"{len(found)} has shape {got}, this run has {len(shapes)} and needs "
+                    f"{leaf.shape}. Name another directory."
                 )
+        saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
         leaves, treedef = jax.tree.flatten(template)
         return jax.tree.unflatten(
             treedef,

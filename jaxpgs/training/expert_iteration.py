@@ -53,6 +53,7 @@ def train(
     updates_per_iteration: int = 32,
     optimizer: optax.GradientTransformation | None = None,
     value_weight: float = 1.0,
+    max_random_moves: int = 1,
     seed: int = 0,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
@@ -74,6 +75,7 @@ def train(
         norm 1, and a step size falling from 1e-3 to 1e-5 along a cosine. The paper's is
         `optax.sgd(0.01, momentum=0.9)` with weight decay 1e-4, tuned for days of training.
       value_weight: weight of the value loss.
+      max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
       seed: seed of everything random but the initial weights.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         training goes on from the last one and ends as if it had never stopped.
@@ -94,6 +96,7 @@ def train(
         "buffer_capacity": buffer_capacity,
         "batch_size": batch_size,
         "updates_per_iteration": updates_per_iteration,
+        "max_random_moves": max_random_moves,
         "checkpoint_every": checkpoint_every,
     }
     for name, count in counts.items():
@@ -137,7 +140,7 @@ def train(
     def iterate(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
         games, experience = selfplay.play(
-            env, apply_fn, expert, state.params, play_key, state.games, num_steps
+            env, apply_fn, expert, state.params, play_key, state.games, num_steps, max_random_moves
         )
         slot = state.iteration % buffer_capacity
         buffer = jax.tree.map(
@@ -157,7 +160,7 @@ def train(
     state = TrainState(
         params=params,
         opt_state=optimizer.init(params),
-        games=selfplay.init_games(env, games_key, num_games),
+        games=selfplay.init_games(env, games_key, num_games, max_random_moves),
         buffer=_empty_buffer(env, (buffer_capacity, num_steps, num_games)),
         iteration=jnp.int32(0),
         rng_key=rng_key,

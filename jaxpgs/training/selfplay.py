@@ -87,12 +87,39 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
     return expert
 
 
-def init_games(env: Any, rng_key: chex.PRNGKey, num_games: int) -> Any:
-    """Starts `num_games` games, each with one uniformly random action already played.
+def init_games(env: Any, rng_key: chex.PRNGKey, num_games: int, max_random_moves: int = 1) -> Any:
+    """Starts games from positions of uniformly random play.
 
-    Tournaments force every opening, good or bad, so training must know what follows each.
+    Tournaments force every opening, good or bad, and a search looks at bad moves as well as good
+    ones, so training must know what follows each.
+
+    Args:
+      env: the environment.
+      rng_key: a key, consumed.
+      num_games: G.
+      max_random_moves: M. Half of the games start after one random move, the others after a number
+        of them drawn from 1 to M. No random move ends a game.
+
+    Returns:
+      G unfinished positions.
     """
-    return jax.vmap(lambda key: _opening(env, key))(jax.random.split(rng_key, num_games))
+
+    def start(rng_key: chex.PRNGKey) -> Any:
+        init_key, count_key, moves_key = jax.random.split(rng_key, 3)
+        coin, count = jax.random.uniform(count_key, (2,))
+        count = jnp.where(coin < 0.5, 1, 1 + jnp.floor(count * max_random_moves))
+
+        def move(state: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
+            number, rng_key = inputs
+            logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+            after = env.step(state, jax.random.categorical(rng_key, logits))
+            take = (number < count) & ~after.terminated
+            return jax.tree.map(lambda new, old: jnp.where(take, new, old), after, state), None
+
+        inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
+        return jax.lax.scan(move, env.init(init_key), inputs)[0]
+
+    return jax.vmap(start)(jax.random.split(rng_key, num_games))
 
 
 def play(
@@ -103,6 +130,7 @@ def play(
     rng_key: chex.PRNGKey,
     states: Any,
     num_steps: int,
+    max_random_moves: int = 1,
 ) -> tuple[Any, Experience]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
@@ -114,6 +142,7 @@ def play(
       rng_key: a key, consumed.
       states: G positions, none finished.
       num_steps: moves to play in each game, S.
+      max_random_moves: how new games start; see `init_games`.
 
     Returns:
       The G positions to go on from, and the `Experience` with batch axes `[S, G]`.
@@ -139,7 +168,7 @@ def play(
         def restart(new: chex.Array, old: chex.Array) -> chex.Array:
             return jnp.where(after.terminated.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        fresh = init_games(env, reset_key, len(reward))
+        fresh = init_games(env, reset_key, len(reward), max_random_moves)
         states = jax.tree.map(restart, fresh, after)
         return states, (observation, legal, policy, reward, discount, decision.value)
 
@@ -155,10 +184,3 @@ def play(
     _, returns = jax.lax.scan(back, last, (reward[:-1], discount[:-1]), reverse=True)
     returns = jnp.concatenate([returns, last[None]])
     return states, Experience(observation, legal, policy, returns)
-
-
-def _opening(env: Any, rng_key: chex.PRNGKey) -> Any:
-    init_key, action_key = jax.random.split(rng_key)
-    state = env.init(init_key)
-    logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
-    return env.step(state, jax.random.categorical(action_key, logits))

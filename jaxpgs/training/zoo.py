@@ -29,12 +29,13 @@ class Recipe(NamedTuple):
     num_blocks: int
     num_simulations: int
     num_iterations: int
+    max_random_moves: int = 1
 
 
 # The early network is for comparing searches: the other plays 5x5 perfectly without any.
 RECIPES = {
     "hex-5x5-early": Recipe(Hex(5), 256, 4, num_simulations=16, num_iterations=12),
-    "hex-5x5": Recipe(Hex(5), 256, 4, num_simulations=16, num_iterations=500),
+    "hex-5x5": Recipe(Hex(5), 256, 4, num_simulations=16, num_iterations=700, max_random_moves=20),
     "hex-7x7": Recipe(Hex(7), 256, 4, num_simulations=16, num_iterations=1000),
 }
 
@@ -69,6 +70,7 @@ def main(argv: list[str] | None = None) -> None:
             module,
             expert=selfplay.gumbel(recipe.num_simulations),
             num_iterations=iterations,
+            max_random_moves=recipe.max_random_moves,
             seed=args.seed,
             directory=args.out / args.name / "checkpoints",
             callback=callback,
@@ -87,6 +89,7 @@ def main(argv: list[str] | None = None) -> None:
         training={
             "expert": f"mctx.gumbel_muzero_policy, {recipe.num_simulations} simulations",
             "iterations": iterations,
+            "max_random_moves": recipe.max_random_moves,
         },
         wall_time_s=round(clock.note()),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),

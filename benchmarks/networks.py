@@ -1,0 +1,138 @@
+"""How good are the networks that come with the library?
+
+    python -m benchmarks.networks                      # all of them
+    python -m benchmarks.networks hex-5x5 --cards      # and write the figures into its card
+
+Each network plays, raw and with a search of 128 simulations, against uniform random play and
+OpenSpiel's MCTS with random rollouts, every first move with both colours. On 5x5 a perfect player
+is the third opponent and an exact solver checks the sign of the value.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxpgs
+from benchmarks import report
+from benchmarks.strength import PGS, RESULTS, Spec, make_player
+from jaxpgs import evaluation
+from jaxpgs.pretrained.files import write_atomically
+
+SIMULATIONS = 128
+GAMES = 200
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures networks; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.networks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", help="networks, all by default")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "networks.json")
+    parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    for name in args.names or jaxpgs.available_pretrained():
+        figures = measure(name, args.seed)
+        found[name] = {"environment": report.environment_record(args.seed)} | figures
+        report.write_json(args.out, found)
+        report.print_table(
+            f"{name}: {figures['games']} games against each",
+            ["player", "opponent", "won", "of"],
+            [[r["player"], r["opponent"], r["won"], r["games"]] for r in figures["matches"]],
+        )
+        if "value_sign_agreement" in figures:
+            print(f"sign of the value right: {figures['value_sign_agreement']:.1%}")
+        if args.cards:
+            _write_card(name, figures)
+
+
+def measure(name: str, seed: int) -> dict[str, Any]:
+    """Plays one network's matches.
+
+    Args:
+      name: a pretrained network.
+      seed: seed of the games and positions.
+
+    Returns:
+      A dict ready for JSON.
+    """
+    network = jaxpgs.load_pretrained(name)
+    env, rng_key = network.env, jax.random.key(seed)
+    mine = [
+        make_player(Spec("raw network", "network"), network, SIMULATIONS),
+        make_player(Spec(f"PGS {SIMULATIONS}", "pgs", PGS), network, SIMULATIONS),
+    ]
+    repeats = max(1, round(GAMES / (2 * env.num_cells)))
+    others = [
+        (evaluation.uniform_random(env), repeats),
+        (evaluation.openspiel_mcts(env, num_simulations=1000), repeats),
+    ]
+    if env.size <= 5:
+        others.append((evaluation.perfect_hex(env), 1))
+    matches = []
+    with report.progress_bar(name) as progress:
+        for opponent, count in others:
+            for player in mine:
+                result = evaluation.play_match(
+                    env, player, opponent, rng_key, repeats=count, progress=progress
+                )
+                matches.append(
+                    {
+                        "player": player.name,
+                        "opponent": opponent.name,
+                        "won": result.wins,
+                        "games": result.games,
+                    }
+                )
+    figures: dict[str, Any] = {"games": 2 * env.num_cells * repeats, "matches": matches}
+    if env.size <= 5:
+        figures |= _value_signs(network, seed)
+    return figures
+
+
+def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str, Any]:
+    """Compares the value's sign with the solver on unfinished positions of random play."""
+    env = network.env
+    rng = np.random.default_rng(seed)
+    states, values = [], []
+    step = jax.jit(env.step)
+    while len(states) < num_positions:
+        state = env.init()
+        length = rng.integers(env.num_cells // 3, env.num_cells)
+        for _ in range(length):
+            if state.terminated:
+                break
+            state = step(state, rng.choice(np.flatnonzero(state.legal_action_mask)))
+        if not state.terminated:
+            states.append(state)
+            values.append(evaluation.solve_hex(env, state, all_moves=False).value)
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    _, value = network.apply_fn(network.params, jax.vmap(env.observe)(batch))
+    agree = np.sign(np.asarray(value)) == np.asarray(values)
+    return {"value_sign_agreement": float(agree.mean()), "value_sign_positions": num_positions}
+
+
+def _write_card(name: str, figures: dict[str, Any]) -> None:
+    path = pathlib.Path(jaxpgs.pretrained.__file__).parent / "weights" / f"{name}.json"
+    card = json.loads(path.read_text())
+    strength: dict[str, Any] = {
+        f"{r['player']} against {r['opponent']}": f"{r['won']:g} of {r['games']}"
+        for r in figures["matches"]
+    }
+    if "value_sign_agreement" in figures:
+        strength["value_sign_agreement"] = round(figures["value_sign_agreement"], 3)
+    card["strength"] = strength | {"command": f"python -m benchmarks.networks {name}"}
+    write_atomically(path, (json.dumps(card, indent=2) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

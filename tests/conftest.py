@@ -1,0 +1,13 @@
+import jax
+import pytest
+
+
+@pytest.fixture
+def strict_promotion():
+    """Makes implicit promotion of ranks and dtypes an error.
+
+    A test module opts in with `pytestmark = pytest.mark.usefixtures("strict_promotion")`. Other
+    libraries need not pass: wrap their calls in `lenient_promotion`.
+    """
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield

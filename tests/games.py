@@ -1,0 +1,173 @@
+"""Small games and Hex positions for the tests of adapters and searches."""
+
+import contextlib
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+
+
+@contextlib.contextmanager
+def lenient_promotion():
+    """Undoes the fixture `strict_promotion` for code of other libraries."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RaceState:
+    position: jax.Array
+    current_player: jax.Array
+    rewards: jax.Array
+    terminated: jax.Array
+
+    @property
+    def legal_action_mask(self):
+        return jnp.array([True, True, False]) & ~self.terminated[..., None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """Walk one or two steps to the end of a track; every action pays its mover its length.
+
+    The third action is never legal. The mover of a position is fixed by `movers`: (0,) is a game of
+    one player, (0, 0, 1, 1) one of two who often move twice in a row.
+    """
+
+    movers: tuple[int, ...] = (0,)
+    length: int = 8
+    num_actions: int = 3
+
+    def init(self, key=None):
+        del key
+        players = max(self.movers) + 1
+        return RaceState(
+            position=jnp.int32(0),
+            current_player=jnp.int32(self.movers[0]),
+            rewards=jnp.zeros(players, jnp.float32),
+            terminated=jnp.bool_(False),
+        )
+
+    def step(self, state, action):
+        gain = action.astype(jnp.int32) + 1
+        position = state.position + gain
+        rewards = jnp.zeros_like(state.rewards).at[state.current_player].set(
+            gain.astype(jnp.float32)
+        )
+        return RaceState(
+            position=position,
+            current_player=jnp.array(self.movers, jnp.int32)[position % len(self.movers)],
+            rewards=rewards,
+            terminated=position >= self.length,
+        )
+
+    def observe(self, state):
+        return jnp.stack([state.position, state.current_player]).astype(jnp.float32)
+
+
+class Trap:
+    """Two plies of two players, in which the tempting first action has a hidden refutation.
+
+    The first player's actions 1 to 3 pay 0 whatever the answer. Action 0 pays 0.6, except after the
+    one answer `REPLY`, which costs 1; the network gives that answer a probability of about 0.02.
+    Best play is any action but 0. Parameters are a table of logits, one row per first action.
+    """
+
+    ACTIONS, REPLY, TEMPTING = 4, 2, 0
+
+    def params(self):
+        logits = jnp.zeros((self.ACTIONS, self.ACTIONS)).at[self.TEMPTING, self.REPLY].set(-3.0)
+        return {"replies": logits}
+
+    def root(self, batch_size):
+        return mctx.RootFnOutput(
+            prior_logits=jnp.zeros((batch_size, self.ACTIONS)),
+            value=jnp.zeros(batch_size),
+            embedding=jnp.full((batch_size, 2), -1, jnp.int32),  # the actions so far
+        )
+
+    def recurrent_fn(self, params, rng_key, action, embedding):
+        del rng_key
+        is_reply = embedding[:, 0] >= 0
+        first = jnp.where(is_reply, embedding[:, 0], action)
+        payoff = jnp.zeros((self.ACTIONS, self.ACTIONS)).at[self.TEMPTING].set(0.6)
+        payoff = payoff.at[self.TEMPTING, self.REPLY].set(-1.0)
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.where(is_reply, -payoff[first, action], 0.0),
+            discount=jnp.where(is_reply, 0.0, -1.0),
+            prior_logits=params["replies"][first],
+            value=jnp.zeros(action.shape),
+        )
+        return output, jnp.stack([first, jnp.where(is_reply, action, -1)], axis=-1)
+
+
+def take(states, index):
+    """Selects from a batch of states."""
+    return jax.tree.map(lambda x: x[np.asarray(index)], states)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step_all(env, states):
+    """Plays every action in every state, legal or not; `[B, A]` states."""
+    actions = jnp.arange(env.num_actions, dtype=jnp.int32)
+    return jax.vmap(lambda state: jax.vmap(lambda a: env.step(state, a))(actions))(states)
+
+
+def random_positions(env, seed, plies):
+    """Plays `plies[b]` uniformly random legal moves in game b; some games may be over before."""
+    return _random_positions(env, jax.random.key(seed), jnp.asarray(plies, jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _random_positions(env, key, plies):
+    def play(states, t):
+        score = jax.random.uniform(jax.random.fold_in(key, t), (plies.size, env.num_actions))
+        actions = jnp.argmax(jnp.where(states.legal_action_mask, score, -1.0), axis=-1)
+        after = jax.vmap(env.step)(states, actions.astype(jnp.int32))
+        goes_on = (t < plies) & ~states.terminated
+        return jax.tree.map(
+            lambda new, old: jnp.where(goes_on.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            after,
+            states,
+        ), None
+
+    start = jax.vmap(env.init)(jax.random.split(key, plies.size))
+    states, _ = jax.lax.scan(play, start, jnp.arange(env.num_cells))
+    return states
+
+
+def all_positions(env):
+    """Every position of a small Hex board that has no winner yet, once."""
+    digits = np.arange(3**env.num_cells)[:, None] // 3 ** np.arange(env.num_cells) % 3
+    lead = (digits == 1).sum(1) - (digits == 2).sum(1)
+    digits = digits[(lead == 0) | (lead == 1)]
+    # Stones in turn: a connection, once made, stays, so the order among them does not matter.
+    moves = np.full((len(digits), env.num_cells), -1)
+    for player in (0, 1):
+        rows, cells = np.nonzero(digits == player + 1)
+        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        moves[rows, 2 * rank + player] = cells
+    return _play(env, jnp.asarray(moves, jnp.int32))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _play(env, moves):
+    def play(state, action):
+        after = env.step(state, action)
+        return jax.tree.map(lambda new, old: jnp.where(action < 0, old, new), after, state), None
+
+    return jax.vmap(lambda row: jax.lax.scan(play, env.init(), row)[0])(moves)
+
+
+def wins_in_one(env, states, *, for_opponent=False):
+    """`[B, A]` legal actions that end the game with a win, for the mover or if the other moved."""
+    if for_opponent:
+        states = dataclasses.replace(states, current_player=1 - states.current_player)
+    mover = np.asarray(states.current_player)
+    rewards = np.asarray(step_all(env, states).rewards)
+    won = np.take_along_axis(rewards, mover[:, None, None], axis=-1)[..., 0] > 0
+    return won & np.asarray(states.legal_action_mask)
