@@ -2,7 +2,9 @@
 
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
-    python -m benchmarks.strength --preset sweep-mcs | sweep-pgs | sweep-mctx   # how knobs were set
+    python -m benchmarks.strength --preset equal     # 7x7, about the same network evaluations
+    python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
+                                                     # sweep-pgs, sweep-uf, sweep-mctx
 
 Every pair plays every legal first move with both colours, all games of a pairing in one batch and
 each search compiled once. Results go to a JSON file after every pairing and a picture in the end;
@@ -85,6 +87,17 @@ _REFERENCE = Spec("reference MCS", "mcs", _MCS)
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, SEARCHES),
+    # A rollout costs an evaluation a step, so equal evaluations mean fewer simulations for ours.
+    "equal": Preset(
+        "hex-7x7",
+        256,
+        [
+            Spec("MCS 64", "mcs", TUNED["mcs"] | {"num_simulations": 64}),
+            Spec("PGS 64", "pgs", PGS | {"num_simulations": 64}),
+            Spec("mctx MuZero 256", "muzero", TUNED["muzero"]),
+            Spec("mctx Gumbel 256", "gumbel"),
+        ],
+    ),
     "sweep-mcs": Preset(
         "hex-7x7",
         256,

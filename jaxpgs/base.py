@@ -157,6 +157,11 @@ def finite(x: chex.Array) -> chex.Array:
     return jnp.nan_to_num(x, nan=limits.min, posinf=limits.max, neginf=limits.min)
 
 
+def finite_or_zero(x: chex.Array) -> chex.Array:
+    """Replaces NaN and infinities by 0: what is not a number must not decide a search."""
+    return jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
     """Returns one key per root: `[B]` keys as given, or `B` keys split from a single one."""
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)

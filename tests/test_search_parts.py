@@ -15,6 +15,8 @@ from jaxpgs.search.scan import _init_stats
 from jaxpgs.search.truncation import Truncation
 from jaxpgs.search.walk import _sample, extend_code, walk
 
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
 # Every statistical test has a fixed seed and would fail by chance once in a million seeds.
 ERROR_RATE = 1e-6
 
@@ -91,7 +93,9 @@ TWO_STEPS = {
 }
 # Two steps, two players: the second acts in node 1, the first is to move in nodes 3 and 4. The
 # return in node 1 is -V, in the root +V.
-TWO_STEPS_TWO_PLAYERS = {leaf: [[-row[0], -row[1]], zero] for leaf, (row, zero) in TWO_STEPS.items()}
+TWO_STEPS_TWO_PLAYERS = {
+    leaf: [[-row[0], -row[1]], zero] for leaf, (row, zero) in TWO_STEPS.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -153,9 +157,7 @@ def test_gradients_of_one_update_add_up(discount):
     ).search_state
     table = THREE_STEPS if discount == 1 else THREE_STEPS_TWO_PLAYERS
     # Sums of two of the values are all different.
-    pairs = {
-        a + b: np.array(table[a]) + np.array(table[b]) for a in table for b in table if a <= b
-    }
+    pairs = {a + b: np.array(table[a]) + np.array(table[b]) for a in table for b in table if a <= b}
     total = (2 * np.asarray(state.value)).tolist()
     assert len(set(total)) >= 5
     gradient = np.array([pairs[value] for value in total])
@@ -242,7 +244,9 @@ def test_walk_gradient_is_the_finite_difference(discount):
         value=rng.uniform(-1, 1, nodes),  # all different, so a value tells the node
         reward=rng.uniform(-1, 1, (nodes, 3)),
     )
-    params["discount"] = params["discount"].at[1:13].multiply(rng.random((12, 3)) > 0.2)
+    params["discount"] = (
+        params["discount"].at[1:13].multiply(jnp.asarray(rng.random((12, 3)) > 0.2, jnp.float32))
+    )
     first = jnp.array([[0, 1, 2], [1, 1, 1], [2, 2, 0], [0, 0, 0]])
     root_value = np.array([0.3, -0.6, 0.9, -0.2])
     trajectory, returns, gradients = walk_gradients(
@@ -448,9 +452,7 @@ def test_puct_is_the_formula(num_walks):
 def test_puct_defaults_are_the_papers():
     root = random_bandits(50)
     actions = jaxpgs.puct()(root, 4)
-    check_selection(
-        actions, puct_reference, root, 4, c=5.0, virtual_loss=1.0, unvisited="zero"
-    )
+    check_selection(actions, puct_reference, root, 4, c=5.0, virtual_loss=1.0, unvisited="zero")
 
 
 @pytest.mark.parametrize("virtual_loss", [1.0, 0.3, None])
@@ -594,9 +596,7 @@ SEQUENCES = np.random.default_rng(11).integers(0, 2, (12, 3, 8, 7)).astype(np.in
 def test_until_new_is_a_set_of_sequences():
     expected = sequential_lengths(SEQUENCES)
     assert set(np.unique(expected)) >= {1, 2, 3, 4, 5, 6}
-    np.testing.assert_array_equal(
-        parallel_lengths(jaxpgs.until_new(2**24), SEQUENCES), expected
-    )
+    np.testing.assert_array_equal(parallel_lengths(jaxpgs.until_new(2**24), SEQUENCES), expected)
     # Three actions, more walks an update than short sequences.
     wide = np.random.default_rng(12).integers(0, 3, (2, 2, 20, 5)).astype(np.int32)
     np.testing.assert_array_equal(
@@ -666,9 +666,7 @@ def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction):
                 for r, m in zip(rules, memory, strict=True)
             ]
         )[rule],
-        update=lambda memory, path: [
-            r.update(m, path) for r, m in zip(rules, memory, strict=True)
-        ],
+        update=lambda memory, path: [r.update(m, path) for r, m in zip(rules, memory, strict=True)],
     )
     return jaxpgs.mcs_policy(
         params,
@@ -959,7 +957,9 @@ def test_adapted_params_are_parameters():
         )
 
     from_adapted = found(params, adapted)
-    jax.tree.map(np.testing.assert_array_equal, from_adapted, found(params | {"head": head}, adapted))
+    jax.tree.map(
+        np.testing.assert_array_equal, from_adapted, found(params | {"head": head}, adapted)
+    )
     moved = np.asarray(from_adapted.search_state.params["head"])
     assert (moved != np.asarray(adapted["head"])).any()
     other = found(params, toy.start(params, 16)).search_state

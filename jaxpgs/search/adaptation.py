@@ -64,6 +64,22 @@ def per_root(chosen: Params, batch_size: int) -> Params:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
 
 
+def check_like(adapted_params: Params, expected: Params) -> None:
+    """Raises `ValueError` unless the two agree in structure, shapes and dtypes."""
+    got, want = (jax.tree_util.tree_flatten_with_path(x) for x in (adapted_params, expected))
+    if got[1] != want[1]:
+        raise ValueError(
+            "adapted_params must have a leaf for each parameter that adapts and None elsewhere; "
+            f"expected {want[1]}, got {got[1]}."
+        )
+    for (path, leaf), (_, like) in zip(got[0], want[0], strict=True):
+        if (jnp.shape(leaf), leaf.dtype) != (like.shape, like.dtype):
+            raise ValueError(
+                f"adapted_params{jax.tree_util.keystr(path)} must be {like.dtype}"
+                f"{list(like.shape)}, one per root; got {leaf.dtype}{list(jnp.shape(leaf))}."
+            )
+
+
 def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> Params:
     """Returns to the network's own parameters where a game has ended.
 

@@ -18,6 +18,7 @@ from jaxpgs.base import (
     SearchState,
     broadcast_keys,
     finite,
+    finite_or_zero,
 )
 from jaxpgs.search import adaptation
 from jaxpgs.search.backups import Backup
@@ -64,7 +65,8 @@ def search(
       root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that
         are not finite count as the lowest (NaN, -inf) or highest (inf) float.
       recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
-        It is called under `jax.vmap` over roots, with a batch of K.
+        It is called under `jax.vmap` over roots, with a batch of K. Its logits are treated as the
+        root's; rewards, discounts and values that are not finite count as 0.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 (or True) where the action is illegal. None allows all. A root
         without a legal action, such as a finished game, gives action 0 and zeros for visits,
@@ -109,7 +111,7 @@ def search(
     own, frozen = adaptation.split(params, mask)
     adapted = adaptation.per_root(own, batch_size)
     if adapted_params is not None:
-        chex.assert_trees_all_equal_shapes_and_dtypes(adapted, adapted_params)
+        adaptation.check_like(adapted_params, adapted)
         adapted = adapted_params
     noise_keys, loop_keys, target_keys = jnp.moveaxis(
         jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size)), 1, 0
@@ -216,6 +218,12 @@ def _check(
             "root must have prior_logits [B, A] and value [B]; got shapes "
             f"{root.prior_logits.shape} and {root.value.shape}."
         )
+    embedding_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(root.embedding)]
+    if any(shape[:1] != root.value.shape for shape in embedding_shapes):
+        raise ValueError(
+            f"root must have an embedding with a leading axis of {root.value.shape[0]} roots; got "
+            f"leaves of shapes {embedding_shapes}."
+        )
     if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
         raise ValueError(
             f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
@@ -246,7 +254,7 @@ def _init_stats(
         prior = (1 - dirichlet_fraction) * prior + dirichlet_fraction * noise
         logits = jnp.where(valid, finite(jnp.log(prior)), lowest)
     zeros = jnp.zeros(logits.shape, logits.dtype)
-    return RootStats(logits, finite(root.value), zeros.astype(jnp.int32), zeros, valid)
+    return RootStats(logits, finite_or_zero(root.value), zeros.astype(jnp.int32), zeros, valid)
 
 
 def _start(stats: RootStats, actions: chex.Array, playable: chex.Array, first: chex.Array) -> Path:

@@ -10,7 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Embedding, Params, Path, RecurrentFn, Trajectory, finite
+from jaxpgs.base import Embedding, Params, Path, RecurrentFn, Trajectory, finite, finite_or_zero
 from jaxpgs.search import adaptation
 
 
@@ -64,7 +64,7 @@ def walk(
         actions, log_prob, entropy = _sample(log_policy, uniform)
 
         alive = path.alive
-        discount = finite(output.discount)
+        discount = finite_or_zero(output.discount)
         path = path._replace(depth=path.depth + alive.astype(jnp.int32))
         stopped = (discount == 0) | (path.depth >= max_depth) | stop(path)
         path = path._replace(
@@ -74,9 +74,9 @@ def walk(
         )
         outputs = (
             alive,
-            jnp.where(alive, finite(output.reward), 0.0),
+            jnp.where(alive, finite_or_zero(output.reward), 0.0),
             jnp.where(alive, discount, 0.0),
-            jnp.where(alive, finite(output.value), 0.0),
+            jnp.where(alive, finite_or_zero(output.value), 0.0),
             jnp.where(path.alive, log_prob, 0.0),
             jnp.where(path.alive, entropy, 0.0),
         )
