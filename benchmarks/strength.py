@@ -114,12 +114,9 @@ PRESETS = {
         256,
         [
             Spec("MCS", "mcs", TUNED["mcs"]),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 1e-2)),
-            *_grid(
-                "pgs",
-                TUNED["mcs"] | {"baseline": "value"},
-                step_size=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-            ),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-3, 1e-2, 1e-3)),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-3, 1e-2, 1e-4)),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-2, 3e-4)),
             *_grid("mcs", TUNED["mcs"], virtual_loss=(1.0,), c_puct=(1.0,)),
         ],
         repeats=2,

@@ -283,7 +283,7 @@ def test_walk_gradient_is_the_finite_difference(discount):
 
 def test_dead_walks_leave_no_trace():
     # All walks stop after three steps at the latest: the fourth step of the scan is skipped.
-    params = toy.tree(3, 3, value=np.arange(40), reward=np.ones((40, 3)))
+    params = toy.tree(3, 3, features=np.ones((40, 2)), value=np.arange(40), reward=np.ones((40, 3)))
     first = jnp.zeros((4, 3), jnp.int32)
     trajectory, _, _ = walk_gradients(params, keys(5, 4), first, jnp.zeros(4))
     np.testing.assert_array_equal(trajectory.depth, np.tile([1, 2, 3], (4, 1)))

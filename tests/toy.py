@@ -1,7 +1,7 @@
 """Toy games as tables, for tests that check a search against numbers worked out elsewhere.
 
 A game is the parameters themselves: what an action does, what it pays and what the network says of
-the node it leads to are tables indexed by node. So all games of one shape share one compiled search.
+the node it leads to are tables indexed by node. So all games of one shape share a compiled search.
 The embedding is the node. The policy is linear, `logits[node] = torso[node] @ head`; the head is
 what adapts.
 """
@@ -92,7 +92,6 @@ def recurrent_fn(params, rng_key, action, node):
     return output, after
 
 
-@functools.partial(jax.jit, static_argnames=("num_simulations", "simulations_per_update"))
 def pgs(
     params,
     rng_key,
@@ -111,6 +110,24 @@ def pgs(
     Simulations have length `horizon`, at most 3. The update after `poisoned` simulations has a
     gradient of NaN.
     """
+    # jit would take defaults for constants and compile anew for each choice of arguments.
+    traced = (params, rng_key, root, invalid_actions, adapted_params)
+    return _pgs(*traced, learning_rate, horizon, poisoned, num_simulations, simulations_per_update)
+
+
+@functools.partial(jax.jit, static_argnums=(8, 9))
+def _pgs(
+    params,
+    rng_key,
+    root,
+    invalid_actions,
+    adapted_params,
+    learning_rate,
+    horizon,
+    poisoned,
+    num_simulations,
+    simulations_per_update,
+):
     reinforce = jaxpgs.reinforce()
 
     def estimator(stats, trajectory, returns):
