@@ -2,6 +2,7 @@
 
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
+    python -m benchmarks.strength --preset duel      # 7x7, 256 simulations: PGS against MCS
     python -m benchmarks.strength --preset equal     # 7x7, about the same network evaluations
     python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
                                                      # sweep-pgs, sweep-uf, sweep-mctx
@@ -52,7 +53,7 @@ class Preset(NamedTuple):
 # The knobs are those that the `sweep` presets found best on 7x7, for every search alike.
 TUNED: dict[str, dict[str, Any]] = {
     "mcs": {"c_puct": 0.5, "virtual_loss": 0.3, "simulations_per_update": 16},
-    "pgs": {"step_size": 1e-3, "baseline": "value"},
+    "pgs": {"step_size": 3e-3, "baseline": "value"},
     "pgs-uf": {"step_size": 1e-4, "baseline": "value"},
     "muzero": {"pb_c_init": 1.25},
 }
@@ -87,6 +88,8 @@ _REFERENCE = Spec("reference MCS", "mcs", _MCS)
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, SEARCHES),
+    # The sweep chose the step size on other games, so these decide without bias.
+    "duel": Preset("hex-7x7", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6),
     # A rollout costs an evaluation a step, so equal evaluations mean fewer simulations for ours.
     "equal": Preset(
         "hex-7x7",

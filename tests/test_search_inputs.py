@@ -6,6 +6,7 @@ import pytest
 import toy
 
 import jaxpgs
+from jaxpgs.search.scan import _init_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -26,6 +27,7 @@ def game():
         features=rng.normal(size=(15, 2)),
         head=rng.normal(size=(2, 2)),
         value=rng.uniform(-1, 1, 15),
+        reward=rng.uniform(-1, 1, (15, 2)),
     )
 
 
@@ -277,7 +279,8 @@ def test_root_logits_that_are_not_finite():
     logits = np.array(root.prior_logits)
     for row, bad in rows.items():
         logits[row] = bad
-    params = game() | {"value": jnp.zeros(15)}  # without values the prior decides alone
+    # Where nothing pays, the prior decides alone.
+    params = game() | {"value": jnp.zeros(15), "reward": jnp.zeros((15, 2))}
     output = search(params, root.replace(prior_logits=jnp.asarray(logits)))
     check_finite(output)
     check_same(output, search(params, root), [13, 14, 15])
@@ -294,7 +297,10 @@ def test_root_logits_that_are_not_finite():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_root_values_that_are_not_finite(bad):
     root = toy.root(game(), [0] * B)
-    check_finite(search(game(), root.replace(value=jnp.full(B, bad, jnp.float32))))
+    root = root.replace(value=jnp.full(B, bad, jnp.float32))
+    check_finite(search(game(), root))
+    # What selections and baselines see of it:
+    assert not np.any(_init_stats(root, None, keys(0), 0.0, 0.12).value)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -398,6 +404,7 @@ def test_finished_game_in_the_batch():
     logits = np.array(toy.root(params, nodes).prior_logits)
     logits[::2] = LOWEST
     ordinary = search(params)
+    params["reward"] = params["reward"].at[7].set(0)
     # pgx marks every action of a finished game legal: it is searched, and is worth nothing.
     root = toy.root(params, nodes, logits=logits)
     output = search(params, root)

@@ -145,6 +145,7 @@ def _pgs(
         adapted_params=adapted_params,
         optimizer=optax.sgd(learning_rate),
         estimator=estimator,
+        backup=jaxpgs.n_step(),
         truncation=jaxpgs.fixed(3)._replace(stop=lambda memory, path: path.depth >= horizon),
         simulations_per_update=simulations_per_update,
     )

@@ -66,13 +66,14 @@ def per_root(chosen: Params, batch_size: int) -> Params:
 
 def check_like(adapted_params: Params, expected: Params) -> None:
     """Raises `ValueError` unless the two agree in structure, shapes and dtypes."""
-    got, want = (jax.tree_util.tree_flatten_with_path(x) for x in (adapted_params, expected))
-    if got[1] != want[1]:
+    paths_and_leaves, got = jax.tree_util.tree_flatten_with_path(adapted_params)
+    likes, want = jax.tree.flatten(expected)
+    if want != got:  # type: ignore[operator]
         raise ValueError(
             "adapted_params must have a leaf for each parameter that adapts and None elsewhere; "
-            f"expected {want[1]}, got {got[1]}."
+            f"expected {want}, got {got}."
         )
-    for (path, leaf), (_, like) in zip(got[0], want[0], strict=True):
+    for (path, leaf), like in zip(paths_and_leaves, likes, strict=True):
         if (jnp.shape(leaf), leaf.dtype) != (like.shape, like.dtype):
             raise ValueError(
                 f"adapted_params{jax.tree_util.keystr(path)} must be {like.dtype}"

@@ -140,8 +140,8 @@ def search(
         )
         return trajectory, returns, (_add(stats, actions, returns[0], playable), memory)
 
-    def update(carry: tuple, n: chex.Array) -> tuple[tuple, dict[str, Any]]:
-        adapted, opt_state, searched = carry
+    def update(carry: tuple, n: chex.Array) -> tuple[tuple, None]:
+        adapted, opt_state, searched, total = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
         norm, finite_gradient = jnp.zeros(batch_size), jnp.ones(batch_size, bool)
         if estimator is None or optimizer is None:
@@ -169,14 +169,23 @@ def search(
             "gradient_norm": jnp.where(finite_gradient, norm, 0.0),
             "skipped_updates": (~finite_gradient).astype(jnp.int32),
         }
-        return (adapted, opt_state, searched), report
+        total = jax.tree.map(lambda t, r: t + r.astype(t.dtype), total, report)
+        return (adapted, opt_state, searched, total), None
 
     opt_state = () if optimizer is None else jax.vmap(optimizer.init)(adapted)
     num_updates = num_simulations // num_walks
-    (adapted, _, (stats, _)), reports = jax.lax.scan(
-        update, (adapted, opt_state, (stats, truncation.init(batch_size))), jnp.arange(num_updates)
-    )
-    total = {name: jnp.sum(report, axis=0) for name, report in reports.items()}
+    # Summed on the way: a stack of reports would grow with the number of simulations.
+    count, mean = jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size)
+    total = {
+        "num_evaluations": count,
+        "num_calls": jnp.int32(0),
+        "entropy": mean,
+        "acted": mean,
+        "gradient_norm": mean,
+        "skipped_updates": count,
+    }
+    carry = (adapted, opt_state, (stats, truncation.init(batch_size)), total)
+    (adapted, _, (stats, _), total), _ = jax.lax.scan(update, carry, jnp.arange(num_updates))
     action, action_weights = jax.vmap(target)(target_keys, stats)
     state = SearchState(
         visits=stats.visits,
