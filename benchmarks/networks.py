@@ -103,7 +103,8 @@ def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str,
     """Compares the value's sign with the solver on unfinished positions of random play."""
     env = network.env
     rng = np.random.default_rng(seed)
-    states, values = [], []
+    states: list[Any] = []
+    values: list[int] = []
     step = jax.jit(env.step)
     while len(states) < num_positions:
         state = env.init()

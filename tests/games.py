@@ -30,7 +30,8 @@ class RaceState:
 
     @property
     def legal_action_mask(self):
-        return jnp.array([True, True, False]) & ~self.terminated[..., None]
+        playing = ~self.terminated
+        return jnp.stack([playing, playing, jnp.zeros_like(playing)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ def test_hex_at_every_depth(swap):
             by_hand = after
         chex.assert_trees_all_equal(states, jax.tree.map(lambda *x: jnp.stack(x), *by_hand))
         for b, state in enumerate(by_hand):
-            raw, value = (np.asarray(x[0]) for x in evaluate(state))
+            raw, value = (np.array(x[0]) for x in evaluate(state))
             cells = raw[:16].reshape(4, 4)
             # The network sees player 1's board transposed.
             raw[:16] = (cells if state.current_player == 0 else cells.T).reshape(-1)
