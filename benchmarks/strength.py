@@ -133,7 +133,7 @@ PRESETS = {
             *_grid("pgs-uf", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-5, 1e-4, 1e-3)),
             *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-3, 1e-2, 1e-1)),
         ],
-        repeats=4,
+        repeats=2,
         gauntlet=True,
     ),
     "sweep-mctx": Preset(

@@ -1,0 +1,65 @@
+"""The public names, and what the README promises of them."""
+
+import importlib
+import inspect
+import pathlib
+import re
+
+import mctx
+import pytest
+
+import jaxpgs
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGES = ["", ".envs", ".networks", ".pretrained", ".training", ".evaluation"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exports_exist_are_sorted_and_documented(package):
+    module = importlib.import_module(f"jaxpgs{package}")
+    assert module.__all__ == sorted(module.__all__)
+    for name in module.__all__:
+        assert inspect.getdoc(getattr(module, name)), f"{module.__name__}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("policy", [jaxpgs.mcs_policy, jaxpgs.pgs_policy, jaxpgs.search])
+def test_searches_take_mctxs_positional_arguments(policy):
+    def positional(function):
+        parameters = inspect.signature(function).parameters.values()
+        return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    theirs = [name for name in positional(mctx.muzero_policy) if name != "loop_fn"]
+    assert positional(policy) == theirs
+
+
+def test_the_core_imports_no_extras():
+    # Heavy packages are extras; importing the library must not need them.
+    code = "import sys, jaxpgs, jaxpgs.evaluation, jaxpgs.training; print(*sys.modules)"
+    import subprocess
+    import sys
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    extras = {"matplotlib", "pyspiel", "pgx", "pandas"}
+    assert not loaded & extras
+
+
+def test_the_readmes_example_runs(capsys):
+    text = (ROOT / "README.md").read_text()
+    example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    exec(compile(example, "README.md", "exec"), {})
+    drawn = capsys.readouterr().out
+    assert "player 0 to move" in drawn
+
+
+def test_the_readme_names_every_pretrained_network():
+    text = (ROOT / "README.md").read_text()
+    for name in jaxpgs.available_pretrained():
+        assert name in text
+
+
+def test_ci_runs_the_readmes_command():
+    text = (ROOT / "README.md").read_text()
+    command = re.search(r"<!-- tests -->\n```bash\n(.*?)\n```", text, re.DOTALL).group(1)
+    assert "\n" not in command
+    assert "pytest" in command and "ruff check" in command and "mypy" in command
