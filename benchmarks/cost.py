@@ -76,11 +76,13 @@ def measure(spec: Spec, network: Any, num_roots: int, num_simulations: int) -> d
     start = time.perf_counter()
     compiled = jax.jit(player.act).lower(jax.random.key(0), states, ()).compile()
     seconds = time.perf_counter() - start
+    cost: Any = compiled.cost_analysis()
+    memory: Any = compiled.memory_analysis()
     return {
         "search": spec.name,
         "simulations": num_simulations,
-        "flops": compiled.cost_analysis()["flops"],
-        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "flops": cost["flops"],
+        "temp_bytes": memory.temp_size_in_bytes,
         "compile_seconds": round(seconds, 1),
     }
 

@@ -193,6 +193,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, help="games per first move and colour")
     parser.add_argument("--players", nargs="+", help="only these of the preset's players")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--show", action="store_true", help="play nothing, rate what the file holds so far"
+    )
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
     preset = preset._replace(
@@ -202,25 +205,37 @@ def main(argv: list[str] | None = None) -> None:
         players=_choose(preset.players, args.players),
     )
     out = args.out or RESULTS / f"strength_{args.preset}.json"
+    network = jaxpgs.load_pretrained(preset.network)
     setting = {
         "network": preset.network,
+        "weights_sha256": network.card["sha256"],
         "num_simulations": preset.num_simulations,
         "repeats": preset.repeats,
         "seed": args.seed,
     }
-    earlier = _load(out, setting)
-    network = jaxpgs.load_pretrained(preset.network)
+    saved = _load(out, setting, preset.players)
+    earlier = [evaluation.MatchResult.from_dict(result) for result in saved.get("results", ())]
+    environment = report.environment_record(args.seed)
+    if args.show:
+        environment = saved.get("environment", environment)
+    specs = {spec["name"]: spec for spec in saved.get("players", ())} | {
+        spec.name: spec._asdict() | {"knobs": dict(spec.knobs)} for spec in preset.players
+    }
     players = [make_player(spec, network, preset.num_simulations) for spec in preset.players]
     numbers = range(len(players))
     pairs = [(0, i) for i in numbers[1:]] if preset.gauntlet else None
     played = {frozenset(result.names): result for result in earlier}
+    if args.show:
+        names = [player.name for player in players]
+        every = itertools.combinations(numbers, 2)
+        pairs = [(i, j) for i, j in every if frozenset((names[i], names[j])) in played]
 
     def record(tournament: Any) -> dict[str, Any]:
         return {
             "command": f"python -m benchmarks.strength --preset {args.preset}",
-            "environment": report.environment_record(args.seed),
-            "setting": setting | {"weights_sha256": network.card["sha256"]},
-            "players": [spec._asdict() | {"knobs": dict(spec.knobs)} for spec in preset.players],
+            "environment": environment,
+            "setting": setting,
+            "players": list(specs.values()),
             "results": [result.to_dict() for result in played.values()],
         } | tournament
 
@@ -319,18 +334,21 @@ def _choose(players: Sequence[Spec], names: list[str] | None) -> Sequence[Spec]:
     return [spec for spec in players if names is None or spec.name in names]
 
 
-def _load(path: pathlib.Path, setting: dict[str, Any]) -> list[evaluation.MatchResult]:
-    """Reads the pairings of an earlier call, which must have had the same setting."""
+def _load(path: pathlib.Path, setting: dict[str, Any], players: Sequence[Spec]) -> dict[str, Any]:
+    """Reads the file of an earlier call, which must have had the same setting and knobs."""
     if not path.exists():
-        return []
+        return {}
     saved = json.loads(path.read_text())
-    for name, value in setting.items():
-        if saved["setting"][name] != value:
+    known = {spec["name"]: spec["knobs"] for spec in saved["players"]}
+    asked = {f"knobs of {spec.name}": dict(spec.knobs) for spec in players if spec.name in known}
+    found = saved["setting"] | {f"knobs of {name}": knobs for name, knobs in known.items()}
+    for name, value in (setting | asked).items():
+        if found[name] != value:
             raise SystemExit(
-                f"{path} holds a tournament with {name} {saved['setting'][name]!r}, not {value!r}; "
+                f"{path} holds a tournament with {name} {found[name]!r}, not {value!r}; "
                 "name another file with --out, or remove it."
             )
-    return [evaluation.MatchResult.from_dict(result) for result in saved["results"]]
+    return saved
 
 
 if __name__ == "__main__":
