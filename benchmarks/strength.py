@@ -259,15 +259,14 @@ def main(argv: list[str] | None = None) -> None:
     pairings = _pairings(tournament, pairs)
     report.write_json(out, record({"table": rows, "pairings": pairings}))
     show(rows, pairings, setting)
-    names, ratings = tournament.names, table.ratings
     games = sum(result.games for result in tournament.pairs)
     report.elo_plot(
         out.with_suffix(".png"),
-        names,
-        ratings,
+        tournament.names,
+        table.ratings,
         table.half_widths,
         title=f"Searches with one network, {preset.network.replace('hex-', 'Hex ')}",
-        subtitle=f"{preset.num_simulations} simulations a move, {games:,} games, 0 = {names[0]}",
+        subtitle=f"{preset.num_simulations} simulations a move, {games:,} games, 0 = {tournament.names[0]}",
     )
     print(f"Wrote {out} and {out.with_suffix('.png')}.")
 
