@@ -114,7 +114,7 @@ def take(states, index):
     return jax.tree.map(lambda x: x[np.asarray(index)], states)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def step_all(env, states):
     """Plays every action in every state, legal or not; `[B, A]` states."""
     actions = jnp.arange(env.num_actions, dtype=jnp.int32)
@@ -126,7 +126,7 @@ def random_positions(env, seed, plies):
     return _random_positions(env, jax.random.key(seed), jnp.asarray(plies, jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def _random_positions(env, key, plies):
     def play(states, t):
         score = jax.random.uniform(jax.random.fold_in(key, t), (plies.size, env.num_actions))
@@ -158,7 +158,7 @@ def all_positions(env):
     return _play(env, jnp.asarray(moves, jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def _play(env, moves):
     def play(state, action):
         after = env.step(state, action)

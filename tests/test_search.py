@@ -91,8 +91,18 @@ def _pgs(kind, params, keys, states, step_size):
     )
 
 
-mcs = jax.jit(_mcs, static_argnums=0)
-pgs = jax.jit(_pgs, static_argnums=0)
+# One of the two networks is compiled as users do.
+_COMPILED = {("fully_connected", f): jax.jit(f, static_argnums=0) for f in (_mcs, _pgs)} | {
+    ("resnet", f): jax.jit(f, static_argnums=0, compiler_options=games.QUICK) for f in (_mcs, _pgs)
+}
+
+
+def mcs(kind, *arguments):
+    return _COMPILED[kind, _mcs](kind, *arguments)
+
+
+def pgs(kind, *arguments):
+    return _COMPILED[kind, _pgs](kind, *arguments)
 
 
 def _small(output):
@@ -362,7 +372,7 @@ def test_wins_and_blocks_in_one_without_a_value_network():
 SEEDS, TRAP_N = 64, 256
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=games.QUICK)
 def _trap_search(step_size):
     game = games.Trap()
     return jaxpgs.pgs_policy(
