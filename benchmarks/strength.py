@@ -218,6 +218,8 @@ def main(argv: list[str] | None = None) -> None:
     environment = report.environment_record(args.seed)
     if args.show:
         environment = saved.get("environment", environment)
+        rated = {name for result in earlier for name in result.names}
+        preset = preset._replace(players=[s for s in preset.players if s.name in rated])
     specs = {spec["name"]: spec for spec in saved.get("players", ())} | {
         spec.name: spec._asdict() | {"knobs": dict(spec.knobs)} for spec in preset.players
     }
