@@ -50,7 +50,7 @@ class Preset(NamedTuple):
     gauntlet: bool = False
 
 
-# The knobs are those that the `sweep` presets found best on 7x7, for every search alike.
+# Chosen by the `sweep` presets on 7x7, every search alike; the README says how far they got.
 TUNED: dict[str, dict[str, Any]] = {
     "mcs": {"c_puct": 0.5, "virtual_loss": 0.3, "simulations_per_update": 16},
     "pgs": {"step_size": 3e-3, "baseline": "value"},
