@@ -8,7 +8,7 @@ The searches take the same positional arguments as mctx's policies:
 
 from jaxpgs import envs, networks
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import PolicyOutput, RootStats, SearchState
+from jaxpgs.base import Expansion, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.search import (
     by_probability,
@@ -29,9 +29,11 @@ from jaxpgs.search import (
 )
 
 __all__ = [
+    "Expansion",
     "PolicyOutput",
     "RootStats",
     "SearchState",
+    "SplitRecurrentFn",
     "available_pretrained",
     "by_probability",
     "by_visits",

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import Embedding, Params, RecurrentFn
+from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
+from jaxpgs.networks.functional import SplitApplyFn
 
 # (params, observation [B, ...]) -> (logits [B, A], value [B])
 ApplyFn = Callable[[Params, chex.Array], tuple[chex.Array, chex.Array]]
@@ -35,8 +36,10 @@ def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
 
     def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
         del rng_key
-        logits, value = _evaluate(env, apply_fn, params, state)
-        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=state)
+        logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+        return mctx.RootFnOutput(
+            prior_logits=_policy(env, logits, state), value=_value(value, state), embedding=state
+        )
 
     return root_fn
 
@@ -54,37 +57,60 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 
     Returns:
       `recurrent_fn(params, rng_key, action [B], embedding)`, giving
-      `(mctx.RecurrentFnOutput, embedding)`.
+      `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, as the cached mode of a
+      search that adapts needs, if `apply_fn` is a `networks.SplitApplyFn`, as those of
+      `networks.functional` are for our modules.
     """
+
+    def play(action: chex.Array, embedding: Embedding) -> tuple[chex.Array, chex.Array, Embedding]:
+        mover = embedding.current_player
+        state = jax.vmap(env.step)(embedding, action)
+        reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
+        discount = jnp.where(state.current_player == mover, 1.0, -1.0)
+        return reward, jnp.where(state.terminated, 0.0, discount), state
 
     def recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
         del rng_key
-        mover = embedding.current_player
-        state = jax.vmap(env.step)(embedding, action)
-        reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
-        discount = jnp.where(state.current_player == mover, 1.0, -1.0)
-        logits, value = _evaluate(env, apply_fn, params, state)
+        reward, discount, state = play(action, embedding)
+        logits, value = apply_fn(params, jax.vmap(env.observe)(state))
         output = mctx.RecurrentFnOutput(
             reward=reward.astype(value.dtype),
-            discount=jnp.where(state.terminated, 0.0, discount).astype(value.dtype),
-            prior_logits=logits,
-            value=value,
+            discount=discount.astype(value.dtype),
+            prior_logits=_policy(env, logits, state),
+            value=_value(value, state),
         )
         return output, state
 
-    return recurrent_fn
+    if not isinstance(apply_fn, SplitApplyFn):
+        return recurrent_fn
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[Expansion, Embedding]:
+        del rng_key
+        reward, discount, state = play(action, embedding)
+        features = apply_fn.torso(params, jax.vmap(env.observe)(state))
+        value = apply_fn.value_head(params, features)
+        reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
+        return Expansion(reward, discount, _value(value, state), features), state
+
+    def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
+        return _policy(env, apply_fn.policy_head(params, features), embedding)
+
+    return SplitRecurrentFn(expand, policy)
 
 
-def _evaluate(
-    env: Any, apply_fn: ApplyFn, params: Params, state: Embedding
-) -> tuple[chex.Array, chex.Array]:
-    """Returns the legal logits `[B, A]` of the actions and the value `[B]`, 0 after the end."""
-    logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+def _policy(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
+    """Returns the logits `[B, A]` of the actions, illegal ones at the lowest float."""
     if hasattr(env, "policy_logits"):
         logits = jax.vmap(env.policy_logits)(state, logits)
     # pgx marks every action legal in a finished game.
     legal = state.legal_action_mask & ~state.terminated[:, None]
-    logits = jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
-    return logits, jnp.where(state.terminated, 0.0, value)
+    return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+
+
+def _value(value: chex.Array, state: Embedding) -> chex.Array:
+    """Returns the value `[B]`, 0 after the end."""
+    return jnp.where(state.terminated, 0.0, value)

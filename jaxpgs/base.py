@@ -30,6 +30,57 @@ RecurrentFn = Callable[
 Adapt = Any
 
 
+class Expansion(NamedTuple):
+    """A network evaluation short of the policy.
+
+    Attributes:
+      reward: `[B]` reward of the step that led here.
+      discount: `[B]` its discount.
+      value: `[B]` the network's value.
+      features: `[B, ...]` a pytree, what the policy is computed from.
+    """
+
+    reward: chex.Array
+    discount: chex.Array
+    value: chex.Array
+    features: Any
+
+
+ExpandFn = Callable[[Params, chex.PRNGKey, chex.Array, Embedding], tuple[Expansion, Embedding]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRecurrentFn:
+    """A `recurrent_fn` in two parts, so that a search may remember the first and adapt the second.
+
+    It is called as any other, by mctx as well. `make_recurrent_fn` returns one where the network
+    can be split; write your own for a model of your own. The parameters that a search adapts may
+    occur in `policy` only.
+
+    Attributes:
+      expand: `(params, rng_key, action [B], embedding) -> (Expansion, embedding)`: plays the
+        actions and evaluates where they lead, but for the policy.
+      policy: `(params, features [B, ...], embedding [B, ...]) -> logits [B, A]`, illegal actions at
+        the lowest float.
+    """
+
+    expand: ExpandFn
+    policy: Callable[[Params, Any, Embedding], chex.Array]
+
+    def __call__(
+        self, params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
+        """Does both parts; see `RecurrentFn`."""
+        expansion, embedding = self.expand(params, rng_key, action, embedding)
+        output = mctx.RecurrentFnOutput(
+            reward=expansion.reward,
+            discount=expansion.discount,
+            prior_logits=self.policy(params, expansion.features, embedding),
+            value=expansion.value,
+        )
+        return output, embedding
+
+
 class RootStats(NamedTuple):
     """What the bandit at the root knows.
 
@@ -63,6 +114,7 @@ class Path(NamedTuple):
         simulation policy's for the others.
       alive: `[B, K]` bool, False where the simulation has stopped before.
       visits: `[B, K]` int32, earlier simulations with the same first action.
+      new: `[B, K]` bool, True where no simulation of an earlier update has taken this sequence.
       simulation: `[K]` int32, the number n of the simulation, from 0.
     """
 
@@ -71,6 +123,7 @@ class Path(NamedTuple):
     log_prob: chex.Array
     alive: chex.Array
     visits: chex.Array
+    new: chex.Array
     simulation: chex.Array
 
 
@@ -89,7 +142,8 @@ class Trajectory(NamedTuple):
         the bandit chose. The only field that depends on the adapted parameters differentiably.
       entropy: `[T, B, K]` the policy's entropy in `s_{t+1}`, 0 where no action followed.
       depth: `[B, K]` int32, number of steps taken.
-      code: `[B, K]` uint32, hash of the action sequence.
+      num_evaluations: `[B]` int32, states whose network evaluation was used and not yet known.
+      num_calls: `[]` int32, network calls one after another.
     """
 
     alive: chex.Array
@@ -99,7 +153,8 @@ class Trajectory(NamedTuple):
     log_prob: chex.Array
     entropy: chex.Array
     depth: chex.Array
-    code: chex.Array
+    num_evaluations: chex.Array
+    num_calls: chex.Array
 
 
 @jax.tree_util.register_dataclass
@@ -115,12 +170,14 @@ class SearchState:
       params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading
         axis B and whose other leaves are None. The next search of the game takes it as
         `adapted_params`.
-      num_evaluations: `[B]` int32, states whose network evaluation a simulation used.
+      num_evaluations: `[B]` int32, network evaluations that the simulations used.
       num_calls: `[]` int32, network calls that had to wait for one another, each on `B * K` states.
       depth: `[B]` mean number of steps of a simulation.
       entropy: `[B]` mean entropy of the simulation policy, in nats, over the states it acted in.
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
       skipped_updates: `[B]` int32, updates left out because their gradient was not finite.
+      nodes: the visited states of the cached mode, `jaxpgs.search.nodes.Nodes`, else None. They take
+        most of a search's memory, so leave them inside the jitted function unless you use them.
     """
 
     visits: chex.Array
@@ -133,6 +190,7 @@ class SearchState:
     entropy: chex.Array
     gradient_norm: chex.Array
     skipped_updates: chex.Array
+    nodes: Any = None
 
 
 @jax.tree_util.register_dataclass

@@ -2,6 +2,7 @@
 
 from jaxpgs.networks.fully_connected import FullyConnectedResNet
 from jaxpgs.networks.functional import (
+    SplitApplyFn,
     functional,
     functional_train,
     module_from_params,
@@ -13,6 +14,7 @@ from jaxpgs.networks.resnet import AlphaZeroResNet
 __all__ = [
     "AlphaZeroResNet",
     "FullyConnectedResNet",
+    "SplitApplyFn",
     "functional",
     "functional_train",
     "module_from_params",

@@ -49,9 +49,7 @@ class FullyConnectedResNet(nnx.Module):
         self.observation_shape = tuple(observation_shape)
         self.width, self.num_blocks = width, num_blocks
         self.dtype = jnp.dtype(dtype).name
-        self.torso = _Torso(
-            int(np.prod(self.observation_shape)), width, num_blocks, dtype=dtype, rngs=rngs
-        )
+        self.torso = _Torso(self.observation_shape, width, num_blocks, dtype=dtype, rngs=rngs)
         self.policy_head = _PolicyHead(width, num_actions, rngs=rngs)
         self.value_head = _ValueHead(width, rngs=rngs)
 
@@ -67,7 +65,6 @@ class FullyConnectedResNet(nnx.Module):
         Raises:
           ValueError: if the observation has another shape.
         """
-        check_observation(observation, self.observation_shape)
         features = self.torso(observation)
         return self.policy_head(features), self.value_head(features)
 
@@ -100,20 +97,23 @@ class _Block(nnx.Module):
 class _Torso(nnx.Module):
     def __init__(
         self,
-        num_inputs: int,
+        observation_shape: tuple[int, ...],
         width: int,
         num_blocks: int,
         *,
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
+        self.observation_shape = observation_shape
         self.dtype = jnp.dtype(dtype)
+        num_inputs = int(np.prod(observation_shape))
         self.embed = nnx.Linear(num_inputs, width, dtype=self.dtype, rngs=rngs)
         self.blocks = nnx.List(
             [_Block(width, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
         )
 
     def __call__(self, observation: chex.Array) -> chex.Array:
+        check_observation(observation, self.observation_shape)
         x = self.embed(observation.reshape(len(observation), -1).astype(self.dtype))
         for block in self.blocks:
             x = block(x)

@@ -4,6 +4,7 @@ Parameters are nested dicts of arrays with string keys, batch statistics include
 `nnx.Module` that maps observations `[B, ...]` to logits `[B, A]` and values `[B]`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,29 @@ TrainFn = Callable[[Params, chex.Array], tuple[Outputs, Params]]
 
 _ModuleT = TypeVar("_ModuleT", bound=nnx.Module)
 _PARTS = ("head", "linear")
+_MODULE_PARTS = ("torso", "policy_head", "value_head")
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitApplyFn:
+    """An `apply_fn` whose parts can be called alone, as the cached mode of a search does.
+
+    Make one of your own network's parts to use it there.
+
+    Attributes:
+      torso: `(params, observation [B, ...]) -> features`, a pytree of arrays `[B, ...]`.
+      policy_head: `(params, features) -> logits [B, A]`.
+      value_head: `(params, features) -> value [B]`.
+    """
+
+    torso: Callable[[Params, chex.Array], Any]
+    policy_head: Callable[[Params, Any], chex.Array]
+    value_head: Callable[[Params, Any], chex.Array]
+
+    def __call__(self, params: Params, observation: chex.Array) -> Outputs:
+        """Returns logits `[B, A]` and values `[B]`."""
+        features = self.torso(params, observation)
+        return self.policy_head(params, features), self.value_head(params, features)
 
 
 def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
@@ -28,7 +52,9 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
 
     Returns:
       The parameters, and `apply_fn(params, observation) -> (logits, value)` with shapes
-      `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`.
+      `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`. If
+      the module has the parts `torso`, `policy_head` and `value_head`, and is nothing but them,
+      `apply_fn` is a `SplitApplyFn`.
       `apply_fn` raises `ValueError` if `params` lacks a leaf of the module or has another one.
     """
     template = nnx.clone(module)
@@ -38,6 +64,12 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
     def apply_fn(params: Params, observation: chex.Array) -> Outputs:
         return merge(params)(observation)
 
+    if all(isinstance(getattr(template, part, None), nnx.Module) for part in _MODULE_PARTS):
+        apply_fn = SplitApplyFn(
+            torso=lambda params, observation: merge(params).torso(observation),
+            policy_head=lambda params, features: merge(params).policy_head(features),
+            value_head=lambda params, features: merge(params).value_head(features),
+        )
     return _get_params(module), apply_fn
 
 

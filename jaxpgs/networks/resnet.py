@@ -66,8 +66,8 @@ class AlphaZeroResNet(nnx.Module):
         self.num_filters, self.num_blocks = num_filters, num_blocks
         self.value_hidden = value_hidden
         self.dtype = jnp.dtype(dtype).name
-        height, width, planes = self.observation_shape
-        self.torso = _Torso(planes, num_filters, num_blocks, dtype=dtype, rngs=rngs)
+        height, width, _ = self.observation_shape
+        self.torso = _Torso(self.observation_shape, num_filters, num_blocks, dtype=dtype, rngs=rngs)
         self.policy_head = _PolicyHead(height * width, num_filters, num_actions, rngs=rngs)
         self.value_head = _ValueHead(height * width, num_filters, value_hidden, rngs=rngs)
 
@@ -83,7 +83,6 @@ class AlphaZeroResNet(nnx.Module):
         Raises:
           ValueError: if the observation has another shape.
         """
-        check_observation(observation, self.observation_shape)
         features = self.torso(observation)
         return self.policy_head(features), self.value_head(features)
 
@@ -113,20 +112,22 @@ class _Block(nnx.Module):
 class _Torso(nnx.Module):
     def __init__(
         self,
-        planes: int,
+        observation_shape: tuple[int, ...],
         filters: int,
         num_blocks: int,
         *,
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
+        self.observation_shape = observation_shape
         self.dtype = jnp.dtype(dtype)
-        self.embed = _ConvNorm(planes, filters, dtype=self.dtype, rngs=rngs)
+        self.embed = _ConvNorm(observation_shape[-1], filters, dtype=self.dtype, rngs=rngs)
         self.blocks = nnx.List(
             [_Block(filters, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
         )
 
     def __call__(self, observation: chex.Array) -> chex.Array:
+        check_observation(observation, self.observation_shape)
         x = jax.nn.relu(self.embed(observation.astype(self.dtype)))
         for block in self.blocks:
             x = block(x)

@@ -22,11 +22,13 @@ from jaxpgs.base import (
 )
 from jaxpgs.search import adaptation
 from jaxpgs.search.backups import Backup
+from jaxpgs.search.cached import walks_on_nodes
 from jaxpgs.search.estimators import Estimator
+from jaxpgs.search.nodes import Nodes
 from jaxpgs.search.root_selection import RootSelection
 from jaxpgs.search.targets import Target
 from jaxpgs.search.truncation import Truncation
-from jaxpgs.search.walk import walk
+from jaxpgs.search.walk import rollouts
 
 DEFAULT_MAX_DEPTH = 16
 
@@ -52,6 +54,7 @@ def search(
     dirichlet_fraction: float | chex.Array = 0.0,
     dirichlet_alpha: float = 0.12,
     mode: str = "constant",
+    nodes: Nodes | None = None,
 ) -> PolicyOutput:
     """Searches B roots with N simulations each, K at a time.
 
@@ -88,7 +91,12 @@ def search(
       dirichlet_fraction: share of Dirichlet noise in the root's prior, 0 to 1; the PGS paper uses
         0.25 in self-play. May be traced.
       dirichlet_alpha: concentration of the noise; the paper's is 0.12.
-      mode: "constant", memory that does not depend on N.
+      mode: "constant" simulates in memory that does not depend on N. "cached" remembers every
+        state visited and evaluates it once, so that with `until_new` an update is one network call;
+        if parameters adapt it needs a `SplitRecurrentFn`, such as `make_recurrent_fn` returns.
+        Both give the same answers in distribution.
+      nodes: cached mode only: `search_state.nodes` of the game's last search after `reroot`, to go
+        on from; None starts from nothing.
 
     Returns:
       A `PolicyOutput`.
@@ -100,6 +108,8 @@ def search(
     batch_size = _check(
         root, num_simulations, simulations_per_update, invalid_actions, max_depth, mode
     )
+    if mode == "constant" and nodes is not None:
+        raise ValueError('nodes are for mode="cached"; mode="constant" remembers none.')
     if estimator is not None and (optimizer is None or adapt is None):
         raise ValueError(
             "An estimator needs an optimizer and adapt, the parameters that it moves; got "
@@ -119,58 +129,57 @@ def search(
     stats = _init_stats(root, invalid_actions, noise_keys, dirichlet_fraction, dirichlet_alpha)
     playable = jnp.any(stats.valid, axis=-1)
 
-    def simulate(adapted: Params, keys: chex.PRNGKey, n: chex.Array, carry: tuple) -> tuple:
-        stats, memory = carry
-        actions = root_selection(stats, num_walks)
-        path = _start(stats, actions, playable, n * num_walks)
-        trajectory = walk(
-            adapted,
+    adapts = estimator is not None and optimizer is not None
+    if mode == "constant":
+        simulator = rollouts(frozen, root.embedding, recurrent_fn, truncation, depth_limit, adapts)
+    else:
+        simulator = walks_on_nodes(
+            params,
             frozen,
-            keys,
-            root.embedding,
-            actions,
-            path,
+            root,
             recurrent_fn,
-            lambda path: truncation.stop(memory, path),
+            truncation,
             depth_limit,
+            adapts,
+            num_simulations=num_simulations,
+            simulations_per_update=num_walks,
+            nodes=nodes,
         )
-        returns = jax.lax.stop_gradient(backup(trajectory))
-        memory = truncation.update(
-            memory, path._replace(depth=trajectory.depth, code=trajectory.code)
-        )
-        return trajectory, returns, (_add(stats, actions, returns[0], playable), memory)
 
     def update(carry: tuple, n: chex.Array) -> tuple[tuple, None]:
-        adapted, opt_state, searched, total = carry
+        adapted, opt_state, stats, memory, total = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
+        actions = root_selection(stats, num_walks)
+        path = _start(stats, actions, playable, n * num_walks)
+        trajectory, pull, memory = simulator.run(adapted, keys, actions, path, memory)
+        returns = jax.lax.stop_gradient(backup(trajectory))
         norm, finite_gradient = jnp.zeros(batch_size), jnp.ones(batch_size, bool)
-        if estimator is None or optimizer is None:
-            trajectory, _, searched = simulate(adapted, keys, n, searched)
-        else:
+        if estimator is not None and optimizer is not None:
 
-            def loss(adapted: Params) -> tuple[chex.Array, tuple]:
-                trajectory, returns, after = simulate(adapted, keys, n, searched)
-                objective = estimator(searched[0], trajectory, returns)
+            def loss(log_prob: chex.Array) -> chex.Array:
+                objective = estimator(stats, trajectory._replace(log_prob=log_prob), returns)
                 # Each root has its own copy of the leaves, so their gradients do not mix.
-                return -jnp.sum(objective), (trajectory, after)
+                return -jnp.sum(objective)
 
-            gradient, (trajectory, searched) = jax.grad(loss, has_aux=True)(adapted)
+            gradient = pull(jax.grad(loss)(trajectory.log_prob))
             norm = jax.vmap(optax.tree.norm)(gradient)
             finite_gradient = jnp.isfinite(norm)
             updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
             moved = (optax.apply_updates(adapted, updates), moved_state)
             adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
+        stats = _add(stats, actions, returns[0], playable)
         acted = jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32)
         report = {
-            "num_evaluations": jnp.sum(trajectory.depth, axis=-1),
-            "num_calls": jnp.max(trajectory.depth),
+            "num_evaluations": trajectory.num_evaluations,
+            "num_calls": trajectory.num_calls,
+            "depth": jnp.sum(trajectory.depth, axis=-1),
             "entropy": jnp.sum(trajectory.entropy, axis=(0, 2)),
             "acted": acted,
             "gradient_norm": jnp.where(finite_gradient, norm, 0.0),
             "skipped_updates": (~finite_gradient).astype(jnp.int32),
         }
         total = jax.tree.map(lambda t, r: t + r.astype(t.dtype), total, report)
-        return (adapted, opt_state, searched, total), None
+        return (adapted, opt_state, stats, memory, total), None
 
     opt_state = () if optimizer is None else jax.vmap(optimizer.init)(adapted)
     num_updates = num_simulations // num_walks
@@ -179,13 +188,15 @@ def search(
     total = {
         "num_evaluations": count,
         "num_calls": jnp.int32(0),
+        "depth": count,
         "entropy": mean,
         "acted": mean,
         "gradient_norm": mean,
         "skipped_updates": count,
     }
-    carry = (adapted, opt_state, (stats, truncation.init(batch_size)), total)
-    (adapted, _, (stats, _), total), _ = jax.lax.scan(update, carry, jnp.arange(num_updates))
+    carry = (adapted, opt_state, stats, simulator.init(), total)
+    carry, _ = jax.lax.scan(update, carry, jnp.arange(num_updates))
+    adapted, _, stats, memory, total = carry
     action, action_weights = jax.vmap(target)(target_keys, stats)
     state = SearchState(
         visits=stats.visits,
@@ -194,10 +205,11 @@ def search(
         params=adapted,
         num_evaluations=total["num_evaluations"],
         num_calls=total["num_calls"],
-        depth=total["num_evaluations"] / num_simulations,
+        depth=total["depth"] / num_simulations,
         entropy=total["entropy"] / jnp.maximum(total["acted"], 1),
         gradient_norm=total["gradient_norm"] / num_updates,
         skipped_updates=total["skipped_updates"],
+        nodes=memory[0] if mode == "cached" else None,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
@@ -211,8 +223,8 @@ def _check(
     mode: str,
 ) -> int:
     """Raises `ValueError` for mistakes that shapes and counts show; returns B."""
-    if mode != "constant":
-        raise ValueError(f'mode must be "constant", got {mode!r}.')
+    if mode not in ("constant", "cached"):
+        raise ValueError(f'mode must be "constant" or "cached", got {mode!r}.')
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
     if simulations_per_update < 1 or num_simulations % simulations_per_update:
@@ -277,6 +289,7 @@ def _start(stats: RootStats, actions: chex.Array, playable: chex.Array, first: c
         log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
         alive=jnp.broadcast_to(playable[:, None], actions.shape),
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
+        new=jnp.zeros(actions.shape, bool),
         simulation=first + jnp.arange(num_walks),
     )
 

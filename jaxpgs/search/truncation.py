@@ -1,13 +1,12 @@
 """Truncation: when a simulation stops.
 
-A `Truncation` is three pure functions, in the manner of an optax transformation. `init(B)` makes
-the memory carried from update to update (often empty), `stop(memory, path)` answers `[B, K]` where
-a simulation ends in the state it has just reached, and `update(memory, path)` notes the
-finished simulations. A simulation also ends where its episode ends, and after `max_depth` steps.
+A `Truncation` is a pure function `path -> [B, K]` that tells where a simulation ends in the state
+it has just reached, and what the search must know to serve it. A simulation also ends where its
+episode ends, and after `max_depth` steps.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
@@ -16,21 +15,24 @@ from jaxpgs.base import Path
 
 
 class Truncation(NamedTuple):
-    """The rule that ends simulations; see the module's text."""
+    """The rule that ends simulations.
 
-    init: Callable[[int], Any]
-    stop: Callable[[Any, Path], chex.Array]
-    update: Callable[[Any, Path], Any]
+    Attributes:
+      stop: `path -> [B, K]` bool.
+      max_depth: the largest number of actions that the rule allows, None if it sets no bound.
+      new_nodes: how many new sequences a simulation can reach before it stops, None for as many as
+        it takes actions. The cached mode reserves memory for them.
+      one_call: whether every simulation stops in the first new state it reaches, so that the
+        cached mode needs one network call per update.
+      table_size: flags per root by which the constant mode remembers sequences, a power of two; 0
+        if `stop` does not look at `path.new`.
+    """
+
+    stop: Callable[[Path], chex.Array]
     max_depth: int | None = None
-
-
-def _stateless(stop: Callable[[Path], chex.Array], max_depth: int | None = None) -> Truncation:
-    return Truncation(
-        init=lambda batch_size: (),
-        stop=lambda memory, path: stop(path),
-        update=lambda memory, path: memory,
-        max_depth=max_depth,
-    )
+    new_nodes: int | None = None
+    one_call: bool = False
+    table_size: int = 0
 
 
 def fixed(depth: int) -> Truncation:
@@ -49,7 +51,7 @@ def fixed(depth: int) -> Truncation:
     """
     if depth < 1:
         raise ValueError(f"fixed truncation needs a depth of at least 1, got {depth}.")
-    return _stateless(lambda path: path.depth >= depth, max_depth=depth)
+    return Truncation(lambda path: path.depth >= depth, max_depth=depth)
 
 
 def growing(initial: int = 1, every: int = 100) -> Truncation:
@@ -71,7 +73,7 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
         raise ValueError(
             f"growing truncation needs initial and every of at least 1, got {initial} and {every}."
         )
-    return _stateless(lambda path: path.depth >= initial + path.simulation[None] // every)
+    return Truncation(lambda path: path.depth >= initial + path.simulation[None] // every)
 
 
 def by_visits(branching: float = 3.0) -> Truncation:
@@ -93,7 +95,7 @@ def by_visits(branching: float = 3.0) -> Truncation:
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
-    return _stateless(
+    return Truncation(
         lambda path: branching ** path.depth.astype(jnp.float32) > path.visits.astype(jnp.float32)
     )
 
@@ -115,21 +117,26 @@ def by_probability(threshold: float = 1e-3) -> Truncation:
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"by_probability truncation needs 0 < threshold <= 1, got {threshold}.")
-    return _stateless(lambda path: path.log_prob < jnp.log(threshold))
+    return Truncation(lambda path: path.log_prob < jnp.log(threshold))
 
 
-def until_new(table_size: int = 2**15) -> Truncation:
+def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Truncation:
     """Stops as soon as the action sequence is new to this search, as the PGS paper does in Hex.
 
-    By this rule a tree search expands one node per simulation. To keep memory constant, the
-    sequences seen are bits of a table of fixed size, indexed by a hash of the sequence: two
-    different sequences may share a bit, and then a new one is taken for known and its simulation
-    goes one step further. After N simulations that happens to a fraction of about `N / table_size`.
-    Simulations that run side by side are counted one after another: of two equal ones, the second
-    goes on.
+    By this rule a tree search expands one node per simulation. The K simulations of an update run
+    side by side and do not see one another: those that reach the same new sequence all stop there,
+    as do the parallel simulations of a tree search that reach the same leaf.
+
+    To keep memory constant, the constant mode remembers sequences as flags in a table of fixed
+    size, indexed by a hash of the sequence: two different sequences may share a flag, and then a
+    new one is taken for known and its simulation goes one step further. After N simulations that
+    happens to a fraction of about `N / table_size`. The cached mode knows its sequences exactly.
 
     Args:
-      table_size: number of bits per root, a power of two.
+      table_size: number of flags per root, a power of two.
+      count_siblings: whether simulations of one update are counted one after another, so that of
+        two that reach the same new sequence the second goes on. Simulations then differ more, but
+        an update of the cached mode may need several network calls in a row.
 
     Returns:
       A truncation.
@@ -139,33 +146,13 @@ def until_new(table_size: int = 2**15) -> Truncation:
     """
     if table_size < 1 or table_size & (table_size - 1):
         raise ValueError(f"until_new needs a table_size that is a power of two, got {table_size}.")
-    slot_bits = max(table_size.bit_length() - 1 - 5, 0)  # the table is made of 32-bit words
-    words = 2**slot_bits
 
-    def locate(code: chex.Array) -> tuple[chex.Array, chex.Array]:
-        code = code & jnp.uint32(table_size - 1)
-        return (code % words).astype(jnp.int32), jnp.uint32(1) << (code // words).astype(jnp.uint32)
-
-    def init(batch_size: int) -> chex.Array:
-        return jnp.zeros((batch_size, words), jnp.uint32)
-
-    def stop(table: chex.Array, path: Path) -> chex.Array:
-        word, bit = locate(path.code)
-        seen = (jnp.take_along_axis(table, word, axis=1) & bit) != 0
-        # Equal sequences in this update: all but the first go on.
+    def stop(path: Path) -> chex.Array:
+        if not count_siblings:
+            return path.new
         same = (path.code[:, :, None] == path.code[:, None, :]) & path.alive[:, None, :]
-        repeated = jnp.any(jnp.tril(same, -1), axis=-1)
-        return ~seen & ~repeated
+        return path.new & ~jnp.any(jnp.tril(same, -1), axis=-1)
 
-    def update(table: chex.Array, path: Path) -> chex.Array:
-        word, bit = locate(path.code)
-        rows = jnp.arange(table.shape[0])
-
-        def mark(k: int, table: chex.Array) -> chex.Array:
-            return table.at[rows, word[:, k]].set(table[rows, word[:, k]] | bit[:, k])
-
-        for k in range(path.code.shape[1]):
-            table = mark(k, table)
-        return table
-
-    return Truncation(init=init, stop=stop, update=update)
+    return Truncation(
+        stop, new_nodes=1, one_call=not count_siblings, table_size=table_size
+    )

@@ -1,117 +1,185 @@
-"""The simulations of one update in constant memory: plain rollouts through `recurrent_fn`.
+"""What the two memory modes share, and the one of constant memory: plain rollouts.
 
-All `B * K` simulations take their steps together. A step is one network call; when every simulation
-has stopped, the remaining ones are skipped.
+A `Simulator` runs the K simulations of an update. In constant memory all `B * K` of them take their
+steps together through `recurrent_fn`; a step is one network call, and when every simulation has
+stopped, the remaining ones are skipped. `jaxpgs.search.nodes` has the other simulator.
 """
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxpgs.base import Embedding, Params, Path, RecurrentFn, Trajectory, finite, finite_or_zero
 from jaxpgs.search import adaptation
+from jaxpgs.search.truncation import Truncation
+
+# The cotangent of the log probabilities `[T, B, K]` -> the gradient of the adapted parameters.
+Pull = Callable[[chex.Array], Params]
 
 
-def walk(
-    adapted: Params,
+class Simulator(NamedTuple):
+    """A memory mode: how the simulations of an update are run.
+
+    Attributes:
+      init: makes the memory that the search carries from update to update.
+      run: `(adapted, rng_keys [B], actions [B, K], path, memory)`, with the first actions and the
+        simulations before their first step, to `(trajectory, pull, memory)`. `pull` leads a
+        gradient of the trajectory's log probabilities back to the adapted parameters.
+    """
+
+    init: Callable[[], Any]
+    run: Callable[..., tuple[Trajectory, Pull, Any]]
+
+
+def rollouts(
     frozen: Params,
-    rng_keys: chex.PRNGKey,
     embedding: Embedding,
-    actions: chex.Array,
-    path: Path,
     recurrent_fn: RecurrentFn,
-    stop: Callable[[Path], chex.Array],
+    truncation: Truncation,
     max_depth: int,
-) -> Trajectory:
-    """Simulates from the root, sampling every action but the first from the adapted policy.
+    adapts: bool,
+) -> Simulator:
+    """Simulates from the root in memory that does not depend on the number of simulations.
 
-    Differentiable in `adapted` through the trajectory's log probabilities. The scan keeps for the
-    backward pass only what the adapted leaves touch (a policy head: its features), so the rest of
-    the network is evaluated once and never differentiated.
+    The gradient runs through the rollouts. Kept for it is only what the adapted leaves touch (a
+    policy head: its features), so the rest of the network is evaluated once and never
+    differentiated.
+
+    The sequences seen, if the truncation asks for them, are flags in a table of fixed size, indexed
+    by a hash of the sequence.
 
     Args:
-      adapted: the parameters that adapt, leaves `[B, ...]`, None elsewhere.
-      frozen: the others, None where `adapted` has leaves.
-      rng_keys: `[B]` keys, consumed.
+      frozen: the parameters that do not adapt, None where the adapted ones have leaves.
       embedding: `[B, ...]` the roots.
-      actions: `[B, K]` the first action of each simulation.
-      path: the simulations before their first step, with `depth` 0.
       recurrent_fn: plays actions and evaluates the states they lead to.
-      stop: the truncation's rule, `path -> [B, K]` bool.
+      truncation: when a simulation stops.
       max_depth: T, the largest number of steps.
+      adapts: whether `pull` will be called.
 
     Returns:
-      The trajectory.
+      A simulator whose memory is the table.
     """
-    batch_size, num_walks = actions.shape
-    step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
-    # Every random number of the update in one draw: one uniform an action, not one a logit.
-    uniform = jax.vmap(lambda key: jax.random.uniform(key, (max_depth, num_walks)))(sample_keys)
+    batch_size = jax.tree.leaves(embedding)[0].shape[0]
+    table_size = truncation.table_size
     call = jax.vmap(
         lambda adapted, key, action, embedding: recurrent_fn(
             adaptation.merge(adapted, frozen), key, action, embedding
         )
     )
 
-    def step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
-        embedding, actions, path = carry
-        t, uniform = inputs
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
-        output, embedding = call(adapted, keys, actions, embedding)
-        log_policy = jax.nn.log_softmax(finite(output.prior_logits), axis=-1)
-        actions, log_prob, entropy = _sample(log_policy, uniform)
+    def init() -> chex.Array:
+        return jnp.zeros((batch_size, table_size), bool)
 
-        alive = path.alive
-        discount = finite_or_zero(output.discount)
-        path = path._replace(depth=path.depth + alive.astype(jnp.int32))
-        stopped = (discount == 0) | (path.depth >= max_depth) | stop(path)
-        path = path._replace(
-            alive=alive & ~stopped,
-            code=jnp.where(alive & ~stopped, extend_code(path.code, actions), path.code),
-            log_prob=path.log_prob + jnp.where(stopped, 0.0, jax.lax.stop_gradient(log_prob)),
-        )
-        outputs = (
-            alive,
-            jnp.where(alive, finite_or_zero(output.reward), 0.0),
-            jnp.where(alive, discount, 0.0),
-            jnp.where(alive, finite_or_zero(output.value), 0.0),
-            jnp.where(path.alive, log_prob, 0.0),
-            jnp.where(path.alive, entropy, 0.0),
-        )
-        return (embedding, actions, path), outputs
+    def locate(code: chex.Array) -> chex.Array:
+        return (code & jnp.uint32(max(table_size, 1) - 1)).astype(jnp.int32)
 
-    def maybe_step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
-        shapes = jax.eval_shape(step, carry, inputs)[1]
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.cond(
-            jnp.any(carry[2].alive),
-            step,
-            lambda carry, inputs: (carry, nothing),
-            carry,
-            inputs,
-        )
+    def run(
+        adapted: Params, rng_keys: chex.PRNGKey, actions: chex.Array, path: Path, table: chex.Array
+    ) -> tuple[Trajectory, Pull, chex.Array]:
+        num_walks = actions.shape[1]
+        step_keys, uniform = draw(rng_keys, max_depth, num_walks)
 
-    embedding = jax.tree.map(
-        lambda x: jnp.broadcast_to(x[:, None], (batch_size, num_walks, *x.shape[1:])), embedding
+        def is_new(code: chex.Array) -> chex.Array:
+            if not table_size:
+                return jnp.ones(code.shape, bool)
+            return ~jnp.take_along_axis(table, locate(code), axis=1)
+
+        def step(adapted: Params, carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+            embedding, actions, path = carry
+            t, uniform = inputs
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
+            output, embedding = call(adapted, keys, actions, embedding)
+            actions, log_prob, entropy, _ = sample(finite(output.prior_logits), uniform)
+            alive, code = path.alive, path.code
+            discount = finite_or_zero(output.discount)
+            path = path._replace(depth=path.depth + alive.astype(jnp.int32), new=is_new(code))
+            stopped = (discount == 0) | (path.depth >= max_depth) | truncation.stop(path)
+            path = go_on(path._replace(alive=alive & ~stopped), actions, log_prob)
+            outputs = (
+                alive,
+                jnp.where(alive, finite_or_zero(output.reward), 0.0),
+                jnp.where(alive, discount, 0.0),
+                jnp.where(alive, finite_or_zero(output.value), 0.0),
+                jnp.where(path.alive, log_prob, 0.0),
+                jnp.where(path.alive, entropy, 0.0),
+                code,
+            )
+            return (embedding, actions, path), outputs
+
+        def simulate(adapted: Params) -> tuple[chex.Array, tuple[Trajectory, chex.Array]]:
+            def maybe_step(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+                shapes = jax.eval_shape(step, adapted, carry, inputs)[1]
+                nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+                return jax.lax.cond(
+                    jnp.any(carry[2].alive),
+                    lambda carry, inputs: step(adapted, carry, inputs),
+                    lambda carry, inputs: (carry, nothing),
+                    carry,
+                    inputs,
+                )
+
+            start = jax.tree.map(
+                lambda x: jnp.broadcast_to(x[:, None], (batch_size, num_walks, *x.shape[1:])),
+                embedding,
+            )
+            carry = (start, actions, path._replace(code=extend_code(path.code, actions)))
+            inputs = (jnp.arange(max_depth), uniform)
+            (_, _, last), outputs = jax.lax.scan(maybe_step, carry, inputs)
+            alive, reward, discount, value, log_prob, entropy, codes = outputs
+            trajectory = Trajectory(
+                alive=alive,
+                reward=reward,
+                discount=discount,
+                value=value,
+                log_prob=delay(log_prob),
+                entropy=jax.lax.stop_gradient(entropy),
+                depth=last.depth,
+                num_evaluations=jnp.sum(last.depth, axis=-1),
+                num_calls=jnp.max(last.depth),
+            )
+            return trajectory.log_prob, (trajectory, codes)
+
+        if adapts:
+            _, vjp, (trajectory, codes) = jax.vjp(simulate, adapted, has_aux=True)
+        else:
+            _, (trajectory, codes) = simulate(adapted)
+        if table_size:
+            # Flags, not bits: several sequences may then be noted in one scatter.
+            seen = jnp.where(trajectory.alive, locate(codes), table_size)
+            seen = jnp.moveaxis(seen, 1, 0).reshape(batch_size, -1)
+            table = jax.vmap(lambda row, i: row.at[i].set(True, mode="drop"))(table, seen)
+        return trajectory, lambda cotangent: vjp(cotangent)[0], table
+
+    return Simulator(init, run)
+
+
+def draw(
+    rng_keys: chex.PRNGKey, max_depth: int, num_walks: int
+) -> tuple[chex.PRNGKey, chex.Array]:
+    """Returns `[B]` keys for the network calls and `[T, B, K]` uniform numbers for the actions.
+
+    Every random number of the update comes in one draw: one uniform an action, not one a logit.
+    """
+    step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (max_depth, num_walks)))(sample_keys)
+    return step_keys, jnp.moveaxis(uniform, 0, 1)
+
+
+def go_on(path: Path, action: chex.Array, log_prob: chex.Array) -> Path:
+    """Takes the simulations that are alive one action further."""
+    return path._replace(
+        code=jnp.where(path.alive, extend_code(path.code, action), path.code),
+        log_prob=path.log_prob + jnp.where(path.alive, jax.lax.stop_gradient(log_prob), 0.0),
     )
-    path = path._replace(code=extend_code(path.code, actions))
-    inputs = (jnp.arange(max_depth), jnp.moveaxis(uniform, 0, 1))
-    (_, _, path), outputs = jax.lax.scan(maybe_step, (embedding, actions, path), inputs)
-    alive, reward, discount, value, log_prob, entropy = outputs
-    # Step t sampled the action that step t+1 takes.
-    log_prob = jnp.concatenate([jnp.zeros_like(log_prob[:1]), log_prob[:-1]])
-    return Trajectory(
-        alive=alive,
-        reward=reward,
-        discount=discount,
-        value=value,
-        log_prob=log_prob,
-        entropy=jax.lax.stop_gradient(entropy),
-        depth=path.depth,
-        code=path.code,
-    )
+
+
+def delay(x: chex.Array) -> chex.Array:
+    """Moves `[T, ...]` one step on: step t sampled the action that step t+1 takes."""
+    return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
 
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
@@ -121,20 +189,64 @@ def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
     return code ^ (code >> 13)
 
 
-def _sample(
-    log_policy: chex.Array, uniform: chex.Array
-) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """Draws actions `[B, K]` from `[B, K, A]` by inverting the distribution function.
+class Sampled(NamedTuple):
+    """Actions drawn from policies, `[...]` each.
 
-    Returns the actions, their log probabilities (differentiable) and the policies' entropies.
+    Attributes:
+      action: int32, the actions.
+      log_prob: their log probabilities, differentiable in the logits.
+      entropy: the policies' entropies, in nats.
+      policy: `[..., A]` the probabilities.
     """
-    policy = jnp.exp(jax.lax.stop_gradient(log_policy))
-    cumulative = jnp.cumsum(policy, axis=-1)
-    reached = cumulative > uniform[..., None] * cumulative[..., -1:]
+
+    action: chex.Array
+    log_prob: chex.Array
+    entropy: chex.Array
+    policy: chex.Array
+
+
+def sample(logits: chex.Array, uniform: chex.Array) -> Sampled:
+    """Draws actions from `[..., A]` logits by inverting the distribution function.
+
+    Args:
+      logits: `[..., A]`, finite.
+      uniform: `[...]` numbers in [0, 1).
+
+    Returns:
+      The actions and what there is to know about them.
+    """
+    num_actions = logits.shape[-1]
+    fixed = jax.lax.stop_gradient(logits)
+    shifted = fixed - jnp.max(fixed, axis=-1, keepdims=True)
+    weight = jnp.exp(shifted)
+    cumulative = _cumsum(weight)
+    total = cumulative[..., -1:]
+    policy = weight / total
+    positive = weight > 0
+    numbers = jnp.arange(num_actions, dtype=jnp.int32)
     # Rounding of the sums must never pick an action of probability 0, hence the second condition;
-    # where it leaves none, the most probable action is taken.
-    score = jnp.where(reached & (policy > 0), 2.0, policy)
-    actions = jnp.argmax(score, axis=-1).astype(jnp.int32)
-    log_prob = jnp.take_along_axis(log_policy, actions[..., None], axis=-1)[..., 0]
-    entropy = jnp.sum(jax.scipy.special.entr(policy), axis=-1)
-    return actions, log_prob, entropy
+    # where it leaves none, the last possible action is taken. (A minimum is a faster reduction than
+    # an argmax.)
+    reached = positive & (cumulative > uniform[..., None] * total)
+    last = jnp.max(jnp.where(positive, numbers, 0), axis=-1)
+    action = jnp.minimum(jnp.min(jnp.where(reached, numbers, num_actions), axis=-1), last)
+    log_policy = jax.nn.log_softmax(logits, axis=-1)
+    return Sampled(
+        action=action,
+        log_prob=jnp.take_along_axis(log_policy, action[..., None], axis=-1)[..., 0],
+        entropy=jnp.log(total[..., 0]) - jnp.sum(policy * shifted, axis=-1),
+        policy=policy,
+    )
+
+
+def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
+    """The cumulative sum over the last axis, most of it as one product with a triangle of ones."""
+    size = x.shape[-1]
+    num_blocks = -(-size // block)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_blocks * block - size)])
+    x = x.reshape(*x.shape[:-1], num_blocks, block)
+    within = jnp.matmul(x, np.triu(np.ones((block, block), x.dtype)), precision="highest")
+    if num_blocks > 1:
+        ends = jnp.cumsum(within[..., -1], axis=-1)
+        within = within.at[..., 1:, :].add(ends[..., :-1, None])
+    return within.reshape(*x.shape[:-2], num_blocks * block)[..., :size]

@@ -1,0 +1,379 @@
+"""The cached mode: simulations along remembered nodes.
+
+A simulation walks down the nodes that earlier updates have made, reads the torso's features from
+them and applies only the adapted head. The network is called for the nodes that the K simulations
+of an update add, all in one batch: with `until_new`, N simulations cost at most N evaluations in
+N / K calls (Anthony et al. 2019, end of section 3.1).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.base import (
+    Embedding,
+    Expansion,
+    Params,
+    Path,
+    RecurrentFn,
+    SplitRecurrentFn,
+    Trajectory,
+    broadcast_keys,
+    finite,
+    finite_or_zero,
+)
+from jaxpgs.search import adaptation
+from jaxpgs.search.nodes import Nodes, expand, lookup, make_nodes, pack, take, write
+from jaxpgs.search.truncation import Truncation
+from jaxpgs.search.walk import Pull, Sampled, Simulator, delay, draw, extend_code, go_on, sample
+
+
+class _Walks(NamedTuple):
+    """The simulations of an update, on their way.
+
+    Attributes:
+      path: as the truncation sees them.
+      node: `[B, K]` the last known node reached.
+      action: `[B, K]` the action to take from there.
+      waiting: `[B, K]` bool, stopped in a node that is yet to be made.
+      num_calls: `[]` int32 network calls.
+      visited: `[T, B, K]` the node that each step reached.
+      log_prob: `[T, B, K]` of the action sampled there, 0 where none followed.
+      entropy: `[T, B, K]` of the policy there, 0 where no action followed.
+    """
+
+    path: Path
+    node: chex.Array
+    action: chex.Array
+    waiting: chex.Array
+    num_calls: chex.Array
+    visited: chex.Array
+    log_prob: chex.Array
+    entropy: chex.Array
+
+
+class _Diary(NamedTuple):
+    """The sampled actions of an update, one after another: what a gradient needs to know.
+
+    Attributes:
+      size: `[B]` int32, number of actions sampled.
+      t: `[B, S]` int32, the step that led to the state.
+      walk: `[B, S]` int32, the simulation.
+      node: `[B, S]` int32, the state.
+      action: `[B, S]` int32, the action.
+      policy: `[B, S, A]` the probabilities it was drawn with.
+    """
+
+    size: chex.Array
+    t: chex.Array
+    walk: chex.Array
+    node: chex.Array
+    action: chex.Array
+    policy: chex.Array
+
+
+def walks_on_nodes(
+    params: Params,
+    frozen: Params,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    truncation: Truncation,
+    max_depth: int,
+    adapts: bool,
+    *,
+    num_simulations: int,
+    simulations_per_update: int,
+    nodes: Nodes | None,
+) -> Simulator:
+    """Makes the simulator of the cached mode.
+
+    Args:
+      params: the network's parameters.
+      frozen: those that do not adapt, None elsewhere.
+      root: the roots.
+      recurrent_fn: plays actions and evaluates the states they lead to; a `SplitRecurrentFn` if
+        parameters adapt.
+      truncation: when a simulation stops.
+      max_depth: T, the largest number of steps.
+      adapts: whether `pull` will be called.
+      num_simulations: N.
+      simulations_per_update: K.
+      nodes: the memory to start from; None is an empty one.
+
+    Returns:
+      A simulator whose memory is the nodes and a diary of the last update.
+
+    Raises:
+      ValueError: if the recurrent function is not of two parts as it must be.
+    """
+    split_fn = _split(params, frozen, root, recurrent_fn)
+    # Behind the last node there is room for one more block of K.
+    new = num_simulations * (truncation.new_nodes or max_depth) + simulations_per_update
+    nodes = make_nodes(params, root, split_fn.expand, new, nodes)
+    batch_size, _, num_actions = nodes.children.shape
+    call_expand = jax.vmap(lambda key, a, e: split_fn.expand(params, key, a, e))
+
+    def get_logits(adapted: Params, nodes: Nodes, node: chex.Array) -> chex.Array:
+        features, states = take((nodes.features, nodes.embedding), node)
+        logits = jax.vmap(
+            lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e)
+        )(adapted, features, states)
+        return finite(logits)
+
+    def run(
+        adapted: Params,
+        rng_keys: chex.PRNGKey,
+        actions: chex.Array,
+        path: Path,
+        memory: tuple[Nodes, _Diary | None],
+    ) -> tuple[Trajectory, Pull, tuple[Nodes, _Diary | None]]:
+        nodes, diary = memory
+        num_walks = actions.shape[1]
+        step_keys, uniform = draw(rng_keys, max_depth, num_walks)
+
+        def add(
+            t: chex.Array, nodes: Nodes, walks: _Walks, wanted: chex.Array
+        ) -> tuple[Nodes, chex.Array]:
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
+            return expand(
+                nodes, walks.node, walks.action, wanted, lambda a, e: call_expand(keys, a, e)
+            )
+
+        def arrive(t: chex.Array, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
+            """Takes step t, as far as it leads to known nodes, and stops those that must stop."""
+            alive = walks.path.alive
+            child = lookup(nodes, walks.node, walks.action)
+            path = walks.path._replace(
+                depth=walks.path.depth + alive.astype(jnp.int32), new=child == 0
+            )
+            stopping = (path.depth >= max_depth) | truncation.stop(path)
+            num_calls = walks.num_calls
+            if not truncation.one_call:
+                wanted = alive & (child == 0) & ~stopping
+                called = jnp.any(wanted)
+                num_calls += called.astype(jnp.int32)
+                nodes, made = jax.lax.cond(
+                    called,
+                    lambda nodes: add(t, nodes, walks, wanted),
+                    lambda nodes: (nodes, jnp.zeros_like(child)),
+                    nodes,
+                )
+                child = jnp.where(wanted, made, child)
+            known = child > 0
+            ended = stopping | (known & (take(nodes.discount, child) == 0))
+            walks = walks._replace(
+                path=path._replace(alive=alive & ~ended),
+                node=jnp.where(alive & known, child, walks.node),
+                waiting=walks.waiting | (alive & ~known),
+                num_calls=num_calls,
+                visited=walks.visited.at[t].set(child),
+            )
+            return nodes, walks
+
+        def act(
+            t: chex.Array, nodes: Nodes, walks: _Walks, diary: _Diary | None
+        ) -> tuple[_Walks, _Diary | None]:
+            """Samples the actions that follow step t."""
+            alive = walks.path.alive
+            rank, order = pack(alive)
+
+            def some(width: int) -> Callable[[], Sampled]:
+                def draw_actions() -> Sampled:
+                    first = order[:, :width]
+                    logits = get_logits(adapted, nodes, take(walks.node, first))
+                    drawn = sample(logits, take(uniform[t], first))
+                    missing = num_walks - width
+                    return jax.tree.map(
+                        lambda x: jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)), drawn
+                    )
+
+                return draw_actions
+
+            # Most walks stop early, so the later steps are narrow.
+            widths = sorted({-(-num_walks // 2**i) for i in range(5)})
+            most = jnp.max(jnp.sum(alive, axis=-1))
+            which = jnp.sum(most > jnp.array(widths))
+            drawn = jax.lax.switch(which, [some(width) for width in widths])
+            if diary is not None:
+                rows = diary._replace(
+                    t=jnp.broadcast_to(t, order.shape),
+                    walk=order,
+                    node=take(walks.node, order),
+                    action=drawn.action,
+                    policy=drawn.policy,
+                )
+                size = diary.size + jnp.sum(alive, axis=-1)
+                diary = _Diary(size, *(write(x, new, diary.size) for x, new in zip(diary[1:], rows[1:])))
+            action, log_prob, entropy = take(drawn[:3], jnp.maximum(rank, 0))
+            walks = walks._replace(
+                path=go_on(walks.path, action, log_prob),
+                action=jnp.where(alive, action, walks.action),
+                log_prob=walks.log_prob.at[t].set(jnp.where(alive, log_prob, 0.0)),
+                entropy=walks.entropy.at[t].set(jnp.where(alive, entropy, 0.0)),
+            )
+            return walks, diary
+
+        def step(carry: tuple) -> tuple:
+            t, nodes, walks, diary = carry
+            walks, diary = act(t, nodes, walks, diary)
+            return (t + 1, *arrive(t + 1, nodes, walks), diary)
+
+        counts = jnp.zeros((max_depth, batch_size, num_walks), jnp.int32)
+        reals = jnp.zeros(counts.shape, nodes.value.dtype)
+        walks = _Walks(
+            path=path._replace(code=extend_code(path.code, actions)),
+            node=jnp.zeros_like(actions),
+            action=actions,
+            waiting=jnp.zeros(actions.shape, bool),
+            num_calls=jnp.int32(0),
+            visited=counts,
+            log_prob=reals,
+            entropy=reals,
+        )
+        before = nodes.size
+        if diary is not None:
+            diary = diary._replace(size=jnp.zeros_like(diary.size))
+        _, nodes, walks, diary = jax.lax.while_loop(
+            lambda carry: jnp.any(carry[2].path.alive),
+            step,
+            (jnp.int32(0), *arrive(jnp.int32(0), nodes, walks), diary),
+        )
+        # What a walk waits for may have been made on the way, for another that had to go on.
+        found = lookup(nodes, walks.node, walks.action)
+        wanted = walks.waiting & (found == 0)
+        nodes, made = add(jnp.int32(max_depth), nodes, walks, wanted)
+        made = jnp.where(wanted, made, found)
+        depth = walks.path.depth
+        steps = jnp.arange(max_depth)[:, None, None]
+        alive = steps < depth
+        visited = jnp.where(walks.waiting & (steps == depth - 1), made, walks.visited)
+        reward, discount, value = (
+            jnp.where(alive, jax.vmap(take, (None, 0))(x, visited), 0.0)
+            for x in (nodes.reward, nodes.discount, nodes.value)
+        )
+        trajectory = Trajectory(
+            alive=alive,
+            reward=reward,
+            discount=discount,
+            value=value,
+            log_prob=delay(walks.log_prob),
+            entropy=walks.entropy,
+            depth=depth,
+            num_evaluations=nodes.size - before,
+            num_calls=walks.num_calls + jnp.any(wanted).astype(jnp.int32),
+        )
+
+        def pull(cotangent: chex.Array) -> Params:
+            assert diary is not None
+            return _pull(lambda own, node: get_logits(own, nodes, node), adapted, diary, cotangent)
+
+        return trajectory, pull, (nodes, diary)
+
+    def init() -> tuple[Nodes, _Diary | None]:
+        if not adapts:
+            return nodes, None
+        numbers = jnp.zeros((batch_size, (max_depth + 1) * simulations_per_update), jnp.int32)
+        policy = jnp.zeros((*numbers.shape, num_actions), root.prior_logits.dtype)
+        return nodes, _Diary(nodes.size, numbers, numbers, numbers, numbers, policy)
+
+    return Simulator(init, run)
+
+
+def _pull(
+    get_logits: Callable[[Params, chex.Array], chex.Array],
+    adapted: Params,
+    diary: _Diary,
+    cotangent: chex.Array,
+) -> Params:
+    """Differentiates the log probabilities, a block of sampled actions of each root at a time.
+
+    The loop is as long as the longest diary, not as long as K walks of T steps. The probabilities
+    are at hand, so a linear head costs one product, features times the gradient of the logits.
+    """
+    block = cotangent.shape[-1]
+    weigh = jax.vmap(lambda x, t, k: x[t, k], (1, 0, 0))
+    read = jax.vmap(jax.lax.dynamic_slice_in_dim, (0, None, None))
+
+    def some(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
+        i, total = carry
+        _, t, walk, node, action, policy = (
+            x if x.ndim == 1 else read(x, i * block, block) for x in diary
+        )
+        real = i * block + jnp.arange(block) < diary.size[:, None]
+        weight = jnp.where(real, weigh(cotangent, t + 1, walk), 0.0)
+        chosen = jax.nn.one_hot(action, policy.shape[-1], dtype=policy.dtype)
+        _, vjp = jax.vjp(lambda own: get_logits(own, node), adapted)
+        (gradient,) = vjp(weight[..., None] * (chosen - policy))
+        return i + 1, jax.tree.map(jnp.add, total, gradient)
+
+    longest = jnp.max(diary.size)
+    start = (jnp.int32(0), jax.tree.map(jnp.zeros_like, adapted))
+    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, some, start)[1]
+
+
+def _split(
+    params: Params, frozen: Params, root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
+) -> SplitRecurrentFn:
+    """Returns the two parts of `recurrent_fn`, with what is not finite replaced by 0.
+
+    Where nothing adapts, the whole network is the first part and its logits are the features.
+    """
+    mask = [leaf is None for leaf in jax.tree.leaves(frozen, is_leaf=lambda x: x is None)]
+    if not any(mask):
+
+        def evaluate(
+            params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+        ) -> tuple[Expansion, Embedding]:
+            output, embedding = recurrent_fn(params, rng_key, action, embedding)
+            parts = output.reward, output.discount, output.value, output.prior_logits
+            return Expansion(*parts), embedding
+
+        split_fn = SplitRecurrentFn(evaluate, lambda params, logits, embedding: logits)
+    elif isinstance(recurrent_fn, SplitRecurrentFn):
+        split_fn = recurrent_fn
+    else:
+        raise ValueError(
+            'mode="cached" remembers what does not adapt, so it needs to know the network\'s parts: '
+            "make_recurrent_fn with an apply_fn from networks.functional of a module with torso, "
+            "policy_head and value_head, or from networks.SplitApplyFn; or a SplitRecurrentFn of "
+            f"your own. Got {recurrent_fn!r}."
+        )
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[Expansion, Embedding]:
+        expansion, embedding = split_fn.expand(params, rng_key, action, embedding)
+        numbers = (finite_or_zero(x) for x in expansion[:3])
+        return Expansion(*numbers, expansion.features), embedding
+
+    _check_independent(expand, params, mask, root)
+    return SplitRecurrentFn(expand, split_fn.policy)
+
+
+def _check_independent(
+    expand: Callable, params: Params, mask: list[bool], root: mctx.RootFnOutput
+) -> None:
+    """Raises `ValueError` if what is to be remembered depends on parameters that adapt."""
+    own, frozen = adaptation.split(params, mask)
+    batch_size = len(root.value)
+    keys = broadcast_keys(jax.random.key(0), batch_size)
+
+    def evaluate(own: Params) -> tuple[Expansion, Embedding]:
+        merged = adaptation.merge(own, frozen)
+        return expand(merged, keys, jnp.zeros(batch_size, jnp.int32), root.embedding)
+
+    try:
+        # An output that depends on a mapped input cannot leave the map unmapped.
+        jax.eval_shape(
+            jax.vmap(evaluate, out_axes=None, axis_size=1), adaptation.per_root(own, 1)
+        )
+    except ValueError as error:
+        raise ValueError(
+            'mode="cached" remembers the evaluation of every node but for the policy, so only the '
+            "policy head may adapt, and not the torso or the value head; adapt fewer parameters, "
+            'such as networks.policy_head(params), or use mode="constant".'
+        ) from error
