@@ -27,9 +27,19 @@ from jaxpgs.base import (
     finite_or_zero,
 )
 from jaxpgs.search import adaptation
-from jaxpgs.search.nodes import Nodes, expand, lookup, make_nodes, pack, take, write
+from jaxpgs.search.nodes import Nodes, expand, lookup, make_nodes, take, unique, write
 from jaxpgs.search.truncation import Truncation
-from jaxpgs.search.walk import Pull, Sampled, Simulator, delay, draw, extend_code, go_on, sample
+from jaxpgs.search.walk import (
+    Distribution,
+    Pull,
+    Simulator,
+    delay,
+    distribution,
+    draw,
+    extend_code,
+    go_on,
+    invert,
+)
 
 
 class _Walks(NamedTuple):
@@ -57,23 +67,25 @@ class _Walks(NamedTuple):
 
 
 class _Diary(NamedTuple):
-    """The sampled actions of an update, one after another: what a gradient needs to know.
+    """The states in which the walks of an update acted: what a gradient needs to know.
+
+    Walks that pass through the same state share a row.
 
     Attributes:
-      size: `[B]` int32, number of actions sampled.
-      t: `[B, S]` int32, the step that led to the state.
-      walk: `[B, S]` int32, the simulation.
-      node: `[B, S]` int32, the state.
-      action: `[B, S]` int32, the action.
-      policy: `[B, S, A]` the probabilities it was drawn with.
+      size: `[B]` int32, number of states.
+      node: `[B, S]` int32, the states.
+      policy: `[B, S, A]` the policy in each.
+      start: `[T, B]` int32, the first row of the states that step t led to.
+      row: `[T, B, K]` int32, each walk's row from there.
+      action: `[T, B, K]` int32, what it did.
     """
 
     size: chex.Array
-    t: chex.Array
-    walk: chex.Array
     node: chex.Array
-    action: chex.Array
     policy: chex.Array
+    start: chex.Array
+    row: chex.Array
+    action: chex.Array
 
 
 def walks_on_nodes(
@@ -122,7 +134,7 @@ def walks_on_nodes(
         logits = jax.vmap(
             lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e)
         )(adapted, features, states)
-        return finite(logits)
+        return logits
 
     def run(
         adapted: Params,
@@ -179,41 +191,37 @@ def walks_on_nodes(
         ) -> tuple[_Walks, _Diary | None]:
             """Samples the actions that follow step t."""
             alive = walks.path.alive
-            rank, order = pack(alive)
+            row, index, count = unique(walks.node, alive)
+            node = take(walks.node, index)
 
-            def some(width: int) -> Callable[[], Sampled]:
-                def draw_actions() -> Sampled:
-                    first = order[:, :width]
-                    logits = get_logits(adapted, nodes, take(walks.node, first))
-                    drawn = sample(logits, take(uniform[t], first))
-                    missing = num_walks - width
-                    return jax.tree.map(
-                        lambda x: jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)), drawn
-                    )
+            def some(width: int) -> Callable[[], Distribution]:
+                def evaluate() -> Distribution:
+                    policy = distribution(finite(get_logits(adapted, nodes, node[:, :width])))
+                    return jax.tree.map(lambda x: _widen(x, num_walks), policy)
 
-                return draw_actions
+                return evaluate
 
-            # Most walks stop early, so the later steps are narrow.
-            widths = sorted({-(-num_walks // 2**i) for i in range(5)})
-            most = jnp.max(jnp.sum(alive, axis=-1))
-            which = jnp.sum(most > jnp.array(widths))
-            drawn = jax.lax.switch(which, [some(width) for width in widths])
+            widths = _widths(num_walks)
+            policy = jax.lax.switch(_which(widths, count), [some(width) for width in widths])
+            action = invert(*take((policy.cumulative, policy.last), row), uniform[t])
+            chosen = take(policy.policy.reshape(batch_size, -1), row * num_actions + action)
+            log_prob = jnp.log(chosen)
             if diary is not None:
-                rows = diary._replace(
-                    t=jnp.broadcast_to(t, order.shape),
-                    walk=order,
-                    node=take(walks.node, order),
-                    action=drawn.action,
-                    policy=drawn.policy,
+                diary = _Diary(
+                    size=diary.size + count,
+                    node=write(diary.node, node, diary.size),
+                    policy=write(diary.policy, policy.policy, diary.size),
+                    start=diary.start.at[t].set(diary.size),
+                    row=diary.row.at[t].set(row),
+                    action=diary.action.at[t].set(action),
                 )
-                size = diary.size + jnp.sum(alive, axis=-1)
-                diary = _Diary(size, *(write(x, new, diary.size) for x, new in zip(diary[1:], rows[1:])))
-            action, log_prob, entropy = take(drawn[:3], jnp.maximum(rank, 0))
             walks = walks._replace(
                 path=go_on(walks.path, action, log_prob),
                 action=jnp.where(alive, action, walks.action),
                 log_prob=walks.log_prob.at[t].set(jnp.where(alive, log_prob, 0.0)),
-                entropy=walks.entropy.at[t].set(jnp.where(alive, entropy, 0.0)),
+                entropy=walks.entropy.at[t].set(
+                    jnp.where(alive, take(policy.entropy, row), 0.0)
+                ),
             )
             return walks, diary
 
@@ -269,16 +277,26 @@ def walks_on_nodes(
 
         def pull(cotangent: chex.Array) -> Params:
             assert diary is not None
-            return _pull(lambda own, node: get_logits(own, nodes, node), adapted, diary, cotangent)
+            return _pull(lambda own, node: get_logits(own, nodes, node), adapted, diary, alive, cotangent)
 
         return trajectory, pull, (nodes, diary)
 
     def init() -> tuple[Nodes, _Diary | None]:
         if not adapts:
             return nodes, None
-        numbers = jnp.zeros((batch_size, (max_depth + 1) * simulations_per_update), jnp.int32)
-        policy = jnp.zeros((*numbers.shape, num_actions), root.prior_logits.dtype)
-        return nodes, _Diary(nodes.size, numbers, numbers, numbers, numbers, policy)
+        # At most every known state; and one more block, as the last one may reach over the end.
+        num_rows = min(max_depth * simulations_per_update, nodes.parent.shape[1])
+        rows = (batch_size, num_rows + simulations_per_update)
+        steps = jnp.zeros((max_depth, batch_size, simulations_per_update), jnp.int32)
+        diary = _Diary(
+            size=nodes.size,
+            node=jnp.zeros(rows, jnp.int32),
+            policy=jnp.zeros((*rows, num_actions), root.prior_logits.dtype),
+            start=steps[..., 0],
+            row=steps,
+            action=steps,
+        )
+        return nodes, diary
 
     return Simulator(init, run)
 
@@ -287,32 +305,66 @@ def _pull(
     get_logits: Callable[[Params, chex.Array], chex.Array],
     adapted: Params,
     diary: _Diary,
+    alive: chex.Array,
     cotangent: chex.Array,
 ) -> Params:
-    """Differentiates the log probabilities, a block of sampled actions of each root at a time.
+    """Differentiates the log probabilities, a block of states of each root at a time.
 
-    The loop is as long as the longest diary, not as long as K walks of T steps. The probabilities
-    are at hand, so a linear head costs one product, features times the gradient of the logits.
+    Walks that acted in the same state are summed before the head is differentiated, so the work
+    grows with the number of different states, not with K walks of T steps. The policies are at
+    hand, so a linear head costs one product, features times the gradient of the logits.
     """
-    block = cotangent.shape[-1]
-    weigh = jax.vmap(lambda x, t, k: x[t, k], (1, 0, 0))
-    read = jax.vmap(jax.lax.dynamic_slice_in_dim, (0, None, None))
+    max_depth, _, num_walks = cotangent.shape
+    num_actions = diary.policy.shape[-1]
+    read = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num_walks, 0))
+    numbers = jnp.arange(num_walks)
 
-    def some(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
+    def sum_walks(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
+        t, d_logits = carry  # up to t - 1 gradients of the logits, behind them policies
+        weight = jnp.where(alive[t + 1], cotangent[t + 1], 0.0)
+        member = (diary.row[t][:, None, :] == numbers[:, None]) * weight[:, None, :]
+        action = jax.nn.one_hot(diary.action[t], num_actions, dtype=weight.dtype)
+        chosen = jnp.matmul(member, action, precision="highest")
+        policy = read(d_logits, diary.start[t])
+        total = jnp.sum(member, axis=-1, keepdims=True)
+        end = jnp.where(t + 1 < last, diary.start[jnp.minimum(t + 1, max_depth - 1)], diary.size)
+        own = numbers < (end - diary.start[t])[:, None]
+        new = jnp.where(own[..., None], chosen - total * policy, policy)
+        return t + 1, write(d_logits, new, diary.start[t])
+
+    block = min(2 * num_walks, diary.node.shape[1])
+
+    def differentiate(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
         i, total = carry
-        _, t, walk, node, action, policy = (
-            x if x.ndim == 1 else read(x, i * block, block) for x in diary
-        )
-        real = i * block + jnp.arange(block) < diary.size[:, None]
-        weight = jnp.where(real, weigh(cotangent, t + 1, walk), 0.0)
-        chosen = jax.nn.one_hot(action, policy.shape[-1], dtype=policy.dtype)
-        _, vjp = jax.vjp(lambda own: get_logits(own, node), adapted)
-        (gradient,) = vjp(weight[..., None] * (chosen - policy))
+        # The last block may begin earlier than its number says, so as not to reach over the end.
+        rows = jnp.minimum(i * block, diary.node.shape[1] - block) + jnp.arange(block)
+        node = jax.lax.dynamic_slice_in_dim(diary.node, rows[0], block, 1)
+        d_logits = jax.lax.dynamic_slice_in_dim(summed, rows[0], block, 1)
+        real = (rows >= i * block) & (rows < diary.size[:, None])
+        _, vjp = jax.vjp(lambda own: get_logits(own, jnp.where(real, node, 0)), adapted)
+        (gradient,) = vjp(jnp.where(real[..., None], d_logits, 0.0))
         return i + 1, jax.tree.map(jnp.add, total, gradient)
 
+    last = jnp.sum(jnp.any(alive, axis=(1, 2))) - 1
+    zero = jnp.int32(0)
+    _, summed = jax.lax.while_loop(lambda carry: carry[0] < last, sum_walks, (zero, diary.policy))
+    start = (zero, jax.tree.map(jnp.zeros_like, adapted))
     longest = jnp.max(diary.size)
-    start = (jnp.int32(0), jax.tree.map(jnp.zeros_like, adapted))
-    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, some, start)[1]
+    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, differentiate, start)[1]
+
+
+def _widths(num_walks: int) -> list[int]:
+    """The numbers of rows for which the head is compiled: the fewest that hold all are taken."""
+    return sorted({-(-num_walks * eighths // 8) for eighths in (1, 2, 4, 6, 8)})
+
+
+def _which(widths: list[int], count: chex.Array) -> chex.Array:
+    return jnp.sum(jnp.max(count) > jnp.array(widths))
+
+
+def _widen(x: chex.Array, num_walks: int) -> chex.Array:
+    """Pads `[B, W, ...]` to `[B, K, ...]`."""
+    return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
 
 
 def _split(

@@ -105,20 +105,28 @@ def write(x: chex.Array, rows: chex.Array, start: chex.Array) -> chex.Array:
     return put(x, rows, start)
 
 
-def pack(wanted: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Numbers those of K that are wanted, root by root.
+def unique(x: chex.Array, wanted: chex.Array) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """Finds the different values among those of `[B, K]` numbers that are wanted, root by root.
 
     Args:
+      x: `[B, K]` int32.
       wanted: `[B, K]` bool.
 
     Returns:
-      The number `[B, K]` of each among those wanted, and the other way round, for each number the
-      index of the one that has it (or 0).
+      For each of the K, the row `[B, K]` of its value among the different ones (some row where it
+      is not wanted); for each row, one index `[B, K]` that holds its value (0 for rows unused); and
+      the number `[B]` of rows.
     """
-    numbers = jnp.arange(wanted.shape[1])
-    rank = jnp.cumsum(wanted, axis=-1, dtype=jnp.int32) - 1
-    matches = wanted[:, None, :] & (rank[:, None, :] == numbers[:, None])
-    return rank, jnp.argmax(matches, axis=-1).astype(jnp.int32)
+    num = x.shape[1]
+    numbers = jnp.arange(num, dtype=jnp.int32)
+    same = (x[:, :, None] == x[:, None, :]) & wanted[:, None, :]
+    # Minima, as they are faster reductions than argmax.
+    first = jnp.min(jnp.where(same, numbers, num - 1), axis=-1)
+    fresh = wanted & (first == numbers)
+    rank = jnp.maximum(jnp.cumsum(fresh, axis=-1, dtype=jnp.int32) - 1, 0)
+    holds = fresh[:, None, :] & (rank[:, None, :] == numbers[:, None])
+    index = jnp.max(jnp.where(holds, numbers, 0), axis=-1)
+    return take(rank, first), index, jnp.sum(fresh, axis=-1, dtype=jnp.int32)
 
 
 def lookup(nodes: Nodes, node: chex.Array, action: chex.Array) -> chex.Array:
@@ -148,27 +156,21 @@ def expand(
     Returns:
       The memory, and the children `[B, K]`, 0 where none was wanted.
     """
-    num_walks = parent.shape[1]
     edge = parent * nodes.children.shape[-1] + action
-    same = (edge[:, :, None] == edge[:, None, :]) & wanted[:, None, :]
-    first = jnp.argmax(same, axis=-1)
-    fresh = wanted & (first == jnp.arange(num_walks))
-    rank, order = pack(fresh)
-    # The new ones come first, so that they fill one block of the memory. Behind them the block holds
-    # what the next one writes over.
-    from_node, by_action = take((parent, action), order)
-    expansion, embedding = call(by_action, take(nodes.embedding, from_node))
-    block = {"parent": from_node, "embedding": embedding} | expansion._asdict()
+    row, index, count = unique(edge, wanted)
+    # The different ones come first, so that they fill one block of the memory. Behind them the block
+    # holds what the next one writes over.
+    parent, action = take((parent, action), index)
+    expansion, embedding = call(action, take(nodes.embedding, parent))
+    block = {"parent": parent, "embedding": embedding} | expansion._asdict()
+    start = nodes.size + 1
     rows = {
-        name: jax.tree.map(lambda x, new: write(x, new, nodes.size + 1), getattr(nodes, name), new)
+        name: jax.tree.map(lambda x, new: write(x, new, start), getattr(nodes, name), new)
         for name, new in block.items()
     }
-    child = jnp.where(wanted, nodes.size[:, None] + 1 + take(rank, first), 0)
-    where = jnp.where(fresh, parent, nodes.children.shape[1])
+    numbers = jnp.arange(parent.shape[1])
+    linked = jnp.where(numbers < count[:, None], parent, nodes.children.shape[1])
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
-    nodes = nodes._replace(
-        size=nodes.size + jnp.sum(fresh, axis=-1),
-        children=link(nodes.children, where, action, child),
-        **rows,
-    )
-    return nodes, child
+    children = link(nodes.children, linked, action, start[:, None] + numbers)
+    nodes = nodes._replace(size=nodes.size + count, children=children, **rows)
+    return nodes, jnp.where(wanted, start[:, None] + row, 0)

@@ -93,7 +93,11 @@ def rollouts(
             t, uniform = inputs
             keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
             output, embedding = call(adapted, keys, actions, embedding)
-            actions, log_prob, entropy, _ = sample(finite(output.prior_logits), uniform)
+            logits = finite(output.prior_logits)
+            policy = distribution(logits)
+            actions = invert(policy.cumulative, policy.last, uniform)
+            log_policy = jax.nn.log_softmax(logits, axis=-1)
+            log_prob = jnp.take_along_axis(log_policy, actions[..., None], axis=-1)[..., 0]
             alive, code = path.alive, path.code
             discount = finite_or_zero(output.discount)
             path = path._replace(depth=path.depth + alive.astype(jnp.int32), new=is_new(code))
@@ -105,7 +109,7 @@ def rollouts(
                 jnp.where(alive, discount, 0.0),
                 jnp.where(alive, finite_or_zero(output.value), 0.0),
                 jnp.where(path.alive, log_prob, 0.0),
-                jnp.where(path.alive, entropy, 0.0),
+                jnp.where(path.alive, policy.entropy, 0.0),
                 code,
             )
             return (embedding, actions, path), outputs
@@ -136,7 +140,7 @@ def rollouts(
                 discount=discount,
                 value=value,
                 log_prob=delay(log_prob),
-                entropy=jax.lax.stop_gradient(entropy),
+                entropy=entropy,
                 depth=last.depth,
                 num_evaluations=jnp.sum(last.depth, axis=-1),
                 num_calls=jnp.max(last.depth),
@@ -189,54 +193,48 @@ def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
     return code ^ (code >> 13)
 
 
-class Sampled(NamedTuple):
-    """Actions drawn from policies, `[...]` each.
+class Distribution(NamedTuple):
+    """A policy, ready to draw from.
 
     Attributes:
-      action: int32, the actions.
-      log_prob: their log probabilities, differentiable in the logits.
-      entropy: the policies' entropies, in nats.
-      policy: `[..., A]` the probabilities.
+      policy: `[..., A]` probabilities.
+      cumulative: `[..., A]` their sums up to each action, -1 where the probability is 0.
+      last: `[...]` int32, the last action that is not impossible.
+      entropy: `[...]` in nats.
     """
 
-    action: chex.Array
-    log_prob: chex.Array
-    entropy: chex.Array
     policy: chex.Array
+    cumulative: chex.Array
+    last: chex.Array
+    entropy: chex.Array
 
 
-def sample(logits: chex.Array, uniform: chex.Array) -> Sampled:
-    """Draws actions from `[..., A]` logits by inverting the distribution function.
-
-    Args:
-      logits: `[..., A]`, finite.
-      uniform: `[...]` numbers in [0, 1).
-
-    Returns:
-      The actions and what there is to know about them.
-    """
-    num_actions = logits.shape[-1]
-    fixed = jax.lax.stop_gradient(logits)
-    shifted = fixed - jnp.max(fixed, axis=-1, keepdims=True)
+def distribution(logits: chex.Array) -> Distribution:
+    """Makes the distribution of finite logits `[..., A]`; not differentiable."""
+    logits = jax.lax.stop_gradient(logits)
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     weight = jnp.exp(shifted)
+    positive = weight > 0
     cumulative = _cumsum(weight)
     total = cumulative[..., -1:]
     policy = weight / total
-    positive = weight > 0
-    numbers = jnp.arange(num_actions, dtype=jnp.int32)
-    # Rounding of the sums must never pick an action of probability 0, hence the second condition;
-    # where it leaves none, the last possible action is taken. (A minimum is a faster reduction than
-    # an argmax.)
-    reached = positive & (cumulative > uniform[..., None] * total)
-    last = jnp.max(jnp.where(positive, numbers, 0), axis=-1)
-    action = jnp.minimum(jnp.min(jnp.where(reached, numbers, num_actions), axis=-1), last)
-    log_policy = jax.nn.log_softmax(logits, axis=-1)
-    return Sampled(
-        action=action,
-        log_prob=jnp.take_along_axis(log_policy, action[..., None], axis=-1)[..., 0],
-        entropy=jnp.log(total[..., 0]) - jnp.sum(policy * shifted, axis=-1),
+    numbers = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return Distribution(
         policy=policy,
+        # Rounding of the sums must never pick an action of probability 0.
+        cumulative=jnp.where(positive, cumulative / total, -1.0),
+        last=jnp.max(jnp.where(positive, numbers, 0), axis=-1),
+        entropy=jnp.log(total[..., 0]) - jnp.sum(policy * shifted, axis=-1),
     )
+
+
+def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
+    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function."""
+    num_actions = cumulative.shape[-1]
+    numbers = jnp.arange(num_actions, dtype=jnp.int32)
+    # The first of those reached; a minimum is a faster reduction than an argmax.
+    reached = cumulative > uniform[..., None]
+    return jnp.minimum(jnp.min(jnp.where(reached, numbers, num_actions), axis=-1), last)
 
 
 def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
