@@ -52,9 +52,15 @@ class Preset(NamedTuple):
 
 # Chosen by the `sweep` presets on 7x7, every search alike; the README says how far they got.
 TUNED: dict[str, dict[str, Any]] = {
-    "mcs": {"c_puct": 0.5, "virtual_loss": 0.3, "simulations_per_update": 16},
+    "mcs": {
+        "mode": "cached",
+        "c_puct": 0.5,
+        "virtual_loss": 0.3,
+        "simulations_per_update": 16,
+        "count_siblings": False,
+    },
     "pgs": {"step_size": 3e-3, "baseline": "value"},
-    "pgs-uf": {"step_size": 1e-4, "baseline": "value"},
+    "pgs-uf": {"step_size": 1e-4, "baseline": "value", "mode": "constant"},
     "muzero": {"pb_c_init": 1.25},
 }
 PGS = TUNED["mcs"] | TUNED["pgs"]
@@ -83,8 +89,7 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
     return f"{search} {knob}={value}{baseline}"
 
 
-_MCS = {"c_puct": 2.0, "virtual_loss": 1.0, "simulations_per_update": 16}
-_REFERENCE = Spec("reference MCS", "mcs", _MCS)
+_REFERENCE = Spec("reference MCS", "mcs", TUNED["mcs"])
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, SEARCHES),
@@ -106,8 +111,9 @@ PRESETS = {
         256,
         [
             _REFERENCE,
-            *_grid("mcs", _MCS, c_puct=(0.5, 1.0, 3.0, 5.0), virtual_loss=(0.3, None)),
-            *_grid("mcs", _MCS, unvisited=("value",), simulations_per_update=(8, 32)),
+            *_grid("mcs", TUNED["mcs"], simulations_per_update=(4, 8, 32), count_siblings=(True,)),
+            *_grid("mcs", TUNED["mcs"], c_puct=(0.25, 1.0, 2.0, 5.0), virtual_loss=(1.0, None)),
+            *_grid("mcs", TUNED["mcs"], unvisited=("value",)),
         ],
         repeats=2,
         gauntlet=True,
@@ -117,10 +123,8 @@ PRESETS = {
         256,
         [
             Spec("MCS", "mcs", TUNED["mcs"]),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-3, 1e-2, 1e-3)),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-3, 1e-2, 1e-4)),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-2, 3e-4)),
-            *_grid("mcs", TUNED["mcs"], virtual_loss=(1.0,), c_puct=(1.0,)),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
+            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
         ],
         repeats=2,
         gauntlet=True,
@@ -130,8 +134,8 @@ PRESETS = {
         64,
         [
             Spec("MCS", "mcs", TUNED["mcs"]),
-            *_grid("pgs-uf", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-5, 1e-4, 1e-3)),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(1e-3, 1e-2, 1e-1)),
+            *_grid("pgs-uf", PGS_UF, step_size=(1e-5, 1e-4, 1e-3)),
+            *_grid("pgs", PGS, step_size=(1e-3, 3e-3, 1e-2)),
         ],
         repeats=2,
         gauntlet=True,
@@ -168,6 +172,7 @@ def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulatio
     else:
         bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
         knobs["root_selection"] = jaxpgs.puct(**bandit)
+        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings", False))
         knobs["target"] = jaxpgs.visit_counts(0.0)
         policy_fn = jaxpgs.mcs_policy
     if spec.search in ("pgs", "pgs-uf"):
