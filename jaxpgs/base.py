@@ -176,8 +176,8 @@ class SearchState:
       entropy: `[B]` mean entropy of the simulation policy, in nats, over the states it acted in.
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
       skipped_updates: `[B]` int32, updates left out because their gradient was not finite.
-      nodes: the visited states of the cached mode, `jaxpgs.search.nodes.Nodes`, else None. They take
-        most of a search's memory, so leave them inside the jitted function unless you use them.
+      nodes: the visited states of the cached mode, else None. They take most of a search's memory,
+        so leave them inside the jitted function unless you hand them on.
     """
 
     visits: chex.Array

@@ -64,12 +64,11 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
     def apply_fn(params: Params, observation: chex.Array) -> Outputs:
         return merge(params)(observation)
 
-    if all(isinstance(getattr(template, part, None), nnx.Module) for part in _MODULE_PARTS):
-        apply_fn = SplitApplyFn(
-            torso=lambda params, observation: merge(params).torso(observation),
-            policy_head=lambda params, features: merge(params).policy_head(features),
-            value_head=lambda params, features: merge(params).value_head(features),
-        )
+    def part(name: str) -> Callable[[Params, Any], Any]:
+        return lambda params, inputs: getattr(merge(params), name)(inputs)
+
+    if all(isinstance(getattr(template, name, None), nnx.Module) for name in _MODULE_PARTS):
+        return _get_params(module), SplitApplyFn(*map(part, _MODULE_PARTS))
     return _get_params(module), apply_fn
 
 

@@ -131,9 +131,9 @@ def walks_on_nodes(
 
     def get_logits(adapted: Params, nodes: Nodes, node: chex.Array) -> chex.Array:
         features, states = take((nodes.features, nodes.embedding), node)
-        logits = jax.vmap(
-            lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e)
-        )(adapted, features, states)
+        logits = jax.vmap(lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e))(
+            adapted, features, states
+        )
         return logits
 
     def run(
@@ -203,7 +203,8 @@ def walks_on_nodes(
 
             widths = _widths(num_walks)
             policy = jax.lax.switch(_which(widths, count), [some(width) for width in widths])
-            action = invert(*take((policy.cumulative, policy.last), row), uniform[t])
+            cumulative, last = take((policy.cumulative, policy.last), row)
+            action = invert(cumulative, last, uniform[t])
             chosen = take(policy.policy.reshape(batch_size, -1), row * num_actions + action)
             log_prob = jnp.log(chosen)
             if diary is not None:
@@ -219,9 +220,7 @@ def walks_on_nodes(
                 path=go_on(walks.path, action, log_prob),
                 action=jnp.where(alive, action, walks.action),
                 log_prob=walks.log_prob.at[t].set(jnp.where(alive, log_prob, 0.0)),
-                entropy=walks.entropy.at[t].set(
-                    jnp.where(alive, take(policy.entropy, row), 0.0)
-                ),
+                entropy=walks.entropy.at[t].set(jnp.where(alive, take(policy.entropy, row), 0.0)),
             )
             return walks, diary
 
@@ -257,8 +256,8 @@ def walks_on_nodes(
         made = jnp.where(wanted, made, found)
         depth = walks.path.depth
         steps = jnp.arange(max_depth)[:, None, None]
-        alive = steps < depth
-        visited = jnp.where(walks.waiting & (steps == depth - 1), made, walks.visited)
+        alive = steps < depth[None]
+        visited = jnp.where(walks.waiting[None] & (steps == depth[None] - 1), made, walks.visited)
         reward, discount, value = (
             jnp.where(alive, jax.vmap(take, (None, 0))(x, visited), 0.0)
             for x in (nodes.reward, nodes.discount, nodes.value)
@@ -277,7 +276,9 @@ def walks_on_nodes(
 
         def pull(cotangent: chex.Array) -> Params:
             assert diary is not None
-            return _pull(lambda own, node: get_logits(own, nodes, node), adapted, diary, alive, cotangent)
+            return _pull(
+                lambda own, node: get_logits(own, nodes, node), adapted, diary, alive, cotangent
+            )
 
         return trajectory, pull, (nodes, diary)
 
@@ -317,12 +318,12 @@ def _pull(
     max_depth, _, num_walks = cotangent.shape
     num_actions = diary.policy.shape[-1]
     read = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num_walks, 0))
-    numbers = jnp.arange(num_walks)
+    numbers = jnp.arange(num_walks)[None]
 
     def sum_walks(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         t, d_logits = carry  # up to t - 1 gradients of the logits, behind them policies
         weight = jnp.where(alive[t + 1], cotangent[t + 1], 0.0)
-        member = (diary.row[t][:, None, :] == numbers[:, None]) * weight[:, None, :]
+        member = (diary.row[t][:, None, :] == numbers[..., None]) * weight[:, None, :]
         action = jax.nn.one_hot(diary.action[t], num_actions, dtype=weight.dtype)
         chosen = jnp.matmul(member, action, precision="highest")
         policy = read(d_logits, diary.start[t])
@@ -340,7 +341,7 @@ def _pull(
         rows = jnp.minimum(i * block, diary.node.shape[1] - block) + jnp.arange(block)
         node = jax.lax.dynamic_slice_in_dim(diary.node, rows[0], block, 1)
         d_logits = jax.lax.dynamic_slice_in_dim(summed, rows[0], block, 1)
-        real = (rows >= i * block) & (rows < diary.size[:, None])
+        real = (rows >= i * block)[None] & (rows[None] < diary.size[:, None])
         _, vjp = jax.vjp(lambda own: get_logits(own, jnp.where(real, node, 0)), adapted)
         (gradient,) = vjp(jnp.where(real[..., None], d_logits, 0.0))
         return i + 1, jax.tree.map(jnp.add, total, gradient)
@@ -389,7 +390,7 @@ def _split(
         split_fn = recurrent_fn
     else:
         raise ValueError(
-            'mode="cached" remembers what does not adapt, so it needs to know the network\'s parts: '
+            'mode="cached" remembers what does not adapt and must know the parts of the network: '
             "make_recurrent_fn with an apply_fn from networks.functional of a module with torso, "
             "policy_head and value_head, or from networks.SplitApplyFn; or a SplitRecurrentFn of "
             f"your own. Got {recurrent_fn!r}."
@@ -399,8 +400,8 @@ def _split(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
         expansion, embedding = split_fn.expand(params, rng_key, action, embedding)
-        numbers = (finite_or_zero(x) for x in expansion[:3])
-        return Expansion(*numbers, expansion.features), embedding
+        reward, discount, value = (finite_or_zero(x) for x in expansion[:3])
+        return Expansion(reward, discount, value, expansion.features), embedding
 
     _check_independent(expand, params, mask, root)
     return SplitRecurrentFn(expand, split_fn.policy)
@@ -420,9 +421,7 @@ def _check_independent(
 
     try:
         # An output that depends on a mapped input cannot leave the map unmapped.
-        jax.eval_shape(
-            jax.vmap(evaluate, out_axes=None, axis_size=1), adaptation.per_root(own, 1)
-        )
+        jax.eval_shape(jax.vmap(evaluate, out_axes=None, axis_size=1), adaptation.per_root(own, 1))
     except ValueError as error:
         raise ValueError(
             'mode="cached" remembers the evaluation of every node but for the policy, so only the '

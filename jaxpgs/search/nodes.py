@@ -118,14 +118,14 @@ def unique(x: chex.Array, wanted: chex.Array) -> tuple[chex.Array, chex.Array, c
       the number `[B]` of rows.
     """
     num = x.shape[1]
-    numbers = jnp.arange(num, dtype=jnp.int32)
+    numbers = jnp.arange(num, dtype=jnp.int32)[None]
     same = (x[:, :, None] == x[:, None, :]) & wanted[:, None, :]
     # Minima, as they are faster reductions than argmax.
-    first = jnp.min(jnp.where(same, numbers, num - 1), axis=-1)
+    first = jnp.min(jnp.where(same, numbers[None], num - 1), axis=-1)
     fresh = wanted & (first == numbers)
     rank = jnp.maximum(jnp.cumsum(fresh, axis=-1, dtype=jnp.int32) - 1, 0)
-    holds = fresh[:, None, :] & (rank[:, None, :] == numbers[:, None])
-    index = jnp.max(jnp.where(holds, numbers, 0), axis=-1)
+    holds = fresh[:, None, :] & (rank[:, None, :] == numbers[..., None])
+    index = jnp.max(jnp.where(holds, numbers[None], 0), axis=-1)
     return take(rank, first), index, jnp.sum(fresh, axis=-1, dtype=jnp.int32)
 
 
@@ -158,8 +158,8 @@ def expand(
     """
     edge = parent * nodes.children.shape[-1] + action
     row, index, count = unique(edge, wanted)
-    # The different ones come first, so that they fill one block of the memory. Behind them the block
-    # holds what the next one writes over.
+    # The different ones come first, so that they fill one block of the memory. Behind them the
+    # block holds what the next one writes over.
     parent, action = take((parent, action), index)
     expansion, embedding = call(action, take(nodes.embedding, parent))
     block = {"parent": parent, "embedding": embedding} | expansion._asdict()
@@ -168,7 +168,7 @@ def expand(
         name: jax.tree.map(lambda x, new: write(x, new, start), getattr(nodes, name), new)
         for name, new in block.items()
     }
-    numbers = jnp.arange(parent.shape[1])
+    numbers = jnp.arange(parent.shape[1])[None]
     linked = jnp.where(numbers < count[:, None], parent, nodes.children.shape[1])
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
     children = link(nodes.children, linked, action, start[:, None] + numbers)

@@ -89,14 +89,14 @@ def _one_by_one(
         # The scores mix counts with values, so both are floats here.
         root = root._replace(visits=root.visits.astype(prior.dtype))
 
-        numbers = jnp.arange(prior.shape[-1], dtype=jnp.int32)
+        numbers = jnp.arange(prior.shape[-1], dtype=jnp.int32)[None]
 
         def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
             scores = jnp.where(root.valid, score(root, prior, pending), -jnp.inf)
             # The first of the best. Two plain reductions are faster than an argmax.
             best = scores == jnp.max(scores, axis=-1, keepdims=True)
             action = jnp.min(jnp.where(best, numbers, numbers.size - 1), axis=-1)
-            return pending + (numbers == action[:, None]), action
+            return pending + (numbers == action[:, None]).astype(pending.dtype), action
 
         _, actions = jax.lax.scan(
             choose, jnp.zeros_like(root.visits), length=num_actions, unroll=min(num_actions, 4)

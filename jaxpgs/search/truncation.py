@@ -153,6 +153,4 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
         same = (path.code[:, :, None] == path.code[:, None, :]) & path.alive[:, None, :]
         return path.new & ~jnp.any(jnp.tril(same, -1), axis=-1)
 
-    return Truncation(
-        stop, new_nodes=1, one_call=not count_siblings, table_size=table_size
-    )
+    return Truncation(stop, new_nodes=1, one_call=not count_siblings, table_size=table_size)

@@ -161,9 +161,7 @@ def rollouts(
     return Simulator(init, run)
 
 
-def draw(
-    rng_keys: chex.PRNGKey, max_depth: int, num_walks: int
-) -> tuple[chex.PRNGKey, chex.Array]:
+def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:
     """Returns `[B]` keys for the network calls and `[T, B, K]` uniform numbers for the actions.
 
     Every random number of the update comes in one draw: one uniform an action, not one a logit.
@@ -218,7 +216,7 @@ def distribution(logits: chex.Array) -> Distribution:
     cumulative = _cumsum(weight)
     total = cumulative[..., -1:]
     policy = weight / total
-    numbers = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    numbers = _numbers(logits)
     return Distribution(
         policy=policy,
         # Rounding of the sums must never pick an action of probability 0.
@@ -230,11 +228,16 @@ def distribution(logits: chex.Array) -> Distribution:
 
 def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
     """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function."""
-    num_actions = cumulative.shape[-1]
-    numbers = jnp.arange(num_actions, dtype=jnp.int32)
     # The first of those reached; a minimum is a faster reduction than an argmax.
     reached = cumulative > uniform[..., None]
-    return jnp.minimum(jnp.min(jnp.where(reached, numbers, num_actions), axis=-1), last)
+    return jnp.minimum(
+        jnp.min(jnp.where(reached, _numbers(cumulative), cumulative.shape[-1]), axis=-1), last
+    )
+
+
+def _numbers(x: chex.Array) -> chex.Array:
+    """The numbers of the last axis, with as many axes as `x`."""
+    return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
 
 
 def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
