@@ -55,7 +55,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "mcs": {
         "mode": "cached",
         "c_puct": 0.5,
-        "virtual_loss": 0.3,
+        "virtual_loss": 1.0,
         "simulations_per_update": 16,
         "count_siblings": False,
     },
@@ -112,10 +112,11 @@ PRESETS = {
         [
             _REFERENCE,
             *_grid("mcs", TUNED["mcs"], simulations_per_update=(4, 8, 32), count_siblings=(True,)),
-            *_grid("mcs", TUNED["mcs"], c_puct=(0.25, 1.0, 2.0, 5.0), virtual_loss=(1.0, None)),
+            *_grid("mcs", TUNED["mcs"], c_puct=(0.25, 1.0, 2.0, 5.0)),
+            *_grid("mcs", TUNED["mcs"], virtual_loss=(None, 0.3, 0.6, 1.5, 2.5)),
             *_grid("mcs", TUNED["mcs"], unvisited=("value",)),
         ],
-        repeats=2,
+        repeats=4,
         gauntlet=True,
     ),
     "sweep-pgs": Preset(
@@ -126,7 +127,7 @@ PRESETS = {
             *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
             *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
         ],
-        repeats=2,
+        repeats=4,
         gauntlet=True,
     ),
     "sweep-uf": Preset(
