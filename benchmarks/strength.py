@@ -59,6 +59,7 @@ TUNED: dict[str, dict[str, Any]] = {
         "simulations_per_update": 16,
         "count_siblings": False,
     },
+    "mcts": {"c_puct": 0.5, "virtual_loss": 1.0, "simulations_per_update": 16},
     "pgs": {"step_size": 3e-3, "baseline": "value"},
     "pgs-uf": {"step_size": 1e-4, "baseline": "value", "mode": "constant"},
     "muzero": {"pb_c_init": 1.25},
@@ -70,6 +71,7 @@ SEARCHES = (
     Spec("MCS", "mcs", TUNED["mcs"]),
     Spec("PGS", "pgs", PGS),
     Spec("PGS-UF", "pgs-uf", PGS_UF),
+    Spec("MCTS", "mcts", TUNED["mcts"]),
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
@@ -130,6 +132,18 @@ PRESETS = {
         repeats=4,
         gauntlet=True,
     ),
+    "sweep-mcts": Preset(
+        "hex-7x7",
+        256,
+        [
+            Spec("reference MCTS", "mcts", TUNED["mcts"]),
+            *_grid("mcts", TUNED["mcts"], c_puct=(0.25, 1.0, 2.0), virtual_loss=(0.3, 2.0)),
+            *_grid("mcts", TUNED["mcts"], simulations_per_update=(4, 8, 32)),
+            *_grid("mcts", {"simulations_per_update": 16}, pb_c_init=(0.6, 1.25, 2.5)),
+        ],
+        repeats=4,
+        gauntlet=True,
+    ),
     "sweep-uf": Preset(
         "hex-5x5-early",
         64,
@@ -172,10 +186,15 @@ def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulatio
         policy_fn, knobs = mctx.gumbel_muzero_policy, {"gumbel_scale": 0.0} | knobs
     else:
         bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
-        knobs["root_selection"] = jaxpgs.puct(**bandit)
+        pb_c_init = knobs.pop("pb_c_init", None)
+        knobs["root_selection"] = (
+            jaxpgs.puct(**bandit) if pb_c_init is None else jaxpgs.muzero_puct(pb_c_init)
+        )
         knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings", False))
         knobs["target"] = jaxpgs.visit_counts(0.0)
         policy_fn = jaxpgs.mcs_policy
+        if spec.search == "mcts":
+            policy_fn = jaxpgs.batched_mcts_policy
     if spec.search in ("pgs", "pgs-uf"):
         head = jaxpgs.networks.policy_head(params)
         knobs["adapt"] = head if spec.search == "pgs" else jax.tree.map(lambda _: True, head)

@@ -3,10 +3,11 @@
 from jaxpgs.search.adaptation import reset_adapted
 from jaxpgs.search.backups import last_value, n_step
 from jaxpgs.search.estimators import reinforce
-from jaxpgs.search.policies import mcs_policy, pgs_policy
-from jaxpgs.search.root_selection import puct, ucb1
+from jaxpgs.search.nodes import Nodes, reroot
+from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
+from jaxpgs.search.root_selection import RootSelection, muzero_puct, puct, ucb1
 from jaxpgs.search.scan import search
-from jaxpgs.search.targets import visit_counts
+from jaxpgs.search.targets import completed_q, visit_counts
 from jaxpgs.search.truncation import (
     Truncation,
     by_probability,
@@ -17,17 +18,23 @@ from jaxpgs.search.truncation import (
 )
 
 __all__ = [
+    "Nodes",
+    "RootSelection",
     "Truncation",
+    "batched_mcts_policy",
     "by_probability",
     "by_visits",
+    "completed_q",
     "fixed",
     "growing",
     "last_value",
     "mcs_policy",
+    "muzero_puct",
     "n_step",
     "pgs_policy",
     "puct",
     "reinforce",
+    "reroot",
     "reset_adapted",
     "search",
     "ucb1",

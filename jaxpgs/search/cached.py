@@ -20,6 +20,7 @@ from jaxpgs.base import (
     Params,
     Path,
     RecurrentFn,
+    RootStats,
     SplitRecurrentFn,
     Trajectory,
     broadcast_keys,
@@ -27,7 +28,18 @@ from jaxpgs.base import (
     finite_or_zero,
 )
 from jaxpgs.search import adaptation
-from jaxpgs.search.nodes import Nodes, expand, lookup, make_nodes, take, unique, write
+from jaxpgs.search.nodes import (
+    Nodes,
+    add_visits,
+    child_stats,
+    expand,
+    lookup,
+    make_nodes,
+    take,
+    unique,
+    write,
+)
+from jaxpgs.search.root_selection import RootSelection
 from jaxpgs.search.truncation import Truncation
 from jaxpgs.search.walk import (
     Distribution,
@@ -99,6 +111,7 @@ def walks_on_nodes(
     *,
     num_simulations: int,
     simulations_per_update: int,
+    interior_selection: RootSelection | None,
     nodes: Nodes | None,
 ) -> Simulator:
     """Makes the simulator of the cached mode.
@@ -114,6 +127,7 @@ def walks_on_nodes(
       adapts: whether `pull` will be called.
       num_simulations: N.
       simulations_per_update: K.
+      interior_selection: how actions below the root are chosen; None samples from the policy.
       nodes: the memory to start from; None is an empty one.
 
     Returns:
@@ -142,7 +156,7 @@ def walks_on_nodes(
         actions: chex.Array,
         path: Path,
         memory: tuple[Nodes, _Diary | None],
-    ) -> tuple[Trajectory, Pull, tuple[Nodes, _Diary | None]]:
+    ) -> tuple[Trajectory, Pull, Callable[[chex.Array], tuple[Nodes, _Diary | None]]]:
         nodes, diary = memory
         num_walks = actions.shape[1]
         step_keys, uniform = draw(rng_keys, max_depth, num_walks)
@@ -224,9 +238,23 @@ def walks_on_nodes(
             )
             return walks, diary
 
+        def descend(t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
+            """Chooses the actions that follow step t by the statistics of the nodes."""
+            assert interior_selection is not None
+            action, log_prob, entropy = _select(interior_selection, nodes, walks)
+            alive = walks.path.alive
+            return walks._replace(
+                path=go_on(walks.path, action, log_prob),
+                action=jnp.where(alive, action, walks.action),
+                entropy=walks.entropy.at[t].set(jnp.where(alive, entropy, 0.0)),
+            )
+
         def step(carry: tuple) -> tuple:
             t, nodes, walks, diary = carry
-            walks, diary = act(t, nodes, walks, diary)
+            if interior_selection is None:
+                walks, diary = act(t, nodes, walks, diary)
+            else:
+                walks = descend(t, nodes, walks)
             return (t + 1, *arrive(t + 1, nodes, walks), diary)
 
         counts = jnp.zeros((max_depth, batch_size, num_walks), jnp.int32)
@@ -280,7 +308,12 @@ def walks_on_nodes(
                 lambda own, node: get_logits(own, nodes, node), adapted, diary, alive, cotangent
             )
 
-        return trajectory, pull, (nodes, diary)
+        def remember(returns: chex.Array) -> tuple[Nodes, _Diary | None]:
+            if interior_selection is None:
+                return nodes, diary
+            return add_visits(nodes, visited, alive, returns), diary
+
+        return trajectory, pull, remember
 
     def init() -> tuple[Nodes, _Diary | None]:
         if not adapts:
@@ -300,6 +333,50 @@ def walks_on_nodes(
         return nodes, diary
 
     return Simulator(init, run)
+
+
+def _select(
+    selection: RootSelection, nodes: Nodes, walks: _Walks
+) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """Chooses an action in the node of each walk, one walk after another.
+
+    Earlier walks in the same node are pending there, as if each walk had gone its whole way before
+    the next one began.
+
+    Returns:
+      The actions, their log probabilities under the network's policy, and its entropies, `[B, K]`.
+    """
+    num_actions = nodes.children.shape[-1]
+
+    def choose(earlier: chex.Array, k: chex.Array) -> tuple[chex.Array, tuple]:
+        node = walks.node[:, k]
+        logits, value = (take(x, node[:, None])[:, 0] for x in (nodes.features, nodes.value))
+        visits, value_sum = child_stats(nodes, node)
+        valid = logits > jnp.finfo(logits.dtype).min
+        same = (walks.node == node[:, None]) & (earlier >= 0)
+        chosen = jax.nn.one_hot(earlier, num_actions, dtype=logits.dtype)
+        pending = jnp.sum(jnp.where(same[..., None], chosen, 0.0), axis=1)
+        stats = RootStats(finite(logits), value, visits, value_sum, valid)
+        action = selection.best(stats, pending)
+        policy = jax.nn.log_softmax(stats.prior_logits, axis=-1)
+        log_prob = take(policy, action[:, None])[:, 0]
+        entropy = -jnp.sum(jnp.exp(policy) * policy, axis=-1)
+        return earlier.at[:, k].set(action), (action, log_prob, entropy)
+
+    def maybe_choose(earlier: chex.Array, k: chex.Array) -> tuple[chex.Array, tuple]:
+        none = jnp.zeros(len(earlier), walks.log_prob.dtype)
+        return jax.lax.cond(
+            jnp.any(walks.path.alive[:, k]),
+            choose,
+            lambda earlier, k: (earlier, (jnp.zeros(len(earlier), jnp.int32), none, none)),
+            earlier,
+            k,
+        )
+
+    start = jnp.full(walks.node.shape, -1, jnp.int32)
+    _, outputs = jax.lax.scan(maybe_choose, start, jnp.arange(walks.node.shape[1]))
+    action, log_prob, entropy = (x.T for x in outputs)
+    return action, log_prob, entropy
 
 
 def _pull(

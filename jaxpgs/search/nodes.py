@@ -25,7 +25,9 @@ class Nodes(NamedTuple):
       reward: `[B, M]` reward of the step into the node.
       discount: `[B, M]` its discount.
       value: `[B, M]` the network's value.
-      features: `[B, M, ...]` what the adapted head reads.
+      visits: `[B, M]` int32, simulations of a tree search that took the step into the node.
+      value_sum: `[B, M]` the sum of their returns, from the view of the player who took it.
+      features: `[B, M, ...]` what the adapted head reads, or the logits if nothing adapts.
       embedding: `[B, M, ...]` the states.
     """
 
@@ -35,6 +37,8 @@ class Nodes(NamedTuple):
     reward: chex.Array
     discount: chex.Array
     value: chex.Array
+    visits: chex.Array
+    value_sum: chex.Array
     features: Any
     embedding: Embedding
 
@@ -65,6 +69,8 @@ def make_nodes(
     parts = expansion._asdict() | {
         "embedding": embedding,
         "parent": action,
+        "visits": action,
+        "value_sum": expansion.value,
         "children": jax.ShapeDtypeStruct((batch_size, num_actions), jnp.int32),
     }
     num_rows = num_new if kept is not None else num_new + 1
@@ -135,6 +141,26 @@ def lookup(nodes: Nodes, node: chex.Array, action: chex.Array) -> chex.Array:
     return take(flat, node * nodes.children.shape[-1] + action)
 
 
+def child_stats(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """Returns visits and value sums `[B, A]` of the children of nodes `[B]`."""
+    child = take(nodes.children, node[:, None])[:, 0]
+    visits, value_sum = take((nodes.visits, nodes.value_sum), child)
+    return jnp.where(child > 0, visits, 0), jnp.where(child > 0, value_sum, 0.0)
+
+
+def add_visits(nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: chex.Array) -> Nodes:
+    """Adds simulations `[T, B, K]` to the statistics of the nodes that they visited."""
+    visited, alive, returns = (
+        jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1) for x in (visited, alive, returns)
+    )
+    visited = jnp.where(alive, visited, nodes.visits.shape[1])
+    add = jax.vmap(lambda x, i, new: x.at[i].add(new, mode="drop"))
+    return nodes._replace(
+        visits=add(nodes.visits, visited, jnp.ones_like(visited)),
+        value_sum=add(nodes.value_sum, visited, returns),
+    )
+
+
 def expand(
     nodes: Nodes,
     parent: chex.Array,
@@ -174,3 +200,58 @@ def expand(
     children = link(nodes.children, linked, action, start[:, None] + numbers)
     nodes = nodes._replace(size=nodes.size + count, children=children, **rows)
     return nodes, jnp.where(wanted, start[:, None] + row, 0)
+
+
+def reroot(
+    nodes: Nodes, action: chex.Array, *, num_kept: int, reset: chex.Array | None = None
+) -> Nodes:
+    """Follows an action that was played: the nodes behind it go on, the others are dropped.
+
+    After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
+    the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
+    `adapted_params`.
+
+    Args:
+      nodes: what a search of B games left behind.
+      action: `[B]` the actions played.
+      num_kept: how many nodes to keep at most, the root included; of more, those that were visited
+        last are dropped. The result has this size whatever is kept, so that a loop of games has
+        fixed shapes.
+      reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
+
+    Returns:
+      Nodes whose root is the state after the action.
+
+    Raises:
+      ValueError: if `num_kept` is below 1.
+    """
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+    batch_size, num_nodes = nodes.parent.shape
+    numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
+    root = lookup(nodes, jnp.zeros_like(action)[:, None], action[:, None])
+    # Nodes below the new root: those whose chain of parents meets it, by doubling the step.
+    below, above = numbers == root, nodes.parent
+    for _ in range(num_nodes.bit_length()):
+        below, above = below | take(below, above), take(above, above)
+    # An unused node must not follow, nor a child of 0, which is none.
+    kept = below & (numbers <= nodes.size[:, None]) & (root > 0)
+    if reset is not None:
+        kept &= ~reset[:, None]
+    rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
+    kept &= rank < num_kept
+    size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
+    # Parents have smaller numbers, so the new root comes first and none loses its parent.
+    order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
+    order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
+    used = jnp.arange(num_kept)[None] < size[:, None]
+    renamed = jnp.where(kept, rank, 0)
+    rows = take(nodes._replace(size=None), order)
+    children = take(renamed, rows.children.reshape(batch_size, -1)).reshape(rows.children.shape)
+    return rows._replace(
+        size=jnp.maximum(size - 1, 0),
+        parent=jnp.where(used, take(renamed, rows.parent), 0),
+        children=jnp.where(used[..., None], children, 0),
+        visits=jnp.where(used, rows.visits, 0),
+        value_sum=jnp.where(used, rows.value_sum, 0.0),
+    )

@@ -11,7 +11,7 @@ import mctx
 import optax
 
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
-from jaxpgs.search.backups import Backup, last_value
+from jaxpgs.search.backups import Backup, last_value, n_step
 from jaxpgs.search.estimators import Estimator, reinforce
 from jaxpgs.search.root_selection import RootSelection, puct
 from jaxpgs.search.scan import search
@@ -135,5 +135,63 @@ def pgs_policy(
         optimizer=optimizer or optax.sgd(5e-4),
         estimator=estimator or reinforce(),
         adapted_params=adapted_params,
+        **knobs,
+    )
+
+
+def batched_mcts_policy(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    *,
+    root_selection: RootSelection | None = None,
+    interior_selection: RootSelection | None = None,
+    backup: Backup | None = None,
+    **knobs: Any,
+) -> PolicyOutput:
+    """Monte Carlo tree search, K leaves at a time: PUCT with virtual loss in every node.
+
+    The tree search of Anthony et al. 2019, section 4.1, parallel as in Segal 2010: K simulations
+    choose their ways one after another, each counting the ones before it as lost, and the network
+    evaluates their K leaves in one call. With K = 1 it is plain sequential PUCT.
+
+    Args:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed.
+      root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 where the action is illegal at the root. Below it, actions whose
+        logits are the lowest float or -inf are never taken where there is another.
+      max_depth: the largest number of actions in a simulation.
+      root_selection: the bandit at the root; `puct(5.0)` if None.
+      interior_selection: that of the other nodes; the root's if None.
+      backup: what a simulation reports; `n_step()` if None.
+      **knobs: arguments of `mcs_policy` and `jaxpgs.search`, such as `simulations_per_update` or
+        `nodes`.
+
+    Returns:
+      A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
+
+    Raises:
+      ValueError: as `jaxpgs.search`.
+    """
+    root_selection = root_selection or puct(5.0)
+    return mcs_policy(
+        params,
+        rng_key,
+        root,
+        recurrent_fn,
+        num_simulations,
+        invalid_actions,
+        max_depth,
+        mode="cached",
+        root_selection=root_selection,
+        interior_selection=interior_selection or root_selection,
+        backup=backup or n_step(),
         **knobs,
     )

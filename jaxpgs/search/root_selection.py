@@ -1,9 +1,10 @@
 """Root selection: which first action each of the K simulations of an update takes.
 
-A root selection is a function `(root: RootStats, K) -> actions [B, K]`. The K actions are chosen
-one after another, each seeing the ones before it as visits whose result is not known yet.
+The K actions are chosen one after another, each seeing the ones before it as pending: visits whose
+result is not known yet. The same rule may serve as a tree search's choice in every node.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import chex
@@ -12,7 +13,38 @@ import jax.numpy as jnp
 
 from jaxpgs.base import RootStats
 
-RootSelection = Callable[[RootStats, int], chex.Array]
+
+@dataclasses.dataclass(frozen=True)
+class RootSelection:
+    """Takes the valid action with the largest score, K times.
+
+    Attributes:
+      score: `(stats, pending [B, A]) -> [B, A]`: how good each action looks, given what is known
+        and how many choices of each are pending. Its `stats` has float visits.
+    """
+
+    score: Callable[[RootStats, chex.Array], chex.Array]
+
+    def __call__(self, root: RootStats, num_actions: int) -> chex.Array:
+        """Returns K = `num_actions` actions `[B, K]`."""
+
+        def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
+            action = self.best(root, pending)
+            chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
+            return pending + chosen, action
+
+        start = jnp.zeros(root.visits.shape, root.value_sum.dtype)
+        _, actions = jax.lax.scan(choose, start, length=num_actions, unroll=min(num_actions, 4))
+        return actions.T
+
+    def best(self, root: RootStats, pending: chex.Array) -> chex.Array:
+        """Returns the next action `[B]`, the first of several with the same score."""
+        root = root._replace(visits=root.visits.astype(pending.dtype))
+        scores = jnp.where(root.valid, self.score(root, pending), -jnp.inf)
+        # Two plain reductions are faster than an argmax.
+        best = scores == jnp.max(scores, axis=-1, keepdims=True)
+        numbers = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+        return jnp.min(jnp.where(best, numbers, scores.shape[-1] - 1), axis=-1)
 
 
 def puct(
@@ -38,7 +70,8 @@ def puct(
     if unvisited not in ("zero", "value"):
         raise ValueError(f'unvisited must be "zero" or "value", got {unvisited!r}.')
 
-    def score(root: RootStats, prior: chex.Array, pending: chex.Array) -> chex.Array:
+    def score(root: RootStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(root.prior_logits, axis=-1)
         visits = root.visits + pending
         if virtual_loss is None:
             tried, value_sum, count = root.visits > 0, root.value_sum, root.visits
@@ -49,7 +82,7 @@ def puct(
         total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
         return qvalues + c_puct * prior * jnp.sqrt(total) / (1 + visits)
 
-    return _one_by_one(score)
+    return RootSelection(score)
 
 
 def ucb1(c: float = 1.0, *, virtual_loss: float | None = 1.0) -> RootSelection:
@@ -65,7 +98,8 @@ def ucb1(c: float = 1.0, *, virtual_loss: float | None = 1.0) -> RootSelection:
       A root selection.
     """
 
-    def score(root: RootStats, prior: chex.Array, pending: chex.Array) -> chex.Array:
+    def score(root: RootStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(root.prior_logits, axis=-1)
         visits = root.visits + pending
         if virtual_loss is None:
             qvalues = root.qvalues
@@ -76,31 +110,46 @@ def ucb1(c: float = 1.0, *, virtual_loss: float | None = 1.0) -> RootSelection:
         # Far above every score of a visited action, yet ordered by the prior.
         return jnp.where(visits > 0, qvalues + bonus, 1e6 * (1 + prior))
 
-    return _one_by_one(score)
+    return RootSelection(score)
 
 
-def _one_by_one(
-    score: Callable[[RootStats, chex.Array, chex.Array], chex.Array],
+def muzero_puct(
+    pb_c_init: float = 1.25, pb_c_base: float = 19652.0, *, virtual_loss: bool = True
 ) -> RootSelection:
-    """Chooses K times the valid action with the largest score, counting the choices as pending."""
+    """MuZero's PUCT (Schrittwieser et al. 2020, appendix B), with virtual loss.
 
-    def select(root: RootStats, num_actions: int) -> chex.Array:
+    Q-values are brought to [0, 1] by the smallest and the largest of them and the node's own value;
+    an action never tried counts as 0. Takes the action with the largest
+    `Q(a) + P(a) sqrt(n) / (1 + n(a)) (pb_c_init + ln((n + pb_c_base + 1) / pb_c_base))`, with
+    `n - 1` the sum of the visits. One simulation at a time, this is `mctx.muzero_policy`'s choice,
+    but for its random breaking of ties.
+
+    Args:
+      pb_c_init: weight of exploration.
+      pb_c_base: visits after which exploration grows.
+      virtual_loss: whether a simulation in flight counts as a visit with the lowest Q, 0; otherwise
+        it counts as a visit and leaves Q alone.
+
+    Returns:
+      A root selection.
+    """
+
+    def score(root: RootStats, pending: chex.Array) -> chex.Array:
         prior = jax.nn.softmax(root.prior_logits, axis=-1)
-        # The scores mix counts with values, so both are floats here.
-        root = root._replace(visits=root.visits.astype(prior.dtype))
+        known = jnp.sum(root.visits, axis=-1, keepdims=True)
+        total = jnp.sum(root.value_sum, axis=-1, keepdims=True)
+        value = (root.value[:, None] + total) / (1 + known)
+        tried = root.visits > 0
+        qvalues = jnp.where(tried, root.qvalues, value)
+        lowest = jnp.minimum(value, jnp.min(qvalues, axis=-1, keepdims=True))
+        highest = jnp.maximum(value, jnp.max(qvalues, axis=-1, keepdims=True))
+        scaled = (qvalues - lowest) / jnp.maximum(highest - lowest, 1e-8)
+        scaled = jnp.where(tried, scaled, 0.0)
+        visits = root.visits + pending
+        if virtual_loss:
+            scaled *= root.visits / jnp.maximum(visits, 1)
+        node_visits = 1 + known + jnp.sum(pending, axis=-1, keepdims=True)
+        weight = pb_c_init + jnp.log((node_visits + pb_c_base + 1) / pb_c_base)
+        return scaled + weight * prior * jnp.sqrt(node_visits) / (1 + visits)
 
-        numbers = jnp.arange(prior.shape[-1], dtype=jnp.int32)[None]
-
-        def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
-            scores = jnp.where(root.valid, score(root, prior, pending), -jnp.inf)
-            # The first of the best. Two plain reductions are faster than an argmax.
-            best = scores == jnp.max(scores, axis=-1, keepdims=True)
-            action = jnp.min(jnp.where(best, numbers, numbers.size - 1), axis=-1)
-            return pending + (numbers == action[:, None]).astype(pending.dtype), action
-
-        _, actions = jax.lax.scan(
-            choose, jnp.zeros_like(root.visits), length=num_actions, unroll=min(num_actions, 4)
-        )
-        return actions.T
-
-    return select
+    return RootSelection(score)

@@ -24,7 +24,7 @@ from jaxpgs.search import adaptation
 from jaxpgs.search.backups import Backup
 from jaxpgs.search.cached import walks_on_nodes
 from jaxpgs.search.estimators import Estimator
-from jaxpgs.search.nodes import Nodes
+from jaxpgs.search.nodes import Nodes, child_stats
 from jaxpgs.search.root_selection import RootSelection
 from jaxpgs.search.targets import Target
 from jaxpgs.search.truncation import Truncation
@@ -54,6 +54,7 @@ def search(
     dirichlet_fraction: float | chex.Array = 0.0,
     dirichlet_alpha: float = 0.12,
     mode: str = "constant",
+    interior_selection: RootSelection | None = None,
     nodes: Nodes | None = None,
 ) -> PolicyOutput:
     """Searches B roots with N simulations each, K at a time.
@@ -95,6 +96,9 @@ def search(
         state visited and evaluates it once, so that with `until_new` an update is one network call;
         if parameters adapt it needs a `SplitRecurrentFn`, such as `make_recurrent_fn` returns.
         Both give the same answers in distribution.
+      interior_selection: how actions below the root are chosen: None samples them from the
+        policy; a root selection chooses them by the statistics of the node, which makes the search
+        a tree search. Cached mode only, and nothing may adapt.
       nodes: cached mode only: `search_state.nodes` of the game's last search after `reroot`, to go
         on from; None starts from nothing.
 
@@ -108,8 +112,15 @@ def search(
     batch_size = _check(
         root, num_simulations, simulations_per_update, invalid_actions, max_depth, mode
     )
-    if mode == "constant" and nodes is not None:
-        raise ValueError('nodes are for mode="cached"; mode="constant" remembers none.')
+    if mode == "constant" and (nodes is not None or interior_selection is not None):
+        raise ValueError(
+            'nodes and interior_selection are for mode="cached"; mode="constant" has no nodes.'
+        )
+    if interior_selection is not None and adapt is not None:
+        raise ValueError(
+            "With interior_selection a tree search chooses the actions, so there is no policy that "
+            f"could adapt; got adapt={adapt!r}."
+        )
     if estimator is not None and (optimizer is None or adapt is None):
         raise ValueError(
             "An estimator needs an optimizer and adapt, the parameters that it moves; got "
@@ -127,6 +138,10 @@ def search(
         jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size)), 1, 0
     )
     stats = _init_stats(root, invalid_actions, noise_keys, dirichlet_fraction, dirichlet_alpha)
+    if nodes is not None and interior_selection is not None:
+        # A tree search goes on from the visits that its root has had as an inner node.
+        visits, value_sum = child_stats(nodes, jnp.zeros_like(nodes.size))
+        stats = stats._replace(visits=visits, value_sum=value_sum)
     playable = jnp.any(stats.valid, axis=-1)
 
     adapts = estimator is not None and optimizer is not None
@@ -143,6 +158,7 @@ def search(
             adapts,
             num_simulations=num_simulations,
             simulations_per_update=num_walks,
+            interior_selection=interior_selection,
             nodes=nodes,
         )
 
@@ -151,8 +167,9 @@ def search(
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
         actions = root_selection(stats, num_walks)
         path = _start(stats, actions, playable, n * num_walks)
-        trajectory, pull, memory = simulator.run(adapted, keys, actions, path, memory)
+        trajectory, pull, remember = simulator.run(adapted, keys, actions, path, memory)
         returns = jax.lax.stop_gradient(backup(trajectory))
+        memory = remember(returns)
         norm, finite_gradient = jnp.zeros(batch_size), jnp.ones(batch_size, bool)
         if estimator is not None and optimizer is not None:
 

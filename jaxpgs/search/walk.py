@@ -27,12 +27,13 @@ class Simulator(NamedTuple):
     Attributes:
       init: makes the memory that the search carries from update to update.
       run: `(adapted, rng_keys [B], actions [B, K], path, memory)`, with the first actions and the
-        simulations before their first step, to `(trajectory, pull, memory)`. `pull` leads a
-        gradient of the trajectory's log probabilities back to the adapted parameters.
+        simulations before their first step, to `(trajectory, pull, remember)`. `pull` leads a
+        gradient of the trajectory's log probabilities back to the adapted parameters; `remember`
+        takes the returns `[T, B, K]` and gives the new memory.
     """
 
     init: Callable[[], Any]
-    run: Callable[..., tuple[Trajectory, Pull, Any]]
+    run: Callable[..., tuple[Trajectory, Pull, Callable[[chex.Array], Any]]]
 
 
 def rollouts(
@@ -79,7 +80,7 @@ def rollouts(
 
     def run(
         adapted: Params, rng_keys: chex.PRNGKey, actions: chex.Array, path: Path, table: chex.Array
-    ) -> tuple[Trajectory, Pull, chex.Array]:
+    ) -> tuple[Trajectory, Pull, Callable[[chex.Array], chex.Array]]:
         num_walks = actions.shape[1]
         step_keys, uniform = draw(rng_keys, max_depth, num_walks)
 
@@ -156,7 +157,7 @@ def rollouts(
             seen = jnp.where(trajectory.alive, locate(codes), table_size)
             seen = jnp.moveaxis(seen, 1, 0).reshape(batch_size, -1)
             table = jax.vmap(lambda row, i: row.at[i].set(True, mode="drop"))(table, seen)
-        return trajectory, lambda cotangent: vjp(cotangent)[0], table
+        return trajectory, lambda cotangent: vjp(cotangent)[0], lambda returns: table
 
     return Simulator(init, run)
 
