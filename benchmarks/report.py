@@ -9,7 +9,7 @@ import pathlib
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -22,6 +22,7 @@ import rich.text
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "jaxpgs")
 _BLUE, _INK, _MUTED = "#0072B2", "#222222", "#6B6B6B"  # Okabe and Ito's blue; greys
+_LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222")
 
 
 def environment_record(seed: int) -> dict[str, Any]:
@@ -195,6 +196,58 @@ def elo_plot(
     style: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.1 / height, s=title, fontsize=12.5, fontweight="bold", color=_INK, **style)
     figure.text(y=1 - 0.37 / height, s=subtitle, fontsize=9.5, color=_MUTED, **style)
+    with _replacing(path) as file:
+        figure.savefig(file, format="png")
+
+
+def line_plot(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Sequence[float]]]]],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+) -> None:
+    """Draws lines on logarithmic axes as a PNG, side by side in panels that share their axes.
+
+    Args:
+      path: the file to write or replace.
+      panels: for each panel's heading, for each line's name, its points `(x, y)` or
+        `(x, (low, y, high))` in the order to connect them. A line's colour is the same everywhere.
+      title: what is compared.
+      xlabel: what `x` is.
+      ylabel: what `y` is.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 + 3.4 * len(panels), 4.2), dpi=200)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 0.91))
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (heading, lines) in zip(all_axes, panels.items(), strict=True):
+        for name, points in lines.items():
+            if not points:
+                continue
+            x = [point[0] for point in points]
+            low, y, high = np.array([np.broadcast_to(point[1], 3) for point in points], float).T
+            color = _LINES[names.index(name) % len(_LINES)]
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+            axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=4, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_title(heading, fontsize=10, color=_INK, loc="left")
+        axes.set_xlabel(xlabel, fontsize=9.5, color=_INK)
+        axes.tick_params(labelsize=9, color=_MUTED, labelcolor=_INK)
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:,.4g}")
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    all_axes[0].set_ylabel(ylabel, fontsize=9.5, color=_INK)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    figure.text(0.012, 0.975, title, fontsize=12.5, fontweight="bold", color=_INK, va="top")
     with _replacing(path) as file:
         figure.savefig(file, format="png")
 

@@ -92,6 +92,7 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
 
 
 _REFERENCE = Spec("reference MCS", "mcs", TUNED["mcs"])
+_PGS = TUNED["mcs"] | {"step_size": 1e-3, "baseline": "value"}
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, SEARCHES),
@@ -128,6 +129,8 @@ PRESETS = {
             Spec("MCS", "mcs", TUNED["mcs"]),
             *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
             *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
+            *_grid("pgs", _PGS, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
+            *_grid("pgs", _PGS, virtual_loss=(0.5, 2.0), c_puct=(0.25, 1.0)),
         ],
         repeats=4,
         gauntlet=True,

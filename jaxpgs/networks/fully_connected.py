@@ -117,7 +117,7 @@ class _Torso(nnx.Module):
         x = self.embed(observation.reshape(len(observation), -1).astype(self.dtype))
         for block in self.blocks:
             x = block(x)
-        return x.astype(jnp.float32)
+        return x
 
 
 class _PolicyHead(nnx.Module):
@@ -125,7 +125,7 @@ class _PolicyHead(nnx.Module):
         self.linear = nnx.Linear(width, num_actions, rngs=rngs)
 
     def __call__(self, features: chex.Array) -> chex.Array:
-        return self.linear(features)
+        return self.linear(features.astype(jnp.float32))
 
 
 class _ValueHead(nnx.Module):
@@ -133,4 +133,4 @@ class _ValueHead(nnx.Module):
         self.linear = nnx.Linear(width, 1, rngs=rngs)
 
     def __call__(self, features: chex.Array) -> chex.Array:
-        return jnp.tanh(self.linear(features))[:, 0]
+        return jnp.tanh(self.linear(features.astype(jnp.float32)))[:, 0]

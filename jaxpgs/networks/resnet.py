@@ -131,7 +131,7 @@ class _Torso(nnx.Module):
         x = jax.nn.relu(self.embed(observation.astype(self.dtype)))
         for block in self.blocks:
             x = block(x)
-        return x.astype(jnp.float32)
+        return x
 
 
 # In the heads a 1x1 convolution is written as the matrix product it is. With one kernel per root,
@@ -146,7 +146,7 @@ class _PolicyHead(nnx.Module):
         self.linear = nnx.Linear(2 * cells, num_actions, rngs=rngs)
 
     def __call__(self, features: chex.Array) -> chex.Array:
-        x = jax.nn.relu(self.norm(self.conv(features)))
+        x = jax.nn.relu(self.norm(self.conv(features.astype(jnp.float32))))
         return self.linear(x.reshape(len(x), -1))
 
 
@@ -158,6 +158,6 @@ class _ValueHead(nnx.Module):
         self.linear = nnx.Linear(hidden, 1, rngs=rngs)
 
     def __call__(self, features: chex.Array) -> chex.Array:
-        x = jax.nn.relu(self.norm(self.conv(features)))
+        x = jax.nn.relu(self.norm(self.conv(features.astype(jnp.float32))))
         x = jax.nn.relu(self.hidden(x.reshape(len(x), -1)))
         return jnp.tanh(self.linear(x))[:, 0]

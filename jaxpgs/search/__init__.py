@@ -3,6 +3,7 @@
 from jaxpgs.search.adaptation import reset_adapted
 from jaxpgs.search.backups import last_value, n_step
 from jaxpgs.search.estimators import reinforce
+from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.nodes import Nodes, reroot
 from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
 from jaxpgs.search.root_selection import RootSelection, muzero_puct, puct, ucb1
@@ -18,6 +19,7 @@ from jaxpgs.search.truncation import (
 )
 
 __all__ = [
+    "MemoryEstimate",
     "Nodes",
     "RootSelection",
     "Truncation",
@@ -25,6 +27,7 @@ __all__ = [
     "by_probability",
     "by_visits",
     "completed_q",
+    "estimate_memory",
     "fixed",
     "growing",
     "last_value",

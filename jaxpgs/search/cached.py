@@ -136,7 +136,7 @@ def walks_on_nodes(
     Raises:
       ValueError: if the recurrent function is not of two parts as it must be.
     """
-    split_fn = _split(params, frozen, root, recurrent_fn)
+    split_fn = split_in_two(params, frozen, root, recurrent_fn)
     # Behind the last node there is room for one more block of K.
     new = num_simulations * (truncation.new_nodes or max_depth) + simulations_per_update
     nodes = make_nodes(params, root, split_fn.expand, new, nodes)
@@ -445,7 +445,7 @@ def _widen(x: chex.Array, num_walks: int) -> chex.Array:
     return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
 
 
-def _split(
+def split_in_two(
     params: Params, frozen: Params, root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
 ) -> SplitRecurrentFn:
     """Returns the two parts of `recurrent_fn`, with what is not finite replaced by 0.
@@ -489,16 +489,19 @@ def _check_independent(
 ) -> None:
     """Raises `ValueError` if what is to be remembered depends on parameters that adapt."""
     own, frozen = adaptation.split(params, mask)
-    batch_size = len(root.value)
-    keys = broadcast_keys(jax.random.key(0), batch_size)
+    action = jax.ShapeDtypeStruct(root.value.shape, jnp.int32)
 
-    def evaluate(own: Params) -> tuple[Expansion, Embedding]:
-        merged = adaptation.merge(own, frozen)
-        return expand(merged, keys, jnp.zeros(batch_size, jnp.int32), root.embedding)
+    def evaluate(
+        own: Params, frozen: Params, action: chex.Array, embedding: Embedding
+    ) -> tuple[Expansion, Embedding]:
+        keys = broadcast_keys(jax.random.key(0), len(action))
+        return expand(adaptation.merge(own, frozen), keys, action, embedding)
 
+    # An output that depends on a mapped input cannot leave the map unmapped.
+    mapped = jax.vmap(evaluate, (0, None, None, None), None, axis_size=1)
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
     try:
-        # An output that depends on a mapped input cannot leave the map unmapped.
-        jax.eval_shape(jax.vmap(evaluate, out_axes=None, axis_size=1), adaptation.per_root(own, 1))
+        jax.eval_shape(mapped, one, frozen, action, root.embedding)
     except ValueError as error:
         raise ValueError(
             'mode="cached" remembers the evaluation of every node but for the policy, so only the '

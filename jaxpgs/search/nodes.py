@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Embedding, ExpandFn, Expansion, Params, broadcast_keys
+from jaxpgs.search.memory import check_fits
 
 
 class Nodes(NamedTuple):
@@ -74,7 +75,16 @@ def make_nodes(
         "children": jax.ShapeDtypeStruct((batch_size, num_actions), jnp.int32),
     }
     num_rows = num_new if kept is not None else num_new + 1
-    rows = jax.tree.map(lambda x: jnp.zeros((batch_size, num_rows, *x.shape[1:]), x.dtype), parts)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((batch_size, num_rows, *x.shape[1:]), x.dtype), parts
+    )
+    check_fits(
+        sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes)),
+        f"The {num_rows} nodes of each of {batch_size} roots",
+        'Lower num_simulations or search fewer roots at once, or use mode="constant", which '
+        "remembers none; jaxpgs.estimate_memory tells what a search needs.",
+    )
+    rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     nodes = Nodes(size=action, **rows)
     if kept is not None:
         _check_kept(kept, nodes)

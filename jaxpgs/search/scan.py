@@ -127,7 +127,7 @@ def search(
             f"optimizer={optimizer!r} and adapt={adapt!r}."
         )
     num_walks = simulations_per_update
-    depth_limit = max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH
+    depth_limit = get_max_depth(max_depth, truncation)
     mask = adaptation.adapt_mask(params, adapt)
     own, frozen = adaptation.split(params, mask)
     adapted = adaptation.per_root(own, batch_size)
@@ -229,6 +229,11 @@ def search(
         nodes=memory[0] if mode == "cached" else None,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
+
+
+def get_max_depth(max_depth: int | None, truncation: Truncation) -> int:
+    """Returns T: what the caller says, else the truncation's own bound, else a default."""
+    return max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH
 
 
 def _check(
