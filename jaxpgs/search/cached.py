@@ -400,7 +400,8 @@ def _pull(
     def sum_walks(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         t, d_logits = carry  # up to t - 1 gradients of the logits, behind them policies
         weight = jnp.where(alive[t + 1], cotangent[t + 1], 0.0)
-        member = (diary.row[t][:, None, :] == numbers[..., None]) * weight[:, None, :]
+        member = diary.row[t][:, None, :] == numbers[..., None]
+        member = jnp.where(member, weight[:, None, :], 0.0)
         action = jax.nn.one_hot(diary.action[t], num_actions, dtype=weight.dtype)
         chosen = jnp.matmul(member, action, precision="highest")
         policy = read(d_logits, diary.start[t])

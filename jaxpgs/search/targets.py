@@ -70,14 +70,15 @@ def completed_q(
         prior = jax.nn.softmax(root.prior_logits)
         mass = jnp.sum(jnp.where(tried, prior, 0.0))
         mean = jnp.sum(jnp.where(tried, prior * root.qvalues, 0.0)) / jnp.where(mass > 0, mass, 1)
-        total = jnp.sum(root.visits)
+        visits = root.visits.astype(prior.dtype)
+        total = jnp.sum(visits)
         mixed = (root.value + total * mean) / (total + 1)
         qvalues = jnp.where(tried, root.qvalues, mixed)
         if rescale_values:
             lowest = jnp.min(qvalues, where=root.valid, initial=jnp.inf)
             highest = jnp.max(qvalues, where=root.valid, initial=-jnp.inf)
             qvalues = (qvalues - lowest) / jnp.maximum(highest - lowest, 1e-8)
-        sigma = (maxvisit_init + jnp.max(root.visits)) * value_scale * qvalues
+        sigma = (maxvisit_init + jnp.max(visits)) * value_scale * qvalues
         scores = jnp.where(root.valid, root.prior_logits + sigma, -jnp.inf)
         playable = jnp.any(root.valid)
         weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)

@@ -1,0 +1,445 @@
+"""How many moves a second does Hex play? Ours beside pgx's and OpenSpiel's.
+
+    python -m benchmarks.environments --preset quick   # 11x11, under two minutes on two cores
+    python -m benchmarks.environments --preset full    # more batches, boards from 5x5 to 19x19
+
+Whole games from the empty board, finished ones waiting for the others; only moves that were played
+count. "Given" replays recorded games, so that little but the environment's step is timed. "Random"
+draws one number for each board and step and plays the legal move of that rank. All systems of a
+batch take turns, and ratios are taken turn by turn: the machine's mood drops out of them.
+
+pgx (in the extra `test`) has 11x11 only, always with the swap rule, and counts against both forms
+of ours. Its step makes an observation and ours does not, so it is dropped from pgx's state, and XLA
+drops the work; "observed" are both with it. OpenSpiel runs in one thread, without Python between
+the moves.
+"""
+
+import argparse
+import pathlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pgx
+import pyspiel
+
+from benchmarks import report
+from jaxpgs.envs import Hex
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+PGX_SIZE = 11
+EXTRAS_BATCH = 1024  # where the rows are measured that are no curve in the picture
+BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
+SIZES = {"quick": (11,), "full": (5, 7, 9, 11, 13, 15, 17, 19)}
+MODES = {"given": "given moves", "random": "random play"}
+WHAT_IS_TIMED = {
+    "ours": "jitted scan over jax.vmap(Hex(size).step)",
+    "ours, swap rule": "the same with Hex(size, swap=True), the game that pgx plays",
+    "ours, swap rule, observed": "the same, and Hex.observe after every step",
+    "pgx": "jitted scan over jax.vmap(env.step), its observation dropped; drawn like ours",
+    "pgx, observed": "the same with the observation that its step makes",
+    "pgx, its own way": "jax.random.categorical over the log of the mask, pgx.auto_reset; "
+    "every step counts, as games start again at once",
+    "OpenSpiel": "one thread. Given: one Game.deserialize_state a game, which reads the moves from "
+    "text and plays them in C++; twice as fast as a Python call a move. Random: "
+    "RandomRolloutEvaluator in an MCTSBot of one simulation, all C++; its moves are its games "
+    "times the mean length of the recorded games, which are as random",
+}
+
+
+class Engine(NamedTuple):
+    """An environment in batches: what the scans below need of it."""
+
+    init: Callable[[chex.PRNGKey], Any]
+    step: Callable[[Any, chex.Array], Any]
+    mask: Callable[[Any], chex.Array]
+    board: Callable[[Any], chex.Array]
+    over: Callable[[Any], chex.Array]
+
+
+class System(NamedTuple):
+    """Something to time: `play(turn)` returns its result once it is there, `moves` counts in it."""
+
+    name: str
+    mode: str
+    play: Callable[[int], Any]
+    moves: Callable[[Any], float]
+    compile_seconds: float | None
+
+
+def ours(size: int, swap: bool, observed: bool = False) -> Engine:
+    """Wraps `jaxpgs.envs.Hex`; with `observed`, every step makes an observation too."""
+    env = Hex(size, swap)
+
+    def step(state: Any, action: chex.Array) -> Any:
+        after = jax.vmap(env.step)(state[0], action)
+        return after, jax.vmap(env.observe)(after) if observed else None
+
+    def init(keys: chex.PRNGKey) -> Any:
+        state = jax.vmap(env.init)(keys)
+        return state, jax.vmap(env.observe)(state) if observed else None
+
+    return Engine(
+        init,
+        step,
+        lambda state: state[0].legal_action_mask,
+        lambda state: state[0].labels,
+        lambda state: state[0].terminated,
+    )
+
+
+def pgx_hex(observed: bool = False) -> Engine:
+    """Wraps pgx's Hex; without `observed` nothing needs its observation and XLA leaves it out."""
+    env = pgx.make("hex")
+
+    def drop(state: Any) -> Any:
+        return state if observed else state.replace(observation=jnp.zeros_like(state.terminated))
+
+    def step(state: Any, action: chex.Array) -> Any:
+        return drop(jax.vmap(env.step)(state, action))
+
+    return Engine(
+        lambda keys: drop(jax.vmap(env.init)(keys)),
+        step,
+        lambda state: state.legal_action_mask,
+        lambda state: state._x.board,
+        lambda state: state.terminated,
+    )
+
+
+def pick(mask: chex.Array, number: chex.Array) -> chex.Array:
+    """Picks legal actions by rank, uniformly for uniform numbers.
+
+    Args:
+      mask: `[B, A]` bool.
+      number: `[B]` float32 in [0, 1).
+
+    Returns:
+      `[B]` int32, the legal action of rank `floor(number * legal actions)`; without legal actions
+      any action.
+    """
+    num_actions = mask.shape[1]
+    # 32 cells to a bit set, in which the set bit of a rank is five halvings away. By slices, since
+    # XLA's CPU backend is slow with reductions over more than 32 elements.
+    words = [_bits(mask[:, start : start + 32]) for start in range(0, num_actions, 32)]
+    counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
+    rank = jnp.floor(number * sum(counts)).astype(jnp.int32)
+    word, action = words[0], jnp.zeros_like(rank)
+    before = skipped = jnp.zeros_like(rank)
+    for index in range(1, len(words)):
+        before = before + counts[index - 1]
+        later = rank >= before
+        word = jnp.where(later, words[index], word)
+        action = jnp.where(later, 32 * index, action)
+        skipped = jnp.where(later, before, skipped)
+    rank = rank - skipped
+    for half in (16, 8, 4, 2, 1):
+        low = word & jnp.uint32((1 << half) - 1)
+        count = jax.lax.population_count(low).astype(jnp.int32)
+        upper = rank >= count
+        word = jnp.where(upper, word >> half, low)
+        rank = jnp.where(upper, rank - count, rank)
+        action = jnp.where(upper, action + half, action)
+    return jnp.minimum(action, num_actions - 1)
+
+
+def _bits(mask: chex.Array) -> chex.Array:
+    places = jnp.arange(mask.shape[1], dtype=jnp.uint32)
+    return jnp.sum(mask.astype(jnp.uint32) << places, axis=-1, dtype=jnp.uint32)
+
+
+def replay(engine: Engine) -> Callable[..., Any]:
+    """Makes `f(start, actions [G, T, B])`, which plays G batches of games one after another."""
+
+    def game(start: Any, actions: chex.Array) -> Any:
+        final, _ = jax.lax.scan(lambda s, action: (engine.step(s, action), None), start, actions)
+        return start, final
+
+    return lambda start, actions: jax.lax.scan(game, start, actions)[1]
+
+
+def random_play(engine: Engine, num_steps: int) -> Callable[..., Any]:
+    """Makes `f(start, keys [G])`, which plays G batches of random games one after another."""
+
+    def game(start: Any, key: chex.PRNGKey) -> Any:
+        mask = engine.mask(start)
+        numbers = jax.random.uniform(key, (num_steps + 1, mask.shape[0]))
+
+        # The action waits in the carry: chosen in the body that plays it, XLA would choose it again
+        # in every loop that reads it.
+        def body(carry: Any, number: chex.Array) -> Any:
+            state = engine.step(*carry)
+            return (state, pick(engine.mask(state), number)), None
+
+        (final, _), _ = jax.lax.scan(body, (start, pick(mask, numbers[0])), numbers[1:])
+        return start, final
+
+    return lambda start, keys: jax.lax.scan(game, start, keys)[1]
+
+
+def random_play_of_pgx(num_steps: int) -> Callable[..., Any]:
+    """Makes `f(start, keys [G])`, random play as pgx's documents do it, with restarts."""
+    env = pgx.make("hex")
+    step = jax.vmap(pgx.auto_reset(env.step, env.init))
+
+    def body(state: Any, key: chex.PRNGKey) -> Any:
+        act, reset = jax.random.split(key)
+        mask = state.legal_action_mask
+        action = jax.random.categorical(act, jnp.log(mask.astype(jnp.float32)), axis=-1)
+        return step(state, action, jax.random.split(reset, mask.shape[0])), None
+
+    def game(state: Any, key: chex.PRNGKey) -> Any:
+        return jax.lax.scan(body, state, jax.random.split(key, num_steps))[0], None
+
+    return lambda start, keys: jax.lax.scan(game, start, keys)[0]
+
+
+def jax_system(
+    name: str, mode: str, engine: Engine, orders: np.ndarray, seed: int, turns: int
+) -> System:
+    """Compiles one system.
+
+    Args:
+      name: its name.
+      mode: "given" or "random".
+      engine: the environment.
+      orders: `[G, T, B]`, the recorded games: every cell in random order.
+      seed: for random play.
+      turns: how many sets of keys to prepare.
+
+    Returns:
+      The system, run once.
+    """
+    groups, batch = orders.shape[0], orders.shape[2]
+    start = jax.jit(engine.init)(jax.random.split(jax.random.key(seed), batch))
+    own_way = name == "pgx, its own way"
+    if mode == "given":
+        function, inputs = replay(engine), [jnp.asarray(orders)] * turns
+    else:
+        steps = engine.mask(start).shape[1]
+        function = random_play_of_pgx(steps) if own_way else random_play(engine, steps)
+        inputs = list(jax.random.split(jax.random.key(seed), (turns, groups)))
+    begin = time.perf_counter()
+    compiled = jax.jit(function).lower(start, inputs[0]).compile()
+    seconds = time.perf_counter() - begin
+
+    def moves(final: Any) -> float:
+        if own_way:
+            return groups * batch * engine.mask(start).shape[1]
+        # Every move puts a stone, but for a swap: one move in 121 games of 90.
+        if not bool(jnp.all(engine.over(final))):
+            raise RuntimeError(f"{name} did not finish its games.")
+        return float(np.count_nonzero(engine.board(final)))
+
+    def play(turn: int) -> Any:
+        return jax.block_until_ready(compiled(start, inputs[turn]))
+
+    play(0)
+    return System(name, mode, play, moves, seconds)
+
+
+def spiel_systems(size: int, games: list[list[int]], seed: int) -> Iterator[System]:
+    """Makes OpenSpiel's two systems.
+
+    Args:
+      size: the board's.
+      games: recorded games, from the first move to the one that wins.
+      seed: for random play.
+
+    Yields:
+      One system for each mode.
+    """
+    game = pyspiel.load_game("hex", {"board_size": size})
+    total = sum(map(len, games))
+    evaluator = pyspiel.RandomRolloutEvaluator(len(games), seed)
+    # The first simulation of a search evaluates its root: rollouts from the empty board, no tree.
+    bot = pyspiel.MCTSBot(game, evaluator, 1.0, 1, 100, False, seed, False)
+
+    texts = ["\n".join(map(str, actions)) for actions in games]
+
+    def replay_all(turn: int) -> Any:
+        return [game.deserialize_state(text) for text in texts][-1]
+
+    def roll_out(turn: int) -> Any:
+        return bot.mcts_search(game.new_initial_state())
+
+    if not replay_all(0).is_terminal():
+        raise RuntimeError("OpenSpiel does not end a game where ours does.")
+    yield System("OpenSpiel", "given", replay_all, lambda _: total, None)
+    yield System("OpenSpiel", "random", roll_out, lambda _: total, None)
+
+
+def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
+    """Compiles all systems of one board and batch, and checks that they play the same games."""
+    groups = max(1, min(32, 4096 // batch))
+    order = np.tile(np.arange(size**2, dtype=np.int32), (groups, batch, 1))
+    order = np.random.default_rng(seed).permuted(order, axis=-1)
+    orders = np.ascontiguousarray(order.swapaxes(1, 2))
+    engines: list[tuple[str, Sequence[str], Engine]] = [
+        ("ours", ("given", "random"), ours(size, swap=False)),
+        ("ours, swap rule", ("given", "random"), ours(size, swap=True)),
+    ]
+    if size == PGX_SIZE:
+        engines.append(("pgx", ("given", "random"), pgx_hex()))
+        if batch == EXTRAS_BATCH:
+            engines += [
+                ("ours, swap rule, observed", ("given",), ours(size, swap=True, observed=True)),
+                ("pgx, observed", ("given",), pgx_hex(observed=True)),
+                ("pgx, its own way", ("random",), pgx_hex(observed=True)),
+            ]
+    made = [
+        jax_system(name, mode, engine, orders, seed, turns)
+        for name, modes, engine in engines
+        for mode in modes
+    ]
+    finals = {system.name: system.play(0) for system in made if system.mode == "given"}
+    boards = {name: np.asarray(engine.board(finals[name]) != 0) for name, modes, engine in engines
+              if "given" in modes}  # fmt: skip
+    if not all((board == boards["ours"]).all() for board in boards.values()):
+        raise RuntimeError("The recorded games do not end on the same boards everywhere.")
+    lengths = np.count_nonzero(boards["ours"], axis=-1).ravel()[:256]
+    games = [row[:n].tolist() for row, n in zip(order.reshape(-1, size**2), lengths, strict=False)]
+    return made + list(spiel_systems(size, games, seed))
+
+
+def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
+    """Times all systems in turns, in a new order every turn.
+
+    Args:
+      size: the board's.
+      batch: B.
+      seed: of games and orders.
+      turns: how often each system is timed.
+
+    Returns:
+      One row, ready for JSON, for each system.
+    """
+    contestants = systems(size, batch, seed, turns)
+    speeds: dict[tuple[str, str], list[float]] = {(s.mode, s.name): [] for s in contestants}
+    shuffled = random.Random(seed)
+    for turn in range(turns):
+        for system in shuffled.sample(contestants, len(contestants)):
+            begin = time.perf_counter()
+            result = system.play(turn)
+            seconds = time.perf_counter() - begin
+            speeds[system.mode, system.name].append(system.moves(result) / seconds)
+    return [
+        {
+            "mode": s.mode,
+            "size": size,
+            "batch": batch,
+            "system": s.name,
+            "moves_per_second": _spread(speeds[s.mode, s.name]),
+            "times": {
+                other: _spread(np.divide(speeds[s.mode, s.name], speeds[s.mode, other]))
+                for other in ("pgx", "OpenSpiel")
+                if (s.mode, other) in speeds
+            },
+            "compile_seconds": s.compile_seconds,
+        }
+        for s in sorted(contestants, key=lambda s: s.mode)
+    ]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures a preset; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.environments",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=BATCHES, default="quick")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "environments.json")
+    parser.add_argument("--turns", type=int, default=7, help="how often each system is timed")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    settings = [(PGX_SIZE, batch) for batch in BATCHES[args.preset]]
+    settings += [(size, EXTRAS_BATCH) for size in SIZES[args.preset] if size != PGX_SIZE]
+    rows: list[dict[str, Any]] = []
+    begin = time.perf_counter()
+    with report.progress_bar("environments") as progress:
+        for index, (size, batch) in enumerate(settings):
+            progress(index, len(settings), f"{size}x{size}, batch {batch:,}")
+            rows += measure(size, batch, args.seed, args.turns)
+    record = {
+        "command": f"python -m benchmarks.environments --preset {args.preset}",
+        "environment": report.environment_record(args.seed),
+        "seconds": time.perf_counter() - begin,
+        "what_is_timed": WHAT_IS_TIMED,
+        "rows": rows,
+    }
+    report.write_json(args.out, record)
+    show(rows)
+    print(f"Wrote {', '.join(map(str, [args.out, *plot(args.out, rows)]))}.")
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints a table for each mode."""
+    columns = ["board", "batch", "system", "M moves/s", "quartiles", "times pgx", "quartiles",
+               "times OpenSpiel", "quartiles", "compile s"]  # fmt: skip
+    for mode, heading in MODES.items():
+        cells = [
+            [
+                f"{row['size']}x{row['size']}", row["batch"], row["system"],
+                *_cells(row["moves_per_second"], 1e6),
+                *_cells(row["times"].get("pgx")),
+                *_cells(row["times"]["OpenSpiel"]),
+                row["compile_seconds"] and round(row["compile_seconds"], 1),
+            ]
+            for row in rows
+            if row["mode"] == mode
+        ]  # fmt: skip
+        report.print_table(heading.capitalize(), columns, cells)
+
+
+def plot(out: pathlib.Path, rows: Sequence[dict[str, Any]]) -> list[pathlib.Path]:
+    """Draws moves per second against the batch, and in a second picture against the cells."""
+    style = {"ylabel": "million moves a second", "title": "Hex, moves a second"}
+    pictures = [out.with_suffix(".png")]
+    batches = [row for row in rows if row["size"] == PGX_SIZE]
+    panels = {
+        f"{PGX_SIZE}x{PGX_SIZE}, {heading}": _lines(batches, mode, lambda row: row["batch"])
+        for mode, heading in MODES.items()
+    }
+    report.line_plot(pictures[0], panels, xlabel="boards at once", **style)
+    sizes = [row for row in rows if row["batch"] == EXTRAS_BATCH]
+    if len({row["size"] for row in sizes}) > 1:
+        pictures.append(out.with_name(f"{out.stem}_sizes.png"))
+        panels = {
+            f"{EXTRAS_BATCH:,} boards, {heading}": _lines(sizes, mode, lambda row: row["size"] ** 2)
+            for mode, heading in MODES.items()
+        }
+        report.line_plot(pictures[1], panels, xlabel="cells of the board", **style)
+    return pictures
+
+
+def _lines(rows: Sequence[dict[str, Any]], mode: str, place: Callable[[Any], int]) -> Any:
+    lines: dict[str, list[Any]] = {n: [] for n in ("ours", "ours, swap rule", "pgx", "OpenSpiel")}
+    for row in sorted(rows, key=place):
+        if row["mode"] == mode and row["system"] in lines:
+            speed = row["moves_per_second"]
+            low, high = speed["quartiles"]
+            values = [low / 1e6, speed["median"] / 1e6, high / 1e6]
+            lines[row["system"]].append((place(row), values))
+    return lines
+
+
+def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:
+    if spread is None:
+        return [None, None]
+    low, high = spread["quartiles"]
+    return [float(f"{spread['median'] / unit:.3g}"), f"{low / unit:.3g} to {high / unit:.3g}"]
+
+
+def _spread(samples: Any) -> dict[str, Any]:
+    low, median, high = np.quantile(samples, (0.25, 0.5, 0.75))
+    return {"median": median, "quartiles": [low, high], "samples": list(samples)}
+
+
+if __name__ == "__main__":
+    main()

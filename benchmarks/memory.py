@@ -1,0 +1,222 @@
+"""How much memory does each search need as simulations grow? Counted by XLA, nothing is run.
+
+    python -m benchmarks.memory --preset quick   # two action spaces
+    python -m benchmarks.memory --preset full    # Hex 5 to 19, and up to 10,000 actions
+
+Every search is compiled for several numbers of simulations; `memory_analysis` tells what scratch
+memory it reserves. The slope between them is the price of a simulation, shown beside what our
+formula (`jaxpgs.estimate_memory`) and mctx's tree say it should be. Constant mode must be flat.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import jaxpgs
+from benchmarks import report
+from benchmarks.speed import SEARCHES
+from benchmarks.strength import RESULTS, Spec, make_player
+
+SIMULATIONS = (64, 1024, 16_384)
+GIB = (16, 24, 139)
+PRESETS = {
+    "quick": ["hex-9", "blank-1000"],
+    "full": ["hex-5", "hex-9", "hex-13", "hex-19", "blank-225", "blank-1000", "blank-10000"],
+}
+
+
+class Blank(NamedTuple):
+    """An environment with the memory of a board game of 225 cells, and nothing to play for."""
+
+    num_actions: int
+
+    def init(self) -> Any:
+        """Returns the only position."""
+        return BlankState(
+            jnp.zeros(225, jnp.uint8),
+            jnp.ones(self.num_actions, bool),
+            jnp.zeros(2),
+            jnp.int8(0),
+            jnp.zeros((), bool),
+        )
+
+    def step(self, state: Any, action: Any) -> Any:
+        """Returns a position that differs, so that nothing is optimised away."""
+        return state._replace(
+            board=state.board.at[action % 225].add(1), current_player=1 - state.current_player
+        )
+
+    def observe(self, state: Any) -> Any:
+        """Returns the board."""
+        return state.board.astype(jnp.float32)
+
+
+class BlankState(NamedTuple):
+    """Fields as every environment has them."""
+
+    board: Any
+    legal_action_mask: Any
+    rewards: Any
+    current_player: Any
+    terminated: Any
+
+
+def load(name: str) -> Any:
+    """Returns an environment, `hex-SIZE` or `blank-ACTIONS`, with an untrained 256x4 network."""
+    kind, number = name.split("-")
+    env: Any = jaxpgs.envs.Hex(size=int(number)) if kind == "hex" else Blank(int(number))
+    observed = jax.eval_shape(lambda: env.observe(env.init()))
+    module = jaxpgs.networks.FullyConnectedResNet(
+        observed.shape, env.num_actions, width=256, num_blocks=4, rngs=nnx.Rngs(0)
+    )
+    params, apply_fn = jaxpgs.networks.functional(module)
+    return SimpleNamespace(env=env, params=params, apply_fn=apply_fn)
+
+
+def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
+    """Compiles one search for several numbers of simulations.
+
+    Returns:
+      A dict ready for JSON: bytes at each N (None where they exceed this machine's memory), bytes
+      per simulation and root, the formula's, and the largest N for some sizes of memory.
+    """
+    network = load(name)
+    env = network.env
+    states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    sizes: dict[int, int | None] = {}
+    for count in SIMULATIONS:
+        player = make_player(spec, network, count)
+        try:
+            compiled = jax.jit(player.act).lower(key, states, ()).compile()
+        except MemoryError:
+            sizes[count] = None
+        else:
+            memory: Any = compiled.memory_analysis()
+            sizes[count] = memory.temp_size_in_bytes
+    (n0, b0), *_, (n1, b1) = [(n, b) for n, b in sizes.items() if b is not None]
+    slope = (b1 - b0) / (n1 - n0)
+    fixed = b0 - slope * n0
+    # A slope within a page per simulation is rounding; then nothing grows.
+    flat = abs(b1 - b0) < 0.02 * b0
+    return {
+        "space": name,
+        "num_actions": env.num_actions,
+        "search": spec.name,
+        "roots": num_roots,
+        "bytes": {str(n): b for n, b in sizes.items()},
+        "per_simulation_and_root": round(slope / num_roots, 1),
+        "formula": formula(spec, network, num_roots),
+        "largest": {
+            str(gib): None if flat else math.floor((gib * 2**30 - fixed) / slope) for gib in GIB
+        },
+    }
+
+
+def formula(spec: Spec, network: Any, num_roots: int) -> int:
+    """Returns the bytes per simulation and root that the search's data structure needs."""
+    env = network.env
+    states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
+    if spec.search in ("muzero", "gumbel"):
+        # mctx's tree: six arrays over the actions, five over the nodes, and the embedding.
+        embedding = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(states)) // num_roots
+        return 6 * 4 * env.num_actions + 5 * 4 + embedding
+    if spec.knobs.get("mode") == "constant":
+        return 0
+    root_fn = jaxpgs.make_root_fn(env, network.apply_fn)
+    estimate = jaxpgs.estimate_memory(
+        network.params,
+        jax.eval_shape(lambda: root_fn(network.params, jax.random.key(0), _zeros(states))),
+        jaxpgs.make_recurrent_fn(env, network.apply_fn),
+        64,
+        mode="cached",
+        adapt=jaxpgs.networks.policy_head(network.params) if spec.search == "pgs" else None,
+    )
+    return estimate.per_node
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Compiles a preset's searches; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=PRESETS, default="quick")
+    parser.add_argument("--roots", type=int, default=64)
+    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
+    args = parser.parse_args(argv)
+    out = args.out or RESULTS / f"memory_{args.preset}.json"
+    saved = json.loads(out.read_text()) if out.exists() else {}
+    record = {
+        "command": f"python -m benchmarks.memory --preset {args.preset}",
+        "environment": saved.get("environment", report.environment_record(0)),
+        "rows": saved.get("rows", []),
+    }
+    done = {(row["space"], row["search"], row["roots"]) for row in record["rows"]}
+    todo = [
+        (name, spec)
+        for name in PRESETS[args.preset]
+        for spec in SEARCHES
+        if (name, spec.name, args.roots) not in done
+    ]
+    with report.progress_bar("memory") as progress:
+        for i, (name, spec) in enumerate(todo):
+            progress(i, len(todo), f"{name}, {spec.name}")
+            record["rows"].append(measure(name, spec, args.roots))
+            report.write_json(out, record)
+    show(record["rows"])
+    plot(out.with_suffix(".png"), record["rows"])
+    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the table."""
+    columns = ["space", "search", *(f"MB at {n:,}" for n in SIMULATIONS)]
+    columns += ["bytes a simulation", "formula", *(f"largest N in {gib} GiB" for gib in GIB)]
+    cells = [
+        [
+            row["space"],
+            row["search"],
+            *(None if b is None else round(b / 1e6, 1) for b in row["bytes"].values()),
+            row["per_simulation_and_root"],
+            row["formula"],
+            *("any" if n is None else f"{n:,}" for n in row["largest"].values()),
+        ]
+        for row in rows
+    ]
+    report.print_table(f"Scratch memory, {rows[0]['roots']} roots", columns, cells)
+
+
+def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws bytes against simulations, a panel for each action space."""
+    spaces = list(dict.fromkeys(row["space"] for row in rows))
+    shown = [spaces[i] for i in sorted({0, len(spaces) // 2, len(spaces) - 1})]
+    panels = {
+        f"{space}: {next(r['num_actions'] for r in rows if r['space'] == space):,} actions": {
+            row["search"]: [(int(n), b / 2**30) for n, b in row["bytes"].items() if b is not None]
+            for row in rows
+            if row["space"] == space
+        }
+        for space in shown
+    }
+    report.line_plot(
+        path, panels, xlabel="simulations", ylabel="scratch memory, GiB",
+        title=f"Memory of {rows[0]['roots']} searches at once",
+    )  # fmt: skip
+
+
+def _zeros(shapes: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,365 @@
+"""Tree search on the cached nodes, and handing nodes on from move to move."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import pytest
+from flax import nnx
+from games import lenient_promotion
+
+import jaxpgs
+from jaxpgs.search.nodes import Nodes, child_stats
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
+NUM_ROOTS = 6
+
+
+@functools.cache
+def setting(size=4):
+    """A Hex board with a small random network, and some positions to search from."""
+    env = jaxpgs.envs.Hex(size=size)
+    shape = jax.eval_shape(lambda: env.observe(env.init())).shape
+    module = jaxpgs.networks.FullyConnectedResNet(
+        shape, env.num_actions, width=16, num_blocks=1, rngs=nnx.Rngs(3)
+    )
+    # Larger weights, so that policies and values differ enough to be worth a search.
+    params, apply_fn = jaxpgs.networks.functional(module)
+    params = jax.tree.map(lambda x: 3 * x, params)
+    states = jax.vmap(lambda _: env.init())(jnp.arange(NUM_ROOTS))
+    for i in range(3):
+        move = (5 * i + jnp.arange(NUM_ROOTS)) % env.num_actions
+        states = jax.vmap(env.step)(states, move)
+    return types.SimpleNamespace(
+        env=env,
+        params=params,
+        states=states,
+        apply_fn=apply_fn,
+        root_fn=jaxpgs.make_root_fn(env, apply_fn),
+        recurrent_fn=jaxpgs.make_recurrent_fn(env, apply_fn),
+    )
+
+
+def run(policy, states=None, key=0, count=64, **knobs):
+    """Runs a search on the setting."""
+    s = setting()
+    states = s.states if states is None else states
+
+    @jax.jit
+    def plan(params, key, states):
+        root = s.root_fn(params, key, states)
+        return policy(params, key, root, s.recurrent_fn, count, ~states.legal_action_mask, **knobs)
+
+    return plan(s.params, jax.random.key(key), states)
+
+
+mcts = jaxpgs.batched_mcts_policy
+
+
+# --- tree search ----------------------------------------------------------------------------------
+
+
+def test_one_at_a_time_is_mctxs_search():
+    selection = jaxpgs.muzero_puct(1.25)
+    ours = run(mcts, count=100, simulations_per_update=1, root_selection=selection, max_depth=100)
+    with lenient_promotion():
+        theirs = run(mctx.muzero_policy, count=100, dirichlet_fraction=0.0, temperature=0.0)
+        summary = theirs.search_tree.summary()
+    # mctx breaks ties at random; on these trees there are none.
+    np.testing.assert_array_equal(ours.search_state.visits, summary.visit_counts)
+    tried = np.asarray(ours.search_state.visits) > 0
+    np.testing.assert_allclose(
+        np.asarray(ours.search_state.qvalues)[tried], np.asarray(summary.qvalues)[tried], atol=1e-5
+    )
+    assert len({tuple(row) for row in np.asarray(summary.visit_counts).tolist()}) == NUM_ROOTS
+
+
+def reference_mcts(state, count, num_walks, c, virtual_loss):
+    """Parallel PUCT in plain Python, each walk going its whole way before the next begins."""
+    s = setting()
+    evaluate = jax.jit(
+        lambda state: s.root_fn(s.params, None, jax.tree.map(lambda x: x[None], state))
+    )
+    step = jax.jit(s.env.step)
+
+    def node(state, reward=0.0, terminal=False):
+        output = evaluate(state)
+        legal = np.asarray(state.legal_action_mask) & (not terminal)
+        logits = np.where(legal, np.asarray(output.prior_logits[0], np.float64), -np.inf)
+        prior = np.exp(logits - logits.max()) if legal.any() else np.zeros(legal.shape)
+        return types.SimpleNamespace(
+            state=state, reward=reward, terminal=terminal, legal=legal, children={},
+            value=float(output.value[0]), prior=prior / max(prior.sum(), 1e-30),
+            visits=np.zeros(legal.shape), sums=np.zeros(legal.shape), pending=np.zeros(legal.shape),
+        )  # fmt: skip
+
+    root = node(state)
+    for _ in range(count // num_walks):
+        paths = []
+        for _ in range(num_walks):
+            path, at = [], root
+            while at is not None and not at.terminal:
+                visits = at.visits + at.pending
+                sums = at.sums - virtual_loss * at.pending
+                q = np.where(visits > 0, sums / np.maximum(visits, 1), 0.0)
+                score = q + c * at.prior * np.sqrt(max(visits.sum(), 1)) / (1 + visits)
+                action = int(np.argmax(np.where(at.legal, score, -np.inf)))
+                at.pending[action] += 1
+                path.append((at, action))
+                at = at.children.get(action)
+            paths.append(path)
+        for path in paths:
+            at, action = path[-1]
+            if action not in at.children:
+                after = step(at.state, jnp.int32(action))
+                reward = float(after.rewards[at.state.current_player])
+                at.children[action] = node(after, reward, bool(after.terminated))
+        for path in paths:
+            end = path[-1][0].children[path[-1][1]]
+            value = end.value
+            for at, action in reversed(path):
+                child = at.children[action]
+                value = child.reward + (0.0 if child.terminal else -value)
+                at.visits[action] += 1
+                at.sums[action] += value
+                at.pending[action] = 0
+    return root
+
+
+@pytest.mark.parametrize("virtual_loss", [1.0, 0.3])
+def test_batched_search_is_the_plain_one(virtual_loss):
+    selection = jaxpgs.puct(1.5, virtual_loss=virtual_loss)
+    output = run(mcts, count=96, simulations_per_update=8, root_selection=selection)
+    for i in range(3):
+        state = jax.tree.map(lambda x, i=i: x[i], setting().states)
+        root = reference_mcts(state, 96, 8, 1.5, virtual_loss)
+        np.testing.assert_array_equal(output.search_state.visits[i], root.visits)
+        np.testing.assert_allclose(
+            output.search_state.qvalues[i], root.sums / np.maximum(root.visits, 1), atol=1e-5
+        )
+
+
+def test_tree_search_finds_the_win_that_the_network_misses():
+    # Three of four stones of a column: only the fourth wins at once. The reply would block.
+    s = setting()
+    state = s.env.init()
+    for move in (1, 0, 5, 3, 9, 7):
+        state = s.env.step(state, jnp.int32(move))
+    states = jax.tree.map(lambda x: x[None], state)
+    output = run(mcts, states, count=200, simulations_per_update=8)
+    assert int(output.action[0]) in (12, 13)  # both ends of the bridge
+    assert float(output.search_state.qvalues[0, 13]) == 1.0
+
+
+def test_every_simulation_is_counted_and_nothing_twice():
+    output = run(mcts, count=128, simulations_per_update=16)
+    state = output.search_state
+    np.testing.assert_array_equal(state.visits.sum(-1), 128)
+    assert int(state.num_calls) <= 128 // 16
+    assert (np.asarray(state.num_evaluations) <= 128).all()
+    np.testing.assert_array_equal(state.num_evaluations, state.nodes.size)
+    visits, value_sum = np.asarray(state.nodes.visits), np.asarray(state.nodes.value_sum)
+    children = np.asarray(state.nodes.children)
+    for b in range(NUM_ROOTS):
+        below = children[b, 0][children[b, 0] > 0]
+        assert visits[b, below].sum() == 128
+        np.testing.assert_allclose(value_sum[b, below].sum() / 128, state.value[b], atol=1e-5)
+
+
+def test_options_of_the_root():
+    noisy = run(mcts, count=32, simulations_per_update=8, dirichlet_fraction=0.5)
+    plain = run(mcts, count=32, simulations_per_update=8)
+    assert (np.asarray(noisy.search_state.visits) != np.asarray(plain.search_state.visits)).any()
+    improved = run(mcts, count=32, simulations_per_update=8, target=jaxpgs.completed_q(0.0))
+    np.testing.assert_allclose(np.sum(improved.action_weights, axis=-1), 1, atol=1e-5)
+    np.testing.assert_array_equal(improved.action, np.argmax(improved.action_weights, axis=-1))
+
+
+def test_completed_q_is_mctxs():
+    root = setting().root_fn(setting().params, None, setting().states)
+    legal = np.asarray(setting().states.legal_action_mask)
+    transform = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
+    with lenient_promotion():
+        tree = run(mctx.muzero_policy, count=40, dirichlet_fraction=0.0).search_tree
+        summary = tree.summary()
+        completed = jax.vmap(transform, (0, None))(tree, 0)
+    expected = jax.nn.softmax(jnp.where(legal, root.prior_logits + completed, -jnp.inf))
+    stats = jaxpgs.RootStats(
+        prior_logits=root.prior_logits,
+        value=root.value,
+        visits=summary.visit_counts,
+        value_sum=summary.qvalues * summary.visit_counts.astype(summary.qvalues.dtype),
+        valid=jnp.asarray(legal),
+    )
+    target = jaxpgs.completed_q(0.0, rescale_values=False)
+    action, weights = jax.vmap(target)(jax.random.split(jax.random.key(0), NUM_ROOTS), stats)
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+    np.testing.assert_array_equal(action, jnp.argmax(expected, axis=-1))
+    # Rescaled, by hand: two actions of Q 1 and 0, one never tried of a mixed value between.
+    stats = jaxpgs.RootStats(
+        *map(jnp.asarray, ([0.0, 0.0, 0.0], 0.5, [1, 1, 0], [1.0, 0.0, 0.0], [True] * 3))
+    )
+    _, weights = jaxpgs.completed_q(value_scale=0.01, maxvisit_init=9.0)(jax.random.key(0), stats)
+    np.testing.assert_allclose(weights, jax.nn.softmax(jnp.array([0.1, 0.0, 0.05])), atol=1e-6)
+
+
+def test_a_finished_game_in_the_batch():
+    s = setting()
+    state = s.env.init()
+    for move in (1, 0, 5, 3, 9, 7, 13):
+        state = s.env.step(state, jnp.int32(move))
+    assert bool(state.terminated)
+    states = jax.tree.map(lambda x, y: jnp.stack([x, y[0]]), state, s.states)
+    alone = run(mcts, jax.tree.map(lambda x: x[:1], s.states), count=32, simulations_per_update=8)
+    output = run(mcts, states, count=32, simulations_per_update=8)
+    assert output.search_state.visits[0].sum() == 0
+    assert np.isfinite(output.action_weights).all()
+    np.testing.assert_array_equal(output.search_state.visits[1], alone.search_state.visits[0])
+
+
+# --- handing nodes on -----------------------------------------------------------------------------
+
+
+def sequences(nodes, b):
+    """All visited sequences of one root, with what is remembered of each."""
+    children = np.asarray(nodes.children[b])
+    found, stack = {}, [((), 0)]
+    while stack:
+        sequence, node = stack.pop()
+        for action in np.flatnonzero(children[node]):
+            child = int(children[node, action])
+            longer = (*sequence, int(action))
+            found[longer] = (float(nodes.value[b, child]), int(nodes.visits[b, child]))
+            assert int(nodes.parent[b, child]) == node < child <= int(nodes.size[b])
+            stack.append((longer, child))
+    assert len(found) == int(nodes.size[b])
+    return found
+
+
+def test_reroot_keeps_what_is_behind_the_action():
+    output = run(mcts, count=128, simulations_per_update=8)
+    nodes, action = output.search_state.nodes, output.action
+    for num_kept in (1, 5, 40, 500):
+        moved = jax.jit(jaxpgs.reroot, static_argnames="num_kept")(nodes, action, num_kept=num_kept)
+        assert moved.children.shape[:2] == (NUM_ROOTS, num_kept)
+        for b in range(NUM_ROOTS):
+            before, after = sequences(nodes, b), sequences(moved, b)
+            expected = {s[1:]: x for s, x in before.items() if s[0] == action[b] and len(s) > 1}
+            assert len(expected) > 4
+            assert len(after) == min(len(expected), num_kept - 1)
+            assert after.items() <= expected.items()
+    # Two moves at once, a game that has ended, and an action that was never tried.
+    second = jnp.argmax(child_stats(moved, jnp.zeros_like(action))[0], axis=-1)
+    reset = jnp.arange(NUM_ROOTS) == 2
+    twice = jaxpgs.reroot(moved, second, num_kept=500, reset=reset)
+    untried = jnp.argmin(output.search_state.visits, axis=-1)
+    none = jaxpgs.reroot(nodes, untried, num_kept=500)
+    for b in range(NUM_ROOTS):
+        prefix = (int(action[b]), int(second[b]))
+        before = {s[2:]: x for s, x in sequences(nodes, b).items() if s[:2] == prefix}
+        before.pop((), None)
+        assert sequences(twice, b) == ({} if b == 2 else before)
+        assert sequences(none, b) == {}
+
+
+@pytest.mark.parametrize("policy", ["mcts", "pgs"])
+def test_search_goes_on_from_nodes(policy):
+    s = setting()
+    knobs = {"simulations_per_update": 8, "mode": "cached"}
+    if policy == "pgs":
+        search = functools.partial(
+            jaxpgs.pgs_policy, adapt=jaxpgs.networks.policy_head(s.params), **knobs
+        )
+    else:
+        search = functools.partial(mcts, simulations_per_update=8)
+    first = run(search, count=64)
+    action = first.action
+    states = jax.vmap(s.env.step)(s.states, action)
+    fresh = run(search, states, key=1, count=64)
+    kept = jaxpgs.reroot(first.search_state.nodes, action, num_kept=64)
+    warm = run(functools.partial(search, nodes=kept), states, key=1, count=64)
+    known = [sequences(kept, b) for b in range(NUM_ROOTS)]
+    for b in range(NUM_ROOTS):
+        found = sequences(warm.search_state.nodes, b)
+        # Nothing known is lost or evaluated again, and what is known is right.
+        assert known[b].keys() <= found.keys()
+        assert len(found) == len(known[b]) + int(warm.search_state.num_evaluations[b])
+        both = sequences(fresh.search_state.nodes, b)
+        for sequence in found.keys() & both.keys():
+            assert found[sequence][0] == pytest.approx(both[sequence][0], abs=1e-5)
+    visits = np.asarray(warm.search_state.visits).sum(-1)
+    if policy == "mcts":  # a tree keeps the statistics of its root
+        earlier = [sum(n for q, (_, n) in k.items() if len(q) == 1) for k in known]
+        np.testing.assert_array_equal(visits, 64 + np.array(earlier))
+    else:
+        np.testing.assert_array_equal(visits, 64)
+
+
+@pytest.mark.parametrize("policy", ["mcts", "pgs"])
+def test_a_new_game_starts_from_nothing(policy):
+    s = setting()
+    search = functools.partial(mcts, simulations_per_update=8)
+    if policy == "pgs":
+        search = functools.partial(
+            jaxpgs.pgs_policy,
+            adapt=jaxpgs.networks.policy_head(s.params),
+            simulations_per_update=8,
+            mode="cached",
+        )
+    first = run(search, count=32)
+    fresh = run(search, key=1, count=32)
+    # Games 0, 2, 4 have ended; the others go on.
+    reset = jnp.arange(NUM_ROOTS) % 2 == 0
+    kept = jaxpgs.reroot(first.search_state.nodes, first.action, num_kept=20, reset=reset)
+    warm = run(functools.partial(search, nodes=kept), key=1, count=32)
+    for name in ("visits", "qvalues", "num_evaluations"):
+        ours, theirs = getattr(warm.search_state, name), getattr(fresh.search_state, name)
+        np.testing.assert_allclose(ours[::2], theirs[::2], atol=1e-6)
+
+
+def test_bad_input():
+    s = setting()
+    output = run(mcts, count=16, simulations_per_update=8)
+    nodes = output.search_state.nodes
+    with pytest.raises(ValueError, match="num_kept must be at least 1, for the root, got 0"):
+        jaxpgs.reroot(nodes, output.action, num_kept=0)
+    with pytest.raises(ValueError, match="nodes must come from a search of as many roots"):
+        fewer = jax.tree.map(lambda x: x[:2], nodes)
+        run(functools.partial(mcts, nodes=fewer), count=16, simulations_per_update=8)
+    with pytest.raises(ValueError, match="no policy that could adapt"):
+        head = jaxpgs.networks.policy_head(s.params)
+        run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
+    with pytest.raises(ValueError, match='interior_selection are for mode="cached"'):
+        run(functools.partial(jaxpgs.mcs_policy, interior_selection=jaxpgs.puct()), count=32)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_estimate_counts_the_nodes(adapts):
+    s = setting()
+    root = jax.eval_shape(lambda: s.root_fn(s.params, None, s.states))
+    head = jaxpgs.networks.policy_head(s.params) if adapts else None
+    knobs = {"mode": "cached", "adapt": head, "simulations_per_update": 8}
+    estimate = jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, 32, **knobs)
+    nodes = run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32).search_state.nodes
+    assert isinstance(nodes, Nodes)
+    arrays = jax.tree.leaves(nodes._replace(size=None))
+    assert estimate.nodes == sum(x.size * x.dtype.itemsize for x in arrays)
+    assert estimate.nodes == NUM_ROOTS * (32 + 8 + 1) * estimate.per_node
+    longer = jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, 3200, **knobs)
+    constant = [
+        jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, n, adapt=head) for n in (32, 3200)
+    ]
+    assert constant[0] == constant[1] and constant[0].nodes == 0
+    assert longer.total > 50 * estimate.nodes
+
+
+def test_what_cannot_fit_is_refused_before_it_runs():
+    with pytest.raises(MemoryError, match=r"nodes of each of 6 roots need .* GiB.*mode=.constant"):
+        run(functools.partial(jaxpgs.mcs_policy, mode="cached"), count=2**32)
