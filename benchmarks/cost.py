@@ -16,12 +16,13 @@ import jax.numpy as jnp
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import PGS, PGS_UF, RESULTS, TUNED, Spec, make_player
+from benchmarks.strength import RESULTS, TUNED, Spec, make_player
 
+_CONSTANT = {"mode": "constant", "simulations_per_update": 16}
 SPECS = (
-    Spec("MCS", "mcs", TUNED["mcs"]),
-    Spec("PGS", "pgs", PGS),
-    Spec("PGS-UF", "pgs-uf", PGS_UF),
+    Spec("MCS", "mcs", TUNED["mcs"] | _CONSTANT),
+    Spec("PGS", "pgs", TUNED["pgs"] | _CONSTANT),
+    Spec("PGS-UF", "pgs-uf", TUNED["pgs-uf"] | _CONSTANT),
 )
 
 

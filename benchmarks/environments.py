@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import pgx
 import pyspiel
+from pgx.experimental import act_randomly, auto_reset
 
 from benchmarks import report
 from jaxpgs.envs import Hex
@@ -43,7 +44,7 @@ WHAT_IS_TIMED = {
     "ours, swap rule, observed": "the same, and Hex.observe after every step",
     "pgx": "jitted scan over jax.vmap(env.step), its observation dropped; drawn like ours",
     "pgx, observed": "the same with the observation that its step makes",
-    "pgx, its own way": "jax.random.categorical over the log of the mask, pgx.auto_reset; "
+    "pgx, its own way": "its act_randomly and auto_reset, with its observation; "
     "every step counts, as games start again at once",
     "OpenSpiel": "one thread. Given: one Game.deserialize_state a game, which reads the moves from "
     "text and plays them in C++; twice as fast as a Python call a move. Random: "
@@ -185,13 +186,12 @@ def random_play(engine: Engine, num_steps: int) -> Callable[..., Any]:
 def random_play_of_pgx(num_steps: int) -> Callable[..., Any]:
     """Makes `f(start, keys [G])`, random play as pgx's documents do it, with restarts."""
     env = pgx.make("hex")
-    step = jax.vmap(pgx.auto_reset(env.step, env.init))
+    step = jax.vmap(auto_reset(env.step, env.init))
 
     def body(state: Any, key: chex.PRNGKey) -> Any:
         act, reset = jax.random.split(key)
-        mask = state.legal_action_mask
-        action = jax.random.categorical(act, jnp.log(mask.astype(jnp.float32)), axis=-1)
-        return step(state, action, jax.random.split(reset, mask.shape[0])), None
+        action = act_randomly(act, state.legal_action_mask)
+        return step(state, action, jax.random.split(reset, action.shape[0])), None
 
     def game(state: Any, key: chex.PRNGKey) -> Any:
         return jax.lax.scan(body, state, jax.random.split(key, num_steps))[0], None

@@ -19,7 +19,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import PGS, RESULTS, Spec, make_player
+from benchmarks.strength import RESULTS, TUNED, Spec, make_player
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 
@@ -69,7 +69,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     env, rng_key = network.env, jax.random.key(seed)
     mine = [
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
-        make_player(Spec(f"PGS {SIMULATIONS}", "pgs", PGS), network, SIMULATIONS),
+        make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
     repeats = max(1, round(GAMES / (2 * env.num_cells)))
     others = [

@@ -25,7 +25,7 @@ from flax import nnx
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import PGS, RESULTS, TUNED, Spec, make_player
+from benchmarks.strength import RESULTS, TUNED, Spec, make_player
 
 K = {"simulations_per_update": 32}
 SEARCHES = (
@@ -33,8 +33,8 @@ SEARCHES = (
     Spec("mctx Gumbel", "gumbel"),
     Spec("batched MCTS", "mcts", TUNED["mcts"] | K),
     Spec("MCS cached", "mcs", TUNED["mcs"] | K),
-    Spec("PGS cached", "pgs", PGS | K),
-    Spec("PGS constant", "pgs", PGS | K | {"mode": "constant"}),
+    Spec("PGS cached", "pgs", TUNED["pgs"] | K),
+    Spec("PGS constant", "pgs", TUNED["pgs"] | K | {"mode": "constant"}),
 )
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
     python -m benchmarks.strength --preset duel      # 7x7, 256 simulations: PGS against MCS
-    python -m benchmarks.strength --preset equal     # 7x7, about the same network evaluations
+    python -m benchmarks.strength --preset time      # 7x7, the same time for every search
     python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
                                                      # sweep-pgs, sweep-uf, sweep-mctx
 
@@ -15,12 +15,15 @@ started again with the same file, the command goes on where it stopped.
 import argparse
 import itertools
 import json
+import math
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import mctx
 import optax
 
@@ -41,40 +44,49 @@ class Spec(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """One tournament. With `gauntlet`, everyone plays the first player only."""
+    """One tournament. With `gauntlet`, everyone plays the first player only; with `milliseconds`, a
+    move of each search takes so long, whatever simulations it needs."""
 
     network: str
     num_simulations: int
     players: Sequence[Spec]
     repeats: int = 1
     gauntlet: bool = False
+    milliseconds: float | None = None
 
 
-# Chosen by the `sweep` presets on 7x7, every search alike; the README says how far they got.
+# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
+_CENTRE: dict[str, Any] = {
+    "mode": "cached",
+    "c_puct": 0.5,
+    "virtual_loss": 1.0,
+    "simulations_per_update": 16,
+    "count_siblings": False,
+}
+_MCTS = {"c_puct": 0.5, "virtual_loss": 1.0, "simulations_per_update": 16}
+_STEP = {"step_size": 1e-3, "baseline": "value"}
+# What they chose. More simulations allow more of them at once: "full" has K = 16.
 TUNED: dict[str, dict[str, Any]] = {
-    "mcs": {
-        "mode": "cached",
-        "c_puct": 0.5,
-        "virtual_loss": 1.0,
-        "simulations_per_update": 16,
-        "count_siblings": False,
-    },
-    "mcts": {"c_puct": 0.5, "virtual_loss": 1.0, "simulations_per_update": 16},
-    "pgs": {"step_size": 3e-3, "baseline": "value"},
-    "pgs-uf": {"step_size": 1e-4, "baseline": "value", "mode": "constant"},
+    "mcs": _CENTRE,
+    "mcts": _MCTS | {"simulations_per_update": 4},
+    "pgs": _CENTRE | _STEP | {"simulations_per_update": 4},
+    "pgs-uf": _CENTRE | {"step_size": 1e-4, "baseline": "value", "mode": "constant"},
     "muzero": {"pb_c_init": 1.25},
 }
-PGS = TUNED["mcs"] | TUNED["pgs"]
-PGS_UF = TUNED["mcs"] | TUNED["pgs-uf"]
 SEARCHES = (
     Spec("NN", "network"),
     Spec("MCS", "mcs", TUNED["mcs"]),
-    Spec("PGS", "pgs", PGS),
-    Spec("PGS-UF", "pgs-uf", PGS_UF),
+    Spec("PGS", "pgs", TUNED["pgs"]),
+    Spec("PGS-UF", "pgs-uf", TUNED["pgs-uf"]),
     Spec("MCTS", "mcts", TUNED["mcts"]),
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
+
+
+def _with(specs: Sequence[Spec], knobs: Mapping[str, Any], *searches: str) -> list[Spec]:
+    """Changes knobs of some searches."""
+    return [s._replace(knobs={**s.knobs, **knobs}) if s.search in searches else s for s in specs]
 
 
 def _grid(search: str, base: dict[str, Any], **values: Sequence[Any]) -> list[Spec]:
@@ -91,33 +103,30 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
     return f"{search} {knob}={value}{baseline}"
 
 
-_REFERENCE = Spec("reference MCS", "mcs", TUNED["mcs"])
-_PGS = TUNED["mcs"] | {"step_size": 1e-3, "baseline": "value"}
+_REFERENCE = Spec("reference MCS", "mcs", _CENTRE)
+_PGS = _CENTRE | _STEP
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
-    "full": Preset("hex-7x7", 800, SEARCHES),
+    "full": Preset("hex-7x7", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")),
     # The sweep chose the step size on other games, so these decide without bias.
     "duel": Preset("hex-7x7", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6),
-    # A rollout costs an evaluation a step, so equal evaluations mean fewer simulations for ours.
-    "equal": Preset(
+    # Each search gets as many simulations as fit into this time (see `calibrate`).
+    "time": Preset(
         "hex-7x7",
         256,
-        [
-            Spec("MCS 64", "mcs", TUNED["mcs"] | {"num_simulations": 64}),
-            Spec("PGS 64", "pgs", PGS | {"num_simulations": 64}),
-            Spec("mctx MuZero 256", "muzero", TUNED["muzero"]),
-            Spec("mctx Gumbel 256", "gumbel"),
-        ],
+        [s for s in SEARCHES if s.search not in ("network", "pgs-uf")],
+        repeats=2,
+        milliseconds=3.0,
     ),
     "sweep-mcs": Preset(
         "hex-7x7",
         256,
         [
             _REFERENCE,
-            *_grid("mcs", TUNED["mcs"], simulations_per_update=(4, 8, 32), count_siblings=(True,)),
-            *_grid("mcs", TUNED["mcs"], c_puct=(0.25, 1.0, 2.0, 5.0)),
-            *_grid("mcs", TUNED["mcs"], virtual_loss=(None, 0.3, 0.6, 1.5, 2.5)),
-            *_grid("mcs", TUNED["mcs"], unvisited=("value",)),
+            *_grid("mcs", _CENTRE, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
+            *_grid("mcs", _CENTRE, c_puct=(0.25, 1.0, 2.0, 5.0)),
+            *_grid("mcs", _CENTRE, virtual_loss=(None, 0.3, 0.6, 1.5, 2.5)),
+            *_grid("mcs", _CENTRE, unvisited=("value",)),
         ],
         repeats=4,
         gauntlet=True,
@@ -126,9 +135,9 @@ PRESETS = {
         "hex-7x7",
         256,
         [
-            Spec("MCS", "mcs", TUNED["mcs"]),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
-            *_grid("pgs", TUNED["mcs"] | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
+            Spec("MCS", "mcs", _CENTRE),
+            *_grid("pgs", _CENTRE | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
+            *_grid("pgs", _CENTRE | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
             *_grid("pgs", _PGS, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
             *_grid("pgs", _PGS, virtual_loss=(0.5, 2.0), c_puct=(0.25, 1.0)),
         ],
@@ -139,9 +148,9 @@ PRESETS = {
         "hex-7x7",
         256,
         [
-            Spec("reference MCTS", "mcts", TUNED["mcts"]),
-            *_grid("mcts", TUNED["mcts"], c_puct=(0.25, 1.0, 2.0), virtual_loss=(0.3, 2.0)),
-            *_grid("mcts", TUNED["mcts"], simulations_per_update=(4, 8, 32)),
+            Spec("reference MCTS", "mcts", _MCTS),
+            *_grid("mcts", _MCTS, c_puct=(0.25, 1.0, 2.0), virtual_loss=(0.3, 2.0)),
+            *_grid("mcts", _MCTS, simulations_per_update=(4, 8, 32)),
             *_grid("mcts", {"simulations_per_update": 16}, pb_c_init=(0.6, 1.25, 2.5)),
         ],
         repeats=4,
@@ -152,8 +161,8 @@ PRESETS = {
         64,
         [
             Spec("MCS", "mcs", TUNED["mcs"]),
-            *_grid("pgs-uf", PGS_UF, step_size=(1e-5, 1e-4, 1e-3)),
-            *_grid("pgs", PGS, step_size=(1e-3, 3e-3, 1e-2)),
+            *_grid("pgs-uf", TUNED["pgs-uf"], step_size=(1e-5, 1e-4, 1e-3)),
+            *_grid("pgs", TUNED["pgs"], step_size=(3e-4, 1e-3, 3e-3)),
         ],
         repeats=2,
         gauntlet=True,
@@ -207,6 +216,40 @@ def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulatio
     return search_player(env, apply_fn, params, policy_fn, num_simulations, name=spec.name, **knobs)
 
 
+def calibrate(
+    spec: Spec, network: jaxpgs.pretrained.Pretrained, num_games: int, milliseconds: float
+) -> Spec:
+    """Finds how many simulations take a given time a move, for as many games at once.
+
+    Args:
+      spec: a search.
+      network: the network.
+      num_games: the batch it will play in.
+      milliseconds: the time of a move, of one game of the batch.
+
+    Returns:
+      The spec with `num_simulations`, a multiple of 16: the power law through two timings.
+    """
+    states = jax.vmap(lambda _: network.env.init())(jnp.arange(num_games))
+    counts: list[int] = [64]
+    times: list[float] = []
+    while len(times) < 3:
+        player = make_player(spec, network, counts[-1])
+        act = jax.jit(player.act).lower(jax.random.key(0), states, ()).compile()
+        seconds = []
+        for i in range(5):
+            start = time.perf_counter()
+            jax.block_until_ready(act(jax.random.key(i), states, ()))
+            seconds.append(time.perf_counter() - start)
+        times.append(1e3 * min(seconds) / num_games)
+        power = 1.0
+        if len(times) > 1 and counts[-1] != counts[-2]:
+            power = math.log(times[-1] / times[-2]) / math.log(counts[-1] / counts[-2])
+        wanted = counts[-1] * (milliseconds / times[-1]) ** (1 / max(power, 0.5))
+        counts.append(max(16 * round(wanted / 16), 16))
+    return spec._replace(knobs={**spec.knobs, "num_simulations": counts[-1]})
+
+
 def main(argv: list[str] | None = None) -> None:
     """Plays a preset's tournament; see the module's text."""
     parser = argparse.ArgumentParser(
@@ -241,6 +284,9 @@ def main(argv: list[str] | None = None) -> None:
         "repeats": preset.repeats,
         "seed": args.seed,
     }
+    if preset.milliseconds is not None:
+        setting["milliseconds"] = preset.milliseconds
+        preset = preset._replace(players=_calibrated(out, preset, network))
     saved = _load(out, setting, preset.players)
     earlier = [evaluation.MatchResult.from_dict(result) for result in saved.get("results", ())]
     environment = report.environment_record(args.seed)
@@ -364,6 +410,25 @@ def _choose(players: Sequence[Spec], names: list[str] | None) -> Sequence[Spec]:
         if name not in known:
             raise SystemExit(f"Unknown player {name!r}; this preset has {known}.")
     return [spec for spec in players if names is None or spec.name in names]
+
+
+def _calibrated(
+    path: pathlib.Path, preset: Preset, network: jaxpgs.pretrained.Pretrained
+) -> list[Spec]:
+    """Returns the players with their simulations: as in the file, if there is one, or measured."""
+    known = json.loads(path.read_text())["players"] if path.exists() else ()
+    counts = {spec["name"]: spec["knobs"]["num_simulations"] for spec in known}
+    num_games = network.env.num_actions * preset.repeats
+    specs = []
+    for spec in preset.players:
+        if spec.name in counts:
+            spec = spec._replace(knobs={**spec.knobs, "num_simulations": counts[spec.name]})
+        else:
+            assert preset.milliseconds is not None
+            spec = calibrate(spec, network, num_games, preset.milliseconds)
+            print(f"{spec.name}: {spec.knobs['num_simulations']} simulations")
+        specs.append(spec)
+    return specs
 
 
 def _load(path: pathlib.Path, setting: dict[str, Any], players: Sequence[Spec]) -> dict[str, Any]:
