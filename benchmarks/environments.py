@@ -1,6 +1,6 @@
 """How many moves a second does Hex play? Ours beside pgx's and OpenSpiel's.
 
-    python -m benchmarks.environments --preset quick   # 11x11, under two minutes on two cores
+    python -m benchmarks.environments --preset quick   # 11x11, two minutes on two cores
     python -m benchmarks.environments --preset full    # more batches, boards from 5x5 to 19x19
 
 Whole games from the empty board, finished ones waiting for the others; only moves that were played
@@ -8,17 +8,16 @@ count. "Given" replays recorded games, so that little but the environment's step
 draws one number for each board and step and plays the legal move of that rank. All systems of a
 batch take turns, and ratios are taken turn by turn: the machine's mood drops out of them.
 
-pgx (in the extra `test`) has 11x11 only, always with the swap rule, and counts against both forms
-of ours. Its step makes an observation and ours does not, so it is dropped from pgx's state, and XLA
-drops the work; "observed" are both with it. OpenSpiel runs in one thread, without Python between
-the moves.
+pgx (in the extra `test`) has 11x11 only and always the swap rule, so ours is measured with and
+without. Its step makes an observation and ours does not; it is dropped from pgx's state, and XLA
+drops the work. The rows "observed" are with it.
 """
 
 import argparse
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -33,21 +32,21 @@ from benchmarks import report
 from jaxpgs.envs import Hex
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-PGX_SIZE = 11
-EXTRAS_BATCH = 1024  # where the rows are measured that are no curve in the picture
 BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
 SIZES = {"quick": (11,), "full": (5, 7, 9, 11, 13, 15, 17, 19)}
+PGX_SIZE, MAIN_BATCH = 11, 1024  # the board of all batches, and the batch of all boards
 MODES = {"given": "given moves", "random": "random play"}
+SHOWN = ("ours", "ours, swap rule", "pgx", "OpenSpiel")
 WHAT_IS_TIMED = {
     "ours": "jitted scan over jax.vmap(Hex(size).step)",
     "ours, swap rule": "the same with Hex(size, swap=True), the game that pgx plays",
     "ours, swap rule, observed": "the same, and Hex.observe after every step",
-    "pgx": "jitted scan over jax.vmap(env.step), its observation dropped; drawn like ours",
+    "pgx": "jitted scan over jax.vmap(env.step), its observation dropped; actions drawn like ours",
     "pgx, observed": "the same with the observation that its step makes",
-    "pgx, its own way": "its act_randomly and auto_reset, with its observation; "
-    "every step counts, as games start again at once",
+    "pgx, its own way": "its act_randomly and auto_reset, with its observation; every step counts, "
+    "as games start again at once",
     "OpenSpiel": "one thread. Given: one Game.deserialize_state a game, which reads the moves from "
-    "text and plays them in C++; twice as fast as a Python call a move. Random: "
+    "text and plays them in C++; a Python call a move takes twice as long. Random: "
     "RandomRolloutEvaluator in an MCTSBot of one simulation, all C++; its moves are its games "
     "times the mean length of the recorded games, which are as random",
 }
@@ -64,33 +63,28 @@ class Engine(NamedTuple):
 
 
 class System(NamedTuple):
-    """Something to time: `play(turn)` returns its result once it is there, `moves` counts in it."""
+    """Something to time: `play(turn)` waits for its result, in which `moves` counts."""
 
     name: str
     mode: str
     play: Callable[[int], Any]
     moves: Callable[[Any], float]
-    compile_seconds: float | None
+    compile_seconds: float | None = None
 
 
 def ours(size: int, swap: bool, observed: bool = False) -> Engine:
     """Wraps `jaxpgs.envs.Hex`; with `observed`, every step makes an observation too."""
     env = Hex(size, swap)
 
-    def step(state: Any, action: chex.Array) -> Any:
-        after = jax.vmap(env.step)(state[0], action)
-        return after, jax.vmap(env.observe)(after) if observed else None
-
-    def init(keys: chex.PRNGKey) -> Any:
-        state = jax.vmap(env.init)(keys)
+    def observe(state: Any) -> Any:
         return state, jax.vmap(env.observe)(state) if observed else None
 
     return Engine(
-        init,
-        step,
-        lambda state: state[0].legal_action_mask,
-        lambda state: state[0].labels,
-        lambda state: state[0].terminated,
+        init=lambda keys: observe(jax.vmap(env.init)(keys)),
+        step=lambda state, action: observe(jax.vmap(env.step)(state[0], action)),
+        mask=lambda state: state[0].legal_action_mask,
+        board=lambda state: state[0].labels,
+        over=lambda state: state[0].terminated,
     )
 
 
@@ -101,15 +95,12 @@ def pgx_hex(observed: bool = False) -> Engine:
     def drop(state: Any) -> Any:
         return state if observed else state.replace(observation=jnp.zeros_like(state.terminated))
 
-    def step(state: Any, action: chex.Array) -> Any:
-        return drop(jax.vmap(env.step)(state, action))
-
     return Engine(
-        lambda keys: drop(jax.vmap(env.init)(keys)),
-        step,
-        lambda state: state.legal_action_mask,
-        lambda state: state._x.board,
-        lambda state: state.terminated,
+        init=lambda keys: drop(jax.vmap(env.init)(keys)),
+        step=lambda state, action: drop(jax.vmap(env.step)(state, action)),
+        mask=lambda state: state.legal_action_mask,
+        board=lambda state: state._x.board,
+        over=lambda state: state.terminated,
     )
 
 
@@ -130,8 +121,8 @@ def pick(mask: chex.Array, number: chex.Array) -> chex.Array:
     words = [_bits(mask[:, start : start + 32]) for start in range(0, num_actions, 32)]
     counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
     rank = jnp.floor(number * sum(counts)).astype(jnp.int32)
-    word, action = words[0], jnp.zeros_like(rank)
-    before = skipped = jnp.zeros_like(rank)
+    word, before = words[0], jnp.zeros_like(rank)
+    action = skipped = before
     for index in range(1, len(words)):
         before = before + counts[index - 1]
         later = rank >= before
@@ -184,7 +175,7 @@ def random_play(engine: Engine, num_steps: int) -> Callable[..., Any]:
 
 
 def random_play_of_pgx(num_steps: int) -> Callable[..., Any]:
-    """Makes `f(start, keys [G])`, random play as pgx's documents do it, with restarts."""
+    """Makes `f(start, keys [G])`, random play with pgx's own helpers, games starting again."""
     env = pgx.make("hex")
     step = jax.vmap(auto_reset(env.step, env.init))
 
@@ -199,112 +190,83 @@ def random_play_of_pgx(num_steps: int) -> Callable[..., Any]:
     return lambda start, keys: jax.lax.scan(game, start, keys)[0]
 
 
-def jax_system(
-    name: str, mode: str, engine: Engine, orders: np.ndarray, seed: int, turns: int
-) -> System:
-    """Compiles one system.
+def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
+    """Compiles all systems of one board and batch, and checks that they play the same games."""
+    groups = max(1, min(32, 4096 // batch))  # fewer would be over too soon to be timed
+    # A random order of the cells is a random game and what nobody plays after its end.
+    order = np.tile(np.arange(size**2, dtype=np.int32), (groups, batch, 1))
+    order = np.random.default_rng(seed).permuted(order, axis=-1)
+    actions = [jnp.asarray(order.swapaxes(1, 2))] * turns
+    keys = list(jax.random.split(jax.random.key(seed), (turns, groups)))
+    first = jax.random.split(jax.random.key(seed), batch)
 
-    Args:
-      name: its name.
-      mode: "given" or "random".
-      engine: the environment.
-      orders: `[G, T, B]`, the recorded games: every cell in random order.
-      seed: for random play.
-      turns: how many sets of keys to prepare.
+    def compiled(name: str, mode: str, engine: Engine, function: Any) -> System:
+        start, inputs = jax.jit(engine.init)(first), actions if mode == "given" else keys
+        begin = time.perf_counter()
+        run = jax.jit(function).lower(start, inputs[0]).compile()
+        seconds = time.perf_counter() - begin
 
-    Returns:
-      The system, run once.
-    """
-    groups, batch = orders.shape[0], orders.shape[2]
-    start = jax.jit(engine.init)(jax.random.split(jax.random.key(seed), batch))
-    own_way = name == "pgx, its own way"
-    if mode == "given":
-        function, inputs = replay(engine), [jnp.asarray(orders)] * turns
-    else:
-        steps = engine.mask(start).shape[1]
-        function = random_play_of_pgx(steps) if own_way else random_play(engine, steps)
-        inputs = list(jax.random.split(jax.random.key(seed), (turns, groups)))
-    begin = time.perf_counter()
-    compiled = jax.jit(function).lower(start, inputs[0]).compile()
-    seconds = time.perf_counter() - begin
+        def moves(final: Any) -> float:
+            if not bool(jnp.all(engine.over(final))):
+                raise RuntimeError(f"{name} did not finish its games.")
+            # Every move puts a stone, but for a swap: less than one in ten thousand.
+            return float(np.count_nonzero(engine.board(final)))
 
-    def moves(final: Any) -> float:
-        if own_way:
-            return groups * batch * engine.mask(start).shape[1]
-        # Every move puts a stone, but for a swap: one move in 121 games of 90.
-        if not bool(jnp.all(engine.over(final))):
-            raise RuntimeError(f"{name} did not finish its games.")
-        return float(np.count_nonzero(engine.board(final)))
+        def play(turn: int) -> Any:
+            return jax.block_until_ready(run(start, inputs[turn]))
 
-    def play(turn: int) -> Any:
-        return jax.block_until_ready(compiled(start, inputs[turn]))
+        play(0)
+        return System(name, mode, play, moves, seconds)
 
-    play(0)
-    return System(name, mode, play, moves, seconds)
+    engines = {"ours": ours(size, swap=False), "ours, swap rule": ours(size, swap=True)}
+    if size == PGX_SIZE:
+        engines["pgx"] = pgx_hex()
+    steps = {name: size**2 + (name != "ours") for name in engines}  # a swap is a move, too
+    made = [
+        system
+        for name, engine in engines.items()
+        for system in (
+            compiled(name, "given", engine, replay(engine)),
+            compiled(name, "random", engine, random_play(engine, steps[name])),
+        )
+    ]
+    if (size, batch) == (PGX_SIZE, MAIN_BATCH):
+        engines["ours, swap rule, observed"] = ours(size, swap=True, observed=True)
+        engines["pgx, observed"] = pgx_hex(observed=True)
+        for name in ("ours, swap rule, observed", "pgx, observed"):
+            made.append(compiled(name, "given", engines[name], replay(engines[name])))
+        function, played = random_play_of_pgx(size**2), groups * batch * size**2
+        own = compiled("pgx, its own way", "random", engines["pgx, observed"], function)
+        made.append(own._replace(moves=lambda _: played))
+    stones = [np.asarray(engines[s.name].board(s.play(0))) != 0 for s in made if s.mode == "given"]
+    if not all((other == stones[0]).all() for other in stones):
+        raise RuntimeError("The recorded games do not end on the same boards everywhere.")
+    lengths = stones[0].sum(axis=-1).ravel()[:512]
+    games = [row[:n].tolist() for row, n in zip(order.reshape(-1, size**2), lengths, strict=False)]
+    return made + open_spiel(size, games, seed)
 
 
-def spiel_systems(size: int, games: list[list[int]], seed: int) -> Iterator[System]:
-    """Makes OpenSpiel's two systems.
-
-    Args:
-      size: the board's.
-      games: recorded games, from the first move to the one that wins.
-      seed: for random play.
-
-    Yields:
-      One system for each mode.
-    """
+def open_spiel(size: int, games: list[list[int]], seed: int) -> list[System]:
+    """Makes OpenSpiel's two systems; `games` are played from the first move to the winning one."""
     game = pyspiel.load_game("hex", {"board_size": size})
-    total = sum(map(len, games))
-    evaluator = pyspiel.RandomRolloutEvaluator(len(games), seed)
-    # The first simulation of a search evaluates its root: rollouts from the empty board, no tree.
-    bot = pyspiel.MCTSBot(game, evaluator, 1.0, 1, 100, False, seed, False)
-
     texts = ["\n".join(map(str, actions)) for actions in games]
+    # The first simulation of a search evaluates its root: rollouts from the empty board, no tree.
+    evaluator = pyspiel.RandomRolloutEvaluator(len(games), seed)
+    bot = pyspiel.MCTSBot(game, evaluator, 1.0, 1, 100, False, seed, False)
+    moves = sum(map(len, games))
 
-    def replay_all(turn: int) -> Any:
-        return [game.deserialize_state(text) for text in texts][-1]
+    def given(turn: int) -> Any:
+        return [game.deserialize_state(text) for text in texts]
 
     def roll_out(turn: int) -> Any:
         return bot.mcts_search(game.new_initial_state())
 
-    if not replay_all(0).is_terminal():
+    if not all(state.is_terminal() for state in given(0)):
         raise RuntimeError("OpenSpiel does not end a game where ours does.")
-    yield System("OpenSpiel", "given", replay_all, lambda _: total, None)
-    yield System("OpenSpiel", "random", roll_out, lambda _: total, None)
-
-
-def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
-    """Compiles all systems of one board and batch, and checks that they play the same games."""
-    groups = max(1, min(32, 4096 // batch))
-    order = np.tile(np.arange(size**2, dtype=np.int32), (groups, batch, 1))
-    order = np.random.default_rng(seed).permuted(order, axis=-1)
-    orders = np.ascontiguousarray(order.swapaxes(1, 2))
-    engines: list[tuple[str, Sequence[str], Engine]] = [
-        ("ours", ("given", "random"), ours(size, swap=False)),
-        ("ours, swap rule", ("given", "random"), ours(size, swap=True)),
+    return [
+        System("OpenSpiel", "given", given, lambda _: moves),
+        System("OpenSpiel", "random", roll_out, lambda _: moves),
     ]
-    if size == PGX_SIZE:
-        engines.append(("pgx", ("given", "random"), pgx_hex()))
-        if batch == EXTRAS_BATCH:
-            engines += [
-                ("ours, swap rule, observed", ("given",), ours(size, swap=True, observed=True)),
-                ("pgx, observed", ("given",), pgx_hex(observed=True)),
-                ("pgx, its own way", ("random",), pgx_hex(observed=True)),
-            ]
-    made = [
-        jax_system(name, mode, engine, orders, seed, turns)
-        for name, modes, engine in engines
-        for mode in modes
-    ]
-    finals = {system.name: system.play(0) for system in made if system.mode == "given"}
-    boards = {name: np.asarray(engine.board(finals[name]) != 0) for name, modes, engine in engines
-              if "given" in modes}  # fmt: skip
-    if not all((board == boards["ours"]).all() for board in boards.values()):
-        raise RuntimeError("The recorded games do not end on the same boards everywhere.")
-    lengths = np.count_nonzero(boards["ours"], axis=-1).ravel()[:256]
-    games = [row[:n].tolist() for row, n in zip(order.reshape(-1, size**2), lengths, strict=False)]
-    return made + list(spiel_systems(size, games, seed))
 
 
 def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
@@ -342,7 +304,7 @@ def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]
             },
             "compile_seconds": s.compile_seconds,
         }
-        for s in sorted(contestants, key=lambda s: s.mode)
+        for s in contestants
     ]
 
 
@@ -359,7 +321,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     settings = [(PGX_SIZE, batch) for batch in BATCHES[args.preset]]
-    settings += [(size, EXTRAS_BATCH) for size in SIZES[args.preset] if size != PGX_SIZE]
+    settings += [(size, MAIN_BATCH) for size in SIZES[args.preset] if size != PGX_SIZE]
     rows: list[dict[str, Any]] = []
     begin = time.perf_counter()
     with report.progress_bar("environments") as progress:
@@ -398,35 +360,38 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def plot(out: pathlib.Path, rows: Sequence[dict[str, Any]]) -> list[pathlib.Path]:
-    """Draws moves per second against the batch, and in a second picture against the cells."""
-    style = {"ylabel": "million moves a second", "title": "Hex, moves a second"}
-    pictures = [out.with_suffix(".png")]
-    batches = [row for row in rows if row["size"] == PGX_SIZE]
-    panels = {
-        f"{PGX_SIZE}x{PGX_SIZE}, {heading}": _lines(batches, mode, lambda row: row["batch"])
-        for mode, heading in MODES.items()
+    """Draws moves a second against the batch and, in a second picture, against the cells."""
+    pictures = {
+        out.with_suffix(".png"): ("batch", "boards at once", ("size", PGX_SIZE)),
+        out.with_name(f"{out.stem}_sizes.png"): (
+            "size",
+            "cells of the board",
+            ("batch", MAIN_BATCH),
+        ),
     }
-    report.line_plot(pictures[0], panels, xlabel="boards at once", **style)
-    sizes = [row for row in rows if row["batch"] == EXTRAS_BATCH]
-    if len({row["size"] for row in sizes}) > 1:
-        pictures.append(out.with_name(f"{out.stem}_sizes.png"))
-        panels = {
-            f"{EXTRAS_BATCH:,} boards, {heading}": _lines(sizes, mode, lambda row: row["size"] ** 2)
-            for mode, heading in MODES.items()
-        }
-        report.line_plot(pictures[1], panels, xlabel="cells of the board", **style)
-    return pictures
+    drawn = []
+    for path, (axis, label, (fixed, value)) in pictures.items():
+        chosen = [row for row in rows if row[fixed] == value]
+        if len({row[axis] for row in chosen}) > 1:
+            panels = {heading: _lines(chosen, mode, axis) for mode, heading in MODES.items()}
+            setting = (
+                f"{PGX_SIZE}x{PGX_SIZE}" if axis == "batch" else f"{MAIN_BATCH:,} boards at once"
+            )
+            report.line_plot(path, panels, title=f"Hex, {setting}; OpenSpiel: one thread",
+                             xlabel=label, ylabel="million moves a second")  # fmt: skip
+            drawn.append(path)
+    return drawn
 
 
-def _lines(rows: Sequence[dict[str, Any]], mode: str, place: Callable[[Any], int]) -> Any:
-    lines: dict[str, list[Any]] = {n: [] for n in ("ours", "ours, swap rule", "pgx", "OpenSpiel")}
-    for row in sorted(rows, key=place):
+def _lines(rows: Sequence[dict[str, Any]], mode: str, axis: str) -> dict[str, list[Any]]:
+    lines: dict[str, list[Any]] = {name: [] for name in SHOWN}
+    for row in sorted(rows, key=lambda row: row[axis]):
         if row["mode"] == mode and row["system"] in lines:
-            speed = row["moves_per_second"]
-            low, high = speed["quartiles"]
-            values = [low / 1e6, speed["median"] / 1e6, high / 1e6]
-            lines[row["system"]].append((place(row), values))
-    return lines
+            low, high = row["moves_per_second"]["quartiles"]
+            values = np.divide([low, row["moves_per_second"]["median"], high], 1e6)
+            place = row["batch"] if axis == "batch" else row["size"] ** 2
+            lines[row["system"]].append((place, values.tolist()))
+    return {name: points for name, points in lines.items() if points}
 
 
 def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:

@@ -139,11 +139,13 @@ class Hex:
             numbers = jnp.arange(1, cells + 1, dtype=jnp.int32)
             stone = jnp.dot((state.labels != 0).astype(jnp.int32), numbers)
             is_swap = action == cells
-            cell = jnp.where(is_swap, (stone - 1) % n * n + (stone - 1) // n, action)
+            row, col = jax.lax.div(stone - 1, n), jax.lax.rem(stone - 1, n)
+            cell = jnp.where(is_swap, col * n + row, action)
         placed, connected = self._place(state.labels, cell, mover)
         if self.swap:
             # The stone that is taken over is the other's, so it could stay until now.
-            placed = jnp.where(is_swap & (jnp.arange(cells) != cell), jnp.int16(0), placed)
+            other = jnp.arange(cells, dtype=jnp.int16) != cell.astype(jnp.int16)
+            placed = jnp.where(is_swap & other, jnp.int16(0), placed)
 
         playing = ~state.terminated
         lost = playing & ~legal
@@ -271,7 +273,7 @@ class Hex:
         n, cells = self.size, self.num_cells
         low, high = cells + 1, cells + 2
         sign = jnp.where(player == 0, 1, -1).astype(jnp.int16)
-        row, col = cell // n, cell % n
+        row, col = jax.lax.div(cell, n), jax.lax.rem(cell, n)
         position = jnp.where(player == 0, row, col)
 
         offsets = jnp.array(_NEIGHBOURS, jnp.int32)

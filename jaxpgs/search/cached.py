@@ -161,6 +161,7 @@ def walks_on_nodes(
         num_walks = actions.shape[1]
         step_keys, uniform = draw(rng_keys, max_depth, num_walks)
 
+        @jax.named_scope("expand")
         def add(
             t: chex.Array, nodes: Nodes, walks: _Walks, wanted: chex.Array
         ) -> tuple[Nodes, chex.Array]:
@@ -302,6 +303,7 @@ def walks_on_nodes(
             num_calls=walks.num_calls + jnp.any(wanted).astype(jnp.int32),
         )
 
+        @jax.named_scope("gradient")
         def pull(cotangent: chex.Array) -> Params:
             assert diary is not None
             return _pull(
@@ -413,23 +415,26 @@ def _pull(
 
     block = min(2 * num_walks, diary.node.shape[1])
 
-    def differentiate(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
-        i, total = carry
+    def differentiate(i: chex.Array) -> Params:
         # The last block may begin earlier than its number says, so as not to reach over the end.
         rows = jnp.minimum(i * block, diary.node.shape[1] - block) + jnp.arange(block)
         node = jax.lax.dynamic_slice_in_dim(diary.node, rows[0], block, 1)
         d_logits = jax.lax.dynamic_slice_in_dim(summed, rows[0], block, 1)
         real = (rows >= i * block)[None] & (rows[None] < diary.size[:, None])
         _, vjp = jax.vjp(lambda own: get_logits(own, jnp.where(real, node, 0)), adapted)
-        (gradient,) = vjp(jnp.where(real[..., None], d_logits, 0.0))
-        return i + 1, jax.tree.map(jnp.add, total, gradient)
+        return vjp(jnp.where(real[..., None], d_logits, 0.0))[0]
+
+    def add_block(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
+        i, total = carry
+        return i + 1, jax.tree.map(jnp.add, total, differentiate(i))
 
     last = jnp.sum(jnp.any(alive, axis=(1, 2))) - 1
     zero = jnp.int32(0)
     _, summed = jax.lax.while_loop(lambda carry: carry[0] < last, sum_walks, (zero, diary.policy))
-    start = (zero, jax.tree.map(jnp.zeros_like, adapted))
+    # The first block is mostly the only one, so it is worth not adding it to zeros.
     longest = jnp.max(diary.size)
-    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, differentiate, start)[1]
+    start = (zero + 1, differentiate(zero))
+    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, add_block, start)[1]
 
 
 def _widths(num_walks: int) -> list[int]:

@@ -84,7 +84,8 @@ def make_nodes(
         'Lower num_simulations or search fewer roots at once, or use mode="constant", which '
         "remembers none; jaxpgs.estimate_memory tells what a search needs.",
     )
-    rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    with jax.named_scope("make_nodes"):
+        rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     nodes = Nodes(size=action, **rows)
     if kept is not None:
         _check_kept(kept, nodes)

@@ -165,11 +165,14 @@ def search(
     def update(carry: tuple, n: chex.Array) -> tuple[tuple, None]:
         adapted, opt_state, stats, memory, total = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
-        actions = root_selection(stats, num_walks)
+        with jax.named_scope("root_selection"):
+            actions = root_selection(stats, num_walks)
         path = _start(stats, actions, playable, n * num_walks)
-        trajectory, pull, remember = simulator.run(adapted, keys, actions, path, memory)
-        returns = jax.lax.stop_gradient(backup(trajectory))
-        memory = remember(returns)
+        with jax.named_scope("walk"):
+            trajectory, pull, remember = simulator.run(adapted, keys, actions, path, memory)
+        with jax.named_scope("backup"):
+            returns = jax.lax.stop_gradient(backup(trajectory))
+            memory = remember(returns)
         norm, finite_gradient = jnp.zeros(batch_size), jnp.ones(batch_size, bool)
         if estimator is not None and optimizer is not None:
 
@@ -179,11 +182,12 @@ def search(
                 return -jnp.sum(objective)
 
             gradient = pull(jax.grad(loss)(trajectory.log_prob))
-            norm = jax.vmap(optax.tree.norm)(gradient)
-            finite_gradient = jnp.isfinite(norm)
-            updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
-            moved = (optax.apply_updates(adapted, updates), moved_state)
-            adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
+            with jax.named_scope("optimizer"):
+                norm = jax.vmap(optax.tree.norm)(gradient)
+                finite_gradient = jnp.isfinite(norm)
+                updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
+                moved = (optax.apply_updates(adapted, updates), moved_state)
+                adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
         stats = _add(stats, actions, returns[0], playable)
         acted = jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32)
         report = {
