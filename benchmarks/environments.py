@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import pgx
 import pyspiel
-from pgx.experimental import act_randomly, auto_reset
+from pgx.experimental import act_randomly
 
 from benchmarks import report
 from jaxpgs.envs import Hex
@@ -43,8 +43,7 @@ WHAT_IS_TIMED = {
     "ours, swap rule, observed": "the same, and Hex.observe after every step",
     "pgx": "jitted scan over jax.vmap(env.step), its observation dropped; actions drawn like ours",
     "pgx, observed": "the same with the observation that its step makes",
-    "pgx, its own way": "its act_randomly and auto_reset, with its observation; every step counts, "
-    "as games start again at once",
+    "pgx, its own way": "the same with pgx's act_randomly, which draws a number for every action",
     "OpenSpiel": "one thread. Given: one Game.deserialize_state a game, which reads the moves from "
     "text and plays them in C++; a Python call a move takes twice as long. Random: "
     "RandomRolloutEvaluator in an MCTSBot of one simulation, all C++; its moves are its games "
@@ -105,16 +104,7 @@ def pgx_hex(observed: bool = False) -> Engine:
 
 
 def pick(mask: chex.Array, number: chex.Array) -> chex.Array:
-    """Picks legal actions by rank, uniformly for uniform numbers.
-
-    Args:
-      mask: `[B, A]` bool.
-      number: `[B]` float32 in [0, 1).
-
-    Returns:
-      `[B]` int32, the legal action of rank `floor(number * legal actions)`; without legal actions
-      any action.
-    """
+    """Picks the legal action `[B]` of rank `floor(number * legal actions)`, any without any."""
     num_actions = mask.shape[1]
     # 32 cells to a bit set, in which the set bit of a rank is five halvings away. By slices, since
     # XLA's CPU backend is slow with reductions over more than 32 elements.
@@ -155,39 +145,25 @@ def replay(engine: Engine) -> Callable[..., Any]:
     return lambda start, actions: jax.lax.scan(game, start, actions)[1]
 
 
-def random_play(engine: Engine, num_steps: int) -> Callable[..., Any]:
+def random_play(engine: Engine, num_steps: int, choose: Any = pick) -> Callable[..., Any]:
     """Makes `f(start, keys [G])`, which plays G batches of random games one after another."""
 
     def game(start: Any, key: chex.PRNGKey) -> Any:
         mask = engine.mask(start)
-        numbers = jax.random.uniform(key, (num_steps + 1, mask.shape[0]))
+        draws = jax.random.split(key, num_steps + 1)
+        if choose is pick:
+            draws = jax.random.uniform(key, (num_steps + 1, mask.shape[0]))
 
         # The action waits in the carry: chosen in the body that plays it, XLA would choose it again
         # in every loop that reads it.
-        def body(carry: Any, number: chex.Array) -> Any:
+        def body(carry: Any, draw: chex.Array) -> Any:
             state = engine.step(*carry)
-            return (state, pick(engine.mask(state), number)), None
+            return (state, choose(engine.mask(state), draw)), None
 
-        (final, _), _ = jax.lax.scan(body, (start, pick(mask, numbers[0])), numbers[1:])
+        (final, _), _ = jax.lax.scan(body, (start, choose(mask, draws[0])), draws[1:])
         return start, final
 
     return lambda start, keys: jax.lax.scan(game, start, keys)[1]
-
-
-def random_play_of_pgx(num_steps: int) -> Callable[..., Any]:
-    """Makes `f(start, keys [G])`, random play with pgx's own helpers, games starting again."""
-    env = pgx.make("hex")
-    step = jax.vmap(auto_reset(env.step, env.init))
-
-    def body(state: Any, key: chex.PRNGKey) -> Any:
-        act, reset = jax.random.split(key)
-        action = act_randomly(act, state.legal_action_mask)
-        return step(state, action, jax.random.split(reset, action.shape[0])), None
-
-    def game(state: Any, key: chex.PRNGKey) -> Any:
-        return jax.lax.scan(body, state, jax.random.split(key, num_steps))[0], None
-
-    return lambda start, keys: jax.lax.scan(game, start, keys)[0]
 
 
 def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
@@ -221,23 +197,16 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
     engines = {"ours": ours(size, swap=False), "ours, swap rule": ours(size, swap=True)}
     if size == PGX_SIZE:
         engines["pgx"] = pgx_hex()
-    steps = {name: size**2 + (name != "ours") for name in engines}  # a swap is a move, too
+    steps = size**2 + 1  # a swap is a move, too
     made = [
-        system
-        for name, engine in engines.items()
-        for system in (
-            compiled(name, "given", engine, replay(engine)),
-            compiled(name, "random", engine, random_play(engine, steps[name])),
-        )
+        compiled(n, "random", engine, random_play(engine, steps)) for n, engine in engines.items()
     ]
     if (size, batch) == (PGX_SIZE, MAIN_BATCH):
         engines["ours, swap rule, observed"] = ours(size, swap=True, observed=True)
-        engines["pgx, observed"] = pgx_hex(observed=True)
-        for name in ("ours, swap rule, observed", "pgx, observed"):
-            made.append(compiled(name, "given", engines[name], replay(engines[name])))
-        function, played = random_play_of_pgx(size**2), groups * batch * size**2
-        own = compiled("pgx, its own way", "random", engines["pgx, observed"], function)
-        made.append(own._replace(moves=lambda _: played))
+        engines["pgx, observed"] = engine = pgx_hex(observed=True)
+        function = random_play(engine, steps, lambda mask, key: act_randomly(key, mask))
+        made.append(compiled("pgx, its own way", "random", engine, function))
+    made += [compiled(name, "given", engine, replay(engine)) for name, engine in engines.items()]
     stones = [np.asarray(engines[s.name].board(s.play(0))) != 0 for s in made if s.mode == "given"]
     if not all((other == stones[0]).all() for other in stones):
         raise RuntimeError("The recorded games do not end on the same boards everywhere.")
@@ -317,7 +286,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--preset", choices=BATCHES, default="quick")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "environments.json")
-    parser.add_argument("--turns", type=int, default=7, help="how often each system is timed")
+    parser.add_argument("--turns", type=int, default=5, help="how often each system is timed")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     settings = [(PGX_SIZE, batch) for batch in BATCHES[args.preset]]
@@ -337,7 +306,13 @@ def main(argv: list[str] | None = None) -> None:
     }
     report.write_json(args.out, record)
     show(rows)
-    print(f"Wrote {', '.join(map(str, [args.out, *plot(args.out, rows)]))}.")
+    of_batches = [row for row in rows if row["size"] == PGX_SIZE]
+    plot(args.out.with_suffix(".png"), of_batches, "batch", f"{PGX_SIZE}x{PGX_SIZE} boards at once")
+    if len(SIZES[args.preset]) > 1:
+        of_sizes = [row for row in rows if row["batch"] == MAIN_BATCH]
+        picture = args.out.with_name(f"{args.out.stem}_sizes.png")
+        plot(picture, of_sizes, "size", f"rows of the board, {MAIN_BATCH:,} boards at once")
+    print(f"Wrote {args.out} and its pictures.")
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -359,39 +334,17 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         report.print_table(heading.capitalize(), columns, cells)
 
 
-def plot(out: pathlib.Path, rows: Sequence[dict[str, Any]]) -> list[pathlib.Path]:
-    """Draws moves a second against the batch and, in a second picture, against the cells."""
-    pictures = {
-        out.with_suffix(".png"): ("batch", "boards at once", ("size", PGX_SIZE)),
-        out.with_name(f"{out.stem}_sizes.png"): (
-            "size",
-            "cells of the board",
-            ("batch", MAIN_BATCH),
-        ),
-    }
-    drawn = []
-    for path, (axis, label, (fixed, value)) in pictures.items():
-        chosen = [row for row in rows if row[fixed] == value]
-        if len({row[axis] for row in chosen}) > 1:
-            panels = {heading: _lines(chosen, mode, axis) for mode, heading in MODES.items()}
-            setting = (
-                f"{PGX_SIZE}x{PGX_SIZE}" if axis == "batch" else f"{MAIN_BATCH:,} boards at once"
-            )
-            report.line_plot(path, panels, title=f"Hex, {setting}; OpenSpiel: one thread",
-                             xlabel=label, ylabel="million moves a second")  # fmt: skip
-            drawn.append(path)
-    return drawn
-
-
-def _lines(rows: Sequence[dict[str, Any]], mode: str, axis: str) -> dict[str, list[Any]]:
-    lines: dict[str, list[Any]] = {name: [] for name in SHOWN}
+def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: str) -> None:
+    """Draws moves a second against the batch or the size, a panel for each mode."""
+    panels: dict[str, Any] = {heading: {name: [] for name in SHOWN} for heading in MODES.values()}
     for row in sorted(rows, key=lambda row: row[axis]):
-        if row["mode"] == mode and row["system"] in lines:
-            low, high = row["moves_per_second"]["quartiles"]
-            values = np.divide([low, row["moves_per_second"]["median"], high], 1e6)
-            place = row["batch"] if axis == "batch" else row["size"] ** 2
-            lines[row["system"]].append((place, values.tolist()))
-    return {name: points for name, points in lines.items() if points}
+        lines = panels[MODES[row["mode"]]]
+        if row["system"] in lines:
+            speed = row["moves_per_second"]
+            values = (speed["quartiles"][0], speed["median"], speed["quartiles"][1])
+            lines[row["system"]].append((row[axis], [value / 1e6 for value in values]))
+    report.line_plot(path, panels, title="Moves of Hex a second; OpenSpiel in one thread",
+                     xlabel=label, ylabel="million moves a second")  # fmt: skip
 
 
 def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:

@@ -20,7 +20,7 @@ import rich.progress
 import rich.table
 import rich.text
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "jaxpgs")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "pgx", "open_spiel", "jaxpgs")
 _BLUE, _INK, _MUTED = "#0072B2", "#222222", "#6B6B6B"  # Okabe and Ito's blue; greys
 _LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222")
 
@@ -220,9 +220,11 @@ def line_plot(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.6 + 3.4 * len(panels), 4.2), dpi=200)
+    figure = Figure(figsize=(1.6 + 3.8 * len(panels), 4.2), dpi=200)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 0.91))
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    every_point = [p for lines in panels.values() for points in lines.values() for p in points]
+    places = sorted({point[0] for point in every_point})
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (heading, lines) in zip(all_axes, panels.items(), strict=True):
         for name, points in lines.items():
@@ -240,6 +242,9 @@ def line_plot(
         axes.tick_params(labelsize=9, color=_MUTED, labelcolor=_INK)
         axes.grid(color="#E6E6E6", linewidth=0.8)
         axes.set_axisbelow(True)
+        if len(places) <= 8:
+            axes.set_xticks(places)
+            axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.yaxis.set_major_formatter("{x:,.4g}")
         for side in ("top", "right"):

@@ -11,6 +11,7 @@ import pgx
 import pytest
 
 import jaxpgs
+from jaxpgs import networks
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -29,21 +30,34 @@ def _apply(params, observation):
     return x @ params["policy"], jnp.tanh(x @ params["value"])
 
 
+def _in_parts(planes):
+    """The same network in two parts, from some planes of the observation."""
+    return networks.SplitApplyFn(
+        torso=lambda params, x: {"flat": x[..., planes].reshape(len(x), -1)},
+        policy_head=lambda params, features: features["flat"] @ params["policy"],
+        value_head=lambda params, features: jnp.tanh(features["flat"] @ params["value"]),
+    )
+
+
 # Hex, played at random to the end and beyond
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("swap", [False, True])
-def test_hex_at_every_depth(swap):
+def test_hex_at_every_depth(swap, parts):
     env, games_at_once = jaxpgs.envs.Hex(4, swap=swap), 16
     params = _linear(int(np.prod(env.observation_shape)), env.num_actions)
-    recurrent_fn = jax.jit(jaxpgs.make_recurrent_fn(env, _apply))
+    apply_fn = _apply if parts == 1 else _in_parts(np.arange(env.observation_shape[-1]))
+    recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
+    assert isinstance(recurrent_fn, jaxpgs.SplitRecurrentFn) == (parts == 2)
+    recurrent_fn = jax.jit(recurrent_fn)
     evaluate = jax.jit(lambda state: _apply(params, env.observe(state)[None]))
     step = jax.jit(env.step)
     rng = np.random.default_rng(0)
 
     by_hand = [env.init() for _ in range(games_at_once)]
     states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), games_at_once))
-    output = jaxpgs.make_root_fn(env, _apply)(params, jax.random.key(0), states)
+    output = jaxpgs.make_root_fn(env, apply_fn)(params, jax.random.key(0), states)
     lowest = np.finfo(np.float32).min
     winners = set()
     for depth in range(env.num_actions + 2):
@@ -140,9 +154,8 @@ def test_discount_tells_who_moves_next(movers, returns):
 # pgx's Hex, another implementation of the same rules: 11x11, swap, a random player to start
 
 
-def _ours_apply(params, observation):
-    # Planes: mover's, other's, empty, may swap; already from the mover's view.
-    return _apply(params, observation[..., jnp.array([0, 1, 3])])
+# Planes: mover's, other's, empty, may swap; already from the mover's view.
+_ours_apply = _in_parts(np.array([0, 1, 3]))
 
 
 def _pgx_apply(params, observation):

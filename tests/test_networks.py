@@ -63,6 +63,7 @@ def test_curated_exports():
     assert set(networks.__all__) == {
         "AlphaZeroResNet",
         "FullyConnectedResNet",
+        "SplitApplyFn",
         "functional",
         "functional_train",
         "module_from_params",
@@ -165,6 +166,40 @@ def test_apply_equals_the_module_in_eval_mode_and_leaves_the_module_alone(kind, 
     np.testing.assert_allclose(
         jax.jit(apply_fn)(before, observation)[0], outputs[0], rtol=1e-4, atol=1e-4
     )
+
+
+@both
+def test_parts_make_the_whole(kind, observation):
+    params, apply_fn = functional(_make(kind))
+    assert isinstance(apply_fn, networks.SplitApplyFn)
+    params = _shaken(params)
+    features = apply_fn.torso(params, observation)
+    assert all(len(x) == BATCH for x in jax.tree.leaves(features))
+    parts = apply_fn.policy_head(params, features), apply_fn.value_head(params, features)
+    chex.assert_trees_all_equal(parts, apply_fn(params, observation))
+    # As the module computes it itself.
+    module = module_from_params(_make(kind), params)
+    module.eval()
+    chex.assert_trees_all_close(parts, module(observation), rtol=1e-5, atol=1e-5)
+    # What a search adapts has no part in the features.
+    adapts, other = policy_head(params), _shaken(params, seed=2)
+    other = jax.tree.map(lambda a, x, y: y if a else x, adapts, params, other)
+    chex.assert_trees_all_equal(apply_fn.torso(other, observation), features)
+    assert (apply_fn.policy_head(other, features) != parts[0]).any()
+
+
+def test_module_of_other_parts_stays_whole(observation):
+    class Flat(nnx.Module):
+        def __init__(self):
+            self.torso = nnx.Linear(48, ACTIONS + 1, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            x = self.torso(x.reshape(len(x), -1))
+            return x[:, 1:], x[:, 0]
+
+    params, apply_fn = functional(Flat())
+    assert not isinstance(apply_fn, networks.SplitApplyFn)
+    chex.assert_trees_all_equal(apply_fn(params, observation), Flat()(observation))
 
 
 @both

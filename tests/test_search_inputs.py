@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,7 +109,20 @@ BAD_CALLS = {
     "N below 0": ({"num_simulations": -4}, "num_simulations must be at least 1, got -4"),
     "max_depth of 0": ({"max_depth": 0}, "max_depth must be at least 1, got 0"),
     "max_depth below 0": ({"max_depth": -1}, "max_depth must be at least 1, got -1"),
-    "mode": ({"mode": "chached"}, """mode must be "constant".*got 'chached'"""),
+    "mode": ({"mode": "chached"}, """mode must be "constant" or "cached", got 'chached'"""),
+    "nodes, constant": ({"nodes": ()}, 'nodes .*for mode="cached"'),
+    "cached, network of one part": (
+        {"mode": "cached"},
+        "must know the parts of the network: make_recurrent_fn with .* or a SplitRecurrentFn",
+    ),
+    "cached, torso adapts": (
+        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
+        'only the policy head may adapt, and not the torso.*or use mode="constant"',
+    ),
+    "cached, value adapts": (
+        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": lambda path, leaf: True},
+        'only the policy head may adapt, .* or the value head.*or use mode="constant"',
+    ),
     "too few keys": (
         {"rng_key": jax.random.split(jax.random.key(0), 2)},
         "one key or one per root; got 2 keys for 3 roots",
@@ -222,7 +237,7 @@ def test_good_masks_are_taken():
 # --- numbers that are none ------------------------------------------------------------------------
 
 
-def search(params, root=None, invalid=None, adapted=None, poisoned=-1, rate=0.1):
+def search_in(mode, params, root=None, invalid=None, adapted=None, poisoned=-1, rate=0.1):
     return toy.pgs(
         params,
         keys(1),
@@ -234,7 +249,14 @@ def search(params, root=None, invalid=None, adapted=None, poisoned=-1, rate=0.1)
         poisoned,
         num_simulations=4,
         simulations_per_update=2,
+        mode=mode,
     )
+
+
+@pytest.fixture(params=["constant", "cached"])
+def search(request):
+    """A search of the toy game, in both modes."""
+    return functools.partial(search_in, request.param)
 
 
 def check_finite(output):
@@ -259,7 +281,7 @@ def check_same(found, expected, rows):
             np.testing.assert_array_equal(np.asarray(one)[rows], np.asarray(other)[rows])
 
 
-def test_root_logits_that_are_not_finite():
+def test_root_logits_that_are_not_finite(search):
     rows = {
         0: [np.nan, 0.0],
         1: [0.0, np.nan],
@@ -295,7 +317,7 @@ def test_root_logits_that_are_not_finite():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_root_values_that_are_not_finite(bad):
+def test_root_values_that_are_not_finite(search, bad):
     root = toy.root(game(), [0] * B)
     root = root.replace(value=jnp.full(B, bad, jnp.float32))
     check_finite(search(game(), root))
@@ -305,7 +327,7 @@ def test_root_values_that_are_not_finite(bad):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("nodes", [slice(None), slice(1, 2), slice(3, None, 2)])
-def test_logits_below_the_root_that_are_not_finite(bad, nodes):
+def test_logits_below_the_root_that_are_not_finite(search, bad, nodes):
     # A feature that is not finite gives such logits and such a gradient.
     params = game()
     params["torso"] = params["torso"].at[nodes].set(bad)
@@ -324,7 +346,7 @@ def test_logits_below_the_root_that_are_not_finite(bad, nodes):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("field", ["value", "reward", "discount"])
-def test_numbers_of_the_game_that_are_not_finite_count_as_zero(bad, field):
+def test_numbers_of_the_game_that_are_not_finite_count_as_zero(search, bad, field):
     nodes = slice(1, None, 3)
     broken, mended = game(), game()
     broken[field] = broken[field].at[nodes].set(bad)
@@ -336,7 +358,7 @@ def test_numbers_of_the_game_that_are_not_finite_count_as_zero(bad, field):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_adapted_params_that_are_not_finite(bad):
+def test_adapted_params_that_are_not_finite(search, bad):
     adapted = toy.start(game(), B)
     adapted["head"] = adapted["head"].at[::2].set(bad)
     output = search(game(), adapted=adapted)
@@ -346,7 +368,24 @@ def test_adapted_params_that_are_not_finite(bad):
     check_same(output, search(game()), slice(1, None, 2))
 
 
-def test_updates_with_a_bad_gradient_are_skipped_and_counted():
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("field", ["value", "reward", "discount", "torso", "head"])
+def test_both_modes_make_the_same_of_them(field, bad):
+    params, adapted = game(), toy.start(game(), B)
+    if field == "head":
+        adapted["head"] = adapted["head"].at[::2].set(bad)
+    else:
+        params[field] = params[field].at[1::3].set(bad)
+    cached, constant = (
+        search_in(mode, params, adapted=adapted).search_state for mode in ("cached", "constant")
+    )
+    for name in ("visits", "qvalues", "value", "depth", "entropy", "skipped_updates"):
+        one, two = getattr(cached, name), getattr(constant, name)
+        np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(cached.params["head"], constant.params["head"], atol=1e-5)
+
+
+def test_updates_with_a_bad_gradient_are_skipped_and_counted(search):
     clean = search(game())
     assert not np.any(clean.search_state.skipped_updates)
     # The second of two updates: what is left is the search without it.
@@ -369,7 +408,7 @@ def test_updates_with_a_bad_gradient_are_skipped_and_counted():
 # --- games that are over --------------------------------------------------------------------------
 
 
-def test_root_without_a_legal_action():
+def test_root_without_a_legal_action(search):
     invalid = np.zeros((B, 2), np.int32)
     invalid[::2] = 1
     invalid[1] = [1, 0]
@@ -387,7 +426,7 @@ def test_root_without_a_legal_action():
     assert state.visits[1].tolist() == [0, 4]
 
 
-def test_batch_without_a_legal_action():
+def test_batch_without_a_legal_action(search):
     output = search(game(), invalid=np.ones((B, 2)))
     assert not np.any(output.action) and not np.any(output.action_weights)
     assert output.search_state.num_calls == 0
@@ -395,7 +434,7 @@ def test_batch_without_a_legal_action():
     assert not np.any(np.isnan(heads(output)))
 
 
-def test_finished_game_in_the_batch():
+def test_finished_game_in_the_batch(search):
     # Nodes 7 to 14 end the game here, and their logits are the lowest float, as an adapter's.
     params = game()
     params["discount"] = params["discount"].at[3:].set(0)
@@ -422,7 +461,7 @@ def test_finished_game_in_the_batch():
     check_same(output, ordinary, slice(1, None, 2))
 
 
-def test_a_root_does_not_depend_on_the_others():
+def test_a_root_does_not_depend_on_the_others(search):
     nodes = np.array([0, 1, 2, 0] * 4)
     shuffled = np.array([0, 2, 1, 1] * 4)
     check_same(

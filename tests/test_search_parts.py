@@ -1,6 +1,7 @@
 import functools
 import math
 
+import games
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +10,17 @@ import toy
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from jaxpgs.base import Path, RootStats, Trajectory
-from jaxpgs.search import adaptation
+from jaxpgs.base import RootStats, Trajectory
+from jaxpgs.search import Truncation
 from jaxpgs.search.scan import _init_stats
-from jaxpgs.search.truncation import Truncation
-from jaxpgs.search.walk import _sample, extend_code, walk
+from jaxpgs.search.walk import distribution, extend_code, invert
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 # Every statistical test has a fixed seed and would fail by chance once in a million seeds.
 ERROR_RATE = 1e-6
+
+both_modes = pytest.mark.parametrize("mode", ["constant", "cached"])
 
 
 def keys(seed, count):
@@ -98,6 +100,23 @@ TWO_STEPS_TWO_PLAYERS = {
 }
 
 
+def run(params, seed, adapted, rate, num_simulations, horizon=3, mode="constant"):
+    """16 searches from the root, of one update or of updates of two, whose first action is 0."""
+    return toy.pgs(
+        params,
+        keys(seed, 16),
+        toy.root(params, [0] * 16),
+        jnp.tile(jnp.array([[0, 1]]), (16, 1)),
+        adapted,
+        rate,
+        horizon,
+        num_simulations=num_simulations,
+        simulations_per_update=min(num_simulations, 2),
+        mode=mode,
+    ).search_state
+
+
+@both_modes
 @pytest.mark.parametrize(
     ("discount", "horizon", "table"),
     [
@@ -108,26 +127,14 @@ TWO_STEPS_TWO_PLAYERS = {
         (1.0, 1, {0.0: [[0, 0], [0, 0]]}),  # only the bandit's action
     ],
 )
-def test_one_update_is_the_hand_gradient(discount, horizon, table):
+def test_one_update_is_the_hand_gradient(mode, discount, horizon, table):
     params = pencil_game(discount)
-    output = toy.pgs(
-        params,
-        keys(1, 16),
-        toy.root(params, [0] * 16),
-        jnp.tile(jnp.array([[0, 1]]), (16, 1)),
-        None,
-        0.125,
-        horizon,
-        num_simulations=1,
-        simulations_per_update=1,
-    )
-    state = output.search_state
+    state = run(params, 1, None, 0.125, 1, horizon, mode)
     # The return of a simulation tells its actions; every sequence came up.
     assert set(np.asarray(state.value).tolist()) == set(table)
     gradient = np.array([table[value] for value in np.asarray(state.value).tolist()])
-    np.testing.assert_allclose(
-        state.params["head"], np.asarray(params["head"]) + 0.125 * gradient, atol=1e-6
-    )
+    moved = np.asarray(params["head"]) + 0.125 * gradient
+    np.testing.assert_allclose(state.params["head"], moved, atol=1e-6)
     norm = np.sqrt((gradient**2).sum((1, 2)))
     np.testing.assert_allclose(state.gradient_norm, norm, rtol=1e-5, atol=1e-7)
     assert all(leaf is None for name, leaf in state.params.items() if name != "head")
@@ -142,28 +149,18 @@ def test_one_update_is_the_hand_gradient(discount, horizon, table):
         np.testing.assert_allclose(state.entropy, mean, rtol=1e-5)
 
 
+@both_modes
 @pytest.mark.parametrize("discount", [1.0, -1.0])
-def test_gradients_of_one_update_add_up(discount):
+def test_gradients_of_one_update_add_up(mode, discount):
     params = pencil_game(discount)
-    state = toy.pgs(
-        params,
-        keys(2, 16),
-        toy.root(params, [0] * 16),
-        jnp.tile(jnp.array([[0, 1]]), (16, 1)),
-        toy.start(params, 16),
-        0.125,
-        num_simulations=2,
-        simulations_per_update=2,
-    ).search_state
+    state = run(params, 2, toy.start(params, 16), 0.125, 2, mode=mode)
     table = THREE_STEPS if discount == 1 else THREE_STEPS_TWO_PLAYERS
     # Sums of two of the values are all different.
     pairs = {a + b: np.array(table[a]) + np.array(table[b]) for a in table for b in table if a <= b}
     total = (2 * np.asarray(state.value)).tolist()
     assert len(set(total)) >= 5
-    gradient = np.array([pairs[value] for value in total])
-    np.testing.assert_allclose(
-        state.params["head"], np.asarray(params["head"]) + 0.125 * gradient, atol=1e-6
-    )
+    moved = np.asarray(params["head"]) + 0.125 * np.array([pairs[value] for value in total])
+    np.testing.assert_allclose(state.params["head"], moved, atol=1e-6)
 
 
 # --- REINFORCE against finite differences ---------------------------------------------------------
@@ -171,42 +168,27 @@ def test_gradients_of_one_update_add_up(discount):
 BASELINES = ("none", "value", "root")
 
 
-@jax.jit
-def walk_gradients(params, rng_keys, first, root_value):
+@functools.partial(jax.jit, static_argnums=4, compiler_options=games.QUICK)
+def walk_gradients(params, rng_keys, first, root_value, mode):
     """One update's trajectory `[4, B, K]`, returns, and gradient `[B, F, A]` for each baseline."""
-    mask = adaptation.adapt_mask(params, toy.adapt_head)
-    own, frozen = adaptation.split(params, mask)
-    adapted = adaptation.per_root(own, first.shape[0])
-    zeros = jnp.zeros(first.shape, jnp.int32)
-    path = Path(
-        depth=zeros,
-        code=zeros.astype(jnp.uint32),
-        log_prob=jnp.zeros(first.shape),
-        alive=jnp.ones(first.shape, bool),
-        visits=zeros,
-        simulation=jnp.arange(first.shape[1]),
+    # Walk k of every root stops after k + 1 steps at the latest.
+    truncation = Truncation(lambda path: path.depth > path.simulation[None])
+    counts = {"num_simulations": 3, "simulations_per_update": 3}
+    adapted, simulator = toy.simulator(params, truncation, 4, 4, mode, adapts=True, **counts)
+    trajectory, pull, _ = simulator.run(
+        adapted, rng_keys, first, toy.start_path(first), simulator.init()
     )
+    returns = jaxpgs.n_step()(trajectory)
     stats = bandit(np.zeros((4, 3)), np.zeros((4, 3)), value=root_value)
 
-    def objectives(adapted):
-        # Walk k of every root stops after k + 1 steps at the latest.
-        trajectory = walk(
-            adapted,
-            frozen,
-            rng_keys,
-            jnp.zeros(first.shape[0], jnp.int32),
-            first,
-            path,
-            toy.recurrent_fn,
-            lambda path: path.depth > path.simulation[None],
-            4,
-        )
-        returns = jaxpgs.n_step()(trajectory)
-        values = [jaxpgs.reinforce(b)(stats, trajectory, returns).sum() for b in BASELINES]
-        return jnp.stack(values), (trajectory, returns)
+    def gradient(baseline):
+        def objective(log_prob):
+            walked = trajectory._replace(log_prob=log_prob)
+            return jaxpgs.reinforce(baseline)(stats, walked, returns).sum()
 
-    gradients, (trajectory, returns) = jax.jacrev(objectives, has_aux=True)(adapted)
-    return trajectory, returns, gradients["head"]
+        return pull(jax.grad(objective)(trajectory.log_prob))["head"]
+
+    return trajectory, returns, jnp.stack([gradient(baseline) for baseline in BASELINES])
 
 
 def surrogate(params, head, walks, baseline, root_value):
@@ -231,8 +213,9 @@ def surrogate(params, head, walks, baseline, root_value):
     return total, all_returns
 
 
+@both_modes
 @pytest.mark.parametrize("discount", [1.0, 0.9, -1.0])
-def test_walk_gradient_is_the_finite_difference(discount):
+def test_walk_gradient_is_the_finite_difference(mode, discount):
     rng = np.random.default_rng(3)
     nodes = 40
     params = toy.tree(
@@ -250,7 +233,7 @@ def test_walk_gradient_is_the_finite_difference(discount):
     first = jnp.array([[0, 1, 2], [1, 1, 1], [2, 2, 0], [0, 0, 0]])
     root_value = np.array([0.3, -0.6, 0.9, -0.2])
     trajectory, returns, gradients = walk_gradients(
-        params, keys(4, 4), first, jnp.asarray(root_value, jnp.float32)
+        params, keys(4, 4), first, jnp.asarray(root_value, jnp.float32), mode
     )
     node_at = {float(v): node for node, v in enumerate(np.asarray(params["value"]))}
     lengths = set()
@@ -281,11 +264,12 @@ def test_walk_gradient_is_the_finite_difference(discount):
     assert lengths == {1, 2, 3}
 
 
-def test_dead_walks_leave_no_trace():
-    # All walks stop after three steps at the latest: the fourth step of the scan is skipped.
+@both_modes
+def test_dead_walks_leave_no_trace(mode):
+    # All walks stop after three steps at the latest: the fourth step is skipped.
     params = toy.tree(3, 3, features=np.ones((40, 2)), value=np.arange(40), reward=np.ones((40, 3)))
     first = jnp.zeros((4, 3), jnp.int32)
-    trajectory, _, _ = walk_gradients(params, keys(5, 4), first, jnp.zeros(4))
+    trajectory, _, _ = walk_gradients(params, keys(5, 4), first, jnp.zeros(4), mode)
     np.testing.assert_array_equal(trajectory.depth, np.tile([1, 2, 3], (4, 1)))
     for name in ("reward", "discount", "value", "log_prob", "entropy"):
         field = np.asarray(getattr(trajectory, name))
@@ -301,20 +285,12 @@ def test_dead_walks_leave_no_trace():
 # (reward, discount, value of the state reached) step by step; G_t of n_step; G_t of last_value.
 RETURNS = {
     # 3 + 0.9 * 10; 2 + 0.9 * 12; 1 + 0.9 * 12.8
-    "discounted": (
-        [(1, 0.9, 5), (2, 0.9, 7), (3, 0.9, 10)],
-        [12.52, 12.8, 12],
-        [7.29, 8.1, 9],
-    ),
+    "discounted": ([(1, 0.9, 5), (2, 0.9, 7), (3, 0.9, 10)], [12.52, 12.8, 12], [7.29, 8.1, 9]),
     # stops before the end: 2 + 7; 1 + 9
     "stopped": ([(1, 1, 5), (2, 1, 7)], [10, 9, 0], [7, 7, 0]),
     "one step": ([(4, 0.9, 10)], [13, 0, 0], [9, 0, 0]),
     # the reward of the last step takes the value's place; the value behind it counts for nothing
-    "ended": (
-        [(1, 0.9, 5), (2, 0.9, 7), (3, 0, 99)],
-        [5.23, 4.7, 3],
-        [2.43, 2.7, 3],
-    ),
+    "ended": ([(1, 0.9, 5), (2, 0.9, 7), (3, 0, 99)], [5.23, 4.7, 3], [2.43, 2.7, 3]),
     "two players": (
         [(0, -1, 0.5), (0, -1, 0.25), (0, -1, 0.75)],
         [-0.75, 0.75, -0.75],
@@ -346,7 +322,8 @@ def test_returns_by_hand():
         log_prob=zeros,
         entropy=zeros,
         depth=jnp.asarray(alive.sum(0)),
-        code=jnp.zeros(alive.shape[1:], jnp.uint32),
+        num_evaluations=jnp.zeros(1, jnp.int32),
+        num_calls=jnp.int32(0),
     )
     for backup, column in ((jaxpgs.n_step(), 1), (jaxpgs.last_value(), 2)):
         returns = backup(trajectory)
@@ -421,38 +398,28 @@ def check_selection(select, reference, root, num_walks, **knobs):
 @pytest.mark.parametrize("num_walks", [1, 4, 16])
 def test_puct_is_the_formula(num_walks):
     root = random_bandits()
-    knobs = [
-        {"c": c, "virtual_loss": loss, "unvisited": unvisited}
-        for c, loss, unvisited in [
-            (5.0, 1, "zero"),
-            (1.0, 1, "value"),
-            (1.0, 0.3, "zero"),
-            (1.0, 0.3, "value"),
-            (2.0, None, "zero"),
-            (0.5, None, "value"),
-        ]
+    settings = [
+        (5.0, 1, "zero"),
+        (1.0, 1, "value"),
+        (1.0, 0.3, "zero"),
+        (1.0, 0.3, "value"),
+        (2.0, None, "zero"),
+        (0.5, None, "value"),
     ]
 
     @jax.jit
     def select(root):
-        return [
-            jaxpgs.puct(k["c"], virtual_loss=k["virtual_loss"], unvisited=k["unvisited"])(
-                root, num_walks
-            )
-            for k in knobs
-        ]
+        rules = [jaxpgs.puct(c, virtual_loss=loss, unvisited=q) for c, loss, q in settings]
+        return [rule(root, num_walks) for rule in (*rules, jaxpgs.puct())]
 
-    chosen = select(root)
-    for actions, k in zip(chosen, knobs, strict=True):
-        check_selection(actions, puct_reference, root, num_walks, **k)
-    for i in range(1, len(knobs)):  # the knobs matter
-        assert (np.asarray(chosen[i]) != np.asarray(chosen[0])).any()
-
-
-def test_puct_defaults_are_the_papers():
-    root = random_bandits(50)
-    actions = jaxpgs.puct()(root, 4)
-    check_selection(actions, puct_reference, root, 4, c=5.0, virtual_loss=1.0, unvisited="zero")
+    *chosen, default = select(root)
+    for actions, (c, loss, q) in zip(chosen, settings, strict=True):
+        knobs = {"c": c, "virtual_loss": loss, "unvisited": q}
+        check_selection(actions, puct_reference, root, num_walks, **knobs)
+    for other in chosen[1:]:  # the knobs matter
+        assert (np.asarray(other) != np.asarray(chosen[0])).any()
+    # The paper's settings are the defaults.
+    np.testing.assert_array_equal(default, chosen[0])
 
 
 @pytest.mark.parametrize("virtual_loss", [1.0, 0.3, None])
@@ -478,27 +445,24 @@ def test_virtual_loss_spreads_simulations():
 # --- truncation -----------------------------------------------------------------------------------
 
 
-def crafted(depth, *, visits=0, log_prob=0.0, simulation=None, code=0):
+def crafted(depth, *, visits=0, log_prob=0.0, simulation=None):
     """A Path `[1, K]` from lists or numbers."""
-    fields = np.broadcast_arrays(np.atleast_1d(depth), visits, log_prob, code)
-    depth, visits, log_prob, code = (jnp.asarray(x)[None] for x in fields)
-    walks = depth.shape[1]
-    return Path(
+    fields = np.broadcast_arrays(np.atleast_1d(depth), visits, log_prob)
+    depth, visits, log_prob = (jnp.asarray(x)[None] for x in fields)
+    simulation = np.arange(depth.size) if simulation is None else simulation
+    return toy.start_path(depth)._replace(
         depth=depth.astype(jnp.int32),
-        code=code.astype(jnp.uint32),
         log_prob=log_prob.astype(jnp.float32),
-        alive=jnp.ones((1, walks), bool),
         visits=visits.astype(jnp.int32),
-        simulation=jnp.arange(walks) if simulation is None else jnp.asarray(simulation),
+        simulation=jnp.asarray(simulation),
     )
 
 
 def lengths(truncation, longest, **fields):
     """The depth at which each of K simulations stops first."""
     size = len(np.atleast_1d(next(iter(fields.values()))))
-    memory = truncation.init(1)
     stops = [
-        np.asarray(truncation.stop(memory, crafted(np.full(size, d), **fields)))[0]
+        np.asarray(truncation.stop(crafted(np.full(size, d), **fields)))[0]
         for d in range(1, longest + 1)
     ]
     stops.append(np.ones(size, bool))
@@ -508,7 +472,7 @@ def lengths(truncation, longest, **fields):
 def test_fixed_stops_at_its_depth():
     truncation = jaxpgs.fixed(3)
     assert truncation.max_depth == 3
-    assert truncation.stop((), crafted([1, 2, 3, 4])).tolist() == [[False, False, True, True]]
+    assert truncation.stop(crafted([1, 2, 3, 4])).tolist() == [[False, False, True, True]]
 
 
 def test_growing_adds_one_every_so_often():
@@ -535,92 +499,38 @@ def test_by_visits_is_exact_at_powers(branching):
 
 def test_by_probability_stops_below_the_threshold():
     log_prob = np.log([0.9, 0.51, 0.5, 0.49, 1e-30])
-    path = crafted(1, log_prob=np.float32(log_prob))
-    stop = jaxpgs.by_probability(0.5).stop((), path)
+    stop = jaxpgs.by_probability(0.5).stop(crafted(1, log_prob=np.float32(log_prob)))
     assert stop.tolist() == [[False, False, False, True, True]]
 
 
-@functools.cache
-def compiled(truncation):
-    return jax.jit(truncation.stop), jax.jit(truncation.update), jax.jit(extend_code)
-
-
-def parallel_lengths(truncation, actions):
-    """Runs given action sequences `[updates, B, K, T]`, all walks of an update side by side."""
-    stop, note, extend = compiled(truncation)
-    updates, batch, walks, longest = actions.shape
-    memory = truncation.init(batch)
-    found = np.zeros((updates, batch, walks), int)
-    zeros = jnp.zeros((batch, walks), jnp.int32)
-    for n in range(updates):
-        path = Path(
-            depth=zeros,
-            code=extend(zeros.astype(jnp.uint32), jnp.asarray(actions[n, ..., 0])),
-            log_prob=zeros.astype(jnp.float32),
-            alive=zeros == 0,
-            visits=zeros,
-            simulation=n * walks + jnp.arange(walks),
-        )
-        for depth in range(1, longest + 1):
-            path = path._replace(depth=path.depth + path.alive.astype(jnp.int32))
-            ended = (stop(memory, path) | (depth == longest)) & path.alive
-            found[n][np.asarray(ended)] = depth
-            alive = path.alive & ~ended
-            if depth < longest:
-                code = extend(path.code, jnp.asarray(actions[n, ..., depth]))
-                path = path._replace(code=jnp.where(alive, code, path.code))
-            path = path._replace(alive=alive)
-        memory = note(memory, path)
-    return found
-
-
-def sequential_lengths(actions):
-    """The same with a set of all sequences, one walk after another."""
-    updates, batch, walks, longest = actions.shape
-    found = np.zeros((updates, batch, walks), int)
-    seen = [set() for _ in range(batch)]
-    for n, b, k in np.ndindex(updates, batch, walks):
-        sequence = tuple(actions[n, b, k].tolist())
-        depth = 1
-        while depth < longest and sequence[:depth] in seen[b]:
-            depth += 1
-        seen[b].add(sequence[:depth])
-        found[n, b, k] = depth
-    return found
-
-
-# The big table is large enough that 3 * 96 sequences share no bit; a small one must collide.
-SEQUENCES = np.random.default_rng(11).integers(0, 2, (12, 3, 8, 7)).astype(np.int32)
-
-
-def test_until_new_is_a_set_of_sequences():
-    expected = sequential_lengths(SEQUENCES)
-    assert set(np.unique(expected)) >= {1, 2, 3, 4, 5, 6}
-    np.testing.assert_array_equal(parallel_lengths(jaxpgs.until_new(2**24), SEQUENCES), expected)
-    # Three actions, more walks an update than short sequences.
-    wide = np.random.default_rng(12).integers(0, 3, (2, 2, 20, 5)).astype(np.int32)
-    np.testing.assert_array_equal(
-        parallel_lengths(jaxpgs.until_new(2**24), wide), sequential_lengths(wide)
-    )
+@pytest.mark.parametrize("count_siblings", [False, True])
+def test_until_new_is_a_set_of_sequences(count_siblings):
+    # The table is so large that 3 * 96 sequences share no flag.
+    truncation = jaxpgs.until_new(2**22, count_siblings=count_siblings)
+    walks, found, exact, _ = toy.until_new("constant", truncation, count_siblings)
+    np.testing.assert_array_equal(found, exact)
+    assert set(np.unique(exact)) >= {1, 2, 3, 4, 5, 6}
+    # The first update meets an empty table, and its 8 simulations have 2 first actions.
+    assert (found[0] == 1).all() != count_siblings
+    np.testing.assert_array_equal(walks.num_evaluations, found.sum(-1))
+    np.testing.assert_array_equal(walks.num_calls, found.max((1, 2)))
 
 
 @pytest.mark.parametrize("table_size", [1, 16, 32, 64, 256])
 def test_small_table_only_lengthens(table_size):
-    exact = sequential_lengths(SEQUENCES)
-    found = parallel_lengths(jaxpgs.until_new(table_size), SEQUENCES)
+    _, found, exact, _ = toy.until_new("constant", jaxpgs.until_new(table_size), False)
     assert (found >= exact).all()
     assert (found > exact).any()
-    # The first walk of a search meets an empty table.
-    assert (found[0, :, 0] == 1).all()
+    assert (found[0] == 1).all()
     if table_size == 1:
-        # One bit: after the first update every sequence counts as known.
-        assert (found[1:] == SEQUENCES.shape[-1]).all()
+        # One flag: after the first update every sequence counts as known.
+        assert (found[1:] == 7).all()
 
 
 def test_default_table_is_wide_enough():
-    # Three roots of 96 sequences in 2**15 bits: 3 * 96**2 / 2 / 2**15 = 0.4 collisions expected.
-    differing = parallel_lengths(jaxpgs.until_new(), SEQUENCES) != sequential_lengths(SEQUENCES)
-    assert differing.sum() <= 5
+    # Three roots of 96 sequences in 2**15 flags: 3 * 96**2 / 2 / 2**15 = 0.4 collisions expected.
+    _, found, exact, _ = toy.until_new("constant", jaxpgs.until_new(), False)
+    assert (found != exact).sum() <= 5
 
 
 def test_codes_of_sequences_differ():
@@ -650,24 +560,19 @@ RULES = {
     "by_visits": jaxpgs.by_visits(3),
     "by_probability": jaxpgs.by_probability(0.3),
     "until_new": jaxpgs.until_new(),
+    "until_new, siblings": jaxpgs.until_new(count_siblings=True),
     "never": jaxpgs.fixed(99),
 }
 
 
-@jax.jit
-def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction):
+@functools.partial(jax.jit, static_argnums=6, compiler_options=games.QUICK)
+def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction, mode):
     """A Monte Carlo search whose truncation is chosen at run time, to compile them all at once."""
-    rules = list(RULES.values())
-    truncation = Truncation(
-        init=lambda size: [r.init(size) for r in rules],
-        stop=lambda memory, path: jnp.stack(
-            [
-                jnp.broadcast_to(r.stop(m, path), path.depth.shape)
-                for r, m in zip(rules, memory, strict=True)
-            ]
-        )[rule],
-        update=lambda memory, path: [r.update(m, path) for r, m in zip(rules, memory, strict=True)],
-    )
+
+    def stop(path):
+        stops = [jnp.broadcast_to(r.stop(path), path.depth.shape) for r in RULES.values()]
+        return jnp.stack(stops)[rule]
+
     return jaxpgs.mcs_policy(
         params,
         rng_key,
@@ -677,13 +582,14 @@ def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction):
         invalid_actions,
         T,
         simulations_per_update=K,
-        truncation=truncation,
+        truncation=Truncation(stop, table_size=2**15),
         root_selection=jaxpgs.puct(2.0),
         dirichlet_fraction=dirichlet_fraction,
+        mode=mode,
     )
 
 
-def depth_counts(rule, logits, seed=0):
+def depth_counts(mode, rule, logits, seed=0):
     """For each root and first action, how many simulations had length 1, 2, 3, 4.
 
     A state at depth d is worth 32^(d-1), so the sum of returns holds the counts as digits.
@@ -695,74 +601,77 @@ def depth_counts(rule, logits, seed=0):
         value=np.where(depth > 0, float(BASE) ** (depth - 1), 0),
         reward=np.full((121, 3), 7.0),  # left out by the default backup
     )
-    output = searched(
-        params,
-        keys(seed, 3),
-        toy.root(params, [0] * 3, logits=np.tile(logits, (3, 1))),
-        jnp.zeros((3, 3), jnp.int32),
-        list(RULES).index(rule),
-        0.0,
-    )
-    state = output.search_state
+    root = toy.root(params, [0] * 3, logits=np.tile(logits, (3, 1)))
+    legal = jnp.zeros((3, 3), jnp.int32)
+    rule = list(RULES).index(rule)
+    state = searched(params, keys(seed, 3), root, legal, rule, 0.0, mode).search_state
     total = np.rint(np.asarray(state.qvalues, np.float64) * np.asarray(state.visits)).astype(int)
     counts = np.stack([total // BASE**d % BASE for d in range(T)], axis=-1)
     np.testing.assert_array_equal(counts.sum(-1), state.visits)
     np.testing.assert_array_equal(np.sum(state.visits, axis=-1), N)
-    evaluations = (counts * np.arange(1, T + 1)).sum((1, 2))
-    np.testing.assert_array_equal(state.num_evaluations, evaluations)
-    np.testing.assert_allclose(state.depth, evaluations / N, rtol=1e-6)
+    steps = (counts * np.arange(1, T + 1)).sum((1, 2))
+    np.testing.assert_allclose(state.depth, steps / N, rtol=1e-6)
+    evaluations = np.asarray(state.num_evaluations)
+    assert (evaluations == steps).all() if mode == "constant" else (evaluations < steps).all()
     return counts
 
 
-def test_search_with_fixed_depth():
-    assert (depth_counts("fixed", [0.0, 0, 0]).sum(1) == [0, N, 0, 0]).all()
+@both_modes
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("fixed", [0, N, 0, 0]),
+        ("never", [0, 0, 0, N]),  # stops at max_depth
+        ("growing", [6, 6, 4, 0]),  # simulations 0-5, 6-11, 12-15, across the updates of 4
+    ],
+)
+def test_search_with_known_depths(mode, rule, expected):
+    assert (depth_counts(mode, rule, [0.0, 0, 0]).sum(1) == expected).all()
 
 
-def test_search_stops_at_max_depth():
-    assert (depth_counts("never", [0.0, 0, 0]).sum(1) == [0, 0, 0, N]).all()
-
-
-def test_search_with_growing_depth():
-    # Simulations 0-5, 6-11, 12-15, across the updates of 4.
-    assert (depth_counts("growing", [0.0, 0, 0]).sum(1) == [6, 6, 4, 0]).all()
-
-
-def test_search_by_visits():
-    counts = depth_counts("by_visits", [2.0, 0, 0])
+@both_modes
+def test_search_by_visits(mode):
+    counts = depth_counts(mode, "by_visits", [2.0, 0, 0])
     for by_action in counts.reshape(-1, T):
         n = by_action.sum()
-        assert by_action.tolist() == [
-            min(n, 3),
-            np.clip(n - 3, 0, 6),
-            np.clip(n - 9, 0, 18),
-            0,
-        ]
+        expected = [min(n, 3), np.clip(n - 3, 0, 6), np.clip(n - 9, 0, 18), 0]
+        assert by_action.tolist() == expected
     assert (counts[..., 1] > 0).any()
 
 
-def test_search_by_probability():
+@both_modes
+def test_search_by_probability(mode):
     # 0.6 * 1/3 falls under 0.3 at the second action; 0.3 does at the second, 0.1 at the first.
-    counts = depth_counts("by_probability", np.log([0.6, 0.31, 0.09]))
+    counts = depth_counts(mode, "by_probability", np.log([0.6, 0.31, 0.09]))
     visits = counts.sum(-1)
     assert (visits > 0).all()
     np.testing.assert_array_equal(counts[:, 0, 1], visits[:, 0])
     np.testing.assert_array_equal(counts[:, 1, 1], visits[:, 1])
     np.testing.assert_array_equal(counts[:, 2, 0], visits[:, 2])
     # With a certain first action the third goes under: 1/3 is not, 1/9 is.
-    counts = depth_counts("by_probability", [50.0, 0, 0])
+    counts = depth_counts(mode, "by_probability", [50.0, 0, 0])
     visits = counts.sum(-1)
     np.testing.assert_array_equal(counts[:, 0, 2], visits[:, 0])
 
 
-def test_search_until_new():
+@both_modes
+def test_search_until_new(mode):
+    shared = 0
     for seed in range(3):
-        counts = depth_counts("until_new", [1.0, 0, 0], seed)
+        counts = depth_counts(mode, "until_new, siblings", [1.0, 0, 0], seed)
         for first, second, third, fourth in counts.reshape(-1, T):
             # Every sequence ends one simulation: one of length 1, at most 3 of length 2, 9 of 3.
             n = first + second + third + fourth
             assert first == min(n, 1)
             assert min(n - 1, 1) <= second <= 3
             assert third <= 9
+        counts = depth_counts(mode, "until_new", [1.0, 0, 0], seed)
+        for first, second, third, _ in counts.reshape(-1, T):
+            # A sequence ends up to K simulations, all of one update.
+            assert min(first, 1) <= first <= K
+            assert second <= 3 * K and third <= 9 * K
+            shared += first > 1
+    assert shared
 
 
 def test_dirichlet_noise_in_a_search():
@@ -771,7 +680,7 @@ def test_dirichlet_noise_in_a_search():
     invalid = jnp.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
 
     def visits(seed, fraction):
-        output = searched(params, keys(seed, 3), root, invalid, 0, fraction)
+        output = searched(params, keys(seed, 3), root, invalid, 0, fraction, "constant")
         np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-6)
         return np.asarray(output.search_state.visits)
 
@@ -847,9 +756,11 @@ def test_no_visits_give_action_zero_and_no_weight():
 
 @jax.jit
 def sampled(logits, uniform):
-    """Actions, log probabilities and entropies of draws from one policy."""
-    log_policy = jnp.broadcast_to(jax.nn.log_softmax(logits), (1, uniform.size, logits.size))
-    return jax.tree.map(lambda x: x[0], _sample(log_policy, uniform[None]))
+    """Actions, log probabilities and entropy of draws from one policy."""
+    policy = distribution(logits)
+    cumulative = jnp.broadcast_to(policy.cumulative, (uniform.size, logits.size))
+    actions = invert(cumulative, jnp.broadcast_to(policy.last, uniform.shape), uniform)
+    return actions, jnp.log(policy.policy[actions]), policy.entropy
 
 
 def test_sampled_frequencies():
@@ -862,10 +773,16 @@ def test_sampled_frequencies():
     np.testing.assert_allclose(np.exp(log_prob), probabilities[actions], rtol=1e-5)
     positive = probabilities[probabilities > 0]
     np.testing.assert_allclose(entropy, -(positive * np.log(positive)).sum(), rtol=1e-5)
-    # On a grid of uniforms the frequencies are the probabilities up to one draw.
-    actions, _, _ = sampled(logits, (jnp.arange(20000.0) + 0.5) / 20000)
-    counts = np.bincount(actions, minlength=6)
-    assert np.abs(counts - 20000 * probabilities).max() <= 1.5
+
+
+@pytest.mark.parametrize("num_actions", [1, 6, 64, 65, 362])
+def test_sampling_inverts_the_distribution_function(num_actions):
+    # On a grid of uniforms the frequencies are the probabilities up to one draw. The sums are made
+    # in blocks of 64.
+    logits = np.random.default_rng(19).normal(0, 2, num_actions)
+    actions, _, _ = sampled(jnp.asarray(logits, jnp.float32), (jnp.arange(20000.0) + 0.5) / 20000)
+    expected = 20000 * np.exp(logits) / np.exp(logits).sum()
+    assert np.abs(np.bincount(actions, minlength=num_actions) - expected).max() <= 1.5
 
 
 @pytest.mark.parametrize("keep", [0.02, 0.5])
@@ -881,11 +798,11 @@ def test_impossible_actions_are_never_sampled(keep):
     uniform = np.minimum(uniform, uniform[1])
     actions, log_prob, entropy = sampled(jnp.asarray(logits, jnp.float32), jnp.asarray(uniform))
     assert possible[np.asarray(actions)].all()
-    assert np.isfinite(log_prob).all() and np.isfinite(entropy).all()
+    assert np.isfinite(log_prob).all() and np.isfinite(entropy)
     assert len(np.unique(actions)) > 1
-    # Where rounding lifts a uniform to 1, no sum exceeds it: the most probable action it is.
+    # Where rounding lifts a uniform to 1, no sum exceeds it: the last possible action it is.
     actions, _, _ = sampled(jnp.asarray(logits, jnp.float32), jnp.ones(100000))
-    assert (np.asarray(actions) == logits.argmax()).all()
+    assert (np.asarray(actions) == np.flatnonzero(possible)[-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -917,27 +834,13 @@ def steady_game():
     return toy.tree(2, 3, features=features, head=[[4.5, 0], [4.5, 0]], value=value)
 
 
-def run(params, seed, adapted, num_simulations):
-    return toy.pgs(
-        params,
-        keys(seed, 16),
-        toy.root(params, [0] * 16),
-        jnp.tile(jnp.array([[0, 1]]), (16, 1)),
-        adapted,
-        400.0,
-        num_simulations=num_simulations,
-        simulations_per_update=2,
-    ).search_state.params
-
-
 def test_adapted_params_go_on_where_the_last_search_ended():
     # All simulations take the same actions, so the key has no part, and two searches of one update
     # each are one search of two updates.
     params = steady_game()
     start = toy.start(params, 16)
-    once = run(params, 0, start, 2)
-    twice = run(params, 1, once, 2)
-    through = run(params, 2, start, 4)
+    once, through = (run(params, 0, start, 400.0, n).params for n in (2, 4))
+    twice = run(params, 1, once, 400.0, 2).params
     np.testing.assert_allclose(twice["head"], through["head"], rtol=1e-6)
     step = np.asarray(once["head"] - start["head"])
     second = np.asarray(twice["head"] - once["head"])
@@ -951,32 +854,18 @@ def test_adapted_params_are_parameters():
     params = pencil_game(-1.0)
     head = jnp.array([[1.0, -0.5], [0.25, 0.75]])
     adapted = toy.start(params | {"head": head}, 16)
-
-    def found(params, adapted):
-        return toy.pgs(
-            params,
-            keys(23, 16),
-            toy.root(pencil_game(-1.0), [0] * 16),
-            jnp.zeros((16, 2), jnp.int32),
-            adapted,
-            0.5,
-            num_simulations=2,
-            simulations_per_update=2,
-        )
-
-    from_adapted = found(params, adapted)
-    jax.tree.map(
-        np.testing.assert_array_equal, from_adapted, found(params | {"head": head}, adapted)
-    )
-    moved = np.asarray(from_adapted.search_state.params["head"])
+    from_adapted = run(params, 23, adapted, 0.5, 2)
+    with_them = run(params | {"head": head}, 23, adapted, 0.5, 2)
+    jax.tree.map(np.testing.assert_array_equal, from_adapted, with_them)
+    moved = np.asarray(from_adapted.params["head"])
     assert (moved != np.asarray(adapted["head"])).any()
-    other = found(params, toy.start(params, 16)).search_state
+    other = run(params, 23, toy.start(params, 16), 0.5, 2)
     assert (moved != np.asarray(other.params["head"])).any()
 
 
 def test_reset_adapted_root_by_root():
     params = steady_game()
-    adapted = run(params, 0, toy.start(params, 16), 2)
+    adapted = run(params, 0, toy.start(params, 16), 400.0, 2).params
     reset = jaxpgs.reset_adapted(adapted, params, jnp.arange(16) % 3 == 0)
     for b in range(16):
         own = b % 3 == 0
@@ -986,5 +875,5 @@ def test_reset_adapted_root_by_root():
     assert (np.asarray(adapted["head"]) != np.asarray(params["head"])).any((1, 2)).all()
     assert all(leaf is None for name, leaf in reset.items() if name != "head")
     # It is the argument of the next search: the reset roots do what a first search does.
-    following = run(params, 3, reset, 2)
+    following = run(params, 3, reset, 400.0, 2).params
     np.testing.assert_allclose(following["head"][::3], adapted["head"][::3], rtol=1e-6)

@@ -8,6 +8,7 @@ what adapts.
 
 import functools
 
+import games
 import jax
 import jax.numpy as jnp
 import mctx
@@ -15,6 +16,10 @@ import numpy as np
 import optax
 
 import jaxpgs
+from jaxpgs.base import Path
+from jaxpgs.search import adaptation
+from jaxpgs.search.cached import walks_on_nodes
+from jaxpgs.search.walk import rollouts
 
 
 def adapt_head(path, leaf):
@@ -79,17 +84,107 @@ def start(params, batch_size):
     return {name: None for name in params} | {"head": head}
 
 
-def recurrent_fn(params, rng_key, action, node):
-    """Plays one action of the game that `params` holds."""
+def _expand(params, rng_key, action, node):
     del rng_key
     after = params["next"][node, action].astype(node.dtype)
-    output = mctx.RecurrentFnOutput(
+    expansion = jaxpgs.Expansion(
         reward=params["reward"][node, action],
         discount=params["discount"][node, action],
-        prior_logits=params["torso"][after] @ params["head"],
         value=params["value"][after],
+        features=params["torso"][after],
     )
-    return output, after
+    return expansion, after
+
+
+# Plays one action of the game that `params` holds.
+split_fn = jaxpgs.SplitRecurrentFn(
+    _expand, lambda params, features, node: features @ params["head"]
+)
+
+
+def recurrent_fn(params, rng_key, action, node):
+    """`split_fn` as a plain function, as a user may write one."""
+    return split_fn(params, rng_key, action, node)
+
+
+def simulator(params, truncation, max_depth, batch_size, mode, *, adapts=False, **counts):
+    """The simulator of a memory mode, from node 0, and the adapted parameters to run it with.
+
+    The cached mode takes `num_simulations` and `simulations_per_update`.
+    """
+    own, frozen = adaptation.split(params, adaptation.adapt_mask(params, adapt_head))
+    adapted, start = adaptation.per_root(own, batch_size), root(params, [0] * batch_size)
+    if mode == "constant":
+        return adapted, rollouts(
+            frozen, start.embedding, recurrent_fn, truncation, max_depth, adapts
+        )
+    return adapted, walks_on_nodes(
+        params,
+        frozen,
+        start,
+        split_fn,
+        truncation,
+        max_depth,
+        adapts,
+        interior_selection=None,
+        nodes=None,
+        **counts,
+    )
+
+
+def start_path(first, n=0):
+    """The simulations of update n before their first actions `[B, K]`."""
+    zeros = jnp.zeros(first.shape, jnp.int32)
+    return Path(
+        depth=zeros,
+        code=zeros.astype(jnp.uint32),
+        log_prob=jnp.zeros(first.shape),
+        alive=jnp.ones(first.shape, bool),
+        visits=zeros,
+        new=jnp.zeros(first.shape, bool),
+        simulation=n * first.shape[1] + jnp.arange(first.shape[1]),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4, 5), compiler_options=games.QUICK)
+def simulate(params, rng_keys, first, truncation, max_depth, mode):
+    """Simulates from node 0 with given first actions `[U, B, K]`; U trajectories, stacked."""
+    num_updates, batch_size, num_walks = first.shape
+    counts = {"simulations_per_update": num_walks, "num_simulations": num_updates * num_walks}
+    adapted, run = simulator(params, truncation, max_depth, batch_size, mode, **counts)
+
+    def update(memory, n):
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(rng_keys)
+        trajectory, _, remember = run.run(adapted, keys, first[n], start_path(first[n], n), memory)
+        return remember(trajectory.value), trajectory
+
+    return jax.lax.scan(update, run.init(), jnp.arange(num_updates))[1]
+
+
+def until_new(mode, truncation, count_siblings, depth=7):
+    """12 updates of 3 x 8 simulations of random sequences of two actions, at most `depth` long.
+
+    Returns the trajectories; the simulations' lengths `[12, 3, 8]`; those that a set of all
+    sequences gives, one simulation after another; and how many sequences each update adds to it.
+    """
+    params = tree(2, depth, value=np.arange(2.0 ** (depth + 1) - 1))  # a value tells the node
+    first = np.random.default_rng(11).integers(0, 2, (12, 3, 8)).astype(np.int32)
+    keys = jax.random.split(jax.random.key(11), 3)
+    walks = simulate(params, keys, first, truncation, depth, mode)
+    last = np.take_along_axis(walks.value, walks.depth[:, None] - 1, axis=1)[:, 0].astype(int)
+    exact, num_new = np.zeros(first.shape, int), np.zeros((12, 3), int)
+    seen = [set() for _ in range(3)]
+    for n, b in np.ndindex(12, 3):
+        before = set(seen[b])
+        for k, node in enumerate(last[n, b].tolist()):
+            sequence = actions_to(2, node)
+            assert sequence[0] == first[n, b, k] and len(sequence) == walks.depth[n, b, k]
+            known = seen[b] if count_siblings else before
+            prefixes = [sequence[:d] for d in range(1, len(sequence) + 1)]
+            exact[n, b, k] = next((len(p) for p in prefixes if p not in known), depth)
+            seen[b].update(prefixes)
+        num_new[n, b] = len(seen[b]) - len(before)
+    return walks, np.asarray(walks.depth), exact, num_new
 
 
 def pgs(
@@ -104,18 +199,20 @@ def pgs(
     *,
     num_simulations,
     simulations_per_update,
+    mode="constant",
 ):
-    """Policy gradient search of the head, compiled once per shape and count.
+    """Policy gradient search of the head, compiled once per shape, count and mode.
 
     Simulations have length `horizon`, at most 3. The update after `poisoned` simulations has a
     gradient of NaN.
     """
     # jit would take defaults for constants and compile anew for each choice of arguments.
     traced = (params, rng_key, root, invalid_actions, adapted_params)
-    return _pgs(*traced, learning_rate, horizon, poisoned, num_simulations, simulations_per_update)
+    counts = (num_simulations, simulations_per_update)
+    return _pgs(*traced, learning_rate, horizon, poisoned, *counts, mode)
 
 
-@functools.partial(jax.jit, static_argnums=(8, 9))
+@functools.partial(jax.jit, static_argnums=(8, 9, 10), compiler_options=games.QUICK)
 def _pgs(
     params,
     rng_key,
@@ -127,6 +224,7 @@ def _pgs(
     poisoned,
     num_simulations,
     simulations_per_update,
+    mode,
 ):
     reinforce = jaxpgs.reinforce()
 
@@ -138,14 +236,15 @@ def _pgs(
         params,
         rng_key,
         root,
-        recurrent_fn,
+        split_fn,
         num_simulations,
         invalid_actions,
+        mode=mode,
         adapt=adapt_head,
         adapted_params=adapted_params,
         optimizer=optax.sgd(learning_rate),
         estimator=estimator,
         backup=jaxpgs.n_step(),
-        truncation=jaxpgs.fixed(3)._replace(stop=lambda memory, path: path.depth >= horizon),
+        truncation=jaxpgs.fixed(3)._replace(stop=lambda path: path.depth >= horizon),
         simulations_per_update=simulations_per_update,
     )

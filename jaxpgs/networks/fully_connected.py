@@ -33,6 +33,8 @@ class FullyConnectedResNet(nnx.Module):
       ValueError: if a size is not positive.
     """
 
+    is_torso_and_heads = True  # see `networks.functional`
+
     def __init__(
         self,
         observation_shape: Sequence[int],

@@ -53,8 +53,8 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
     Returns:
       The parameters, and `apply_fn(params, observation) -> (logits, value)` with shapes
       `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`. If
-      the module has the parts `torso`, `policy_head` and `value_head`, and is nothing but them,
-      `apply_fn` is a `SplitApplyFn`.
+      the module's class says `is_torso_and_heads = True`, `apply_fn` is a `SplitApplyFn`: then the
+      module must be its `torso`, followed by its `policy_head` and `value_head`, as ours are.
       `apply_fn` raises `ValueError` if `params` lacks a leaf of the module or has another one.
     """
     template = nnx.clone(module)
@@ -67,7 +67,7 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
     def part(name: str) -> Callable[[Params, Any], Any]:
         return lambda params, inputs: getattr(merge(params), name)(inputs)
 
-    if all(isinstance(getattr(template, name, None), nnx.Module) for name in _MODULE_PARTS):
+    if getattr(template, "is_torso_and_heads", False):
         return _get_params(module), SplitApplyFn(*map(part, _MODULE_PARTS))
     return _get_params(module), apply_fn
 

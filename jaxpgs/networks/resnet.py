@@ -38,6 +38,8 @@ class AlphaZeroResNet(nnx.Module):
       ValueError: if the observation has not three axes, or a size is not positive.
     """
 
+    is_torso_and_heads = True  # see `networks.functional`
+
     def __init__(
         self,
         observation_shape: Sequence[int],

@@ -102,7 +102,7 @@ class _Diary(NamedTuple):
 
 def walks_on_nodes(
     params: Params,
-    frozen: Params,
+    mask: list[bool],
     root: mctx.RootFnOutput,
     recurrent_fn: RecurrentFn,
     truncation: Truncation,
@@ -118,7 +118,7 @@ def walks_on_nodes(
 
     Args:
       params: the network's parameters.
-      frozen: those that do not adapt, None elsewhere.
+      mask: which of its leaves adapt (`adaptation.adapt_mask`).
       root: the roots.
       recurrent_fn: plays actions and evaluates the states they lead to; a `SplitRecurrentFn` if
         parameters adapt.
@@ -136,7 +136,8 @@ def walks_on_nodes(
     Raises:
       ValueError: if the recurrent function is not of two parts as it must be.
     """
-    split_fn = split_in_two(params, frozen, root, recurrent_fn)
+    split_fn = split_in_two(params, mask, root, recurrent_fn)
+    _, frozen = adaptation.split(params, mask)
     # Behind the last node there is room for one more block of K.
     new = num_simulations * (truncation.new_nodes or max_depth) + simulations_per_update
     nodes = make_nodes(params, root, split_fn.expand, new, nodes)
@@ -148,7 +149,7 @@ def walks_on_nodes(
         logits = jax.vmap(lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e))(
             adapted, features, states
         )
-        return logits
+        return logits.astype(nodes.value.dtype)
 
     def run(
         adapted: Params,
@@ -421,7 +422,9 @@ def _pull(
         node = jax.lax.dynamic_slice_in_dim(diary.node, rows[0], block, 1)
         d_logits = jax.lax.dynamic_slice_in_dim(summed, rows[0], block, 1)
         real = (rows >= i * block)[None] & (rows[None] < diary.size[:, None])
-        _, vjp = jax.vjp(lambda own: get_logits(own, jnp.where(real, node, 0)), adapted)
+        # Rows that are not real read a real state, as a head may have no derivative at zeros.
+        node = jnp.where(real, node, diary.node[:, :1])
+        _, vjp = jax.vjp(lambda own: get_logits(own, node), adapted)
         return vjp(jnp.where(real[..., None], d_logits, 0.0))[0]
 
     def add_block(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
@@ -452,13 +455,12 @@ def _widen(x: chex.Array, num_walks: int) -> chex.Array:
 
 
 def split_in_two(
-    params: Params, frozen: Params, root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
+    params: Params, mask: list[bool], root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
 ) -> SplitRecurrentFn:
     """Returns the two parts of `recurrent_fn`, with what is not finite replaced by 0.
 
     Where nothing adapts, the whole network is the first part and its logits are the features.
     """
-    mask = [leaf is None for leaf in jax.tree.leaves(frozen, is_leaf=lambda x: x is None)]
     if not any(mask):
 
         def evaluate(
@@ -483,7 +485,8 @@ def split_in_two(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
         expansion, embedding = split_fn.expand(params, rng_key, action, embedding)
-        reward, discount, value = (finite_or_zero(x) for x in expansion[:3])
+        dtype = root.value.dtype
+        reward, discount, value = (finite_or_zero(x.astype(dtype)) for x in expansion[:3])
         return Expansion(reward, discount, value, expansion.features), embedding
 
     _check_independent(expand, params, mask, root)
@@ -509,6 +512,8 @@ def _check_independent(
     try:
         jax.eval_shape(mapped, one, frozen, action, root.embedding)
     except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
         raise ValueError(
             'mode="cached" remembers the evaluation of every node but for the policy, so only the '
             "policy head may adapt, and not the torso or the value head; adapt fewer parameters, "

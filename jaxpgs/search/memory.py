@@ -72,10 +72,11 @@ def estimate_memory(
     truncation = truncation or until_new()
     depth = get_max_depth(max_depth, truncation)
     batch_size, num_actions = root.prior_logits.shape
-    own, frozen = adaptation.split(params, adaptation.adapt_mask(params, adapt))
+    mask = adaptation.adapt_mask(params, adapt)
+    own, _ = adaptation.split(params, mask)
     head = batch_size * _bytes(own)
     steps = depth * batch_size * simulations_per_update
-    split_fn = split_in_two(params, frozen, root, recurrent_fn)
+    split_fn = split_in_two(params, mask, root, recurrent_fn)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size))
     action = jax.ShapeDtypeStruct((batch_size,), "int32")
     expansion, embedding = jax.eval_shape(split_fn.expand, params, keys, action, root.embedding)

@@ -168,7 +168,7 @@ def add_visits(nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: ch
     add = jax.vmap(lambda x, i, new: x.at[i].add(new, mode="drop"))
     return nodes._replace(
         visits=add(nodes.visits, visited, jnp.ones_like(visited)),
-        value_sum=add(nodes.value_sum, visited, returns),
+        value_sum=add(nodes.value_sum, visited, returns.astype(nodes.value_sum.dtype)),
     )
 
 

@@ -150,7 +150,7 @@ def search(
     else:
         simulator = walks_on_nodes(
             params,
-            frozen,
+            mask,
             root,
             recurrent_fn,
             truncation,

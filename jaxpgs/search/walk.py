@@ -223,7 +223,8 @@ def distribution(logits: chex.Array) -> Distribution:
         # Rounding of the sums must never pick an action of probability 0.
         cumulative=jnp.where(positive, cumulative / total, -1.0),
         last=jnp.max(jnp.where(positive, numbers, 0), axis=-1),
-        entropy=jnp.log(total[..., 0]) - jnp.sum(policy * shifted, axis=-1),
+        entropy=jnp.log(total[..., 0])
+        - jnp.sum(jnp.where(positive, policy * shifted, 0.0), axis=-1),
     )
 
 

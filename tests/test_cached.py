@@ -1,0 +1,345 @@
+"""The cached mode: its memory against dictionaries, its searches against the constant mode."""
+
+import collections
+import functools
+from typing import NamedTuple
+
+import chex
+import games
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import optax
+import pytest
+import toy
+from flax import nnx
+
+import jaxpgs
+from jaxpgs import networks
+from jaxpgs.search import Truncation
+from jaxpgs.search.nodes import expand, lookup, make_nodes, unique
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
+
+def keys(seed, count):
+    return jax.random.split(jax.random.key(seed), count)
+
+
+# --- the memory -----------------------------------------------------------------------------------
+
+
+def test_unique_is_a_dictionary():
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.integers(0, 4, (200, 7)), jnp.int32)
+    wanted = rng.random((200, 7)) < rng.random((200, 1))
+    row, index, count = (np.asarray(y) for y in jax.jit(unique)(x, jnp.asarray(wanted)))
+    assert ((row >= 0) & (row < 7) & (index >= 0) & (index < 7)).all()
+    for b in range(200):
+        rows = {}
+        for k in np.flatnonzero(wanted[b]):
+            assert row[b, k] == rows.setdefault(int(x[b, k]), len(rows))
+        assert count[b] == len(rows)
+        assert x[b, index[b, : count[b]]].tolist() == list(rows)
+        assert (index[b, count[b] :] == 0).all()
+
+
+def test_expand_is_a_dictionary():
+    batch_size, num_actions, num_walks, rounds = 4, 3, 5, 12
+    rng = np.random.default_rng(1)
+
+    def evaluate(params, rng_key, action, embedding):
+        # The embedding is the number of the sequence, as in `toy.tree`.
+        code = num_actions * embedding + action + 1
+        number = code.astype(jnp.float32)
+        parts = {"reward": number + 0.25, "discount": number + 0.5, "value": number}
+        return jaxpgs.Expansion(**parts, features={"code": number[:, None]}), code
+
+    root = mctx.RootFnOutput(
+        prior_logits=jnp.zeros((batch_size, num_actions)),
+        value=jnp.zeros(batch_size),
+        embedding=jnp.zeros(batch_size, jnp.int32),
+    )
+    nodes = make_nodes((), root, evaluate, (rounds + 1) * num_walks)
+    call = jax.vmap(lambda action, embedding: evaluate((), None, action, embedding))
+    add = jax.jit(lambda *arguments: expand(*arguments, call))
+    known = [{(): 0} for _ in range(batch_size)]
+    shared = 0
+    for _ in range(rounds):
+        parent, action = np.zeros((2, batch_size, num_walks), np.int32)
+        wanted = rng.random((batch_size, num_walks)) < 0.7
+        asked = {}
+        for b, k in np.ndindex(batch_size, num_walks):
+            free = [(s, a) for s in known[b] for a in range(num_actions) if (*s, a) not in known[b]]
+            # Few of them, so that several walks ask for the same; who does not ask may have any.
+            sequence, action[b, k] = free[rng.integers(min(len(free), 4))]
+            parent[b, k] = known[b][sequence]
+            asked[b, k] = (*sequence, int(action[b, k]))
+        nodes, child = add(nodes, jnp.asarray(parent), jnp.asarray(action), jnp.asarray(wanted))
+        for (b, k), sequence in asked.items():
+            if not wanted[b, k]:
+                assert child[b, k] == 0
+                continue
+            shared += sequence in known[b]
+            # Numbers are given in the order of asking.
+            assert child[b, k] == known[b].setdefault(sequence, len(known[b]))
+    assert shared > 10
+    node, action = np.indices(nodes.children.shape, np.int32)[1:].reshape(2, batch_size, -1)
+    found = lookup(nodes, jnp.asarray(node), jnp.asarray(action))
+    np.testing.assert_array_equal(found, nodes.children.reshape(found.shape))
+    for b in range(batch_size):
+        assert nodes.size[b] == len(known[b]) - 1
+        children = np.zeros(nodes.children.shape[1:], int)
+        for sequence, node in known[b].items():
+            code = toy.node_of(num_actions, sequence)
+            assert nodes.embedding[b, node] == code
+            if sequence:
+                assert nodes.parent[b, node] == known[b][sequence[:-1]]
+                children[known[b][sequence[:-1]], sequence[-1]] = node
+                assert nodes.reward[b, node] == code + 0.25
+                assert nodes.discount[b, node] == code + 0.5
+                assert nodes.value[b, node] == nodes.features["code"][b, node, 0] == code
+        np.testing.assert_array_equal(nodes.children[b], children)
+
+
+@pytest.mark.parametrize("count_siblings", [False, True])
+def test_until_new_is_a_set_of_sequences(count_siblings):
+    # One flag is enough where nothing is hashed.
+    truncation = jaxpgs.until_new(1, count_siblings=count_siblings)
+    walks, found, exact, num_new = toy.until_new("cached", truncation, count_siblings)
+    np.testing.assert_array_equal(found, exact)
+    np.testing.assert_array_equal(walks.num_evaluations, num_new)
+    if count_siblings:
+        assert set(walks.num_calls.tolist()) >= {1, 2}
+        assert (walks.num_calls <= found.max((1, 2))).all()
+    else:
+        np.testing.assert_array_equal(walks.num_calls, num_new.any(-1))
+    wide = jaxpgs.until_new(2**22, count_siblings=count_siblings)
+    rollouts, *_ = toy.until_new("constant", wide, count_siblings)
+    for name in ("alive", "reward", "discount", "value", "depth"):
+        np.testing.assert_array_equal(getattr(walks, name), getattr(rollouts, name), name)
+    for name in ("log_prob", "entropy"):
+        one, two = getattr(walks, name), getattr(rollouts, name)
+        np.testing.assert_allclose(one, two, rtol=1e-6, err_msg=name)
+
+
+# --- searches with the same key -------------------------------------------------------------------
+
+RULES = {
+    "fixed": jaxpgs.fixed(3),
+    "growing": jaxpgs.growing(1, every=10),
+    "by_visits": jaxpgs.by_visits(2.0),
+    "by_probability": jaxpgs.by_probability(0.01),
+    "until_new": jaxpgs.until_new(),
+    "until_new, siblings": jaxpgs.until_new(count_siblings=True),
+}
+TRACES = collections.Counter()
+# So large that no two sequences of a search share a flag.
+WIDE = 2**20
+
+
+def own_network(env, rngs):
+    """A network in two parts as a user may write it; its features are no single array."""
+    size = int(np.prod(env.observation_shape))
+    params = {
+        "hidden": rngs.normal((size, 12)) / 4,
+        "value": rngs.normal((12,)) / 4,
+        "policy": rngs.normal((12, env.num_actions)),
+        "skip": rngs.normal((size, env.num_actions)) / 4,
+    }
+
+    def torso(params, observation):
+        flat = observation.reshape(len(observation), -1)
+        return {"flat": flat, "hidden": jnp.tanh(flat @ params["hidden"])}
+
+    def policy_head(params, features):
+        return features["hidden"] @ params["policy"] + features["flat"] @ params["skip"]
+
+    apply_fn = networks.SplitApplyFn(
+        torso, policy_head, lambda params, features: jnp.tanh(features["hidden"] @ params["value"])
+    )
+    return params, apply_fn, {name: name in ("policy", "skip") for name in params}
+
+
+@functools.cache
+def network(kind, env):
+    """Parameters, random everywhere; `apply_fn`; and what adapts."""
+    shape, rngs = (env.observation_shape, env.num_actions), nnx.Rngs(3)
+    if kind == "own":
+        return own_network(env, rngs)
+    if kind == "resnet":
+        sizes = {"num_filters": 4, "num_blocks": 1, "value_hidden": 8}
+        module = networks.AlphaZeroResNet(*shape, **sizes, rngs=rngs)
+    else:
+        module = networks.FullyConnectedResNet(*shape, width=16, num_blocks=1, rngs=rngs)
+    params, apply_fn = networks.functional(module)
+    leaves, structure = jax.tree.flatten(params)
+    # Positive shifts, because variances are among them.
+    leaves = [
+        2 * x if x.ndim > 1 else x + 0.3 * jax.random.uniform(key, x.shape)
+        for x, key in zip(leaves, keys(4, len(leaves)), strict=True)
+    ]
+    params = jax.tree.unflatten(structure, leaves)
+    return params, apply_fn, networks.policy_head(params)
+
+
+class Case(NamedTuple):
+    """A search; without a truncation, rule and backup are chosen at run time."""
+
+    size: int
+    kind: str
+    policy: str
+    num_simulations: int
+    simulations_per_update: int
+    truncation: Truncation | None = None
+
+    @property
+    def env(self):
+        return jaxpgs.envs.Hex(self.size)
+
+
+def search(case, mode, keys, states, *, c_puct=2.0, rule=0, n_step=False, scale=1.0):
+    params = jax.tree.map(lambda x: scale * x, network(case.kind, case.env)[0])
+    return _search(case, mode, params, keys, states, c_puct, rule, n_step)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=games.QUICK)
+def _search(case, mode, params, keys, states, c_puct, rule, n_step):
+    TRACES[case, mode] += 1
+    _, apply_fn, adapt = network(case.kind, case.env)
+
+    def stop(path):
+        stops = [jnp.broadcast_to(r.stop(path), path.depth.shape) for r in RULES.values()]
+        return jnp.stack(stops)[rule]
+
+    def backup(trajectory):
+        one, other = jaxpgs.n_step()(trajectory), jaxpgs.last_value()(trajectory)
+        return jnp.where(n_step, one, other)
+
+    policy = functools.partial(jaxpgs.pgs_policy, adapt=adapt, optimizer=optax.sgd(0.02))
+    return (policy if case.policy == "pgs" else jaxpgs.mcs_policy)(
+        params,
+        keys,
+        jaxpgs.make_root_fn(case.env, apply_fn)(params, keys, states),
+        jaxpgs.make_recurrent_fn(case.env, apply_fn),
+        case.num_simulations,
+        ~states.legal_action_mask,
+        5,
+        simulations_per_update=case.simulations_per_update,
+        mode=mode,
+        truncation=case.truncation or Truncation(stop, table_size=WIDE),
+        backup=backup,
+        root_selection=jaxpgs.puct(c_puct),
+    )
+
+
+def check_same(cached, constant):
+    """The same answer. Logits are computed in batches of other shapes, so they may differ in their
+    last bits, but hardly ever enough for another action."""
+    one, two = cached.search_state, constant.search_state
+    chex.assert_tree_all_finite((cached.action_weights, one))
+    for name in ("visits", "depth", "skipped_updates"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name), name)
+    np.testing.assert_array_equal(cached.action, constant.action)
+    np.testing.assert_array_equal(cached.action_weights, constant.action_weights)
+    for name in ("qvalues", "value", "entropy", "gradient_norm", "params"):
+        close = {"atol": 1e-5, "rtol": 1e-4 if name == "gradient_norm" else 1e-5}
+        chex.assert_trees_all_close(getattr(one, name), getattr(two, name), **close)
+    assert (one.num_evaluations <= two.num_evaluations).all() and one.num_calls <= two.num_calls
+
+
+def check_finished(output, root):
+    """A root without a legal action has no numbers but 0."""
+    state = vars(output.search_state)
+    row = jax.tree.map(lambda x: x[root], (output.action, output.action_weights))
+    names = ("visits", "qvalues", "value", "num_evaluations", "depth", "entropy", "gradient_norm")
+    assert not any(np.any(x) for x in [*row, *(state[name][root] for name in names)])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "case", [Case(5, "own", "pgs", 30, 6), Case(4, "resnet", "mcs", 32, 4)], ids=lambda c: c.kind
+)
+def test_same_key_same_answer(case, rule):
+    # The beginning, the middle, the end, and a game that is over.
+    plies = np.array([0, 0.3, 0.6, 1]) * case.env.num_cells
+    states = games.random_positions(case.env, 5, plies)
+    assert states.terminated.tolist() == [False, False, False, True]
+    for n_step in (False, True):
+        knobs = {"rule": list(RULES).index(rule), "n_step": n_step}
+        cached = search(case, "cached", keys(6, 4), states, **knobs)
+        constant = search(case, "constant", keys(6, 4), states, **knobs)
+        check_same(cached, constant)
+        check_finished(cached, -1)
+    state = cached.search_state
+    np.testing.assert_array_equal(state.visits[:-1].sum(-1), case.num_simulations)
+    if case.policy == "pgs":
+        assert (state.gradient_norm[:-1] > 0).all()
+    if rule.startswith("until_new"):
+        assert (state.num_evaluations <= case.num_simulations).all()
+        assert (constant.search_state.num_evaluations[:-1] > case.num_simulations).all()
+
+
+def test_one_call_an_update():
+    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.until_new(WIDE))
+    for seed in range(3):
+        states = games.random_positions(case.env, seed, [25, 5, 15, seed])
+        arguments = (keys(seed, 4), states)
+        scale = 1 + 0.2 * seed
+        cached = search(case, "cached", *arguments, scale=scale)
+        constant = search(case, "constant", *arguments, scale=scale)
+        check_same(cached, constant)
+        check_finished(cached, 0)
+        state = cached.search_state
+        assert state.num_calls == 6 < constant.search_state.num_calls
+        # Every evaluation is a node, and simulations of the first update share some.
+        np.testing.assert_array_equal(state.num_evaluations, state.nodes.size)
+        assert (state.num_evaluations[1:] > 6).all() and (state.num_evaluations < 42).any()
+    # New keys, roots and parameters trace nothing anew.
+    assert TRACES[case, "cached"] == TRACES[case, "constant"] == 1
+
+
+# --- searches with other keys ---------------------------------------------------------------------
+
+
+def energy_test(one, two):
+    """How far two samples `[P, R, A]` are apart in distribution, in standard deviations.
+
+    The sum over P positions of the energy distance of their samples; expectation and variance are
+    those of random relabelling, which changes nothing where both have the same distribution.
+    """
+    positions, size = one.shape[:2]
+    both = np.concatenate([one, two], axis=1).astype(float)
+    distance = np.linalg.norm(both[:, :, None] - both[:, None], axis=-1)
+    label = np.repeat([[1.0, -1.0]], size, axis=1)
+    rng = np.random.default_rng(0)
+    labels = [rng.permuted(np.repeat(label, positions, axis=0), axis=1) for _ in range(200)]
+
+    def energy(label):
+        return -np.einsum("pi,pij,pj->p", label, distance, label, optimize=True)
+
+    null = np.stack([energy(x) for x in labels])
+    found = energy(np.broadcast_to(label, labels[0].shape))
+    return np.sum(found - null.mean(0)) / np.sqrt(np.sum(null.var(0)))
+
+
+def test_other_keys_same_distribution():
+    # Eight searches of each of 500 positions. The sum of 500 terms is normal, so a correct library
+    # exceeds 5 once in a million seeds. A search with c_puct 2.1 instead of 2 comes to 19.
+    case, repeats = Case(4, "fully_connected", "mcs", 32, 8, jaxpgs.until_new()), 8
+    states = games.random_positions(case.env, 10, np.random.default_rng(0).integers(0, 9, 500))
+    states = jax.tree.map(lambda x: jnp.repeat(x, repeats, axis=0), states)
+
+    def visits(mode, seed, c_puct=2.0):
+        output = search(case, mode, keys(seed, 500 * repeats), states, c_puct=c_puct)
+        return np.asarray(output.search_state.visits).reshape(500, repeats, -1)
+
+    constant, cached = visits("constant", 1), visits("cached", 2)
+    assert energy_test(cached, constant) < 5
+    assert energy_test(visits("cached", 2, c_puct=2.1), constant) > 10
+    # With the same key, only flags shared by two sequences make a difference, in one search of 60
+    # at most (32^2 / 2 / 2^15).
+    same = (visits("cached", 1) == constant).all(-1)
+    assert same.mean() > 0.98
+    assert (cached != constant).any(-1).mean() > 0.3
