@@ -298,7 +298,7 @@ def main(argv: list[str] | None = None) -> None:
             progress(index, len(settings), f"{size}x{size}, batch {batch:,}")
             rows += measure(size, batch, args.seed, args.turns)
     record = {
-        "command": f"python -m benchmarks.environments --preset {args.preset}",
+        "command": f"python -m benchmarks.environments --preset {args.preset} --turns {args.turns}",
         "environment": report.environment_record(args.seed),
         "seconds": time.perf_counter() - begin,
         "what_is_timed": WHAT_IS_TIMED,
@@ -343,7 +343,7 @@ def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: s
             speed = row["moves_per_second"]
             values = (speed["quartiles"][0], speed["median"], speed["quartiles"][1])
             lines[row["system"]].append((row[axis], [value / 1e6 for value in values]))
-    report.line_plot(path, panels, title="Moves of Hex a second; OpenSpiel in one thread",
+    report.line_plot(path, panels, title="Hex, moves a second (OpenSpiel: one thread)",
                      xlabel=label, ylabel="million moves a second")  # fmt: skip
 
 
