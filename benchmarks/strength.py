@@ -3,6 +3,7 @@
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
     python -m benchmarks.strength --preset duel      # 7x7, 256 simulations: PGS against MCS
+    python -m benchmarks.strength --preset equal     # 7x7, 256 simulations, ours and mctx's
     python -m benchmarks.strength --preset time      # 7x7, the same time for every search
     python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
                                                      # sweep-pgs, sweep-uf, sweep-mctx
@@ -110,6 +111,8 @@ PRESETS = {
     "full": Preset("hex-7x7", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")),
     # The sweep chose the step size on other games, so these decide without bias.
     "duel": Preset("hex-7x7", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6),
+    # In cached mode ours evaluate a state once, so equal simulations are no more evaluations.
+    "equal": Preset("hex-7x7", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]),
     # Each search gets as many simulations as fit into this time (see `calibrate`).
     "time": Preset(
         "hex-7x7",
