@@ -272,6 +272,7 @@ def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]
                 if (s.mode, other) in speeds
             },
             "compile_seconds": s.compile_seconds,
+            "samples": [round(speed) for speed in speeds[s.mode, s.name]],
         }
         for s in contestants
     ]
@@ -355,8 +356,8 @@ def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:
 
 
 def _spread(samples: Any) -> dict[str, Any]:
-    low, median, high = np.quantile(samples, (0.25, 0.5, 0.75))
-    return {"median": median, "quartiles": [low, high], "samples": list(samples)}
+    low, median, high = (float(f"{q:.4g}") for q in np.quantile(samples, (0.25, 0.5, 0.75)))
+    return {"median": median, "quartiles": [low, high]}
 
 
 if __name__ == "__main__":
