@@ -112,7 +112,8 @@ def simulator(params, truncation, max_depth, batch_size, mode, *, adapts=False, 
 
     The cached mode takes `num_simulations` and `simulations_per_update`.
     """
-    own, frozen = adaptation.split(params, adaptation.adapt_mask(params, adapt_head))
+    mask = adaptation.adapt_mask(params, adapt_head)
+    own, frozen = adaptation.split(params, mask)
     adapted, start = adaptation.per_root(own, batch_size), root(params, [0] * batch_size)
     if mode == "constant":
         return adapted, rollouts(
@@ -120,7 +121,7 @@ def simulator(params, truncation, max_depth, batch_size, mode, *, adapts=False, 
         )
     return adapted, walks_on_nodes(
         params,
-        frozen,
+        mask,
         start,
         split_fn,
         truncation,
