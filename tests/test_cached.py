@@ -343,3 +343,60 @@ def test_other_keys_same_distribution():
     same = (visits("cached", 1) == constant).all(-1)
     assert same.mean() > 0.98
     assert (cached != constant).any(-1).mean() > 0.3
+
+
+# --- networks in two parts ------------------------------------------------------------------------
+
+
+def learn(split_fn, params, mode="cached"):
+    """A short search of a tree of three actions that learns."""
+    root = toy.root(params, [0, 0])
+    adapt = functools.partial(jaxpgs.pgs_policy, adapt=toy.adapt_head, truncation=jaxpgs.fixed(3))
+    return adapt(params, jax.random.key(0), root, split_fn, 8, simulations_per_update=4, mode=mode)
+
+
+def random_tree():
+    draw = np.random.default_rng(0)
+    return toy.tree(
+        3, 4, features=draw.normal(size=(121, 5)), head=draw.normal(size=(5, 3)),
+        value=draw.normal(size=121),
+    )  # fmt: skip
+
+
+def test_leaves_that_are_none_are_no_parameters():
+    params = random_tree()
+    plain, padded = learn(toy.split_fn, params), learn(toy.split_fn, params | {"bias": None})
+    np.testing.assert_array_equal(plain.search_state.visits, padded.search_state.visits)
+    root = toy.root(params, [0, 0])
+    jaxpgs.mcs_policy(
+        params | {"bias": None}, jax.random.key(0), root, toy.recurrent_fn, 32, mode="cached"
+    )
+
+
+def test_unused_rows_do_not_spoil_the_gradient():
+    # A norm has no derivative at zero, which is what unused nodes hold.
+    def policy(params, features, node):
+        return features / jnp.linalg.norm(features, axis=-1, keepdims=True) @ params["head"]
+
+    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
+    states = [learn(split_fn, random_tree(), mode).search_state for mode in ("cached", "constant")]
+    np.testing.assert_array_equal(states[0].skipped_updates, 0)
+    np.testing.assert_allclose(states[0].gradient_norm, states[1].gradient_norm, rtol=1e-5)
+
+
+def test_parts_may_compute_in_bfloat16():
+    def policy(params, features, node):
+        return toy.split_fn.policy(params, features, node).astype(jnp.bfloat16)
+
+    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
+    output = learn(split_fn, random_tree())
+    assert output.search_state.qvalues.dtype == jnp.float32
+    np.testing.assert_array_equal(output.search_state.visits.sum(-1), 8)
+
+
+def test_an_error_of_the_users_is_the_users():
+    def expand(params, rng_key, action, node):
+        raise ValueError("my own mistake")
+
+    with pytest.raises(ValueError, match="my own mistake"):
+        learn(jaxpgs.SplitRecurrentFn(expand, toy.split_fn.policy), random_tree())
