@@ -15,23 +15,17 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import (
-    Embedding,
-    Expansion,
     Params,
     Path,
     RecurrentFn,
-    RootStats,
-    SplitRecurrentFn,
     Trajectory,
-    broadcast_keys,
     finite,
-    finite_or_zero,
 )
 from jaxpgs.search import adaptation
+from jaxpgs.search.diary import Diary, differentiate
 from jaxpgs.search.nodes import (
     Nodes,
     add_visits,
-    child_stats,
     expand,
     lookup,
     make_nodes,
@@ -40,6 +34,8 @@ from jaxpgs.search.nodes import (
     write,
 )
 from jaxpgs.search.root_selection import RootSelection
+from jaxpgs.search.split import split_in_two
+from jaxpgs.search.tree import choose_in_nodes
 from jaxpgs.search.truncation import Truncation
 from jaxpgs.search.walk import (
     Distribution,
@@ -76,28 +72,6 @@ class _Walks(NamedTuple):
     visited: chex.Array
     log_prob: chex.Array
     entropy: chex.Array
-
-
-class _Diary(NamedTuple):
-    """The states in which the walks of an update acted: what a gradient needs to know.
-
-    Walks that pass through the same state share a row.
-
-    Attributes:
-      size: `[B]` int32, number of states.
-      node: `[B, S]` int32, the states.
-      policy: `[B, S, A]` the policy in each.
-      start: `[T, B]` int32, the first row of the states that step t led to.
-      row: `[T, B, K]` int32, each walk's row from there.
-      action: `[T, B, K]` int32, what it did.
-    """
-
-    size: chex.Array
-    node: chex.Array
-    policy: chex.Array
-    start: chex.Array
-    row: chex.Array
-    action: chex.Array
 
 
 def walks_on_nodes(
@@ -156,8 +130,8 @@ def walks_on_nodes(
         rng_keys: chex.PRNGKey,
         actions: chex.Array,
         path: Path,
-        memory: tuple[Nodes, _Diary | None],
-    ) -> tuple[Trajectory, Pull, Callable[[chex.Array], tuple[Nodes, _Diary | None]]]:
+        memory: tuple[Nodes, Diary | None],
+    ) -> tuple[Trajectory, Pull, Callable[[chex.Array], tuple[Nodes, Diary | None]]]:
         nodes, diary = memory
         num_walks = actions.shape[1]
         step_keys, uniform = draw(rng_keys, max_depth, num_walks)
@@ -203,8 +177,8 @@ def walks_on_nodes(
             return nodes, walks
 
         def act(
-            t: chex.Array, nodes: Nodes, walks: _Walks, diary: _Diary | None
-        ) -> tuple[_Walks, _Diary | None]:
+            t: chex.Array, nodes: Nodes, walks: _Walks, diary: Diary | None
+        ) -> tuple[_Walks, Diary | None]:
             """Samples the actions that follow step t."""
             alive = walks.path.alive
             row, index, count = unique(walks.node, alive)
@@ -224,7 +198,7 @@ def walks_on_nodes(
             chosen = take(policy.policy.reshape(batch_size, -1), row * num_actions + action)
             log_prob = jnp.log(chosen)
             if diary is not None:
-                diary = _Diary(
+                diary = Diary(
                     size=diary.size + count,
                     node=write(diary.node, node, diary.size),
                     policy=write(diary.policy, policy.policy, diary.size),
@@ -243,7 +217,9 @@ def walks_on_nodes(
         def descend(t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
             """Chooses the actions that follow step t by the statistics of the nodes."""
             assert interior_selection is not None
-            action, log_prob, entropy = _select(interior_selection, nodes, walks)
+            action, log_prob, entropy = choose_in_nodes(
+                interior_selection, nodes, walks.node, walks.path.alive
+            )
             alive = walks.path.alive
             return walks._replace(
                 path=go_on(walks.path, action, log_prob),
@@ -307,25 +283,25 @@ def walks_on_nodes(
         @jax.named_scope("gradient")
         def pull(cotangent: chex.Array) -> Params:
             assert diary is not None
-            return _pull(
+            return differentiate(
                 lambda own, node: get_logits(own, nodes, node), adapted, diary, alive, cotangent
             )
 
-        def remember(returns: chex.Array) -> tuple[Nodes, _Diary | None]:
+        def remember(returns: chex.Array) -> tuple[Nodes, Diary | None]:
             if interior_selection is None:
                 return nodes, diary
             return add_visits(nodes, visited, alive, returns), diary
 
         return trajectory, pull, remember
 
-    def init() -> tuple[Nodes, _Diary | None]:
+    def init() -> tuple[Nodes, Diary | None]:
         if not adapts:
             return nodes, None
         # At most every known state; and one more block, as the last one may reach over the end.
         num_rows = min(max_depth * simulations_per_update, nodes.parent.shape[1])
         rows = (batch_size, num_rows + simulations_per_update)
         steps = jnp.zeros((max_depth, batch_size, simulations_per_update), jnp.int32)
-        diary = _Diary(
+        diary = Diary(
             size=nodes.size,
             node=jnp.zeros(rows, jnp.int32),
             policy=jnp.zeros((*rows, num_actions), root.prior_logits.dtype),
@@ -336,108 +312,6 @@ def walks_on_nodes(
         return nodes, diary
 
     return Simulator(init, run)
-
-
-def _select(
-    selection: RootSelection, nodes: Nodes, walks: _Walks
-) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """Chooses an action in the node of each walk, one walk after another.
-
-    Earlier walks in the same node are pending there, as if each walk had gone its whole way before
-    the next one began.
-
-    Returns:
-      The actions, their log probabilities under the network's policy, and its entropies, `[B, K]`.
-    """
-    num_actions = nodes.children.shape[-1]
-
-    def choose(earlier: chex.Array, k: chex.Array) -> tuple[chex.Array, tuple]:
-        node = walks.node[:, k]
-        logits, value = (take(x, node[:, None])[:, 0] for x in (nodes.features, nodes.value))
-        visits, value_sum = child_stats(nodes, node)
-        valid = logits > jnp.finfo(logits.dtype).min
-        same = (walks.node == node[:, None]) & (earlier >= 0)
-        chosen = jax.nn.one_hot(earlier, num_actions, dtype=logits.dtype)
-        pending = jnp.sum(jnp.where(same[..., None], chosen, 0.0), axis=1)
-        stats = RootStats(finite(logits), value, visits, value_sum, valid)
-        action = selection.best(stats, pending)
-        policy = jax.nn.log_softmax(stats.prior_logits, axis=-1)
-        log_prob = take(policy, action[:, None])[:, 0]
-        entropy = -jnp.sum(jnp.exp(policy) * policy, axis=-1)
-        return earlier.at[:, k].set(action), (action, log_prob, entropy)
-
-    def maybe_choose(earlier: chex.Array, k: chex.Array) -> tuple[chex.Array, tuple]:
-        none = jnp.zeros(len(earlier), walks.log_prob.dtype)
-        return jax.lax.cond(
-            jnp.any(walks.path.alive[:, k]),
-            choose,
-            lambda earlier, k: (earlier, (jnp.zeros(len(earlier), jnp.int32), none, none)),
-            earlier,
-            k,
-        )
-
-    start = jnp.full(walks.node.shape, -1, jnp.int32)
-    _, outputs = jax.lax.scan(maybe_choose, start, jnp.arange(walks.node.shape[1]))
-    action, log_prob, entropy = (x.T for x in outputs)
-    return action, log_prob, entropy
-
-
-def _pull(
-    get_logits: Callable[[Params, chex.Array], chex.Array],
-    adapted: Params,
-    diary: _Diary,
-    alive: chex.Array,
-    cotangent: chex.Array,
-) -> Params:
-    """Differentiates the log probabilities, a block of states of each root at a time.
-
-    Walks that acted in the same state are summed before the head is differentiated, so the work
-    grows with the number of different states, not with K walks of T steps. The policies are at
-    hand, so a linear head costs one product, features times the gradient of the logits.
-    """
-    max_depth, _, num_walks = cotangent.shape
-    num_actions = diary.policy.shape[-1]
-    read = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num_walks, 0))
-    numbers = jnp.arange(num_walks)[None]
-
-    def sum_walks(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
-        t, d_logits = carry  # up to t - 1 gradients of the logits, behind them policies
-        weight = jnp.where(alive[t + 1], cotangent[t + 1], 0.0)
-        member = diary.row[t][:, None, :] == numbers[..., None]
-        member = jnp.where(member, weight[:, None, :], 0.0)
-        action = jax.nn.one_hot(diary.action[t], num_actions, dtype=weight.dtype)
-        chosen = jnp.matmul(member, action, precision="highest")
-        policy = read(d_logits, diary.start[t])
-        total = jnp.sum(member, axis=-1, keepdims=True)
-        end = jnp.where(t + 1 < last, diary.start[jnp.minimum(t + 1, max_depth - 1)], diary.size)
-        own = numbers < (end - diary.start[t])[:, None]
-        new = jnp.where(own[..., None], chosen - total * policy, policy)
-        return t + 1, write(d_logits, new, diary.start[t])
-
-    block = min(2 * num_walks, diary.node.shape[1])
-
-    def differentiate(i: chex.Array) -> Params:
-        # The last block may begin earlier than its number says, so as not to reach over the end.
-        rows = jnp.minimum(i * block, diary.node.shape[1] - block) + jnp.arange(block)
-        node = jax.lax.dynamic_slice_in_dim(diary.node, rows[0], block, 1)
-        d_logits = jax.lax.dynamic_slice_in_dim(summed, rows[0], block, 1)
-        real = (rows >= i * block)[None] & (rows[None] < diary.size[:, None])
-        # Rows that are not real read a real state, as a head may have no derivative at zeros.
-        node = jnp.where(real, node, diary.node[:, :1])
-        _, vjp = jax.vjp(lambda own: get_logits(own, node), adapted)
-        return vjp(jnp.where(real[..., None], d_logits, 0.0))[0]
-
-    def add_block(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
-        i, total = carry
-        return i + 1, jax.tree.map(jnp.add, total, differentiate(i))
-
-    last = jnp.sum(jnp.any(alive, axis=(1, 2))) - 1
-    zero = jnp.int32(0)
-    _, summed = jax.lax.while_loop(lambda carry: carry[0] < last, sum_walks, (zero, diary.policy))
-    # The first block is mostly the only one, so it is worth not adding it to zeros.
-    longest = jnp.max(diary.size)
-    start = (zero + 1, differentiate(zero))
-    return jax.lax.while_loop(lambda carry: carry[0] * block < longest, add_block, start)[1]
 
 
 def _widths(num_walks: int) -> list[int]:
@@ -452,70 +326,3 @@ def _which(widths: list[int], count: chex.Array) -> chex.Array:
 def _widen(x: chex.Array, num_walks: int) -> chex.Array:
     """Pads `[B, W, ...]` to `[B, K, ...]`."""
     return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
-
-
-def split_in_two(
-    params: Params, mask: list[bool], root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
-) -> SplitRecurrentFn:
-    """Returns the two parts of `recurrent_fn`, with what is not finite replaced by 0.
-
-    Where nothing adapts, the whole network is the first part and its logits are the features.
-    """
-    if not any(mask):
-
-        def evaluate(
-            params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
-        ) -> tuple[Expansion, Embedding]:
-            output, embedding = recurrent_fn(params, rng_key, action, embedding)
-            parts = output.reward, output.discount, output.value, output.prior_logits
-            return Expansion(*parts), embedding
-
-        split_fn = SplitRecurrentFn(evaluate, lambda params, logits, embedding: logits)
-    elif isinstance(recurrent_fn, SplitRecurrentFn):
-        split_fn = recurrent_fn
-    else:
-        raise ValueError(
-            'mode="cached" remembers what does not adapt and must know the parts of the network: '
-            "make_recurrent_fn with an apply_fn from networks.functional of a module with torso, "
-            "policy_head and value_head, or from networks.SplitApplyFn; or a SplitRecurrentFn of "
-            f"your own. Got {recurrent_fn!r}."
-        )
-
-    def expand(
-        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
-    ) -> tuple[Expansion, Embedding]:
-        expansion, embedding = split_fn.expand(params, rng_key, action, embedding)
-        dtype = root.value.dtype
-        reward, discount, value = (finite_or_zero(x.astype(dtype)) for x in expansion[:3])
-        return Expansion(reward, discount, value, expansion.features), embedding
-
-    _check_independent(expand, params, mask, root)
-    return SplitRecurrentFn(expand, split_fn.policy)
-
-
-def _check_independent(
-    expand: Callable, params: Params, mask: list[bool], root: mctx.RootFnOutput
-) -> None:
-    """Raises `ValueError` if what is to be remembered depends on parameters that adapt."""
-    own, frozen = adaptation.split(params, mask)
-    action = jax.ShapeDtypeStruct(root.value.shape, jnp.int32)
-
-    def evaluate(
-        own: Params, frozen: Params, action: chex.Array, embedding: Embedding
-    ) -> tuple[Expansion, Embedding]:
-        keys = broadcast_keys(jax.random.key(0), len(action))
-        return expand(adaptation.merge(own, frozen), keys, action, embedding)
-
-    # An output that depends on a mapped input cannot leave the map unmapped.
-    mapped = jax.vmap(evaluate, (0, None, None, None), None, axis_size=1)
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
-    try:
-        jax.eval_shape(mapped, one, frozen, action, root.embedding)
-    except ValueError as error:
-        if "out_axes" not in str(error):
-            raise
-        raise ValueError(
-            'mode="cached" remembers the evaluation of every node but for the policy, so only the '
-            "policy head may adapt, and not the torso or the value head; adapt fewer parameters, "
-            'such as networks.policy_head(params), or use mode="constant".'
-        ) from error

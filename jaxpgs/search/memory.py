@@ -8,7 +8,8 @@ import mctx
 
 from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.search import adaptation
-from jaxpgs.search.truncation import Truncation, until_new
+from jaxpgs.search.split import split_in_two
+from jaxpgs.search.truncation import Truncation, get_max_depth, until_new
 
 
 class MemoryEstimate(NamedTuple):
@@ -65,10 +66,6 @@ def estimate_memory(
     Returns:
       The estimate, in bytes.
     """
-    # Imported here, as the scan's parts import this module.
-    from jaxpgs.search.cached import split_in_two
-    from jaxpgs.search.scan import get_max_depth
-
     truncation = truncation or until_new()
     depth = get_max_depth(max_depth, truncation)
     batch_size, num_actions = root.prior_logits.shape

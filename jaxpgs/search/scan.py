@@ -27,10 +27,8 @@ from jaxpgs.search.estimators import Estimator
 from jaxpgs.search.nodes import Nodes, child_stats
 from jaxpgs.search.root_selection import RootSelection
 from jaxpgs.search.targets import Target
-from jaxpgs.search.truncation import Truncation
+from jaxpgs.search.truncation import Truncation, get_max_depth
 from jaxpgs.search.walk import rollouts
-
-DEFAULT_MAX_DEPTH = 16
 
 
 def search(
@@ -233,11 +231,6 @@ def search(
         nodes=memory[0] if mode == "cached" else None,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
-
-
-def get_max_depth(max_depth: int | None, truncation: Truncation) -> int:
-    """Returns T: what the caller says, else the truncation's own bound, else a default."""
-    return max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH
 
 
 def _check(

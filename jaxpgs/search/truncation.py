@@ -13,6 +13,8 @@ import jax.numpy as jnp
 
 from jaxpgs.base import Path
 
+DEFAULT_MAX_DEPTH = 16
+
 
 class Truncation(NamedTuple):
     """The rule that ends simulations.
@@ -154,3 +156,8 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
         return path.new & ~jnp.any(jnp.tril(same, -1), axis=-1)
 
     return Truncation(stop, new_nodes=1, one_call=not count_siblings, table_size=table_size)
+
+
+def get_max_depth(max_depth: int | None, truncation: Truncation) -> int:
+    """Returns T: what the caller says, else the truncation's own bound, else a default."""
+    return max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH
