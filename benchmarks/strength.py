@@ -117,7 +117,10 @@ PRESETS = {
     "time": Preset(
         "hex-7x7",
         256,
-        [s for s in SEARCHES if s.search not in ("network", "pgs-uf")],
+        [
+            *(s for s in SEARCHES if s.search not in ("network", "pgs-uf")),
+            Spec("PGS K=16", "pgs", TUNED["pgs"] | {"simulations_per_update": 16}),
+        ],
         repeats=2,
         milliseconds=3.0,
     ),
