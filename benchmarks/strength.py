@@ -348,7 +348,7 @@ def main(argv: list[str] | None = None) -> None:
         table.ratings,
         table.half_widths,
         title=f"Searches with one network, {preset.network.replace('hex-', 'Hex ')}",
-        subtitle=f"{preset.num_simulations} simulations a move, {games:,} games",
+        subtitle=f"{_budget(setting)} a move, {games:,} games",
     )
     print(f"Wrote {out} and {out.with_suffix('.png')}.")
 
@@ -360,7 +360,7 @@ def show(rows: list[dict[str, Any]], pairings: list[dict[str, Any]], setting: di
         "evaluations_per_move": "evaluations a move", "calls_per_search": "calls in a row",
         "ms_per_move": "ms a move", "temp_mb": "scratch MB", "compile_seconds": "compile s",
     }  # fmt: skip
-    title = f"{setting['network']}, {setting['num_simulations']} simulations a move"
+    title = f"{setting['network']}, {_budget(setting)} a move"
     report.print_table(title, list(columns.values()), [[r[k] for k in columns] for r in rows])
     report.print_table(
         "Pairings: Elo of the first over the second",
@@ -370,6 +370,12 @@ def show(rows: list[dict[str, Any]], pairings: list[dict[str, Any]], setting: di
             for p in pairings
         ],
     )
+
+
+def _budget(setting: Mapping[str, Any]) -> str:
+    if "milliseconds" in setting:
+        return f"{setting['milliseconds']:g} ms"
+    return f"{setting['num_simulations']} simulations"
 
 
 def _row(name: str, i: int, tournament: Any, table: Any) -> dict[str, Any]:
