@@ -22,7 +22,10 @@ def test_exports_exist_are_sorted_and_documented(package):
         assert inspect.getdoc(getattr(module, name)), f"{module.__name__}.{name} has no docstring"
 
 
-@pytest.mark.parametrize("policy", [jaxpgs.mcs_policy, jaxpgs.pgs_policy, jaxpgs.search])
+SEARCHES = [jaxpgs.mcs_policy, jaxpgs.pgs_policy, jaxpgs.batched_mcts_policy, jaxpgs.search]
+
+
+@pytest.mark.parametrize("policy", SEARCHES)
 def test_searches_take_mctxs_positional_arguments(policy):
     def positional(function):
         parameters = inspect.signature(function).parameters.values()
