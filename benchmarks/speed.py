@@ -149,7 +149,7 @@ def bare_network(
 
         probe = max(min(num_evaluations, 4096) // size, 1)
         call = compiled_for(probe)
-        seconds = min(_time(call) for _ in range(3)) / (probe * size)
+        seconds = min(time_call(call) for _ in range(3)) / (probe * size)
         if best is None or seconds < best[0]:
             best = (seconds, size, compiled_for(-(-num_evaluations // size)))
     assert best is not None
@@ -166,7 +166,7 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
     states = positions(network.env, batch_size, seed)
     systems = [bare_network(network, batch_size * num_simulations, seed)]
     systems += [compile_search(spec, network, states, num_simulations) for spec in SEARCHES]
-    seconds = np.array([[_time(call) for call, _ in systems] for _ in range(turns + 1)])[1:]
+    seconds = np.array([[time_call(call) for call, _ in systems] for _ in range(turns + 1)])[1:]
     rows = []
     for (_, row), taken in zip(systems, seconds.T, strict=True):
         rows.append(
@@ -265,7 +265,8 @@ def plot(path: pathlib.Path, settings: Sequence[Mapping[str, Any]]) -> None:
     )  # fmt: skip
 
 
-def _time(call: Callable[[], Any]) -> float:
+def time_call(call: Callable[[], Any]) -> float:
+    """Returns the seconds of one call."""
     start = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - start

@@ -104,6 +104,7 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
     return f"{search} {knob}={value}{baseline}"
 
 
+_OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 _REFERENCE = Spec("reference MCS", "mcs", _CENTRE)
 _PGS = _CENTRE | _STEP
 PRESETS = {
@@ -173,6 +174,29 @@ PRESETS = {
         repeats=2,
         gauntlet=True,
     ),
+    # The same for every network, with --network: which optimizer needs no tuning to it?
+    "sweep-step": Preset(
+        "hex-7x7",
+        256,
+        [
+            Spec("MCS", "mcs", _CENTRE),
+            *(
+                Spec(
+                    f"{name} {step:g}",
+                    "pgs",
+                    TUNED["pgs"] | {"optimizer": name, "step_size": step},
+                )
+                for name, steps in (
+                    ("sgd", (1e-5, 1e-4, 1e-3, 1e-2)),
+                    ("auto", (0.03, 0.1, 0.3, 1.0, 3.0)),
+                    ("adam", (1e-3, 1e-2)),
+                )
+                for step in steps
+            ),
+        ],
+        repeats=2,
+        gauntlet=True,
+    ),
     "sweep-mctx": Preset(
         "hex-7x7",
         256,
@@ -216,7 +240,8 @@ def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulatio
     if spec.search in ("pgs", "pgs-uf"):
         head = jaxpgs.networks.policy_head(params)
         knobs["adapt"] = head if spec.search == "pgs" else jax.tree.map(lambda _: True, head)
-        knobs["optimizer"] = optax.sgd(knobs.pop("step_size"))
+        make_optimizer = _OPTIMIZERS[knobs.pop("optimizer", "sgd")]
+        knobs["optimizer"] = make_optimizer(knobs.pop("step_size"))
         knobs["estimator"] = jaxpgs.reinforce(knobs.pop("baseline", "none"))
         policy_fn = jaxpgs.pgs_policy
     return search_player(env, apply_fn, params, policy_fn, num_simulations, name=spec.name, **knobs)

@@ -13,6 +13,7 @@ from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretra
 from jaxpgs.search import (
     RootSelection,
     Truncation,
+    auto_sgd,
     batched_mcts_policy,
     by_probability,
     by_visits,
@@ -43,6 +44,7 @@ __all__ = [
     "SearchState",
     "SplitRecurrentFn",
     "Truncation",
+    "auto_sgd",
     "available_pretrained",
     "batched_mcts_policy",
     "by_probability",

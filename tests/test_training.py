@@ -1,10 +1,17 @@
-"""Self-play and the training loop, on 3x3 Hex."""
+"""Self-play, the replay buffer and the training loop, on 3x3 Hex."""
 
 import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -12,46 +19,162 @@ import jaxpgs
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import perfect_hex, play_match, raw_network
 from jaxpgs.networks import FullyConnectedResNet, functional
-from jaxpgs.training import expert_iteration, losses, selfplay
+from jaxpgs.training import (
+    expert_iteration,
+    experts,
+    head_to_head,
+    loggers,
+    losses,
+    replay,
+    resignation,
+    selfplay,
+)
 
 ENV = Hex(3)
-TINY = {"num_games": 8, "num_steps": 4, "batch_size": 16, "updates_per_iteration": 2}
+TINY = {
+    "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "updates_per_iteration": 2,
+    "evaluate_every": 0,
+}  # fmt: skip
 
 
-def make_network(width=32):
+def make_network(width=32, env=ENV):
     return FullyConnectedResNet(
-        ENV.observation_shape, ENV.num_actions, width=width, num_blocks=1, rngs=nnx.Rngs(0)
+        env.observation_shape, env.num_actions, width=width, num_blocks=1, rngs=nnx.Rngs(0)
     )
 
 
 def first_legal(params, rng_key, root, recurrent_fn, invalid_actions):
-    """An expert known by heart: it plays the first empty cell and values everything 0.25."""
-    action = jnp.argmin(invalid_actions, axis=-1)
-    policy = jax.nn.one_hot(action, invalid_actions.shape[-1])
-    return selfplay.Decision(action, policy, jnp.full(action.shape, 0.25))
+    """An expert known by heart: it plays the first empty cell and values everything 0.25.
+
+    Its sampled action is the last empty cell.
+    """
+    best = jnp.argmin(invalid_actions, axis=-1)
+    last = invalid_actions.shape[-1] - 1 - jnp.argmin(invalid_actions[:, ::-1], axis=-1)
+    policy = jax.nn.one_hot(best, invalid_actions.shape[-1])
+    return experts.Decision(last, best, policy, jnp.full(best.shape, 0.25))
+
+
+def play_first_legal(num_steps, games=None, **knobs):
+    params, apply_fn = functional(make_network())
+    games = selfplay.init_games(ENV, jax.random.key(0), 1) if games is None else games
+    return selfplay.play(
+        ENV, apply_fn, first_legal, params, jax.random.key(0), games, num_steps,
+        **{"sampled_moves": 0, **knobs},
+    )  # fmt: skip
 
 
 def test_value_targets_are_results_from_the_movers_view():
-    _, apply_fn = functional(make_network())
-    params, _ = functional(make_network())
-    start = jax.vmap(lambda _: ENV.init())(jnp.arange(1))
     # From the empty board both sides fill cells in order: 0 1 2 3 4 5 6. Player 0's cells
     # 0, 2, 4, 6 hold 6-4-2, which joins row 2 with row 0, so the seventh move wins.
-    _, seen = selfplay.play(ENV, apply_fn, first_legal, params, jax.random.key(0), start, 9)
+    _, seen, report = play_first_legal(9)
     np.testing.assert_array_equal(seen.value[:7, 0], [1, -1, 1, -1, 1, -1, 1])
-    # A new game began; its last position is cut off, so the search's value stands in.
-    np.testing.assert_allclose(seen.value[7:, 0], [-0.25, 0.25])
-    assert seen.observation[7, 0, ..., :2].sum() == 1, "the new game has one random stone"
+    np.testing.assert_array_equal(seen.open[:7, 0], 0)
+    # A new game began, whose result is still open: its next position is of player 0 again.
+    np.testing.assert_array_equal(seen.value[7:, 0], [0, 0])
+    np.testing.assert_array_equal(seen.open[7:, 0], [1, -1])
+    np.testing.assert_array_equal(report.finished[:, 0], np.arange(9) == 6)
+    assert report.length[6, 0] == 7
+    assert report.winner_lowest[6, 0] == 0.25
+    assert np.isnan(report.winner_lowest[:6, 0]).all()
+
+
+def test_open_games_learn_their_return_from_later_blocks():
+    """Three blocks of 3, 3 and 1 moves give the targets of the whole game at once."""
+    whole = play_first_legal(7)[1]
+    buffer = replay.init(ENV, 3, 3, 1)
+    games = None
+    for _ in range(2):
+        games, block, _ = play_first_legal(3, games)
+        buffer = replay.add(buffer, block)
+        assert (buffer.blocks.open[: buffer.added] != 0).all(), "nobody has won yet"
+    buffer = replay.add(buffer, play_first_legal(3, games)[1])
+    np.testing.assert_array_equal(buffer.blocks.value.reshape(-1)[:7], whole.value[:, 0])
+    np.testing.assert_array_equal(buffer.blocks.open.reshape(-1)[:7], 0)
+    np.testing.assert_array_equal(
+        buffer.blocks.observation.reshape(9, 3, 3, 3)[:7], whole.observation[:, 0]
+    )
+
+
+def test_the_buffer_forgets_the_oldest_block():
+    blocks = [
+        selfplay.Experience(
+            observation=jnp.full((2, 1, 3, 3, 3), i), legal=jnp.ones((2, 1, 9), bool),
+            policy=jnp.full((2, 1, 9), 1 / 9), value=jnp.full((2, 1), i), open=jnp.zeros((2, 1)),
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    buffer = replay.init(ENV, 3, 2, 1)
+    buffer = replay.add(buffer, blocks[0])
+    drawn = replay.sample(ENV, buffer, jax.random.key(0), 50)
+    assert (drawn.value == 0).all(), "empty places are never drawn"
+    for block in blocks[1:]:
+        buffer = replay.add(buffer, block)
+    drawn = replay.sample(ENV, buffer, jax.random.key(0), 200)
+    # Each block has a third: the chance that one is missing is below 1e-34.
+    assert set(np.asarray(drawn.value).tolist()) == {2, 3, 4}
+
+
+def test_moves_are_sampled_first_and_greedy_later():
+    _, seen, _ = play_first_legal(4, sampled_moves=2)
+    board = np.asarray(seen.observation[3, 0])  # player 1 to move, so transposed
+    # Moves 0 and 1 took the last cells 8 and 7, move 2 the first.
+    mine, other = board[..., 0].T.reshape(-1), board[..., 1].T.reshape(-1)
+    np.testing.assert_array_equal(np.flatnonzero(mine), [7])
+    np.testing.assert_array_equal(np.flatnonzero(other), [0, 8])
 
 
 def test_policy_target_is_in_the_networks_frame():
-    _, apply_fn = functional(make_network())
-    params, _ = functional(make_network())
-    start = jax.vmap(lambda _: ENV.init())(jnp.arange(1))
-    _, seen = selfplay.play(ENV, apply_fn, first_legal, params, jax.random.key(0), start, 2)
+    _, seen, _ = play_first_legal(2)
     # Player 1 plays cell 1 = (0, 1), which is (1, 0) = cell 3 on its transposed board.
     np.testing.assert_array_equal(jnp.argmax(seen.policy[:, 0], axis=-1), [0, 3])
     np.testing.assert_array_equal(seen.legal[1, 0], np.arange(9) != 0)
+
+
+def test_resigning_loses_at_once():
+    games = selfplay.init_games(ENV, jax.random.key(0), 4, resign_fraction=1.0)
+    _, seen, report = play_first_legal(3, games, resign_below=0.3, resign_fraction=1.0)
+    np.testing.assert_array_equal(seen.value, -1)
+    assert report.resigned.all() and report.finished.all()
+    assert np.isnan(report.winner_lowest).all(), "only games without resignation calibrate"
+    honest = selfplay.init_games(ENV, jax.random.key(0), 4, resign_fraction=0.0)
+    _, _, report = play_first_legal(7, honest, resign_below=0.3)
+    assert not report.resigned.any()
+    assert (report.winner_lowest[6] == 0.25).all()
+
+
+def test_resignation_threshold_against_numpy():
+    """The threshold is the largest with no more than 5% of the winners below it."""
+    rng = np.random.default_rng(0)
+    lowest = rng.uniform(-1, 1, 500).astype(np.float32)
+    record = resignation.init(200)
+    assert resignation.threshold(record) == -np.inf
+    for block in np.split(lowest, 10):
+        holes = np.full(100, np.nan, np.float32)
+        holes[rng.permutation(100)[:50]] = block
+        record = resignation.add(record, jnp.asarray(holes).reshape(4, 25))
+    known = lowest[-200:]
+    np.testing.assert_array_equal(np.sort(record.lowest), np.sort(known))
+    value = resignation.threshold(record)
+    assert np.sum(known < np.asarray(value)) == 10, "a twentieth of 200"
+    # More games at once than there is room for: the last ones stay.
+    record = resignation.add(resignation.init(8), jnp.arange(20.0))
+    np.testing.assert_array_equal(np.sort(record.lowest), np.arange(12, 20))
+    assert resignation.threshold(record, min_games=9) == -np.inf
+
+
+def test_head_to_head_equals_a_match_of_raw_networks():
+    env = Hex(4)
+    params, apply_fn = functional(make_network(env=env))
+    other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
+    score = head_to_head.head_to_head(env, apply_fn, params, other)
+    match = play_match(
+        env,
+        raw_network(env, apply_fn, params, name="a"),
+        raw_network(env, apply_fn, other, name="b"),
+        jax.random.key(0),
+    )
+    assert 0 < match.wins < match.games, "the case must tell something"
+    np.testing.assert_allclose(score, match.wins / match.games)
 
 
 def test_symmetries_keep_the_solution():
@@ -72,7 +195,9 @@ def test_symmetries_keep_the_solution():
 
 
 def test_random_starts_are_unfinished_and_spread():
-    states = selfplay.init_games(ENV, jax.random.key(0), 400, max_random_moves=6)
+    games = selfplay.init_games(ENV, jax.random.key(0), 400, max_random_moves=6)
+    states = games.state
+    np.testing.assert_array_equal(games.move, (states.labels != 0).sum(axis=-1))
     assert not states.terminated.any()
     counts = np.bincount((states.labels != 0).sum(axis=-1), minlength=8)
     assert counts[0] == 0
@@ -84,90 +209,275 @@ def test_random_starts_are_unfinished_and_spread():
 
 def test_loss_against_a_hand_computed_case():
     target = selfplay.Experience(
-        observation=jnp.zeros((1, 3)),
-        legal=jnp.array([[True, True, False]]),
-        policy=jnp.array([[1.0, 0.0, 0.0]]),
-        value=jnp.array([1.0]),
+        observation=jnp.zeros((2, 3)),
+        legal=jnp.array([[True, True, False], [True, True, True]]),
+        policy=jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
+        value=jnp.array([1.0, 7.0]),
+        open=jnp.array([0.0, -1.0]),  # the second game is not over, so its value does not count
     )
-    # The illegal action's logit does not count: softmax of (0, log 3) is (1/4, 3/4).
-    logits = jnp.array([[0.0, jnp.log(3.0), 50.0]])
-    loss, parts = losses.policy_value_loss(logits, jnp.array([0.5]), target, value_weight=2.0)
-    np.testing.assert_allclose(parts["policy_loss"], np.log(4), rtol=1e-6)
-    np.testing.assert_allclose(loss, np.log(4) + 2 * 0.25, rtol=1e-6)
+    # The illegal action's logit does not count: softmax of (0, log 3) is (1/4, 3/4). The second
+    # position's is (1/5, 3/5, 1/5).
+    logits = jnp.array([[0.0, jnp.log(3.0), 50.0], [0.0, jnp.log(3.0), 0.0]])
+    loss, parts = losses.policy_value_loss(logits, jnp.array([0.5, 0.0]), target, value_weight=2.0)
+    policy_loss = (np.log(4) + np.log(5 / 3)) / 2
+    np.testing.assert_allclose(parts["policy_loss"], policy_loss, rtol=1e-6)
+    np.testing.assert_allclose(loss, policy_loss + 2 * 0.25, rtol=1e-6)
+    nothing = target._replace(open=jnp.ones(2))
+    _, parts = losses.policy_value_loss(logits, jnp.array([0.5, 0.0]), nothing)
+    assert parts["value_loss"] == 0
 
 
-@pytest.mark.parametrize(
-    "expert",
-    [
-        selfplay.gumbel(4),
-        selfplay.searcher(jaxpgs.mcs_policy, 8, simulations_per_update=4, max_depth=4),
-        selfplay.searcher(
-            functools.partial(
-                jaxpgs.pgs_policy, adapt=lambda path, _: path[0].key == "policy_head"
-            ),
-            8,
-            simulations_per_update=4,
-            max_depth=4,
-            dirichlet_fraction=0.25,
-        ),
-    ],
-    ids=["gumbel", "mcs", "pgs"],
-)
-def test_any_search_can_be_the_expert(expert):
+@pytest.mark.parametrize("expert", experts.NAMES)
+def test_every_expert_trains_the_network(expert):
     seen = []
     state = expert_iteration.train(
-        ENV,
-        make_network(),
-        expert=expert,
-        num_iterations=2,
-        callback=lambda _, metrics: seen.append(metrics),
-        **TINY,
-    )
-    assert [m["iteration"] for m in seen] == [1, 2]
-    assert all(np.isfinite(list(m.values())).all() for m in seen)
+        ENV, make_network(), expert=expert, num_simulations=8, num_iterations=3,
+        resign_fraction=0.5, callback=lambda _, metrics: seen.append(metrics),
+        **(TINY | {"evaluate_every": 2}),
+    )  # fmt: skip
+    assert [m["iteration"] for m in seen] == [1, 2, 3]
+    assert ["elo" in m for m in seen] == [False, True, False]
+    losses_seen = [m[k] for m in seen for k in ("policy_loss", "value_loss")]
+    assert np.isfinite(losses_seen).all()
     before, _ = functional(make_network())
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, state.params)
     assert moved["policy_head"]["linear"]["kernel"]
     assert moved["value_head"]["linear"]["kernel"]
 
 
-def test_resumed_training_ends_bit_equal(tmp_path):
-    run = functools.partial(
-        expert_iteration.train, ENV, make_network(), expert=selfplay.gumbel(2), **TINY
-    )
-    whole = run(num_iterations=5)
-    stopped = run(
-        num_iterations=5,
-        directory=tmp_path,
-        checkpoint_every=2,
-        callback=lambda _, metrics: metrics["iteration"] == 3,
-    )
-    assert int(stopped.iteration) == 3
-    resumed = run(num_iterations=5, directory=tmp_path)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="another run"):
-        expert_iteration.train(
-            ENV, make_network(width=16), expert=selfplay.gumbel(2), directory=tmp_path, **TINY
-        )
+def test_one_iteration_is_compiled_once(monkeypatch):
+    traced = []
+    real = selfplay.play
+    monkeypatch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
+    expert_iteration.train(ENV, make_network(), expert=first_legal, num_iterations=4, **TINY)
+    assert len(traced) == 1
 
 
-def test_learns_3x3_from_nothing():
-    state = expert_iteration.train(
-        ENV, make_network(64), expert=selfplay.gumbel(8), num_iterations=60, num_games=128,
-        num_steps=8, batch_size=256, updates_per_iteration=16, max_random_moves=4,
+def test_an_unknown_expert_is_named():
+    with pytest.raises(ValueError, match=r"expert must be one of .* got 'alphazero'"):
+        experts.make_expert("alphazero")
+
+
+def assert_equal_states(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_training as t
+log = t.loggers.log_to({folder!r} + "/log.jsonl")
+t.expert_iteration.train(
+    t.ENV, t.make_network(), expert=t.experts.gumbel(2), num_iterations=400,
+    directory={folder!r} + "/run", checkpoint_every=7, resign_fraction=0.5,
+    callback=log, **(t.TINY | {{"evaluate_every": 5}}))
+"""
+
+
+def test_a_killed_run_goes_on_bit_equal(tmp_path):
+    """SIGKILL at a moment drawn by lot; the second call ends as a run that was never stopped."""
+    code = RUN.format(tests=str(pathlib.Path(__file__).parent), folder=str(tmp_path))
+    command = [sys.executable, "-c", code]
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(command, env=env)
+    log = tmp_path / "log.jsonl"
+    rng = np.random.default_rng()  # any moment must do
+    deadline = time.monotonic() + 120
+    while not (log.exists() and len(loggers.read_log(log)) > 20):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(rng.uniform(0, 0.5))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    reached = int(loggers.read_log(log)[-1]["iteration"])
+    assert 20 < reached < 400
+
+    train = functools.partial(
+        expert_iteration.train, ENV, make_network(), expert=experts.gumbel(2),
+        num_iterations=reached + 10, resign_fraction=0.5, **(TINY | {"evaluate_every": 5}),
     )  # fmt: skip
-    _, apply_fn = functional(make_network(64))
-    match = play_match(
-        ENV, raw_network(ENV, apply_fn, state.params), perfect_hex(ENV), jax.random.key(0)
+    first = []
+    keep = loggers.log_to(log)
+
+    def callback(state, metrics):
+        first.append(metrics["iteration"])
+        keep(state, metrics)
+
+    resumed = train(directory=tmp_path / "run", callback=callback)
+    assert 7 < first[0] <= reached + 1, "it went on from a checkpoint"
+    rows = []
+    whole = train(callback=lambda _, m: rows.append(m))
+    assert_equal_states(resumed, whole)
+    logged = loggers.read_log(log)
+    assert [row["iteration"] for row in logged] == list(range(1, reached + 11))
+    assert [row["policy_loss"] for row in logged] == [row["policy_loss"] for row in rows]
+
+
+def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path):
+    run = functools.partial(expert_iteration.train, expert=first_legal, num_iterations=2, **TINY)
+    run(ENV, make_network(), directory=tmp_path, checkpoint_every=1)
+
+    def files():
+        return {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+
+    before = files()
+    with pytest.raises(ValueError, match="another run: leaf"):
+        run(ENV, make_network(width=16), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"holds a run with env .*size=3.*not .*size=4"):
+        run(Hex(4), make_network(env=Hex(4)), directory=tmp_path)
+    with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
+        run(ENV, make_network(), directory=tmp_path, seed=1)
+    assert files() == before
+
+    for file in (tmp_path / "2").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"(?s)2 is damaged: .*Move that folder away"):
+        run(ENV, make_network(), directory=tmp_path)
+    (tmp_path / "2").rename(tmp_path / "damaged")
+    first = []
+    run(ENV, make_network(), directory=tmp_path, callback=lambda _, m: first.append(m["iteration"]))
+    assert first == [2], "the checkpoint before it is used"
+
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ValueError, match=r"without a run\.json"):
+        run(ENV, make_network(), directory=tmp_path)
+
+
+def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch):
+    run = functools.partial(
+        expert_iteration.train, ENV, make_network(), expert=first_legal, directory=tmp_path,
+        checkpoint_every=1, **TINY,
+    )  # fmt: skip
+    run(num_iterations=1)
+    import orbax.checkpoint as ocp
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "save", full)
+        with pytest.raises(OSError, match="Could not write the checkpoint of step 2"):
+            run(num_iterations=2)
+    assert int(run(num_iterations=2).iteration) == 2
+
+
+DEVICES = """
+import sys
+sys.path.insert(0, {tests!r})
+import jax, numpy as np
+import test_training as t
+seen = []
+for devices in (None, jax.devices()):
+    state = t.expert_iteration.train(
+        t.ENV, t.make_network(), expert=t.experts.make_expert("pgs", 8), num_iterations=2,
+        devices=devices, **t.TINY)
+    if devices is not None:
+        assert len(state.games.move.sharding.device_set) == len(devices)
+        shape = state.replay.blocks.value.sharding.shard_shape((2, 4, 8))
+        assert shape == (2, 4, 8 // len(devices))
+        assert state.params["value_head"]["linear"]["kernel"].sharding.is_fully_replicated
+    seen.append(jax.device_get((state.replay.blocks, state.games, state.params)))
+def check(a, b):  # whole numbers and bits are equal, sums of floats may be rounded otherwise
+    if np.issubdtype(a.dtype, np.floating):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(a, b)
+jax.tree.map(check, *seen)
+"""
+
+
+def test_the_games_do_not_depend_on_the_number_of_devices():
+    code = DEVICES.format(tests=str(pathlib.Path(__file__).parent))
+    flags = "--xla_force_host_platform_device_count=4"
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_learns_3x3_to_perfection_from_nothing():
+    """The raw network wins from every opening that can be won, against a perfect player."""
+    network = make_network(64)
+    _, apply_fn = functional(network)
+    schedule = optax.cosine_decay_schedule(3e-3, 150 * 16, alpha=0.01)
+    state = expert_iteration.train(
+        ENV, network, expert=experts.gumbel(16), num_iterations=150, num_games=128, num_steps=8,
+        buffer_size=32_768, batch_size=256, updates_per_iteration=16, max_random_moves=6,
+        resign_fraction=0.0, optimizer=optax.adamw(schedule, weight_decay=1e-4), evaluate_every=0,
+    )  # fmt: skip
+    player = raw_network(ENV, apply_fn, state.params)
+    match = play_match(ENV, player, perfect_hex(ENV), jax.random.key(0))
+    # Exactly one side can win an opening, and each is played from both, so 9 of 18 is perfect.
+    assert match.wins == 9
+
+
+def test_growing_the_board_keeps_what_was_learned():
+    """A network that knows one thing, to play beside its centre stone, knows it on 5x5 too."""
+    small, large = make_network(), make_network(env=Hex(5))
+    params, _ = functional(small)
+    grown = jaxpgs.networks.resize(params, small, large)
+    _, apply_fn = functional(large)
+    logits, value = apply_fn(grown, jnp.zeros((1, 5, 5, 3)))
+    assert logits.shape == (1, 25) and np.isfinite(value).all()
+    np.testing.assert_array_equal(
+        grown["torso"]["blocks"]["0"]["linear"]["kernel"],
+        params["torso"]["blocks"]["0"]["linear"]["kernel"],
     )
-    # Against a perfect player exactly one side of every opening can win, so 9 of 18 is perfect.
-    # Arithmetic differs between machines, hence room for one slip.
-    assert match.wins >= 8
+    # Weights of constant inputs keep their sum; biases of the actions are a stretched picture.
+    flat = jax.tree.map(jnp.ones_like, params)
+    ones = jaxpgs.networks.resize(flat, small, large)
+    np.testing.assert_allclose(ones["torso"]["embed"]["kernel"].sum(axis=0), 27, rtol=1e-5)
+    np.testing.assert_allclose(ones["policy_head"]["linear"]["kernel"], 1.0, rtol=1e-6)
+    ramp = jax.tree.map(jnp.zeros_like, params)
+    ramp["policy_head"]["linear"]["bias"] = jnp.repeat(jnp.arange(3.0), 3)
+    rows = jaxpgs.networks.resize(ramp, small, large)["policy_head"]["linear"]["bias"]
+    rows = np.asarray(rows).reshape(5, 5)
+    assert (np.diff(rows, axis=0) >= 0).all() and (np.diff(rows, axis=1) == 0).all()
+    with pytest.raises(ValueError, match="which the sizes of the boards do not explain"):
+        jaxpgs.networks.resize(params, small, make_network(width=64, env=Hex(5)))
+    state = expert_iteration.train(
+        Hex(5), large, expert=first_legal, num_iterations=1, init_params=grown, **TINY
+    )
+    assert int(state.iteration) == 1
+    with pytest.raises(ValueError, match="init_params do not fit"):
+        expert_iteration.train(Hex(5), large, init_params=params, **TINY)
 
 
-def test_bad_counts_are_named():
-    with pytest.raises(ValueError, match="num_games must be at least 1, got 0"):
-        expert_iteration.train(ENV, make_network(), num_games=0)
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_logs_survive_a_restart(tmp_path, suffix):
+    path = tmp_path / f"log{suffix}"
+    rows = [{"iteration": i, "policy_loss": 1 / i} for i in range(1, 6)]
+    rows[2]["elo"] = 17.5
+    log = loggers.log_to(path)
+    for row in rows[:4]:
+        log(None, row | {"resign_below": -np.inf})
+    if suffix == ".jsonl":
+        with path.open("a") as stream:
+            stream.write('{"iteration": 5, "pol')  # killed while writing
+    log = loggers.log_to(path)
+    for row in rows[2:]:  # goes on from the checkpoint after the second iteration
+        log(None, row)
+    found = loggers.read_log(path)
+    assert [row["iteration"] for row in found] == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose([row["policy_loss"] for row in found], [1 / i for i in range(1, 6)])
+    assert found[2]["elo"] == 17.5 and found[0]["resign_below"] is None
+    with pytest.raises(ValueError, match=r"must be a \.jsonl or a \.csv"):
+        loggers.log_to(tmp_path / "log.txt")
+
+
+@pytest.mark.parametrize(
+    "knobs, message",
+    [
+        ({"num_games": 0}, "num_games must be at least 1, got 0"),
+        ({"resign_fraction": 1.5}, "resign_fraction must be from 0 to 1, got 1.5"),
+        ({"evaluate_every": -1}, "at least 0"),
+        ({"buffer_size": 31}, r"num_games \* num_steps = 32 positions, got 31"),
+        ({"num_games": 3, "devices": jax.devices() * 2}, "multiple of the 2 devices, got 3"),
+    ],
+)
+def test_bad_arguments_are_named(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        expert_iteration.train(ENV, make_network(), **(TINY | knobs))

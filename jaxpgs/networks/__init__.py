@@ -9,6 +9,7 @@ from jaxpgs.networks.functional import (
     policy_head,
     trainable_mask,
 )
+from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "functional_train",
     "module_from_params",
     "policy_head",
+    "resize",
     "trainable_mask",
 ]

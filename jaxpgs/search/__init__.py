@@ -8,6 +8,7 @@ from jaxpgs.search.nodes import Nodes, reroot
 from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
 from jaxpgs.search.root_selection import RootSelection, muzero_puct, puct, ucb1
 from jaxpgs.search.scan import search
+from jaxpgs.search.step_size import auto_sgd
 from jaxpgs.search.targets import completed_q, visit_counts
 from jaxpgs.search.truncation import (
     Truncation,
@@ -23,6 +24,7 @@ __all__ = [
     "Nodes",
     "RootSelection",
     "Truncation",
+    "auto_sgd",
     "batched_mcts_policy",
     "by_probability",
     "by_visits",

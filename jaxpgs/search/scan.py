@@ -26,6 +26,7 @@ from jaxpgs.search.cached import walks_on_nodes
 from jaxpgs.search.estimators import Estimator
 from jaxpgs.search.nodes import Nodes, child_stats
 from jaxpgs.search.root_selection import RootSelection
+from jaxpgs.search.step_size import logit_square
 from jaxpgs.search.targets import Target
 from jaxpgs.search.truncation import Truncation, get_max_depth
 from jaxpgs.search.walk import rollouts
@@ -160,6 +161,10 @@ def search(
             nodes=nodes,
         )
 
+    def move(gradient: Params, opt_state: Any, adapted: Params, square: chex.Array) -> Any:
+        update = optax.with_extra_args_support(optimizer).update
+        return update(gradient, opt_state, adapted, logit_square=square)
+
     def update(carry: tuple, n: chex.Array) -> tuple[tuple, None]:
         adapted, opt_state, stats, memory, total = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
@@ -179,11 +184,14 @@ def search(
                 # Each root has its own copy of the leaves, so their gradients do not mix.
                 return -jnp.sum(objective)
 
-            gradient = pull(jax.grad(loss)(trajectory.log_prob))
+            weight = jax.grad(loss)(trajectory.log_prob)
+            gradient = pull(weight)
             with jax.named_scope("optimizer"):
                 norm = jax.vmap(optax.tree.norm)(gradient)
                 finite_gradient = jnp.isfinite(norm)
-                updates, moved_state = jax.vmap(optimizer.update)(gradient, opt_state, adapted)
+                updates, moved_state = jax.vmap(move)(
+                    gradient, opt_state, adapted, logit_square(trajectory, weight)
+                )
                 moved = (optax.apply_updates(adapted, updates), moved_state)
                 adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
         stats = _add(stats, actions, returns[0], playable)

@@ -1,5 +1,14 @@
 """Training networks by self-play of a search."""
 
-from jaxpgs.training import expert_iteration, losses, selfplay
+from jaxpgs.training import expert_iteration, experts, losses, replay, resignation, selfplay
+from jaxpgs.training.experts import make_expert
 
-__all__ = ["expert_iteration", "losses", "selfplay"]
+__all__ = [
+    "expert_iteration",
+    "experts",
+    "losses",
+    "make_expert",
+    "replay",
+    "resignation",
+    "selfplay",
+]

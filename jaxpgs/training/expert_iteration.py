@@ -5,19 +5,38 @@ device, and steps of the optimizer.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from jaxpgs.base import Params
+from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import functional, functional_train, trainable_mask
-from jaxpgs.training import losses, selfplay
+from jaxpgs.training import losses, replay, resignation, selfplay
 from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.experts import Expert, make_expert
+from jaxpgs.training.head_to_head import head_to_head
+
+
+class Best(NamedTuple):
+    """The strongest network of the run so far, by its raw policy.
+
+    Attributes:
+      params: its parameters.
+      iteration: `[]` int32, when it was that.
+      elo: `[]` its rating, where the initial network has 0: the sum of what each best one won
+        against the one before.
+    """
+
+    params: Params
+    iteration: chex.Array
+    elo: chex.Array
 
 
 class TrainState(NamedTuple):
@@ -26,102 +45,256 @@ class TrainState(NamedTuple):
     Attributes:
       params: the network's parameters.
       opt_state: the optimizer's state.
-      games: the G positions in play.
-      buffer: the last experience, with batch axes `[capacity, S, G]`, oldest overwritten first.
+      games: the G games in play.
+      replay: the last experience.
+      resignation: the games that calibrate when to resign.
+      best: the strongest network so far; the initial one where nothing is evaluated.
       iteration: `[]` int32, iterations done.
       rng_key: the key of the next iteration.
     """
 
     params: Params
     opt_state: Any
-    games: Any
-    buffer: selfplay.Experience
+    games: selfplay.Games
+    replay: replay.Replay
+    resignation: resignation.Resignation
+    best: Best
     iteration: chex.Array
     rng_key: chex.PRNGKey
 
 
+def paper_optimizer(step_size: float = 0.01, momentum: float = 0.9) -> optax.GradientTransformation:
+    """Momentum SGD with L2 regularisation 1e-4, as Anthony et al. 2019, section 5.1."""
+    return optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(step_size, momentum=momentum))
+
+
 def train(
     env: Any,
-    module: nnx.Module,
+    network: nnx.Module,
     *,
-    expert: selfplay.Expert | None = None,
+    expert: str | Expert = "pgs",
+    num_simulations: int = 64,
     num_iterations: int = 200,
     num_games: int = 512,
     num_steps: int = 16,
-    buffer_capacity: int = 16,
+    sampled_moves: int = 30,
+    max_random_moves: int = 0,
+    resign_fraction: float = 0.9,
+    buffer_size: int = 131_072,
     batch_size: int = 1024,
     updates_per_iteration: int = 32,
     optimizer: optax.GradientTransformation | None = None,
     value_weight: float = 1.0,
-    max_random_moves: int = 1,
+    init_params: Params | None = None,
+    evaluate_every: int = 25,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
+    keep: int = 2,
     callback: Callable[[TrainState, dict[str, float]], Any] | None = None,
 ) -> TrainState:
     """Trains a network from nothing by self-play.
 
+    The defaults are those of Anthony et al. 2019, section 5.1, at a size that fits a small machine;
+    their buffer held 10 million positions.
+
     Args:
-      env: the environment; if it has `symmetries`, they augment the data.
-      module: the network; only its structure and initial weights are used.
-      expert: the search that plays; `selfplay.gumbel(16)` if None.
+      env: the environment, with two players who take turns, or one player (without resignation and
+        evaluation); if it has `symmetries`, they augment the data.
+      network: the network; only its structure and initial weights are used.
+      expert: the search that plays: "pgs", "mcs", "mcts", "gumbel", or any `Expert`, such as
+        `make_expert("pgs", 128, root_selection=jaxpgs.puct(1.0))`.
+      num_simulations: simulations a move, for an expert given by its name.
       num_iterations: iterations in all, counting those of an earlier call in `directory`.
       num_games: G, games played side by side.
       num_steps: S, moves of each game per iteration.
-      buffer_capacity: iterations whose experience the buffer keeps.
+      sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
+        its best.
+      max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
+      resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
+        when: less than 5% of their winners would have.
+      buffer_size: positions that the replay buffer holds, at least `num_games * num_steps`; rounded
+        down to a multiple of that.
       batch_size: positions per step of the optimizer.
       updates_per_iteration: steps of the optimizer per iteration.
-      optimizer: any optax optimizer; by default Adam with weight decay 1e-4, gradients clipped at
-        norm 1, and a step size falling from 1e-3 to 1e-5 along a cosine. The paper's is
-        `optax.sgd(0.01, momentum=0.9)` with weight decay 1e-4, tuned for days of training.
+      optimizer: any optax optimizer; `paper_optimizer()` if None.
       value_weight: weight of the value loss.
-      max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
+      init_params: weights to start from, for example those of a smaller board by
+        `jaxpgs.networks.resize`; the network's own if None.
+      evaluate_every: iterations between matches of the raw network against the best so far, over
+        every opening with both colours; 0 for none.
       seed: seed of everything random but the initial weights.
+      devices: devices to share the games among, `jax.devices()` for all; `num_games` must be a
+        multiple of their number. By default everything runs on one.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
-        training goes on from the last one and ends as if it had never stopped.
+        training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
+      keep: checkpoints to keep; the best network is part of each.
       callback: called after every iteration with the state and a dict of metrics; a true answer
-        ends the training.
+        ends the training. The next iteration overwrites the state, so copy what you keep.
 
     Returns:
       The state after the last iteration.
 
     Raises:
-      ValueError: if a count is below 1, or `directory` holds a run of other shapes.
+      ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
     """
     counts = {
         "num_iterations": num_iterations,
         "num_games": num_games,
         "num_steps": num_steps,
-        "buffer_capacity": buffer_capacity,
         "batch_size": batch_size,
         "updates_per_iteration": updates_per_iteration,
-        "max_random_moves": max_random_moves,
         "checkpoint_every": checkpoint_every,
+        "keep": keep,
     }
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}.")
-    expert = selfplay.gumbel() if expert is None else expert
-    params, apply_fn = functional(module)
-    train_fn = functional_train(module)
-    trainable = trainable_mask(module)
-    if optimizer is None:
-        schedule = optax.cosine_decay_schedule(
-            1e-3, num_iterations * updates_per_iteration, alpha=0.01
+    if max_random_moves < 0 or sampled_moves < 0 or evaluate_every < 0:
+        raise ValueError(
+            "max_random_moves, sampled_moves and evaluate_every must be at least 0, got "
+            f"{max_random_moves}, {sampled_moves} and {evaluate_every}."
         )
-        optimizer = optax.chain(
-            optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4)
+    if not 0 <= resign_fraction <= 1:
+        raise ValueError(f"resign_fraction must be from 0 to 1, got {resign_fraction}.")
+    if env.num_players == 1 and (resign_fraction or evaluate_every):
+        raise ValueError(
+            "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
+            f"got {resign_fraction} and {evaluate_every}."
         )
+    if buffer_size < num_games * num_steps:
+        raise ValueError(
+            "buffer_size must hold an iteration's num_games * num_steps = "
+            f"{num_games * num_steps} positions, got {buffer_size}."
+        )
+    if devices is not None and num_games % len(devices):
+        raise ValueError(
+            f"num_games must be a multiple of the {len(devices)} devices, got {num_games}."
+        )
+    expert_fn = make_expert(expert, num_simulations) if isinstance(expert, str) else expert
+    params, apply_fn = functional(network)
+    params = params if init_params is None else _like(init_params, params)
+    trainable = trainable_mask(network)
     # Batch statistics are no weights: they move by averaging, not by gradient.
     frozen = jax.tree.map(lambda x: not x, trainable)
     optimizer = optax.chain(
-        optax.masked(optax.set_to_zero(), frozen), optax.masked(optimizer, trainable)
+        optax.masked(optax.set_to_zero(), frozen),
+        optax.masked(optimizer or paper_optimizer(), trainable),
     )
+    start: dict[str, Any] = {
+        "max_random_moves": max_random_moves,
+        "resign_fraction": resign_fraction,
+    }
+    fit = _make_fit(env, network, optimizer, trainable, batch_size, value_weight)
 
-    def fit(carry: tuple, rng_key: chex.PRNGKey) -> tuple[tuple, dict[str, Any]]:
-        params, opt_state, buffer, filled = carry
-        target = _sample(env, buffer, filled, rng_key, batch_size)
+    def iterate(state: TrainState) -> tuple[TrainState, dict[str, chex.Array]]:
+        rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
+        resign_below = resignation.threshold(state.resignation)
+        games, experience, report = selfplay.play(
+            env,
+            apply_fn,
+            expert_fn,
+            state.params,
+            play_key,
+            state.games,
+            num_steps,
+            sampled_moves=sampled_moves,
+            resign_below=resign_below,
+            **start,
+        )
+        buffer = replay.add(state.replay, experience)
+        (params, opt_state), parts = jax.lax.scan(
+            lambda carry, key: fit(carry, buffer, key),
+            (state.params, state.opt_state),
+            jax.random.split(fit_key, updates_per_iteration),
+        )
+        finished = jnp.maximum(jnp.sum(report.finished), 1)
+        metrics = jax.tree.map(jnp.mean, parts) | {
+            "finished_games": jnp.sum(report.finished),
+            "mean_length": jnp.sum(report.finished * report.length) / finished,
+            "resigned": jnp.sum(report.resigned) / finished,
+            "resign_below": resign_below,
+            "best_share": jnp.mean(report.best_share),
+        }
+        state = state._replace(
+            params=params,
+            opt_state=opt_state,
+            games=games,
+            replay=buffer,
+            resignation=resignation.add(state.resignation, report.winner_lowest),
+            iteration=state.iteration + 1,
+            rng_key=rng_key,
+        )
+        return state, metrics
+
+    rng_key, games_key = jax.random.split(jax.random.key(seed))
+
+    def init(params: Params) -> TrainState:
+        num_blocks = buffer_size // (num_games * num_steps)
+        return TrainState(
+            params=params,
+            opt_state=optimizer.init(params),
+            games=selfplay.init_games(env, games_key, num_games, **start),
+            replay=replay.init(env, num_blocks, num_steps, num_games),
+            resignation=resignation.init(),
+            best=Best(params, jnp.int32(0), jnp.float32(0)),
+            iteration=jnp.int32(0),
+            rng_key=rng_key,
+        )
+
+    # Everything is kept as jit places it, and each iteration's state takes the last one's memory.
+    shardings = None if devices is None else _shardings(jax.eval_shape(init, params), devices)
+    state = jax.jit(init, out_shardings=shardings)(params)
+    iterate = jax.jit(
+        iterate,
+        donate_argnums=0,
+        out_shardings=None if shardings is None else (shardings, None),
+    )
+    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    if directory is not None:
+        run = {"env": repr(env), "network": type(network).__name__, "seed": seed}
+        run |= {"expert": expert if isinstance(expert, str) else "a function"}
+        checkpoints = Checkpoints(directory, run, keep=keep)
+        restored = checkpoints.restore(state)
+        if restored is not None:
+            state = restored if shardings is None else jax.device_put(restored, shardings)
+    while (iteration := int(state.iteration)) < num_iterations:
+        state, measured = iterate(state)
+        iteration += 1
+        metrics = {name: float(value) for name, value in measured.items()}
+        metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
+        if evaluate_every and iteration % evaluate_every == 0:
+            score = float(compare(state.params, state.best.params))
+            state, elo = _rate(state, score, 2 * env.num_actions)
+            metrics |= {"score_against_best": score, "elo": elo}
+        stop = callback is not None and bool(callback(state, metrics))
+        if directory is not None and (
+            stop or iteration % checkpoint_every == 0 or iteration == num_iterations
+        ):
+            checkpoints.save(iteration, state)
+        if stop:
+            break
+    return state
+
+
+def _make_fit(
+    env: Any,
+    network: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    trainable: Params,
+    batch_size: int,
+    value_weight: float,
+) -> Callable[..., Any]:
+    """Makes one step of the optimizer on a batch from the buffer."""
+    train_fn = functional_train(network)
+
+    def fit(
+        carry: tuple[Params, Any], buffer: replay.Replay, rng_key: chex.PRNGKey
+    ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+        params, opt_state = carry
+        target = replay.sample(env, buffer, rng_key, batch_size)
 
         def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
             (logits, value), moved = train_fn(params, target.observation)
@@ -134,88 +307,41 @@ def train(
         params = jax.tree.map(
             lambda train, new, stat: new if train else stat, trainable, stepped, moved
         )
-        return (params, opt_state, buffer, filled), parts
+        return (params, opt_state), parts
 
-    @jax.jit
-    def iterate(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
-        games, experience = selfplay.play(
-            env, apply_fn, expert, state.params, play_key, state.games, num_steps, max_random_moves
+    return fit
+
+
+def _rate(state: TrainState, score: float, num_games: int) -> tuple[TrainState, float]:
+    """Rates the network by its match against the best one, whose place it may take."""
+    difference = elo_difference(score * num_games, num_games).elo
+    elo = float(state.best.elo) + difference
+    if score > 0.5:
+        # A copy: the next iteration overwrites the state's own arrays.
+        params = jax.tree.map(jnp.copy, state.params)
+        state = state._replace(best=Best(params, state.iteration + 0, jnp.float32(elo)))
+    return state, elo
+
+
+def _like(params: Params, template: Params) -> Params:
+    """Copies weights, and checks that they fit the network."""
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, template)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"init_params do not fit the network: they have {shapes[0]}, it has {shapes[1]}."
         )
-        slot = state.iteration % buffer_capacity
-        buffer = jax.tree.map(
-            lambda old, new: old.at[slot].set(new.astype(old.dtype)), state.buffer, experience
-        )
-        filled = jnp.minimum(state.iteration + 1, buffer_capacity)
-        (params, opt_state, _, _), parts = jax.lax.scan(
-            fit,
-            (state.params, state.opt_state, buffer, filled),
-            jax.random.split(fit_key, updates_per_iteration),
-        )
-        metrics = jax.tree.map(jnp.mean, parts)
-        state = TrainState(params, opt_state, games, buffer, state.iteration + 1, rng_key)
-        return state, metrics
-
-    rng_key, games_key = jax.random.split(jax.random.key(seed))
-    state = TrainState(
-        params=params,
-        opt_state=optimizer.init(params),
-        games=selfplay.init_games(env, games_key, num_games, max_random_moves),
-        buffer=_empty_buffer(env, (buffer_capacity, num_steps, num_games)),
-        iteration=jnp.int32(0),
-        rng_key=rng_key,
-    )
-    checkpoints = None if directory is None else Checkpoints(directory)
-    if checkpoints is not None:
-        state = checkpoints.restore(state) or state
-    while (iteration := int(state.iteration)) < num_iterations:
-        state, metrics = iterate(state)
-        iteration += 1
-        values = {name: float(value) for name, value in metrics.items()}
-        values |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
-        stop = callback is not None and bool(callback(state, values))
-        if checkpoints is not None and (
-            stop or iteration % checkpoint_every == 0 or iteration == num_iterations
-        ):
-            checkpoints.save(iteration, state)
-        if stop:
-            break
-    return state
+    return jax.tree.map(jnp.asarray, params)
 
 
-def _empty_buffer(env: Any, axes: tuple[int, ...]) -> selfplay.Experience:
-    # Planes of Hex hold 0 and 1, so the buffer keeps observations in a byte each.
-    return selfplay.Experience(
-        observation=jnp.zeros((*axes, *env.observation_shape), jnp.int8),
-        legal=jnp.zeros((*axes, env.num_actions), bool),
-        policy=jnp.zeros((*axes, env.num_actions), jnp.float32),
-        value=jnp.zeros(axes, jnp.float32),
-    )
+def _shardings(state: TrainState, devices: Sequence[jax.Device]) -> TrainState:
+    """Shares the axis of the games among devices; everything else is on each of them."""
+    mesh = jax.sharding.Mesh(np.asarray(devices), ("games",))
 
+    def share(tree: Any, *axes: str | None) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        return jax.tree.map(lambda _: sharding, tree)
 
-def _sample(
-    env: Any,
-    buffer: selfplay.Experience,
-    filled: chex.Array,
-    rng_key: chex.PRNGKey,
-    batch_size: int,
-) -> selfplay.Experience:
-    """Draws positions uniformly, each in one of its symmetric forms."""
-    *keys, turn_key = jax.random.split(rng_key, 4)
-    limits = (filled, *buffer.value.shape[1:])
-    index = tuple(
-        jax.random.randint(key, (batch_size,), 0, limit)
-        for key, limit in zip(keys, limits, strict=True)
-    )
-    batch = jax.tree.map(lambda x: x[index], buffer)
-    if not hasattr(env, "symmetries"):
-        return batch
-    forms = env.symmetries(batch.observation, batch.policy)
-    legal = [mask for _, mask in env.symmetries(batch.observation, batch.legal)]
-    turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
-    rows = jnp.arange(batch_size)
-    return batch._replace(
-        observation=jnp.stack([form[0] for form in forms])[turn, rows],
-        policy=jnp.stack([form[1] for form in forms])[turn, rows],
-        legal=jnp.stack(legal)[turn, rows],
+    blocks = share(state.replay.blocks, None, None, "games")
+    return share(state)._replace(
+        games=share(state.games, "games"), replay=replay.Replay(blocks, share(state.replay.added))
     )

@@ -18,7 +18,8 @@ def policy_value_loss(
     Args:
       logits: `[B, A]` the network's logits.
       value: `[B]` the network's values.
-      target: the positions, with batch axis `[B]`.
+      target: the positions, with batch axis `[B]`. Those of games that are not over yet teach the
+        policy only; the paper waits for the end with both.
       value_weight: weight of the squared error.
 
     Returns:
@@ -29,6 +30,8 @@ def policy_value_loss(
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
     policy_loss = jnp.mean(cross_entropy - entropy)
-    value_loss = jnp.mean(jnp.square(value - target.value))
+    known = target.open == 0
+    error = jnp.where(known, jnp.square(value - target.value), 0.0)
+    value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
     loss = policy_loss + value_weight * value_loss
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss}

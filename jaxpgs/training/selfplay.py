@@ -1,36 +1,30 @@
 """Self-play of a search against itself: many games at once, in one scan."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import mctx
 
 from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
-from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.base import Params
+from jaxpgs.training.experts import Expert
 
 
-class Decision(NamedTuple):
-    """What an expert says of a batch of positions.
+class Games(NamedTuple):
+    """G games in play.
 
     Attributes:
-      action: `[B]` the action to play.
-      policy: `[B, A]` the policy to imitate.
-      value: `[B]` the search's value of the position, from the view of the player to move.
+      state: the positions, none finished.
+      move: `[G]` int32, moves made so far.
+      may_resign: `[G]` bool, whether resignation is on in this game.
+      lowest: `[G, P]` the lowest value that each of P players has seen on its own moves.
     """
 
-    action: chex.Array
-    policy: chex.Array
-    value: chex.Array
-
-
-# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision
-Expert = Callable[
-    [Params, chex.PRNGKey, mctx.RootFnOutput, RecurrentFn, chex.Array],
-    Decision,
-]
+    state: Any
+    move: chex.Array
+    may_resign: chex.Array
+    lowest: chex.Array
 
 
 class Experience(NamedTuple):
@@ -38,56 +32,48 @@ class Experience(NamedTuple):
 
     Attributes:
       observation: `[..., *observation_shape]`.
-      legal: `[..., A]` bool.
+      legal: `[..., A]` bool, in the network's frame.
       policy: `[..., A]` target of the policy, in the network's frame.
-      value: `[...]` target of the value: the game's result, or where the game outlives the scan the
-        search's value of the last position, from the view of the player to move.
+      value: `[...]` target of the value: the game's return from the view of the player to move, as
+        far as it is known.
+      open: `[...]` what is missing: the target is `value` plus `open` times the return of the
+        game's next position to come. 0 once the game is over.
     """
 
     observation: chex.Array
     legal: chex.Array
     policy: chex.Array
     value: chex.Array
+    open: chex.Array
 
 
-def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
-    """`mctx.gumbel_muzero_policy` as the expert; its policy is the completed-Q improvement."""
+class Report(NamedTuple):
+    """What happened in S steps of G games.
 
-    def expert(
-        params: Params,
-        rng_key: chex.PRNGKey,
-        root: mctx.RootFnOutput,
-        recurrent_fn: RecurrentFn,
-        invalid_actions: chex.Array,
-    ) -> Decision:
-        output = mctx.gumbel_muzero_policy(
-            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
-        )
-        value = output.search_tree.summary().value
-        return Decision(output.action, output.action_weights, value)
+    Attributes:
+      finished: `[S, G]` bool, whether a game ended here.
+      resigned: `[S, G]` bool, whether by resignation.
+      length: `[S, G]` int32, moves of the game so far.
+      winner_lowest: `[S, G]` where a game without resignation was won, the lowest value that its
+        winner had seen; NaN elsewhere.
+      best_share: `[S, G]` the share of the policy that its largest entry has.
+    """
 
-    return expert
-
-
-def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) -> Expert:
-    """One of this library's searches as the expert, with its visit distribution as the policy."""
-
-    def expert(
-        params: Params,
-        rng_key: chex.PRNGKey,
-        root: mctx.RootFnOutput,
-        recurrent_fn: RecurrentFn,
-        invalid_actions: chex.Array,
-    ) -> Decision:
-        output = policy_fn(
-            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
-        )
-        return Decision(output.action, output.action_weights, output.search_state.value)
-
-    return expert
+    finished: chex.Array
+    resigned: chex.Array
+    length: chex.Array
+    winner_lowest: chex.Array
+    best_share: chex.Array
 
 
-def init_games(env: Any, rng_key: chex.PRNGKey, num_games: int, max_random_moves: int = 1) -> Any:
+def init_games(
+    env: Any,
+    rng_key: chex.PRNGKey,
+    num_games: int,
+    *,
+    max_random_moves: int = 0,
+    resign_fraction: float = 0.0,
+) -> Games:
     """Starts games from positions of uniformly random play.
 
     Tournaments force every opening, good or bad, and a search looks at bad moves as well as good
@@ -98,28 +84,38 @@ def init_games(env: Any, rng_key: chex.PRNGKey, num_games: int, max_random_moves
       rng_key: a key, consumed.
       num_games: G.
       max_random_moves: M. Half of the games start after one random move, the others after a number
-        of them drawn from 1 to M. No random move ends a game.
+        of them drawn from 1 to M. No random move ends a game. 0: all start at the beginning.
+      resign_fraction: share of the games in which players may resign.
 
     Returns:
-      G unfinished positions.
+      G games.
     """
+    start_key, resign_key = jax.random.split(rng_key)
 
-    def start(rng_key: chex.PRNGKey) -> Any:
+    def start(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
         coin, count = jax.random.uniform(count_key, (2,))
         count = jnp.where(coin < 0.5, 1, 1 + jnp.floor(count * max_random_moves))
 
-        def move(state: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
+        def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
+            state, made = carry
             number, rng_key = inputs
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
             after = env.step(state, jax.random.categorical(rng_key, logits))
             take = (number < count) & ~after.terminated
-            return jax.tree.map(lambda new, old: jnp.where(take, new, old), after, state), None
+            state = jax.tree.map(lambda new, old: jnp.where(take, new, old), after, state)
+            return (state, made + take), None
 
         inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
-        return jax.lax.scan(move, env.init(init_key), inputs)[0]
+        return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
-    return jax.vmap(start)(jax.random.split(rng_key, num_games))
+    state, made = jax.vmap(start)(jax.random.split(start_key, num_games))
+    return Games(
+        state=state,
+        move=made,
+        may_resign=jax.random.uniform(resign_key, (num_games,)) < resign_fraction,
+        lowest=jnp.full((num_games, env.num_players), jnp.inf, jnp.float32),
+    )
 
 
 def play(
@@ -128,10 +124,14 @@ def play(
     expert: Expert,
     params: Params,
     rng_key: chex.PRNGKey,
-    states: Any,
+    games: Games,
     num_steps: int,
-    max_random_moves: int = 1,
-) -> tuple[Any, Experience]:
+    *,
+    sampled_moves: int = 30,
+    max_random_moves: int = 0,
+    resign_fraction: float = 0.0,
+    resign_below: chex.Array | float = -jnp.inf,
+) -> tuple[Games, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
     Args:
@@ -140,47 +140,78 @@ def play(
       expert: the search that moves for both sides.
       params: the network's parameters.
       rng_key: a key, consumed.
-      states: G positions, none finished.
+      games: G games.
       num_steps: moves to play in each game, S.
+      sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
+        its best.
       max_random_moves: how new games start; see `init_games`.
+      resign_fraction: likewise.
+      resign_below: the player to move resigns where the search's value is below this.
 
     Returns:
-      The G positions to go on from, and the `Experience` with batch axes `[S, G]`.
+      The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
     """
     root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
 
-    def move(states: Any, rng_key: chex.PRNGKey) -> tuple[Any, Any]:
+    def step(games: Games, rng_key: chex.PRNGKey) -> tuple[Games, Any]:
         search_key, reset_key = jax.random.split(rng_key)
-        legal = states.legal_action_mask
-        root = root_fn(params, search_key, states)
+        state = games.state
+        legal = state.legal_action_mask
+        root = root_fn(params, search_key, state)
         decision = expert(params, search_key, root, recurrent_fn, ~legal)
-        after = jax.vmap(env.step)(states, decision.action)
-        mover = states.current_player
+        action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
+        after = jax.vmap(env.step)(state, action)
+        mover = state.current_player
+        own = mover[:, None] == jnp.arange(games.lowest.shape[1])
+        lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
+
+        resigned = games.may_resign & (decision.value < resign_below)
+        finished = after.terminated | resigned
         reward = jnp.take_along_axis(after.rewards, mover[:, None], axis=-1)[:, 0]
+        reward = jnp.where(resigned, -1.0, reward)
         discount = jnp.where(after.current_player == mover, 1.0, -1.0)
-        discount = jnp.where(after.terminated, 0.0, discount)
-        observation = jax.vmap(env.observe)(states)
+        discount = jnp.where(finished, 0.0, discount)
+
         policy = decision.policy
         if hasattr(env, "network_policy"):
-            policy = jax.vmap(env.network_policy)(states, policy)
-            legal = jax.vmap(env.network_policy)(states, legal)
+            policy = jax.vmap(env.network_policy)(state, policy)
+            legal = jax.vmap(env.network_policy)(state, legal)
+        observation = jax.vmap(env.observe)(state)
+
+        # In a game without resignation the winner's lowest value tells what it would have lost.
+        won = own == (reward > 0)[:, None]
+        winner_lowest = jnp.min(jnp.where(won, lowest, jnp.inf), axis=-1)
+        honest = after.terminated & ~games.may_resign & (reward != 0)
+        report = Report(
+            finished=finished,
+            resigned=resigned,
+            length=games.move + 1,
+            winner_lowest=jnp.where(honest, winner_lowest, jnp.nan),
+            best_share=jnp.max(decision.policy, axis=-1),
+        )
 
         def restart(new: chex.Array, old: chex.Array) -> chex.Array:
-            return jnp.where(after.terminated.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+            return jnp.where(finished.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        fresh = init_games(env, reset_key, len(reward), max_random_moves)
-        states = jax.tree.map(restart, fresh, after)
-        return states, (observation, legal, policy, reward, discount, decision.value)
+        fresh = init_games(
+            env,
+            reset_key,
+            len(reward),
+            max_random_moves=max_random_moves,
+            resign_fraction=resign_fraction,
+        )
+        going_on = Games(after, games.move + 1, games.may_resign, lowest)
+        games = jax.tree.map(restart, fresh, going_on)
+        return games, (observation, legal, policy, reward, discount, report)
 
-    states, steps = jax.lax.scan(move, states, jax.random.split(rng_key, num_steps))
-    observation, legal, policy, reward, discount, value = steps
+    games, seen = jax.lax.scan(step, games, jax.random.split(rng_key, num_steps))
+    observation, legal, policy, reward, discount, report = seen
 
-    def back(later: chex.Array, step: tuple[chex.Array, chex.Array]) -> tuple[Any, Any]:
-        returns = step[0] + step[1] * later
-        return returns, returns
+    def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, chex.Array]) -> Any:
+        reward, discount = now
+        target = (reward + discount * later[0], discount * later[1])
+        return target, target
 
-    # Where the scan cuts a game off, the search's value of its last position stands for the rest.
-    last = jnp.where(discount[-1] == 0, reward[-1], value[-1])
-    _, returns = jax.lax.scan(back, last, (reward[:-1], discount[:-1]), reverse=True)
-    returns = jnp.concatenate([returns, last[None]])
-    return states, Experience(observation, legal, policy, returns)
+    nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
+    _, (value, is_open) = jax.lax.scan(back, nothing, (reward, discount), reverse=True)
+    return games, Experience(observation, legal, policy, value, is_open), report

@@ -1,7 +1,10 @@
 """The recipes of the networks that come with the library.
 
-`python -m jaxpgs.training.zoo hex-5x5 --out DIR` trains one from nothing, with a progress bar; it
-goes on where it was stopped, and writes the weights and their card.
+    python -m jaxpgs.training.zoo hex-5x5 --out runs
+
+trains one from nothing, with a progress bar; it goes on where it was stopped, and writes the
+weights and their card. `--minutes 10` stops in time, for machines lent by the piece. With
+`--expert` another search teaches, and with `--snapshots` the weights on the way are kept as well.
 """
 
 import argparse
@@ -10,94 +13,192 @@ import importlib.metadata
 import pathlib
 import platform
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import optax
 from flax import nnx
 
+from jaxpgs import networks
 from jaxpgs.envs import Hex
-from jaxpgs.networks import FullyConnectedResNet
-from jaxpgs.pretrained import save_pretrained
-from jaxpgs.training import expert_iteration, selfplay
+from jaxpgs.pretrained import load_pretrained, save_pretrained
+from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.search import auto_sgd, puct, reinforce
+from jaxpgs.training import expert_iteration, experts, loggers
 
 
 class Recipe(NamedTuple):
-    """One network: its environment, its size and its training."""
+    """One network: its environment, its size and its training.
+
+    Attributes:
+      env: the environment.
+      network: the class in `jaxpgs.networks` and its keyword arguments.
+      expert: the search's name.
+      num_simulations: simulations a move.
+      num_iterations: iterations in all.
+      games: how games are played and learned from: arguments of `expert_iteration.train`.
+      parent: the network to grow from, of a smaller board.
+    """
 
     env: Hex
-    width: int
-    num_blocks: int
+    network: tuple[str, Mapping[str, Any]]
+    expert: str
     num_simulations: int
     num_iterations: int
-    max_random_moves: int = 1
+    games: Mapping[str, Any] = MappingProxyType({})
+    parent: str | None = None
 
 
-# The early network is for comparing searches: the other plays 5x5 perfectly without any.
+_SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
+_LARGE = ("FullyConnectedResNet", {"width": 512, "num_blocks": 6})
+_OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
+_MANY = {
+    "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
+    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
+}  # fmt: skip
+
+# The early network is for comparing searches: the other plays 5x5 perfectly without any. 9x9 and
+# above want an accelerator.
 RECIPES = {
-    "hex-5x5-early": Recipe(Hex(5), 256, 4, num_simulations=16, num_iterations=12),
-    "hex-5x5": Recipe(Hex(5), 256, 4, num_simulations=16, num_iterations=700, max_random_moves=20),
-    "hex-7x7": Recipe(Hex(7), 256, 4, num_simulations=16, num_iterations=1000),
+    "hex-5x5-early": Recipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
+    "hex-5x5": Recipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
+    "hex-6x6": Recipe(Hex(6), _SMALL, "gumbel", 16, 800, _OPENINGS),
+    "hex-7x7": Recipe(
+        Hex(7), _SMALL, "gumbel", 32, 1500, {"max_random_moves": 8, "resign_fraction": 0.8}
+    ),
+    "hex-9x9": Recipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
+    "hex-11x11": Recipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
+    "hex-13x13": Recipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
+}
+# What the searches' sweeps chose (README): the paper's c_puct 5 is too much for so few simulations.
+KNOBS: dict[str, dict[str, Any]] = {
+    "gumbel": {},
+    "mcs": {"root_selection": puct(0.5, virtual_loss=1.0), "simulations_per_update": 16},
+    "mcts": {"root_selection": puct(0.5, virtual_loss=1.0), "simulations_per_update": 4},
+    "pgs": {
+        "root_selection": puct(0.5, virtual_loss=1.0),
+        "simulations_per_update": 4,
+        "optimizer": auto_sgd(),
+        "estimator": reinforce("value"),
+    },
 }
 
 
 def main(argv: list[str] | None = None) -> None:
     """Trains one network of the zoo; see the module's text."""
-    parser = argparse.ArgumentParser(prog="python -m jaxpgs.training.zoo", description=__doc__)
-    parser.add_argument("name", choices=sorted(RECIPES))
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxpgs.training.zoo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
+    parser.add_argument("--expert", choices=experts.NAMES, help="in place of the recipe's")
+    parser.add_argument("--simulations", type=int, help="in place of the recipe's")
     parser.add_argument("--iterations", type=int, help="in place of the recipe's")
+    parser.add_argument("--games", type=int, help="games at once, in place of the recipe's")
+    parser.add_argument("--snapshots", type=int, help="keep the weights every so many iterations")
+    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    recipe = RECIPES[args.name]
-    iterations = args.iterations or recipe.num_iterations
-    module = FullyConnectedResNet(
-        recipe.env.observation_shape,
-        recipe.env.num_actions,
-        width=recipe.width,
-        num_blocks=recipe.num_blocks,
-        rngs=nnx.Rngs(args.seed),
+    recipe = _changed(RECIPES[args.name], args)
+    name = args.name if args.expert is None else f"{args.name}-{args.expert}"
+    folder = args.out / name
+    kind, sizes = recipe.network
+    module = getattr(networks, kind)(
+        recipe.env.observation_shape, recipe.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
     )
-    clock = _Clock(args.out / args.name / "seconds.txt")
-    with _progress(args.name, iterations) as show:
+    clock = _Clock(folder / "seconds.txt")
+    log = loggers.log_to(folder / "metrics.jsonl")
+    fields = _card_fields(recipe, parser.prog, args)
 
-        def callback(state: expert_iteration.TrainState, metrics: dict[str, Any]) -> None:
-            show(metrics)
-            if metrics["iteration"] % 50 == 0:
+    def save(place: pathlib.Path, name: str, state: expert_iteration.TrainState) -> None:
+        save_pretrained(
+            place,
+            name,
+            env=recipe.env,
+            module=module,
+            params=jax.device_get(state.params),
+            wall_time_s=round(clock.note()),
+            **(fields | {"iterations_done": int(state.iteration)}),
+        )
+
+    with loggers.progress_bar(name, recipe.num_iterations) as show:
+
+        def callback(state: expert_iteration.TrainState, metrics: dict[str, Any]) -> bool:
+            show(state, metrics)
+            log(state, metrics | {"seconds": round(clock.seconds(), 1)})
+            iteration = int(metrics["iteration"])
+            if iteration % 50 == 0:
                 clock.note()
+            if args.snapshots and iteration % args.snapshots == 0:
+                save(folder / "snapshots", f"{name}-{iteration:04d}", state)
+            return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
         state = expert_iteration.train(
             recipe.env,
             module,
-            expert=selfplay.gumbel(recipe.num_simulations),
-            num_iterations=iterations,
-            max_random_moves=recipe.max_random_moves,
+            expert=experts.make_expert(
+                recipe.expert, recipe.num_simulations, **KNOBS[recipe.expert]
+            ),
+            num_iterations=recipe.num_iterations,
+            optimizer=_optimizer(recipe),
+            init_params=_grown(recipe, module, args.out),
             seed=args.seed,
-            directory=args.out / args.name / "checkpoints",
+            directory=folder / "checkpoints",
             callback=callback,
+            **recipe.games,
         )
-    command = f"python -m jaxpgs.training.zoo {args.name} --seed {args.seed}"
-    if args.iterations:
-        command += f" --iterations {iterations}"
-    save_pretrained(
-        args.out,
-        args.name,
-        env=recipe.env,
-        module=module,
-        params=jax.device_get(state.params),
-        command=command,
-        seed=args.seed,
-        training={
-            "expert": f"mctx.gumbel_muzero_policy, {recipe.num_simulations} simulations",
-            "iterations": iterations,
-            "max_random_moves": recipe.max_random_moves,
-        },
-        wall_time_s=round(clock.note()),
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        versions={n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
-        hardware=f"{jax.devices()[0].device_kind}, {platform.machine()}",
-        strength={},
+    save(args.out, name, state)
+    print(f"Wrote {args.out / name}.safetensors and its card.")
+
+
+def _changed(recipe: Recipe, args: argparse.Namespace) -> Recipe:
+    games = dict(recipe.games) | ({"num_games": args.games} if args.games else {})
+    return recipe._replace(
+        expert=args.expert or recipe.expert,
+        num_simulations=args.simulations or recipe.num_simulations,
+        num_iterations=args.iterations or recipe.num_iterations,
+        games=games,
     )
-    print(f"Wrote {args.out / args.name}.safetensors and its card.")
+
+
+def _optimizer(recipe: Recipe) -> optax.GradientTransformation:
+    """Adam with a cosine schedule: the paper's SGD is tuned for days of training."""
+    updates = recipe.games.get("updates_per_iteration", 32)
+    schedule = optax.cosine_decay_schedule(1e-3, recipe.num_iterations * updates, alpha=0.01)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4))
+
+
+def _grown(recipe: Recipe, module: nnx.Module, out: pathlib.Path) -> Any:
+    """Returns the parent's weights for this board, or None if there is no parent."""
+    if recipe.parent is None:
+        return None
+    own = (out / f"{recipe.parent}.json").exists()
+    parent = load_pretrained(recipe.parent, directory=out if own else None)
+    return networks.resize(parent.params, parent.module, module)
+
+
+def _card_fields(recipe: Recipe, prog: str, args: argparse.Namespace) -> dict[str, Any]:
+    given = {k: v for k, v in vars(args).items() if v is not None and k not in ("name", "out")}
+    given.pop("minutes", None)
+    options = "".join(f" --{key} {value}" for key, value in given.items())
+    return {
+        "command": f"{prog} {args.name}{options}",
+        "seed": args.seed,
+        "training": {
+            "expert": recipe.expert,
+            "simulations": recipe.num_simulations,
+            "iterations": recipe.num_iterations,
+            **recipe.games,
+        },
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
+        "hardware": f"{jax.devices()[0].device_kind}, {platform.machine()}",
+        "strength": {},
+    }
 
 
 class _Clock:
@@ -108,39 +209,15 @@ class _Clock:
         self._before = float(path.read_text()) if path.exists() else 0.0
         self._start = time.monotonic()
 
+    def seconds(self, *, here: bool = False) -> float:
+        passed = time.monotonic() - self._start
+        return passed if here else self._before + passed
+
     def note(self) -> float:
-        seconds = self._before + time.monotonic() - self._start
+        seconds = self.seconds()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(f"{seconds:.1f}\n")
-        temporary.replace(self._path)
+        write_atomically(self._path, f"{seconds:.1f}\n".encode())
         return seconds
-
-
-class _progress:  # noqa: N801
-    """A live bar with the losses."""
-
-    def __init__(self, name: str, total: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}  {task.fields[losses]}"),
-            TimeRemainingColumn(),
-        )
-        self._task = self._bar.add_task(name, total=total, losses="")
-
-    def __enter__(self) -> Any:
-        self._bar.start()
-        return self._show
-
-    def __exit__(self, *_: Any) -> None:
-        self._bar.stop()
-
-    def _show(self, metrics: dict[str, Any]) -> None:
-        losses = f"policy {metrics['policy_loss']:.3f}  value {metrics['value_loss']:.3f}"
-        self._bar.update(self._task, completed=metrics["iteration"], losses=losses)
 
 
 if __name__ == "__main__":

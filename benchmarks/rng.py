@@ -1,0 +1,88 @@
+"""What do random numbers cost a search? The same search from keys of three generators.
+
+    python -m benchmarks.rng
+
+threefry is JAX's default; `rbg` and `unsafe_rbg` use the hardware's generator where there is one.
+The searches take turns, so the medians of the ratios within a turn compare them on a noisy machine.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import report
+from benchmarks.speed import SEARCHES, load_network, positions, time_call
+from benchmarks.strength import RESULTS, make_player
+
+GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+PLAYERS = ("MCS cached", "PGS cached", "PGS constant")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Prints a table; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rng",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--network", default="hex-7x7")
+    parser.add_argument("--roots", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--simulations", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "rng.json")
+    args = parser.parse_args(argv)
+    network = load_network(args.network)
+    rows = []
+    settings = [(r, s) for r in args.roots for s in SEARCHES if s.name in PLAYERS]
+    with report.progress_bar("rng") as progress:
+        for i, (roots, spec) in enumerate(settings):
+            progress(i, len(settings), f"{spec.name}, {roots} roots")
+            states = positions(network.env, roots, 0)
+            player = make_player(spec, network, args.simulations)
+            calls = [compile_with(name, player, states) for name in GENERATORS]
+            rows.append({"search": spec.name, "roots": roots} | compare(calls, args.turns))
+    record = {
+        "command": f"python -m benchmarks.rng --network {args.network}",
+        "environment": report.environment_record(0),
+        "network": args.network,
+        "simulations": args.simulations,
+        "rows": rows,
+    }
+    report.write_json(args.out, record)
+    columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
+    report.print_table(
+        f"{args.network}, {args.simulations} simulations",
+        columns,
+        [[r["roots"], r["search"], r["ms"], *(f"{q[1]} ({q[0]}-{q[2]})" for q in r["ratios"])]
+         for r in rows],
+    )  # fmt: skip
+    print(f"Wrote {args.out}.")
+
+
+def compile_with(generator: str, player: Any, states: Any) -> Callable[[], Any]:
+    """Returns a call of a player's search with a key of the named generator."""
+    key = jax.random.key(0, impl=generator)
+    compiled = jax.jit(player.act).lower(key, states, ()).compile()
+    return lambda: compiled(key, states, ())
+
+
+def compare(calls: list[Callable[[], Any]], turns: int) -> dict[str, Any]:
+    """Times calls in turn.
+
+    Returns:
+      Milliseconds of the first, and the quartiles of each other's time over the first's.
+    """
+    seconds = np.array([[time_call(call) for call in calls] for _ in range(turns + 1)])[1:]
+    ratios = np.quantile(seconds[:, 1:] / seconds[:, :1], (0.25, 0.5, 0.75), axis=0).T
+    return {
+        "ms": round(1e3 * float(np.median(seconds[:, 0])), 3),
+        "ratios": np.round(ratios, 2).tolist(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Weights for another board size."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.networks.functional import Params, functional
+
+
+def resize(params: Params, source: Any, target: Any) -> Params:
+    """Carries weights over to a network of the same kind for another board size.
+
+    What does not depend on the board stays as it is. Where an axis runs over the cells, the weights
+    are stretched like a picture, edge to edge: on Hex what joins two edges of the small board does
+    so on the large one. Inputs that are summed over cells are scaled to keep their sum.
+
+    Args:
+      params: the weights, of `source`.
+      source: a network of this library for boards `[h, w, planes]`.
+      target: the same kind and size of network for another board, with as many planes.
+
+    Returns:
+      Weights for `target`.
+
+    Raises:
+      ValueError: if the networks differ in more than the board, or an action is no cell.
+    """
+    own, _ = functional(target)
+    if type(source) is not type(target):
+        raise ValueError(
+            f"Weights carry over between networks of one kind, got {type(source).__name__} and "
+            f"{type(target).__name__}."
+        )
+    boards = [tuple(network.observation_shape) for network in (source, target)]
+    if boards[0][2:] != boards[1][2:]:
+        raise ValueError(
+            f"The observations must have as many planes, got {boards[0]}, {boards[1]}."
+        )
+    (small, large) = (shape[:2] for shape in boards)
+    cells = small[0] * small[1], large[0] * large[1]
+
+    def carry(path: tuple, old: chex.Array, new: chex.Array) -> chex.Array:
+        if old.shape == new.shape:
+            return old
+        x = jnp.asarray(old, jnp.float32)
+        for axis, (size, wanted) in enumerate(zip(old.shape, new.shape, strict=True)):
+            if size == wanted:
+                continue
+            parts = size // cells[0]
+            if size != parts * cells[0] or wanted != parts * cells[1]:
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise ValueError(
+                    f"Parameter {name!r} has shape {old.shape} for one network and {new.shape} for "
+                    "the other, which the sizes of the boards do not explain."
+                )
+            before, after = x.shape[:axis], x.shape[axis + 1 :]
+            x = x.reshape(*before, *small, parts, *after)
+            x = jax.image.resize(x, (*before, *large, parts, *after), "linear")
+            x = x.reshape(*before, wanted, *after)
+            if axis < old.ndim - 1:  # the last axis of a kernel is its outputs
+                x = x * (cells[0] / cells[1])
+        return x.astype(new.dtype)
+
+    paths = [[path for path, _ in jax.tree_util.tree_leaves_with_path(t)] for t in (params, own)]
+    if paths[0] != paths[1]:
+        raise ValueError("The networks must have the same layers; their sizes differ.")
+    return jax.tree_util.tree_map_with_path(carry, params, own)

@@ -1,0 +1,134 @@
+"""Experts: searches that play, and whose policies the network imitates."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.search import batched_mcts_policy, mcs_policy, pgs_policy
+
+NAMES = ("pgs", "mcs", "mcts", "gumbel")
+
+
+class Decision(NamedTuple):
+    """What an expert says of a batch of positions.
+
+    Attributes:
+      action: `[B]` an action drawn from the search's distribution, to explore.
+      best: `[B]` the action that the search holds for the best.
+      policy: `[B, A]` the policy to imitate.
+      value: `[B]` the search's value of the position, from the view of the player to move.
+    """
+
+    action: chex.Array
+    best: chex.Array
+    policy: chex.Array
+    value: chex.Array
+
+
+# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision
+Expert = Callable[
+    [Params, chex.PRNGKey, mctx.RootFnOutput, RecurrentFn, chex.Array],
+    Decision,
+]
+
+
+def make_expert(
+    name: str,
+    num_simulations: int = 64,
+    *,
+    dirichlet_fraction: float = 0.25,
+    dirichlet_alpha: float = 0.12,
+    **knobs: Any,
+) -> Expert:
+    """Makes one of the experts of Anthony et al. 2019, section 5, or Gumbel AlphaZero's.
+
+    Args:
+      name: "pgs", "mcs", "mcts" (our batched tree search) or "gumbel" (mctx's).
+      num_simulations: simulations a move.
+      dirichlet_fraction: weight of the noise in the root's prior. "gumbel" explores without it.
+      dirichlet_alpha: concentration of the noise.
+      **knobs: further arguments of the search. By default it runs in cached mode, with as many
+        simulations an update as divide `num_simulations`, up to 32.
+
+    Returns:
+      An expert.
+
+    Raises:
+      ValueError: if the name is another.
+    """
+    if name == "gumbel":
+        return gumbel(num_simulations, **knobs)
+    policies: dict[str, Callable[..., Any]] = {
+        "pgs": pgs_policy, "mcs": mcs_policy, "mcts": batched_mcts_policy,
+    }  # fmt: skip
+    if name not in policies:
+        raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
+    defaults: dict[str, Any] = {"simulations_per_update": math.gcd(num_simulations, 32)}
+    if name != "mcts":
+        defaults["mode"] = "cached"
+    if name == "pgs":
+        defaults["adapt"] = lambda path, _: path[0].key == "policy_head"
+    noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
+    return searcher(policies[name], num_simulations, **(defaults | noise | knobs))
+
+
+def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) -> Expert:
+    """Makes an expert of one of this library's searches.
+
+    Args:
+      policy_fn: `jaxpgs.pgs_policy` or another with its arguments.
+      num_simulations: simulations a move.
+      **knobs: further arguments of `policy_fn`. The network imitates the search's target, by
+        default the visit distribution, from which moves are drawn as well.
+
+    Returns:
+      An expert.
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        output = policy_fn(
+            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
+        )
+        best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
+        return Decision(output.action, best, output.action_weights, output.search_state.value)
+
+    return expert
+
+
+def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
+    """`mctx.gumbel_muzero_policy` as the expert; its policy is the completed-Q improvement.
+
+    Args:
+      num_simulations: simulations a move.
+      **knobs: further arguments of the search.
+
+    Returns:
+      An expert. Its action explores by the search's own noise; the best is that of its policy.
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        output = mctx.gumbel_muzero_policy(
+            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
+        )
+        best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
+        value = output.search_tree.summary().value
+        return Decision(output.action, best, output.action_weights, value)
+
+    return expert

@@ -1,0 +1,51 @@
+"""A match between two sets of weights, jitted once, to follow a training run."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.adapters import ApplyFn, make_root_fn
+from jaxpgs.base import Params
+
+
+def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> chex.Array:
+    """Plays every legal opening with both colours, each side its network's likeliest action.
+
+    `jaxpgs.evaluation.play_match` plays any two players; this one takes weights as arguments, so
+    that it need not be compiled again when they change.
+
+    Args:
+      env: a two-player environment with a deterministic start.
+      apply_fn: the network.
+      first: one side's parameters.
+      second: the other's.
+
+    Returns:
+      `[]` the first side's share of the points, from 0 to 1; draws count half.
+    """
+    root_fn = make_root_fn(env, apply_fn)
+    key = jax.random.key(0)
+    actions = jnp.tile(jnp.arange(env.num_actions), 2)
+    side = jnp.repeat(jnp.arange(2), env.num_actions)  # the player that `first` is
+    start = jax.vmap(lambda _: env.init(key))(actions)
+    legal = start.legal_action_mask[jnp.arange(len(actions)), actions]
+
+    def step(state: Any, action: chex.Array, score: chex.Array) -> tuple[Any, chex.Array]:
+        after = jax.vmap(env.step)(state, action)
+        reward = jnp.take_along_axis(after.rewards, side[:, None], axis=-1)[:, 0]
+        return after, score + jnp.where(state.terminated, 0.0, reward)
+
+    def ply(carry: tuple[Any, chex.Array]) -> tuple[Any, chex.Array]:
+        state, score = carry
+        one, other = (root_fn(params, key, state).prior_logits for params in (first, second))
+        mine = (state.current_player == side)[:, None]
+        chosen = jnp.where(mine, one, other)
+        chosen = jnp.where(state.legal_action_mask, chosen, -jnp.inf)
+        return step(state, jnp.argmax(chosen, axis=-1), score)
+
+    carry = step(start, actions, jnp.zeros(len(actions)))
+    _, score = jax.lax.while_loop(lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry)
+    points = (jnp.sign(score) + 1) / 2
+    return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)

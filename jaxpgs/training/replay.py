@@ -1,0 +1,103 @@
+"""A replay buffer on the device: first in, first out, a block of self-play at a time."""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.training.selfplay import Experience
+
+
+class Replay(NamedTuple):
+    """The last C blocks of experience, each of S steps in G games.
+
+    Attributes:
+      blocks: `Experience` with batch axes `[C, S, G]`.
+      added: `[]` int32, blocks added so far; the next one goes to `added % C`.
+    """
+
+    blocks: Experience
+    added: chex.Array
+
+
+def init(env: Any, num_blocks: int, num_steps: int, num_games: int) -> Replay:
+    """Makes an empty buffer.
+
+    Args:
+      env: the environment.
+      num_blocks: C.
+      num_steps: S.
+      num_games: G.
+
+    Returns:
+      The buffer. Observations are kept in a byte each where they are whole numbers, as all planes
+      of our environments are.
+    """
+    axes = (num_blocks, num_steps, num_games)
+    observation = jax.eval_shape(lambda: env.observe(env.init(jax.random.key(0))))
+    return Replay(
+        Experience(
+            observation=jnp.zeros((*axes, *observation.shape), jnp.int8),
+            legal=jnp.zeros((*axes, env.num_actions), bool),
+            policy=jnp.zeros((*axes, env.num_actions), jnp.float32),
+            value=jnp.zeros(axes, jnp.float32),
+            open=jnp.ones(axes, jnp.float32),
+        ),
+        jnp.int32(0),
+    )
+
+
+def add(replay: Replay, experience: Experience) -> Replay:
+    """Adds a block, the oldest goes; games that were open before it learn their return from it.
+
+    Args:
+      replay: the buffer.
+      experience: batch axes `[S, G]`; its first step follows the last step added before.
+
+    Returns:
+      The buffer with the block.
+    """
+    blocks = replay.blocks
+    first_value, first_open = experience.value[0], experience.open[0]
+    blocks = blocks._replace(
+        value=blocks.value + blocks.open * first_value, open=blocks.open * first_open
+    )
+    slot = replay.added % blocks.value.shape[0]
+    blocks = jax.tree.map(
+        lambda old, new: old.at[slot].set(new.astype(old.dtype)), blocks, experience
+    )
+    return Replay(blocks, replay.added + 1)
+
+
+def sample(env: Any, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> Experience:
+    """Draws positions uniformly, each in one of its symmetric forms.
+
+    Args:
+      env: the environment; if it has `symmetries`, they augment the data.
+      replay: a buffer with at least one block.
+      rng_key: a key, consumed.
+      batch_size: positions to draw, with replacement.
+
+    Returns:
+      `Experience` with batch axis `[batch_size]`.
+    """
+    *keys, turn_key = jax.random.split(rng_key, 4)
+    num_blocks, *rest = replay.blocks.value.shape
+    limits = (jnp.minimum(replay.added, num_blocks), *rest)
+    index = tuple(
+        jax.random.randint(key, (batch_size,), 0, limit)
+        for key, limit in zip(keys, limits, strict=True)
+    )
+    batch = jax.tree.map(lambda x: x[index], replay.blocks)
+    if not hasattr(env, "symmetries"):
+        return batch
+    forms = env.symmetries(batch.observation, batch.policy)
+    legal = [mask for _, mask in env.symmetries(batch.observation, batch.legal)]
+    turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
+    rows = jnp.arange(batch_size)
+    return batch._replace(
+        observation=jnp.stack([form[0] for form in forms])[turn, rows],
+        policy=jnp.stack([form[1] for form in forms])[turn, rows],
+        legal=jnp.stack(legal)[turn, rows],
+    )
