@@ -66,7 +66,11 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
       TypeError: if something in `data` has no JSON form.
       ValueError: if a number is NaN or infinite, which JSON does not know.
     """
-    text = json.dumps(data, indent=2, default=_plain, allow_nan=False) + "\n"
+    write_text(path, json.dumps(data, indent=2, default=_plain, allow_nan=False) + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file, whole or not at all."""
     with _replacing(path) as file:
         file.write(text.encode())
 

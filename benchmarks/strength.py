@@ -5,8 +5,9 @@
     python -m benchmarks.strength --preset duel      # 7x7, 256 simulations: PGS against MCS
     python -m benchmarks.strength --preset equal     # 7x7, 256 simulations, ours and mctx's
     python -m benchmarks.strength --preset time      # 7x7, the same time for every search
+    python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations
     python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
-                                                     # sweep-pgs, sweep-uf, sweep-mctx
+                                                     # sweep-pgs, sweep-step, ...
 
 Every pair plays every legal first move with both colours, all games of a pairing in one batch and
 each search compiled once. Results go to a JSON file after every pairing and a picture in the end;
@@ -107,6 +108,7 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
 _OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 _REFERENCE = Spec("reference MCS", "mcs", _CENTRE)
 _PGS = _CENTRE | _STEP
+_FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 PRESETS = {
     "quick": Preset("hex-5x5-early", 64, SEARCHES),
     "full": Preset("hex-7x7", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")),
@@ -124,6 +126,22 @@ PRESETS = {
         ],
         repeats=2,
         milliseconds=3.0,
+    ),
+    # Figure 2 of Anthony et al. 2019: how much more simulations help each search.
+    "scaling": Preset(
+        "hex-7x7",
+        400,
+        [
+            Spec("PGS 400", "pgs", _FEW["pgs"] | {"num_simulations": 400}),
+            *(
+                Spec(f"{search.upper()} {count}", search, _FEW[search] | {"num_simulations": count})
+                for search in ("mcs", "pgs", "mcts")
+                for count in (200, 400, 800, 1600)
+                if (search, count) != ("pgs", 400)
+            ),
+        ],
+        repeats=2,
+        gauntlet=True,
     ),
     "sweep-mcs": Preset(
         "hex-7x7",

@@ -217,6 +217,7 @@ def train(
             "resigned": jnp.sum(report.resigned) / finished,
             "resign_below": resign_below,
             "best_share": jnp.mean(report.best_share),
+            "evaluations_per_move": jnp.mean(report.num_evaluations),
         }
         state = state._replace(
             params=params,

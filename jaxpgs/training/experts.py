@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.search import batched_mcts_policy, mcs_policy, pgs_policy
+from jaxpgs.search import auto_sgd, batched_mcts_policy, mcs_policy, pgs_policy
 
 NAMES = ("pgs", "mcs", "mcts", "gumbel")
 
@@ -22,12 +22,14 @@ class Decision(NamedTuple):
       best: `[B]` the action that the search holds for the best.
       policy: `[B, A]` the policy to imitate.
       value: `[B]` the search's value of the position, from the view of the player to move.
+      num_evaluations: `[B]` network evaluations that it took, for the record.
     """
 
     action: chex.Array
     best: chex.Array
     policy: chex.Array
     value: chex.Array
+    num_evaluations: chex.Array | int = 0
 
 
 # (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision
@@ -73,6 +75,8 @@ def make_expert(
         defaults["mode"] = "cached"
     if name == "pgs":
         defaults["adapt"] = lambda path, _: path[0].key == "policy_head"
+        # A step tuned to one network goes stale as it learns (Anthony et al. 2019, section 5.2).
+        defaults["optimizer"] = auto_sgd()
     noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
     return searcher(policies[name], num_simulations, **(defaults | noise | knobs))
 
@@ -101,7 +105,10 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
             params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
         )
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
-        return Decision(output.action, best, output.action_weights, output.search_state.value)
+        found = output.search_state
+        return Decision(
+            output.action, best, output.action_weights, found.value, found.num_evaluations
+        )
 
     return expert
 
@@ -129,6 +136,6 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         )
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
         value = output.search_tree.summary().value
-        return Decision(output.action, best, output.action_weights, value)
+        return Decision(output.action, best, output.action_weights, value, num_simulations)
 
     return expert

@@ -57,6 +57,7 @@ class Report(NamedTuple):
       winner_lowest: `[S, G]` where a game without resignation was won, the lowest value that its
         winner had seen; NaN elsewhere.
       best_share: `[S, G]` the share of the policy that its largest entry has.
+      num_evaluations: `[S, G]` int32, network evaluations of the search and its root.
     """
 
     finished: chex.Array
@@ -64,6 +65,7 @@ class Report(NamedTuple):
     length: chex.Array
     winner_lowest: chex.Array
     best_share: chex.Array
+    num_evaluations: chex.Array
 
 
 def init_games(
@@ -188,6 +190,7 @@ def play(
             length=games.move + 1,
             winner_lowest=jnp.where(honest, winner_lowest, jnp.nan),
             best_share=jnp.max(decision.policy, axis=-1),
+            num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
         )
 
         def restart(new: chex.Array, old: chex.Array) -> chex.Array:

@@ -25,7 +25,7 @@ from jaxpgs import networks
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.search import auto_sgd, puct, reinforce
+from jaxpgs.search import puct, reinforce
 from jaxpgs.training import expert_iteration, experts, loggers
 
 
@@ -80,7 +80,6 @@ KNOBS: dict[str, dict[str, Any]] = {
     "pgs": {
         "root_selection": puct(0.5, virtual_loss=1.0),
         "simulations_per_update": 4,
-        "optimizer": auto_sgd(),
         "estimator": reinforce("value"),
     },
 }

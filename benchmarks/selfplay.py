@@ -1,0 +1,102 @@
+"""How fast is self-play, and how much of it is the network? Every expert, beside the bare network.
+
+    python -m benchmarks.selfplay
+
+The share of the network is the bare network's time for as many evaluations, in the batch that suits
+it best, divided by the time of self-play, both taken in turn.
+"""
+
+import argparse
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import report
+from benchmarks.speed import bare_network, load_network, time_call
+from benchmarks.strength import RESULTS
+from jaxpgs.training import experts, selfplay, zoo
+
+NETWORKS = ("hex-7x7", "conv-7x7-32x4")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Prints a table; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.selfplay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--games", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--simulations", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "selfplay.json")
+    args = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    settings = [(network, expert) for network in args.networks for expert in experts.NAMES]
+    with report.progress_bar("selfplay") as progress:
+        for i, (network, expert) in enumerate(settings):
+            progress(i, len(settings), f"{network}, {expert}")
+            rows.append(measure(network, expert, args))
+    report.write_json(
+        args.out,
+        {
+            "command": "python -m benchmarks.selfplay",
+            "environment": report.environment_record(0),
+            "games": args.games,
+            "steps": args.steps,
+            "simulations": args.simulations,
+            "rows": rows,
+        },
+    )
+    report.print_table(
+        f"{args.games} games, {args.simulations} simulations a move",
+        ["network", "expert", "positions a second", "evaluations a position", "network's share"],
+        [
+            [r["network"], r["expert"], r["positions_per_second"], r["evaluations_per_position"],
+             "{1:.0%} ({0:.0%}-{2:.0%})".format(*r["network_share"])]
+            for r in rows
+        ],
+    )  # fmt: skip
+    print(f"Wrote {args.out}.")
+
+
+def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Times self-play of one expert with one network.
+
+    Returns:
+      A dict ready for JSON.
+    """
+    network = load_network(name)
+    expert = experts.make_expert(expert_name, args.simulations, **zoo.KNOBS[expert_name])
+
+    def play(params: Any, rng_key: Any, games: Any) -> Any:
+        return selfplay.play(
+            network.env, network.apply_fn, expert, params, rng_key, games, args.steps
+        )
+
+    games = selfplay.init_games(network.env, jax.random.key(0), args.games, max_random_moves=8)
+    arguments = (network.params, jax.random.key(1), games)
+    compiled = jax.jit(play).lower(*arguments).compile()
+    evaluations = int(jnp.sum(compiled(*arguments)[2].num_evaluations))
+    bare, about = bare_network(network, evaluations, 0)
+    calls = (lambda: compiled(*arguments), bare)
+    seconds = np.array([[time_call(call) for call in calls] for _ in range(args.turns + 1)])[1:]
+    positions = args.games * args.steps
+    share = np.quantile(seconds[:, 1] / seconds[:, 0], (0.25, 0.5, 0.75))
+    return {
+        "network": name,
+        "expert": expert_name,
+        "positions_per_second": round(positions / float(np.median(seconds[:, 0])), 1),
+        "evaluations_per_position": round(evaluations / positions, 1),
+        "network_share": np.round(share, 3).tolist(),
+        "bare_batch": about["batch"],
+    }
+
+
+if __name__ == "__main__":
+    main()

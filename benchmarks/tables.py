@@ -1,0 +1,264 @@
+"""Writes `RESULTS.md`: every table of the benchmarks, from the files that they wrote.
+
+python -m benchmarks.tables
+"""
+
+import argparse
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from benchmarks.report import write_text
+from benchmarks.strength import RESULTS
+
+PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
+_HEAD = """# Results
+
+Every table here is written by `python -m benchmarks.tables` from the files in
+[`results/`](results), which the commands below wrote. ± is the 95% interval. Milliseconds are of
+machines that did other work as well: compare them within a table.
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Writes the page; see the module's text."""
+    argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__).parse_args(
+        argv
+    )
+    write_text(PAGE, render(RESULTS))
+    print(f"Wrote {PAGE}.")
+
+
+def render(folder: pathlib.Path) -> str:
+    """Returns the page for a folder of results."""
+    parts = [_HEAD]
+    for pattern, draw in _SECTIONS:
+        for path in sorted(folder.glob(pattern)):
+            parts.append(draw(path, json.loads(path.read_text())))
+    return "\n".join(parts)
+
+
+def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """A tournament: its ratings, its pairings, and the knobs where they were swept."""
+    setting, simulations = data["setting"], {}
+    for spec in data["players"]:
+        simulations[spec["name"]] = spec["knobs"].get("num_simulations")
+    budget = f"{setting['num_simulations']} simulations"
+    if "milliseconds" in setting:
+        budget = f"{setting['milliseconds']:g} ms a move"
+    rows = [
+        [
+            row["player"],
+            simulations[row["player"]],
+            _elo(row["elo"], row["half_width"]),
+            row["evaluations_per_move"],
+            row["calls_per_search"],
+            row["ms_per_move"],
+            row["temp_mb"],
+            row["compile_seconds"],
+        ]
+        for row in sorted(data["table"], key=lambda row: -row["elo"])
+    ]
+    columns = ["player", "simulations", "Elo", "evaluations a move", "calls in a row",
+               "ms a move", "scratch MB", "compile s"]  # fmt: skip
+    text = _title(path, data, f"Strength: {setting['network']}, {budget} ({path.stem})")
+    text += _table(columns, rows)
+    pairings = [
+        [
+            p["first"],
+            p["second"],
+            f"{p['won']:g} of {p['games']:g}",
+            _elo(p["elo"], p["half_width"]),
+        ]
+        for p in data["pairings"]
+    ]
+    text += "\n" + _table(["first", "second", "first won", "Elo of the first"], pairings)
+    return text + _picture(path)
+
+
+def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """The shipped networks against players of known strength."""
+    rows = [
+        [name, match["player"], match["opponent"], f"{match['won']:g} of {match['games']:g}"]
+        for name, figures in sorted(data.items())
+        for match in figures["matches"]
+    ]
+    record = {"command": "python -m benchmarks.networks"} | next(iter(data.values()))
+    text = _title(path, record, "Networks")
+    text += _table(["network", "player", "opponent", "won"], rows)
+    signs = [
+        f"`{name}` {figures['value_sign_agreement']:.1%}"
+        for name, figures in sorted(data.items())
+        if "value_sign_agreement" in figures
+    ]
+    return (
+        text
+        + f"\nSign of the value right, in positions that a solver decided: {', '.join(signs)}.\n"
+    )
+
+
+def speed(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Times beside the bare network and mctx."""
+    rows = [
+        [
+            setting["network"],
+            setting["simulations"],
+            setting["roots"],
+            row["search"],
+            row["ms"],
+            row["searches_per_second"],
+            _quartiles(row["over_bare"]),
+            _quartiles(row["mctx_over_this"]),
+            row.get("sequential_calls"),
+            None if "temp_bytes" not in row else round(row["temp_bytes"] / 1e6, 1),
+            row.get("compile_seconds"),
+        ]
+        for setting in data["settings"]
+        for row in setting["rows"]
+    ]
+    columns = ["network", "simulations", "roots", "search", "ms", "searches a second",
+               "x bare network", "x faster than mctx MuZero", "calls in a row", "scratch MB",
+               "compile s"]  # fmt: skip
+    return _title(path, data, f"Speed ({path.stem})") + _table(columns, rows) + _picture(path)
+
+
+def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Where the time goes."""
+    scopes = list(data["rows"][0]["ms"])
+    rows = [
+        [row["roots"], row["search"]]
+        + [f"{100 * row['ms'][scope] / sum(row['ms'].values()):.0f}%" for scope in scopes]
+        for row in data["rows"]
+    ]
+    names = [scope.replace("_", " ") for scope in scopes]
+    title = f"Where the time goes: {data['network']}, {data['simulations']} simulations"
+    return _title(path, data, title) + _table(["roots", "search", *names], rows)
+
+
+def rng(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """What random numbers cost."""
+    rows = [
+        [row["roots"], row["search"], row["ms"], *map(_quartiles, row["ratios"])]
+        for row in data["rows"]
+    ]
+    columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
+    title = f"Random numbers: {data['network']}, {data['simulations']} simulations"
+    return _title(path, data, title) + _table(columns, rows)
+
+
+def memory(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Bytes by simulations, and the largest searches that fit."""
+    rows = [
+        [row["space"], row["num_actions"], row["search"], row["per_simulation_and_root"],
+         row["formula"], *("any" if n is None else n for n in row["largest"].values())]
+        for row in data["rows"]
+    ]  # fmt: skip
+    sizes = [f"largest N, 64 roots in {size} GiB" for size in data["rows"][0]["largest"]]
+    columns = ["space", "actions", "search", "bytes a simulation and root", "by the formula"]
+    return (
+        _title(path, data, f"Memory ({path.stem})") + _table([*columns, *sizes], rows)
+    ) + _picture(path)
+
+
+def cost(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """FLOPs, scratch memory and compile time."""
+    columns = ["search", "simulations", "flops_over_mcs", "temp_bytes", "compile_seconds"]
+    names = ["search", "simulations", "FLOPs / MCS", "scratch bytes", "compile s"]
+    record = {"command": "python -m benchmarks.cost"} | data
+    title = f"Cost before running: {data['network']}, {data['roots']} roots, constant mode"
+    rows = [[row[column] for column in columns] for row in data["rows"]]
+    return _title(path, record, title) + _table(names, rows)
+
+
+def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Moves a second of Hex."""
+    rows = [
+        [
+            f"{row['size']}x{row['size']}",
+            row["mode"],
+            row["batch"],
+            row["system"],
+            f"{row['moves_per_second']['median'] / 1e6:.2f} M",
+            *(_times(row.get("times", {}).get(other)) for other in ("pgx", "OpenSpiel")),
+        ]
+        for row in data["rows"]
+    ]  # fmt: skip
+    columns = [
+        "board",
+        "moves",
+        "boards at once",
+        "system",
+        "moves a second",
+        "x pgx",
+        "x OpenSpiel",
+    ]
+    return _title(path, data, "Hex environments") + _table(columns, rows) + _picture(path)
+
+
+_SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...] = (
+    ("strength_*.json", strength),
+    ("networks.json", networks),
+    ("speed_*.json", speed),
+    ("breakdown.json", breakdown),
+    ("rng.json", rng),
+    ("memory_*.json", memory),
+    ("cost.json", cost),
+    ("environments.json", environments),
+)
+
+
+def _title(path: pathlib.Path, data: dict[str, Any], title: str) -> str:
+    record = data["environment"]
+    hardware, versions = record["hardware"], record["versions"]
+    device = hardware["accelerator"] or f"{hardware['cpu']}, {hardware['cores']} cores"
+    device = device.replace(" 1 cores", " 1 core")
+    return (
+        f"## {title}\n\n`{data['command']}` wrote [`{path.name}`](results/{path.name}): {device}, "
+        f"jax {versions['jax']}, seed {record['seed']}, {record['date'][:10]}.\n\n"
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    rows = list(rows)
+    # A column without a single figure says nothing.
+    used = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    words = [
+        i for i in used if any(isinstance(row[i], str) and row[i][:1].isalpha() for row in rows)
+    ]
+    lines = [
+        [columns[i] for i in used],
+        ["---" if i in words else "---:" for i in used],
+        *([_cell(row[i]) for i in used] for row in rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _elo(elo: float, half_width: float) -> str:
+    return "0" if half_width == 0 else f"{elo:+.0f} ± {half_width:.0f}"
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, middle, high = values
+    return f"{middle:g} ({low:g}–{high:g})"
+
+
+def _times(found: dict[str, Any] | None) -> str | None:
+    return None if found is None else f"{found['median']:.1f}"
+
+
+def _picture(path: pathlib.Path) -> str:
+    image = path.with_suffix(".png")
+    return f"\n![{path.stem}](results/{image.name})\n" if image.exists() else ""
+
+
+if __name__ == "__main__":
+    main()

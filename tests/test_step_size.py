@@ -1,0 +1,85 @@
+"""The step size that does not depend on the network's scale."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxpgs
+from jaxpgs.base import Trajectory
+from jaxpgs.search.step_size import auto_sgd, logit_square
+
+
+def test_one_step_by_hand():
+    """Features (3, 4) and a policy (1/4, 3/4): the logits move by the step times their gradient."""
+    features, policy, advantage = np.array([3.0, 4.0]), np.array([0.25, 0.75]), -2.0
+    at_logits = advantage * (np.array([1.0, 0.0]) - policy)  # the first action was taken
+    gradient = jnp.asarray(np.outer(features, at_logits), jnp.float32)
+    optimizer = auto_sgd(0.5)
+    square = jnp.float32((at_logits**2).sum())
+    moved, state = optimizer.update(gradient, optimizer.init(gradient), logit_square=square)
+    np.testing.assert_allclose(features @ moved, -0.5 * at_logits, rtol=1e-6)
+    # The second time the kernel is measured over both: 25 and 100 give 2 / (1/25 + ...) weighted.
+    moved, _ = optimizer.update(2 * gradient, state, logit_square=square)
+    kernel = (25 + 100) / 2
+    np.testing.assert_allclose(features @ moved, -0.5 * 2 * 25 * at_logits / kernel, rtol=1e-6)
+    nothing, _ = optimizer.update(0 * gradient, state, logit_square=jnp.float32(0))
+    assert not nothing.any()
+    fresh, _ = optimizer.update(0 * gradient, optimizer.init(gradient), logit_square=jnp.float32(0))
+    assert not fresh.any(), "no gradient, no step, no NaN"
+
+
+def test_square_at_the_logits():
+    rng = np.random.default_rng(0)
+    probability = rng.uniform(0.01, 0.99, (3, 2, 4)).astype(np.float32)
+    weight = rng.normal(size=(3, 2, 4)).astype(np.float32)
+    alive = rng.uniform(size=(3, 2, 4)) < 0.6
+    blank = Trajectory(*[None] * len(Trajectory._fields))
+    trajectory = blank._replace(log_prob=jnp.log(probability), alive=jnp.asarray(alive))
+    expected = np.where(alive, (weight * (1 - probability)) ** 2, 0)[1:].sum(axis=(0, 2))
+    np.testing.assert_allclose(logit_square(trajectory, weight), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["constant", "cached"])
+def test_search_is_free_of_the_features_scale(mode):
+    """Features times 5 and a head divided by 5 are the same network, and PGS learns the same.
+
+    The head's bias is not part of the scale, so it is left out of what adapts.
+    """
+    network = jaxpgs.load_pretrained("hex-5x5-early")
+    env, state = network.env, jax.vmap(lambda _: network.env.init())(jnp.arange(4))
+
+    def run(scale, optimizer):
+        head = network.params["policy_head"]["linear"]
+        scaled = {"linear": head | {"kernel": head["kernel"] / scale}}
+        params = network.params | {"policy_head": scaled}
+        own = network.apply_fn
+        apply_fn = jaxpgs.networks.SplitApplyFn(
+            torso=lambda params, x: own.torso(params, x) * scale,
+            policy_head=own.policy_head,
+            value_head=lambda params, x: own.value_head(params, x / scale),
+        )
+        key = jax.random.key(0)
+        output = jaxpgs.pgs_policy(
+            params,
+            key,
+            jaxpgs.make_root_fn(env, apply_fn)(params, key, state),
+            jaxpgs.make_recurrent_fn(env, apply_fn),
+            64,
+            adapt=lambda path, _: [p.key for p in path] == ["policy_head", "linear", "kernel"],
+            optimizer=optimizer,
+            simulations_per_update=8,
+            mode=mode,
+        )
+        adapted = output.search_state.params["policy_head"]["linear"]["kernel"] * scale
+        return np.asarray(adapted - head["kernel"]), np.asarray(output.search_state.visits)
+
+    moved, visits = run(1.0, auto_sgd())
+    moved_scaled, visits_scaled = run(5.0, auto_sgd())
+    assert np.abs(moved).max() > 1e-3
+    np.testing.assert_array_equal(visits, visits_scaled)
+    np.testing.assert_allclose(moved, moved_scaled, atol=2e-3 * np.abs(moved).max())
+    plain, _ = run(1.0, optax.sgd(1e-3))
+    plain_scaled, _ = run(5.0, optax.sgd(1e-3))
+    assert np.linalg.norm(plain_scaled) > 5 * np.linalg.norm(plain), "which a plain step is not"
