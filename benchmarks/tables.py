@@ -41,6 +41,8 @@ def render(folder: pathlib.Path) -> str:
 
 def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
     """A tournament: its ratings, its pairings, and the knobs where they were swept."""
+    if "table" not in data:
+        return f"## {path.stem}\n\nNot finished; the command goes on where it stopped.\n"
     setting, simulations = data["setting"], {}
     for spec in data["players"]:
         simulations[spec["name"]] = spec["knobs"].get("num_simulations")
