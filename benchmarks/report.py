@@ -211,8 +211,10 @@ def line_plot(
     title: str,
     xlabel: str,
     ylabel: str,
+    xscale: str = "log",
+    yscale: str = "log",
 ) -> None:
-    """Draws lines on logarithmic axes as a PNG, side by side in panels that share their axes.
+    """Draws lines as a PNG, side by side in panels that share their axes.
 
     Args:
       path: the file to write or replace.
@@ -221,6 +223,8 @@ def line_plot(
       title: what is compared.
       xlabel: what `x` is.
       ylabel: what `y` is.
+      xscale: "log" (base 2) or "linear".
+      yscale: likewise, base 10.
     """
     from matplotlib.figure import Figure
 
@@ -239,14 +243,14 @@ def line_plot(
             color = _LINES[names.index(name) % len(_LINES)]
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=4, label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_xscale(xscale, **({"base": 2} if xscale == "log" else {}))
+        axes.set_yscale(yscale)
         axes.set_title(heading, fontsize=10, color=_INK, loc="left")
         axes.set_xlabel(xlabel, fontsize=9.5, color=_INK)
         axes.tick_params(labelsize=9, color=_MUTED, labelcolor=_INK)
         axes.grid(color="#E6E6E6", linewidth=0.8)
         axes.set_axisbelow(True)
-        if len(places) <= 8:
+        if xscale == "log" and len(places) <= 8:
             axes.set_xticks(places)
             axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:,.0f}")

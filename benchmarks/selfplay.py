@@ -72,7 +72,7 @@ def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, 
       A dict ready for JSON.
     """
     network = load_network(name)
-    expert = experts.make_expert(expert_name, args.simulations, **zoo.KNOBS[expert_name])
+    expert = zoo.tuned_expert(expert_name, args.simulations)
 
     def play(params: Any, rng_key: Any, games: Any) -> Any:
         return selfplay.play(

@@ -106,11 +106,18 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
 
 
 _OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
+
+
+def _at(optimizer: str, step_size: float) -> dict[str, Any]:
+    return TUNED["pgs"] | {"optimizer": optimizer, "step_size": step_size}
+
+
 _REFERENCE = Spec("reference MCS", "mcs", _CENTRE)
 _PGS = _CENTRE | _STEP
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 PRESETS = {
-    "quick": Preset("hex-5x5-early", 64, SEARCHES),
+    # With so few simulations MCS, too, is better with frequent updates (sweep-step).
+    "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
     "full": Preset("hex-7x7", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")),
     # The sweep chose the step size on other games, so these decide without bias.
     "duel": Preset("hex-7x7", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6),
@@ -197,16 +204,14 @@ PRESETS = {
         "hex-7x7",
         256,
         [
-            Spec("MCS", "mcs", _CENTRE),
+            # As many simulations an update as PGS, so that only the learning differs.
+            Spec("MCS K=4", "mcs", _CENTRE | {"simulations_per_update": 4}),
+            Spec("MCS", "mcs", TUNED["mcs"]),
             *(
-                Spec(
-                    f"{name} {step:g}",
-                    "pgs",
-                    TUNED["pgs"] | {"optimizer": name, "step_size": step},
-                )
+                Spec(f"{name} {step:g}", "pgs", _at(name, step))
                 for name, steps in (
                     ("sgd", (1e-5, 1e-4, 1e-3, 1e-2)),
-                    ("auto", (0.03, 0.1, 0.3, 1.0, 3.0)),
+                    ("auto", (0.1, 0.3, 1.0, 3.0)),
                     ("adam", (1e-3, 1e-2)),
                 )
                 for step in steps

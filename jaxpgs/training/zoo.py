@@ -10,6 +10,7 @@ weights and their card. `--minutes 10` stops in time, for machines lent by the p
 import argparse
 import datetime
 import importlib.metadata
+import math
 import pathlib
 import platform
 import time
@@ -72,17 +73,34 @@ RECIPES = {
     "hex-11x11": Recipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
     "hex-13x13": Recipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
 }
-# What the searches' sweeps chose (README): the paper's c_puct 5 is too much for so few simulations.
-KNOBS: dict[str, dict[str, Any]] = {
+_PUCT = puct(0.5, virtual_loss=1.0)
+# What the searches' sweeps chose: the paper's c_puct 5 is too much for so few simulations.
+_KNOBS: dict[str, dict[str, Any]] = {
     "gumbel": {},
-    "mcs": {"root_selection": puct(0.5, virtual_loss=1.0), "simulations_per_update": 16},
-    "mcts": {"root_selection": puct(0.5, virtual_loss=1.0), "simulations_per_update": 4},
+    "mcs": {"root_selection": _PUCT, "simulations_per_update": 16},
+    "mcts": {"root_selection": _PUCT, "simulations_per_update": 4},
     "pgs": {
-        "root_selection": puct(0.5, virtual_loss=1.0),
+        "root_selection": _PUCT,
         "simulations_per_update": 4,
         "estimator": reinforce("value"),
     },
 }
+
+
+def tuned_expert(name: str, num_simulations: int) -> experts.Expert:
+    """Makes an expert with the knobs that the benchmarks' sweeps chose.
+
+    Args:
+      name: one of `experts.NAMES`.
+      num_simulations: simulations a move.
+
+    Returns:
+      An expert.
+    """
+    knobs = dict(_KNOBS[name])
+    if "simulations_per_update" in knobs:
+        knobs["simulations_per_update"] = math.gcd(num_simulations, knobs["simulations_per_update"])
+    return experts.make_expert(name, num_simulations, **knobs)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -139,9 +157,7 @@ def main(argv: list[str] | None = None) -> None:
         state = expert_iteration.train(
             recipe.env,
             module,
-            expert=experts.make_expert(
-                recipe.expert, recipe.num_simulations, **KNOBS[recipe.expert]
-            ),
+            expert=tuned_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
             optimizer=_optimizer(recipe),
             init_params=_grown(recipe, module, args.out),

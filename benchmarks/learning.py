@@ -1,0 +1,124 @@
+"""How well do the experts teach? Raw networks along training, rated against one another.
+
+    python -m benchmarks.learning                     # 6x6 Hex, three experts: an hour on two cores
+
+Figure 3 of Anthony et al. 2019: expert iteration with each search as the expert, everything else
+the same; then a round robin of all the networks on the way, every first move with both colours. The
+training resumes where it was stopped, from the folder of runs.
+"""
+
+import argparse
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxpgs
+from benchmarks import report
+from benchmarks.strength import RESULTS
+from jaxpgs import evaluation
+from jaxpgs.training import zoo
+from jaxpgs.training.head_to_head import head_to_head
+
+EXPERTS = ("mcs", "pgs", "mcts")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains, plays and rates; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--network", default="hex-6x6", choices=zoo.RECIPES)
+    parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
+    parser.add_argument("--simulations", type=int, default=32)
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--games", type=int, default=128, help="games at once")
+    parser.add_argument("--snapshots", type=int, default=25, help="iterations between networks")
+    parser.add_argument("--runs", type=pathlib.Path, default=pathlib.Path("runs/learning"))
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "learning.json")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    given = ("simulations", "iterations", "games", "snapshots", "seed")
+    options = [text for name in given for text in (f"--{name}", str(getattr(args, name)))]
+    for expert in args.experts:
+        zoo.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
+    networks = [
+        (expert, int(name.rsplit("-", 1)[1]), jaxpgs.load_pretrained(name, directory=folder))
+        for expert in args.experts
+        for folder in [args.runs / f"{args.network}-{expert}" / "snapshots"]
+        for name in jaxpgs.available_pretrained(folder)
+    ]
+    wins = play([network for _, _, network in networks])
+    table = evaluation.bayes_elo(wins)
+    seconds = {expert: _seconds(args.runs / f"{args.network}-{expert}") for expert in args.experts}
+    rows = [
+        {
+            "expert": expert,
+            "iteration": iteration,
+            "elo": round(float(elo), 1),
+            "half_width": round(float(half_width), 1),
+        }
+        for (expert, iteration, _), elo, half_width in zip(
+            networks, table.ratings, table.half_widths, strict=True
+        )
+    ]
+    report.write_json(
+        args.out,
+        {
+            "command": "python -m benchmarks.learning " + " ".join(options),
+            "environment": report.environment_record(args.seed),
+            "network": args.network,
+            "seconds": seconds,
+            "rows": rows,
+            "wins": wins,
+        },
+    )
+    columns = ["expert", "iteration", "elo", "half_width"]
+    report.print_table(
+        f"Raw networks, {args.network}", columns, [[row[c] for c in columns] for row in rows]
+    )
+    lines = {
+        expert.upper(): [
+            (r["iteration"], (r["elo"] - r["half_width"], r["elo"], r["elo"] + r["half_width"]))
+            for r in rows
+            if r["expert"] == expert
+        ]
+        for expert in args.experts
+    }
+    title = f"The raw network along training, {args.network.replace('hex-', 'Hex ')}"
+    report.line_plot(
+        args.out.with_suffix(".png"), {f"{args.simulations} simulations a move": lines},
+        title=title, xlabel="iteration", ylabel="Elo of the raw network", xscale="linear",
+        yscale="linear",
+    )  # fmt: skip
+    print(f"Wrote {args.out} and {args.out.with_suffix('.png')}.")
+
+
+def play(networks: list[Any]) -> np.ndarray:
+    """Plays every pair of raw networks of one architecture.
+
+    Returns:
+      `[P, P]` how often the row's network beat the column's.
+    """
+    env, apply_fn = networks[0].env, networks[0].apply_fn
+    score = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    games = 2 * env.num_actions
+    wins = np.zeros((len(networks), len(networks)))
+    with report.progress_bar("round robin") as progress:
+        for i, first in enumerate(networks):
+            progress(i, len(networks), "")
+            for j in range(i):
+                wins[i, j] = round(games * float(score(first.params, networks[j].params)), 1)
+                wins[j, i] = games - wins[i, j]
+    return wins
+
+
+def _seconds(run: pathlib.Path) -> float:
+    return round(float((run / "seconds.txt").read_text()))
+
+
+if __name__ == "__main__":
+    main()
