@@ -39,30 +39,33 @@ SEARCHES = (
 
 
 class Preset(NamedTuple):
-    """What to measure. `limit` leaves out settings of more than so many evaluations."""
+    """What to measure: networks, each with the most evaluations that a setting may have."""
 
-    networks: Sequence[str]
+    networks: Mapping[str, int]
     batches: Sequence[int]
     simulations: Sequence[int]
     turns: int
-    limit: int
 
 
+_ANY = 10**9
 PRESETS = {
-    "quick": Preset(["hex-7x7", "conv-7x7-32x4"], [1, 16, 64], [256], 5, 16_384),
+    "quick": Preset({"hex-7x7": 16_384, "conv-7x7-32x4": 16_384}, [1, 16, 64], [256], 5),
     "full": Preset(
-        ["hex-7x7", "conv-5x5-16x2", "conv-7x7-32x4", "conv-9x9-128x10"],
+        {
+            "hex-7x7": 65_536,
+            "conv-5x5-16x2": 16_384,
+            "conv-7x7-32x4": 16_384,
+            "conv-9x9-128x10": 1_024,
+        },
         [1, 16, 64, 256, 1024],
         [64, 256, 800],
-        5,
-        20_000,
+        3,
     ),
     "accelerator": Preset(
-        ["conv-9x9-128x10", "conv-9x9-256x19", "hex-7x7"],
+        {"conv-9x9-128x10": _ANY, "conv-9x9-256x19": _ANY, "hex-7x7": _ANY},
         [1, 16, 64, 256, 1024],
         [64, 256, 800],
         5,
-        10**9,
     ),
 }
 
@@ -208,7 +211,8 @@ def main(argv: list[str] | None = None) -> None:
         for name in args.networks or preset.networks
         for count in preset.simulations
         for batch_size in preset.batches
-        if batch_size * count <= preset.limit and (name, batch_size, count) not in done
+        if batch_size * count <= preset.networks.get(name, _ANY)
+        and (name, batch_size, count) not in done
     ]
     with report.progress_bar("speed") as progress:
         for i, (name, batch_size, count) in enumerate(todo):

@@ -446,6 +446,22 @@ def test_growing_the_board_keeps_what_was_learned():
         expert_iteration.train(Hex(5), large, init_params=params, **TINY)
 
 
+def test_trains_in_an_environment_of_pgx(tmp_path):
+    import pgx
+
+    network = FullyConnectedResNet((3, 3, 2), 9, width=8, num_blocks=1, rngs=nnx.Rngs(0))
+    seen = []
+    for num_iterations in (1, 2):
+        expert_iteration.train(
+            pgx.make("tic_tac_toe"), network, expert=first_legal, num_iterations=num_iterations,
+            directory=tmp_path, callback=lambda _, metrics: seen.append(metrics),
+            **(TINY | {"evaluate_every": 1, "num_steps": 12, "buffer_size": 192}),
+        )  # fmt: skip
+    assert [metrics["iteration"] for metrics in seen] == [1, 2]
+    assert all(metrics["finished_games"] > 0 for metrics in seen)
+    assert all(5 <= metrics["mean_length"] <= 9 for metrics in seen)
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_logs_survive_a_restart(tmp_path, suffix):
     path = tmp_path / f"log{suffix}"

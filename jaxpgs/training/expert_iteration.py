@@ -4,6 +4,7 @@ Anthony et al. 2019, section 5. One iteration is one jitted call: self-play, a r
 device, and steps of the optimizer.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -100,8 +101,8 @@ def train(
     their buffer held 10 million positions.
 
     Args:
-      env: the environment, with two players who take turns, or one player (without resignation and
-        evaluation); if it has `symmetries`, they augment the data.
+      env: the environment, ours or pgx's, with two players who take turns, or one player (without
+        resignation and evaluation); if it has `symmetries`, they augment the data.
       network: the network; only its structure and initial weights are used.
       expert: the search that plays: "pgs", "mcs", "mcts", "gumbel", or any `Expert`, such as
         `make_expert("pgs", 128, root_selection=jaxpgs.puct(1.0))`.
@@ -255,7 +256,9 @@ def train(
     )
     compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
     if directory is not None:
-        run = {"env": repr(env), "network": type(network).__name__, "seed": seed}
+        # The repr of an object that is no dataclass, as pgx's, changes with each process.
+        name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
+        run = {"env": name, "network": type(network).__name__, "seed": seed}
         run |= {"expert": expert if isinstance(expert, str) else "a function"}
         checkpoints = Checkpoints(directory, run, keep=keep)
         restored = checkpoints.restore(state)
