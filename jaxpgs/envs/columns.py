@@ -5,13 +5,15 @@ A column is one unsigned integer, bit 0 its bottom cell. Colour c is stored as t
 instruction then works on many columns of many boards.
 
 Every function takes `[P, W, ...]` or `[W, ...]` words and any axes after them, which are a batch.
-The batch goes last since XLA's CPU backend turns a shift along the first axis into plain copies.
-What is shifted from column to column must be in memory first, or XLA computes it again for every
+The batch goes last since XLA's CPU backend turns a shift along the first axis into plain copies;
+`batch_last` makes `jax.vmap` do so. What is shifted from column to column must be in memory first, or XLA computes it again for every
 column without vector instructions; so the loops below shift at the beginning of their bodies, when
 what they carry has just been written.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import chex
 import jax
@@ -26,10 +28,37 @@ def word_dtype(height: int) -> jnp.dtype:
     return jnp.dtype(jnp.uint8 if height <= 8 else jnp.uint16 if height <= 16 else jnp.uint32)
 
 
+def batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes `jax.vmap` add its axis at the end of a function's arguments and results.
+
+    Args:
+      function: takes and returns arrays, or pytrees of arrays, with any batch axes last.
+
+    Returns:
+      The same function. Where `jax.vmap` maps it, one call serves the whole batch.
+    """
+    mapped = jax.custom_batching.custom_vmap(function)
+
+    @mapped.def_vmap
+    def _(axis_size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
+        def to_last(x: chex.Array, is_batched: bool) -> chex.Array:
+            if is_batched:
+                return jnp.moveaxis(x, 0, -1)
+            return jnp.broadcast_to(x[..., None], (*x.shape, axis_size))
+
+        out = mapped(*jax.tree.map(to_last, args, tuple(batched)))
+        out = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return mapped
+
+
 def pack(cells: chex.Array, height: int) -> chex.Array:
     """Packs `[H, ...]` booleans, row 0 the top, into words `[...]`."""
     dtype = word_dtype(height)
-    bits = [jax.lax.convert_element_type(cells[r], dtype) << (height - 1 - r) for r in range(height)]
+    bits = [
+        jax.lax.convert_element_type(cells[r], dtype) << (height - 1 - r) for r in range(height)
+    ]
     return functools.reduce(jnp.bitwise_or, bits)
 
 
@@ -71,6 +100,12 @@ def links(planes: chex.Array) -> tuple[chex.Array, chex.Array]:
     above = functools.reduce(jnp.bitwise_or, [plane ^ (plane >> 1) for plane in planes])
     beside = functools.reduce(jnp.bitwise_or, [plane ^ shift(plane, 1) for plane in planes])
     return ~above & blocks & (blocks >> 1), ~beside & blocks & shift(blocks, 1)
+
+
+def has_group(planes: chex.Array) -> chex.Array:
+    """Returns whether a board holds any group, `[...]` bool."""
+    up, left = links(planes)
+    return jnp.any((up | left) != 0, axis=0)
 
 
 def linked(up: chex.Array, left: chex.Array) -> chex.Array:

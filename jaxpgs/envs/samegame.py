@@ -55,8 +55,10 @@ class SameGameState:
     @property
     def legal_action_mask(self) -> chex.Array:
         """`[A]` bool: one cell for each group, its leftmost, of these the lowest."""
-        first, _ = columns.representatives(*columns.links(_batch_last(self.planes)))
-        return _to_actions(columns.unpack(first, self.height))
+        # Whoever maps over states finds no other axis here; a batch that is not mapped has some.
+        planes = jnp.moveaxis(self.planes, (-2, -1), (0, 1))
+        cells = columns.batch_last(functools.partial(_legal, self.height))(planes)
+        return jnp.moveaxis(cells, 0, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +143,7 @@ class SameGame:
         dtype = state.planes.dtype
         bit = jnp.ones((), dtype) << (self.height - 1 - row).astype(dtype)
         seed = jnp.where(jnp.arange(self.width, dtype=jnp.int32) == column, bit, dtype.type(0))
-        planes, size = play(state.planes, seed)
-        played = size > 0
-        up, left = columns.links(planes)
-        over = ~jnp.any((up | left) != 0)
-        reward = jnp.where(played, jnp.square(size - 2), 0).astype(jnp.float32)
-        reward += jnp.where(over & played, self.end_reward(planes), 0.0)
+        planes, reward, over = columns.batch_last(self._play)(state.planes, seed)
         return dataclasses.replace(state, planes=planes, rewards=reward[None], terminated=over)
 
     def observe(self, state: SameGameState) -> chex.Array:
@@ -173,16 +170,19 @@ class SameGame:
           `[A]` int32: the legal action of the cell's group, -1 for blocks without a group and
           empty cells.
         """
-        up, left = columns.links(state.planes)
-        _, digits = columns.representatives(up, left)
-        bits = columns.unpack(jnp.moveaxis(digits, 0, 1), self.height)
-        places = digits.shape[0] - 1 - np.arange(digits.shape[0], dtype=np.int32)
-        code = jnp.sum(bits.astype(jnp.int32) << places, axis=-1).reshape(-1)
+        planes, height = state.planes, self.height
+        digits = columns.batch_last(_representative_digits)(planes)
+
+        def append(code: chex.Array, digit: chex.Array) -> tuple[chex.Array, None]:
+            return 2 * code + columns.unpack(digit, height), None
+
+        # Unrolled, XLA's CPU backend would make a fusion without vector instructions of it.
+        code, _ = jax.lax.scan(append, jnp.zeros((height, self.width), jnp.int32), digits)
         # The code is the column, followed by the height above the bottom.
-        low = (8 * state.planes.dtype.itemsize - 1).bit_length()
-        row = self.height - 1 - (code & ((1 << low) - 1))
-        grouped = columns.unpack(columns.linked(up, left), self.height).reshape(-1)
-        return jnp.where(grouped, row * self.width + (code >> low), -1)
+        low = (8 * planes.dtype.itemsize - 1).bit_length()
+        row = height - 1 - (code & ((1 << low) - 1))
+        grouped = columns.unpack(columns.linked(*columns.links(planes)), height)
+        return jnp.where(grouped, row * self.width + (code >> low), -1).reshape(-1)
 
     def policy_logits(self, state: SameGameState, logits: chex.Array) -> chex.Array:
         """Maps a network's logits of all cells to logits of the legal actions.
@@ -313,18 +313,34 @@ class SameGame:
         draw = render_samegame.samegame_text if format == "text" else render_samegame.samegame_svg
         return draw(self, state, policy)
 
+    def _play(
+        self, planes: chex.Array, seed: chex.Array
+    ) -> tuple[chex.Array, chex.Array, chex.Array]:
+        """Takes the group of a seed `[W, ...]` away, with any batch axes last.
+
+        Returns:
+          The planes, the reward `[...]`, and whether no group is left `[...]`.
+        """
+        up, left = columns.links(planes)
+        group = columns.flood(seed & columns.linked(up, left), up, left)
+        size = columns.count(group)
+        planes = columns.remove(planes, group)
+        over = ~columns.has_group(planes)
+        reward = jnp.square(size - 2).astype(jnp.float32)
+        reward += jnp.where(over, self.end_reward(planes), 0.0)
+        return planes, jnp.where(size > 0, reward, 0.0), over
+
     def _state(self, colors: chex.Array) -> SameGameState:
         """Makes the state of a board `[height, width]` of colours and -1."""
         codes = colors + 1
         num_planes = self.num_colors.bit_length()
         cells = [(codes >> p) & 1 for p in range(num_planes)]
         planes = jnp.stack([columns.pack(plane, self.height) for plane in cells])
-        up, left = columns.links(planes)
         return SameGameState(
             planes=planes,
             current_player=jnp.int32(0),
             rewards=jnp.zeros(1, jnp.float32),
-            terminated=~jnp.any((up | left) != 0),
+            terminated=~columns.has_group(planes),
             height=self.height,
         )
 
@@ -338,30 +354,17 @@ def standard_positions() -> np.ndarray:
     return np.array(json.loads(file.read_text())["boards"], np.int8)
 
 
-def play(planes: chex.Array, seed: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Takes one group away, with any batch axes last.
-
-    Args:
-      planes: `[P, W, ...]` a board.
-      seed: `[W, ...]` any block of the group; nothing, or a block without a group, plays nothing.
-
-    Returns:
-      The board afterwards, and the number of blocks taken `[...]` int32: 0, or 2 and more.
-    """
-    up, left = columns.links(planes)
-    group = columns.flood(seed & columns.linked(up, left), up, left)
-    return columns.remove(planes, group), columns.count(group)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _state(env: SameGame, colors: chex.Array) -> SameGameState:
     return env._state(colors)
 
 
-def _batch_last(planes: chex.Array) -> chex.Array:
-    return jnp.moveaxis(planes, (-2, -1), (0, 1))
+def _legal(height: int, planes: chex.Array) -> chex.Array:
+    """Returns the legal actions `[A, ...]`, with any batch axes last."""
+    first, _ = columns.representatives(*columns.links(planes))
+    cells = columns.unpack(first, height)
+    return cells.reshape((-1, *cells.shape[2:]))
 
 
-def _to_actions(cells: chex.Array) -> chex.Array:
-    """Flattens `[H, W, ...]` to `[..., A]`."""
-    return jnp.moveaxis(cells.reshape((-1, *cells.shape[2:])), 0, -1)
+def _representative_digits(planes: chex.Array) -> chex.Array:
+    return columns.representatives(*columns.links(planes))[1]

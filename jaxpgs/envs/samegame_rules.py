@@ -29,9 +29,7 @@ class Replay(NamedTuple):
     cleared: bool
 
 
-def replay(
-    board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "per_color"
-) -> Replay:
+def replay(board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "per_color") -> Replay:
     """Replays a recorded game and scores it.
 
     Args:
@@ -72,7 +70,12 @@ def groups(board: np.ndarray) -> list[list[int]]:
         cells = [start]
         for cell in cells:  # grows while it is walked through
             row, column = divmod(cell, width)
-            for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+            for r, c in (
+                (row - 1, column),
+                (row + 1, column),
+                (row, column - 1),
+                (row, column + 1),
+            ):
                 inside = 0 <= r < height and 0 <= c < width
                 if inside and r * width + c not in seen and board[r, c] == board.flat[start]:
                     seen.add(r * width + c)
