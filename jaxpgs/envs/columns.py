@@ -6,9 +6,9 @@ instruction then works on many columns of many boards.
 
 Every function takes `[P, W, ...]` or `[W, ...]` words and any axes after them, which are a batch.
 The batch goes last since XLA's CPU backend turns a shift along the first axis into plain copies;
-`batch_last` makes `jax.vmap` do so. What is shifted from column to column must be in memory first, or XLA computes it again for every
-column without vector instructions; so the loops below shift at the beginning of their bodies, when
-what they carry has just been written.
+`batch_last` makes `jax.vmap` do so. What is shifted from column to column must be in memory first,
+or XLA computes it again for every column without vector instructions; so the loops below shift at
+the beginning of their bodies, when what they carry has just been written.
 """
 
 import functools

@@ -149,7 +149,7 @@ class SameGame:
     def observe(self, state: SameGameState) -> chex.Array:
         """Returns `[height, width, num_colors + 1]` float32 planes: the colours, then empty."""
         order = np.append(np.arange(self.num_colors), -1).astype(np.int8)
-        return (self.board(state)[..., None] == order).astype(jnp.float32)
+        return (self.board(state)[..., None] == order[None, None]).astype(jnp.float32)
 
     def board(self, state: SameGameState) -> chex.Array:
         """Returns the colours `[height, width]` int8, 0 to `num_colors - 1`; empty cells hold -1.
@@ -157,8 +157,8 @@ class SameGame:
         It is what `from_board` takes.
         """
         bits = columns.unpack(jnp.moveaxis(state.planes, 0, 1), self.height)
-        weights = np.left_shift(1, np.arange(bits.shape[2]))
-        return jnp.sum(bits * weights.astype(np.int8), axis=2, dtype=jnp.int8) - jnp.int8(1)
+        weights = np.left_shift(1, np.arange(bits.shape[2])).astype(np.int8)[None, None]
+        return jnp.sum(bits.astype(jnp.int8) * weights, axis=2, dtype=jnp.int8) - jnp.int8(1)
 
     def group_labels(self, state: SameGameState) -> chex.Array:
         """Labels each cell with the action that takes its group.
@@ -174,7 +174,7 @@ class SameGame:
         digits = columns.batch_last(_representative_digits)(planes)
 
         def append(code: chex.Array, digit: chex.Array) -> tuple[chex.Array, None]:
-            return 2 * code + columns.unpack(digit, height), None
+            return 2 * code + columns.unpack(digit, height).astype(jnp.int32), None
 
         # Unrolled, XLA's CPU backend would make a fusion without vector instructions of it.
         code, _ = jax.lax.scan(append, jnp.zeros((height, self.width), jnp.int32), digits)

@@ -54,7 +54,7 @@ def random_playouts(
     def draw(planes: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
         blocks = columns.candidates(*columns.links(planes))
         if kept is not None:
-            differs = [plane ^ same for plane, same in zip(planes, kept, strict=True)]
+            differs = [plane ^ same[None] for plane, same in zip(planes, kept, strict=True)]
             others = blocks & functools.reduce(jnp.bitwise_or, differs)
             blocks = jnp.where(jnp.any(others != 0, axis=0), others, blocks)
         return _pick(blocks, number)
@@ -66,19 +66,22 @@ def random_playouts(
         planes, column, bit, score, moves, step = carry
         word = planes.dtype.type
         up, left = columns.links(planes)
-        here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column
+        here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         seed = jnp.where(here, bit, word(0))
         group = columns.flood(seed, up, left)
         # A block is the group's leftmost, then lowest one if no other is in an earlier column, that
         # is in the column before, or below.
-        earlier = jnp.where(here, columns.shift(group, 1) | (group & (bit - word(1))), word(0))
+        earlier = jnp.where(
+            here, columns.shift(group, 1) | (group & (bit - word(1))[None]), word(0)
+        )
         group = jnp.where(jnp.any(earlier != 0, axis=0), word(0), group)
         size = columns.count(group)
         planes = columns.remove(planes, group)
-        score = score + jnp.where(size > 0, jnp.square(size - 2), 0)
+        played = size > 0
+        score = score + jnp.where(played, jnp.square(size - 2), 0)
         # Drawn here and not in the body that plays it, where XLA would draw for every column again.
         column, bit = draw(planes, numbers(step))
-        return planes, column, bit, score, moves + (size > 0), step + 1
+        return planes, column, bit, score, moves + played.astype(jnp.int32), step + 1
 
     start = jnp.zeros(batch, jnp.int32)
     column, bit = draw(planes, numbers(jnp.int32(0)))
@@ -93,14 +96,16 @@ def _most_frequent(env: SameGame, planes: chex.Array) -> list[chex.Array]:
     """Returns words `[B]` for each plane: all ones where the most frequent colour has a 1."""
     counts = [columns.count(columns.where_color(planes, c)) for c in range(env.num_colors)]
     code = jnp.argmax(jnp.stack(counts), axis=0) + 1
-    full = jnp.iinfo(planes.dtype).max
-    return [jnp.where(code >> p & 1 != 0, full, 0).astype(planes.dtype) for p in range(len(planes))]
+    word = planes.dtype.type
+    full = word(jnp.iinfo(planes.dtype).max)
+    return [jnp.where((code >> p) & 1 != 0, full, word(0)) for p in range(len(planes))]
 
 
 def _pick(words: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
     """Picks the set bit of rank `floor(number * set bits)`: its column and itself, 0 for none."""
     counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
-    rank = jnp.floor(number * sum(counts)).astype(jnp.int32)
+    total = functools.reduce(jnp.add, counts)
+    rank = jnp.floor(number * total.astype(number.dtype)).astype(jnp.int32)
     word, column, before, skipped = words[0], *[jnp.zeros_like(rank)] * 3
     for index in range(1, len(counts)):
         before = before + counts[index - 1]
