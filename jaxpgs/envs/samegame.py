@@ -125,7 +125,7 @@ class SameGame:
         A small board may hold no group; the game is then over before it began, without a reward.
         """
         shape = (self.height, self.width)
-        return self._state(jax.random.randint(key, shape, 0, self.num_colors))
+        return _state(self, jax.random.randint(key, shape, 0, self.num_colors))
 
     def step(self, state: SameGameState, action: chex.Array) -> SameGameState:
         """Plays one action.

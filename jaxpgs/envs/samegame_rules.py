@@ -46,16 +46,16 @@ def replay(board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "pe
     if penalty not in ("per_color", "total", "none"):
         raise ValueError(f'The penalty is "per_color", "total" or "none", got {penalty!r}.')
     boards, rewards = [np.array(board)], []
-    over = not groups(boards[0])
+    legal = groups(boards[0])
     for index, action in enumerate(actions):
-        group = [g for g in groups(boards[-1]) if action in g]
-        if not group:
+        group = next((group for group in legal if action in group), None)
+        if group is None:
             raise ValueError(f"Move {index} plays cell {action}, which belongs to no group.")
-        boards.append(_without(boards[-1], group[0]))
-        reward = (len(group[0]) - 2) ** 2
-        over = not groups(boards[-1])
-        rewards.append(float(reward + (_end_reward(boards[-1], penalty) if over else 0)))
-    return Replay(boards, rewards, sum(rewards), over, not (boards[-1] >= 0).any())
+        boards.append(_without(boards[-1], group))
+        legal = groups(boards[-1])
+        end = 0 if legal else _end_reward(boards[-1], penalty)
+        rewards.append(float((len(group) - 2) ** 2 + end))
+    return Replay(boards, rewards, sum(rewards), not legal, not (boards[-1] >= 0).any())
 
 
 def groups(board: np.ndarray) -> list[list[int]]:
