@@ -32,7 +32,7 @@ from jaxpgs.envs.samegame_playouts import random_playouts
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
-SCORED_GAMES = 20_000
+SCORED_GAMES = {"quick": 1_000, "full": 20_000}  # on each of the 20 positions
 # Games a second of scalar C++ on one core, stated with the task this benchmark answers; not
 # measured here.
 ANCHORS = {
@@ -132,11 +132,18 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
     ]
 
 
-def mean_scores(seed: int) -> list[dict[str, Any]]:
-    """Plays 20,000 games of each kind; returns means, standard errors and the published means.
+def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
+    """Compares the means of random games with the published ones.
 
-    The error is that of games on the 20 given positions, which are no sample: it is computed within
-    positions.
+    The standard error is that of games on the 20 given positions, which are no sample: it is
+    computed within positions.
+
+    Args:
+      games: how many to play on each position, a multiple of 1,000.
+      seed: of the games.
+
+    Returns:
+      One row, ready for JSON, for each kind of play, penalty and quantity.
     """
     rows = []
     for name, (without, with_penalty, published_moves) in PUBLISHED.items():
@@ -148,10 +155,12 @@ def mean_scores(seed: int) -> list[dict[str, Any]]:
             ) -> Any:
                 return random_playouts(env, key, state, tabu=tabu)
 
-            played = jax.jit(play)(jax.random.key(seed), standard_batch(env, SCORED_GAMES))
-            values = {"score": (played.score, published), "moves": (played.moves, published_moves)}
-            for what, (value, expected) in values.items():
-                by_position = np.asarray(value, np.float64).reshape(-1, 20)
+            run, state = jax.jit(play), standard_batch(env, 1000 * 20)
+            keys = jax.random.split(jax.random.key(seed), games // 1000)
+            batches = [run(key, state) for key in keys]
+            for what, expected in (("score", published), ("moves", published_moves)):
+                value = np.concatenate([getattr(played, what) for played in batches])
+                by_position = value.astype(np.float64).reshape(-1, 20)
                 error = (by_position.var(axis=0, ddof=1).mean() / by_position.size) ** 0.5
                 rows.append(
                     {
@@ -186,7 +195,7 @@ def main(argv: list[str] | None = None) -> None:
         for index, batch in enumerate(batches):
             progress(index, len(batches), f"batch {batch:,}")
             rows += measure(batch, args.seed, args.turns)
-    scores = mean_scores(args.seed)
+    scores = mean_scores(SCORED_GAMES[args.preset], args.seed)
     command = f"python -m benchmarks.environments_samegame --preset {args.preset}"
     record = {
         "command": f"{command} --turns {args.turns}",
@@ -222,7 +231,7 @@ def show(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> None:
          s["published"]]
         for s in scores
     ]  # fmt: skip
-    report.print_table(f"Means over {SCORED_GAMES:,} games", columns, cells)
+    report.print_table(f"Means over {scores[0]['games']:,} games", columns, cells)
 
 
 def _spread(samples: Any) -> dict[str, Any]:
