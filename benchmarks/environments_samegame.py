@@ -6,7 +6,7 @@
 Whole games on 15x15 boards of 5 colours, finished ones waiting for the others; only moves that were
 played count. "Uniform" and "tabu colour" are `random_playouts`; "environment" goes through the
 public interface like any user's loop: the mask of all groups, one drawn from it, `step`. The
-systems take turns, and the mean scores over all their games stand beside the published ones.
+systems take turns. Mean scores of many more games stand beside reference figures.
 
 The scalar anchors are those of C++ programs on one core, with full enumeration of the groups at
 every move, and with rejection sampling of cells.
@@ -33,15 +33,14 @@ from jaxpgs.envs.samegame_playouts import random_playouts
 RESULTS = pathlib.Path(__file__).parent / "results"
 BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
 SCORED_GAMES = {"quick": 1_000, "full": 20_000}  # on each of the 20 positions
-# Games a second of scalar C++ on one core, stated with the task this benchmark answers; not
-# measured here.
+# Games a second of scalar C++ programs on one core: reference figures, not measured here.
 ANCHORS = {
     "scalar C++, all groups at every move": (16_000, 19_000),
     "scalar C++, rejection sampling": (35_000, 39_000),
 }
-# Means over the 20 positions, published with the positions: score without and with the penalty per
-# colour, and moves a game.
-PUBLISHED = {"uniform": (251.6, 104.0, 63.8), "tabu colour": (722.8, 592.8, None)}
+# Means over the 20 positions by another implementation: score without and with the penalty per
+# colour, and moves a game. Reference figures, not measured here.
+REFERENCE = {"uniform": (251.6, 104.0, 63.8), "tabu colour": (722.8, 592.8, None)}
 WHAT_IS_TIMED = {
     "uniform": "jitted random_playouts(SameGame())",
     "tabu colour": "jitted random_playouts(SameGame(), tabu=True)",
@@ -133,7 +132,7 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
 
 
 def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
-    """Compares the means of random games with the published ones.
+    """Compares the means of random games with reference figures.
 
     The standard error is that of games on the 20 given positions, which are no sample: it is
     computed within positions.
@@ -146,8 +145,8 @@ def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
       One row, ready for JSON, for each kind of play, penalty and quantity.
     """
     rows = []
-    for name, (without, with_penalty, published_moves) in PUBLISHED.items():
-        for penalty, published in (("none", without), ("per_color", with_penalty)):
+    for name, (without, with_penalty, reference_moves) in REFERENCE.items():
+        for penalty, reference in (("none", without), ("per_color", with_penalty)):
             env = SameGame(penalty=penalty)  # type: ignore[arg-type]
 
             def play(
@@ -158,7 +157,7 @@ def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
             run, state = jax.jit(play), standard_batch(env, 1000 * 20)
             keys = jax.random.split(jax.random.key(seed), games // 1000)
             batches = [run(key, state) for key in keys]
-            for what, expected in (("score", published), ("moves", published_moves)):
+            for what, expected in (("score", reference), ("moves", reference_moves)):
                 value = np.concatenate([getattr(played, what) for played in batches])
                 by_position = value.astype(np.float64).reshape(-1, 20)
                 error = (by_position.var(axis=0, ddof=1).mean() / by_position.size) ** 0.5
@@ -170,7 +169,7 @@ def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
                         "games": by_position.size,
                         "mean": float(by_position.mean()),
                         "standard_error": float(error),
-                        "published": expected,
+                        "reference": expected,
                     }
                 )
     return rows
@@ -225,10 +224,10 @@ def show(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> None:
               for name, speed in ANCHORS.items()]  # fmt: skip
     columns = ["system", "batch", "games/s", "quartiles", "M moves/s", "compile s"]
     report.print_table("Random games on 15x15, 5 colours", columns, cells)
-    columns = ["system", "penalty", "what", "mean", "standard error", "published"]
+    columns = ["system", "penalty", "what", "mean", "standard error", "reference"]
     cells = [
         [s["system"], s["penalty"], s["what"], round(s["mean"], 2), round(s["standard_error"], 2),
-         s["published"]]
+         s["reference"]]
         for s in scores
     ]  # fmt: skip
     report.print_table(f"Means over {scores[0]['games']:,} games", columns, cells)

@@ -439,7 +439,7 @@ def standard_batch(env, games):
     ],
 )
 def test_means_of_random_games(penalty, tabu, mean):
-    # Published means over the 20 standard positions. Four standard errors: one false alarm in
+    # Reference means over the 20 standard positions. Four standard errors: one false alarm in
     # 16,000, for each of the tests.
     env, games = SameGame(penalty=penalty), 8000
     playouts = jax.jit(lambda key, state: random_playouts(env, key, state, tabu=tabu))
