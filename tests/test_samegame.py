@@ -296,10 +296,11 @@ def test_observation_by_hand():
     assert seen.shape == env.observation_shape
 
 
-@pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_policy_of_groups_is_the_sum_over_cells(scale):
+def test_policy_of_groups_is_the_sum_over_cells():
     env = SameGame(7, 7, 3)
     state = env.init(jax.random.key(3))
+    # From close together to so far apart that exponentials under- and overflow.
+    scale = jnp.geomspace(0.1, 300, env.num_actions)
     logits = scale * jax.random.normal(jax.random.key(4), (env.num_actions,))
     map_logits = jax.jit(env.policy_logits)
     mapped = map_logits(state, logits)
@@ -434,7 +435,6 @@ def standard_batch(env, games):
     [
         ("none", False, 251.6),
         ("per_color", False, 104.0),
-        ("none", True, 722.8),
         ("per_color", True, 592.8),
     ],
 )
