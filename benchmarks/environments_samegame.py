@@ -1,0 +1,242 @@
+"""How many games a second does SameGame play? Random games from the 20 standard positions.
+
+    python -m benchmarks.environments_samegame --preset quick   # a minute on two cores
+    python -m benchmarks.environments_samegame --preset full    # more batches
+
+Whole games on 15x15 boards of 5 colours, finished ones waiting for the others; only moves that were
+played count. "Uniform" and "tabu colour" are `random_playouts`; "environment" goes through the
+public interface like any user's loop: the mask of all groups, one drawn from it, `step`. The
+systems take turns. Mean scores of many more games stand beside reference figures.
+
+The scalar anchors are those of C++ programs on one core, with full enumeration of the groups at
+every move, and with rejection sampling of cells.
+"""
+
+import argparse
+import pathlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import report
+from benchmarks.environments import pick
+from jaxpgs.envs import SameGame
+from jaxpgs.envs.samegame import standard_positions
+from jaxpgs.envs.samegame_playouts import random_playouts
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
+SCORED_GAMES = {"quick": 1_000, "full": 20_000}  # on each of the 20 positions
+# Games a second of scalar C++ programs on one core: reference figures, not measured here.
+ANCHORS = {
+    "scalar C++, all groups at every move": (16_000, 19_000),
+    "scalar C++, rejection sampling": (35_000, 39_000),
+}
+# Means over the 20 positions by another implementation: score without and with the penalty per
+# colour, and moves a game. Reference figures, not measured here.
+REFERENCE = {"uniform": (251.6, 104.0, 63.8), "tabu colour": (722.8, 592.8, None)}
+WHAT_IS_TIMED = {
+    "uniform": "jitted random_playouts(SameGame())",
+    "tabu colour": "jitted random_playouts(SameGame(), tabu=True)",
+    "environment": "jitted loop over legal_action_mask, one number a board, jax.vmap(step)",
+}
+
+
+def environment_play(env: SameGame) -> Callable[..., Any]:
+    """Makes `f(key, state)`, which plays uniformly through the public interface.
+
+    Returns:
+      A function that gives the games' scores and moves, both `[B]`.
+    """
+
+    def play(key: chex.PRNGKey, state: Any) -> tuple[chex.Array, chex.Array]:
+        batch = state.terminated.shape[0]
+
+        def body(carry: Any) -> Any:
+            state, action, score, moves, step = carry
+            moves = moves + ~state.terminated
+            state = jax.vmap(env.step)(state, action)
+            number = jax.random.uniform(jax.random.fold_in(key, step), (batch,))
+            # In the carry, as in `environments.random_play`.
+            action = pick(state.legal_action_mask, number)
+            return state, action, score + state.rewards[:, 0], moves, step + 1
+
+        number = jax.random.uniform(jax.random.fold_in(key, 0), (batch,))
+        action = pick(state.legal_action_mask, number)
+        start = (state, action, jnp.zeros(batch), jnp.zeros(batch, jnp.int32), jnp.int32(1))
+        final = jax.lax.while_loop(lambda c: ~jnp.all(c[0].terminated), body, start)
+        return final[2], final[3]
+
+    return play
+
+
+def standard_batch(env: SameGame, batch: int) -> Any:
+    """Returns B states that go through the 20 standard positions again and again."""
+    states = [env.from_board(board) for board in standard_positions()]
+    return jax.tree.map(lambda *x: jnp.stack(x)[jnp.arange(batch) % len(x)], *states)
+
+
+def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
+    """Times the systems in turns, in a new order every turn.
+
+    Args:
+      batch: B.
+      seed: of games and orders.
+      turns: how often each system is timed.
+
+    Returns:
+      One row, ready for JSON, for each system.
+    """
+    env = SameGame()
+    state = standard_batch(env, batch)
+    functions = {
+        "uniform": lambda key, state: random_playouts(env, key, state)[:2],
+        "tabu colour": lambda key, state: random_playouts(env, key, state, tabu=True)[:2],
+        "environment": environment_play(env),
+    }
+    key = jax.random.key(seed)
+    systems, compiling = {}, {}
+    for name, function in functions.items():
+        begin = time.perf_counter()
+        systems[name] = jax.jit(function).lower(key, state).compile()
+        compiling[name] = time.perf_counter() - begin
+        jax.block_until_ready(systems[name](key, state))
+    # Small batches play several times a turn, or a turn would be over too soon to be timed.
+    repeats = max(1, 1024 // batch)
+    speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+    shuffled = random.Random(seed)
+    for turn in range(turns):
+        keys = jax.random.split(jax.random.fold_in(key, turn), repeats)
+        for name in shuffled.sample(list(systems), len(systems)):
+            begin = time.perf_counter()
+            played = [jax.block_until_ready(systems[name](k, state)) for k in keys]
+            seconds = time.perf_counter() - begin
+            moves = sum(float(m.sum()) for _, m in played)
+            speeds[name].append((batch * repeats / seconds, moves / seconds))
+    return [
+        {
+            "system": name,
+            "batch": batch,
+            "games_per_second": _spread([games for games, _ in samples]),
+            "moves_per_second": _spread([moves for _, moves in samples]),
+            "compile_seconds": compiling[name],
+        }
+        for name, samples in speeds.items()
+    ]
+
+
+def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
+    """Compares the means of random games with reference figures.
+
+    The standard error is that of games on the 20 given positions, which are no sample: it is
+    computed within positions.
+
+    Args:
+      games: how many to play on each position, a multiple of 1,000.
+      seed: of the games.
+
+    Returns:
+      One row, ready for JSON, for each kind of play, penalty and quantity.
+    """
+    rows = []
+    for name, (without, with_penalty, reference_moves) in REFERENCE.items():
+        for penalty, reference in (("none", without), ("per_color", with_penalty)):
+            env = SameGame(penalty=penalty)  # type: ignore[arg-type]
+
+            def play(
+                key: chex.PRNGKey, state: Any, env: SameGame = env, tabu: bool = name != "uniform"
+            ) -> Any:
+                return random_playouts(env, key, state, tabu=tabu)
+
+            run, state = jax.jit(play), standard_batch(env, 1000 * 20)
+            keys = jax.random.split(jax.random.key(seed), games // 1000)
+            batches = [run(key, state) for key in keys]
+            for what, expected in (("score", reference), ("moves", reference_moves)):
+                value = np.concatenate([getattr(played, what) for played in batches])
+                by_position = value.astype(np.float64).reshape(-1, 20)
+                error = (by_position.var(axis=0, ddof=1).mean() / by_position.size) ** 0.5
+                rows.append(
+                    {
+                        "system": name,
+                        "penalty": penalty,
+                        "what": what,
+                        "games": by_position.size,
+                        "mean": float(by_position.mean()),
+                        "standard_error": float(error),
+                        "reference": expected,
+                    }
+                )
+    return rows
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures a preset; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.environments_samegame",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=BATCHES, default="quick")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "environments_samegame.json")
+    parser.add_argument("--turns", type=int, default=5, help="how often each system is timed")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    begin = time.perf_counter()
+    batches = BATCHES[args.preset]
+    with report.progress_bar("SameGame") as progress:
+        for index, batch in enumerate(batches):
+            progress(index, len(batches), f"batch {batch:,}")
+            rows += measure(batch, args.seed, args.turns)
+    scores = mean_scores(SCORED_GAMES[args.preset], args.seed)
+    command = f"python -m benchmarks.environments_samegame --preset {args.preset}"
+    record = {
+        "command": f"{command} --turns {args.turns}",
+        "environment": report.environment_record(args.seed),
+        "seconds": time.perf_counter() - begin,
+        "what_is_timed": WHAT_IS_TIMED,
+        "anchors_games_per_second": ANCHORS,
+        "rows": rows,
+        "mean_scores": scores,
+    }
+    report.write_json(args.out, record)
+    show(rows, scores)
+    print(f"Wrote {args.out}.")
+
+
+def show(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> None:
+    """Prints the tables of speeds and of mean scores."""
+    cells: list[list[Any]] = [
+        [
+            row["system"], row["batch"], round(row["games_per_second"]["median"]),
+            "{:,.0f} to {:,.0f}".format(*row["games_per_second"]["quartiles"]),
+            round(row["moves_per_second"]["median"] / 1e6, 2), round(row["compile_seconds"], 1),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    cells += [[name, 1, None, "{:,} to {:,}".format(*speed), None, None]
+              for name, speed in ANCHORS.items()]  # fmt: skip
+    columns = ["system", "batch", "games/s", "quartiles", "M moves/s", "compile s"]
+    report.print_table("Random games on 15x15, 5 colours", columns, cells)
+    columns = ["system", "penalty", "what", "mean", "standard error", "reference"]
+    cells = [
+        [s["system"], s["penalty"], s["what"], round(s["mean"], 2), round(s["standard_error"], 2),
+         s["reference"]]
+        for s in scores
+    ]  # fmt: skip
+    report.print_table(f"Means over {scores[0]['games']:,} games", columns, cells)
+
+
+def _spread(samples: Any) -> dict[str, Any]:
+    low, median, high = (float(f"{q:.4g}") for q in np.quantile(samples, (0.25, 0.5, 0.75)))
+    return {"median": median, "quartiles": [low, high]}
+
+
+if __name__ == "__main__":
+    main()
