@@ -211,7 +211,7 @@ PRESETS = {
                 Spec(f"{name} {step:g}", "pgs", _at(name, step))
                 for name, steps in (
                     ("sgd", (1e-5, 1e-4, 1e-3, 1e-2)),
-                    ("auto", (0.1, 0.3, 1.0, 3.0)),
+                    ("auto", (0.1, 0.3, 1.0, 3.0, 10.0)),
                     ("adam", (1e-3, 1e-2)),
                 )
                 for step in steps

@@ -198,6 +198,61 @@ def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
     return _title(path, data, "Hex environments") + _table(columns, rows) + _picture(path)
 
 
+def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Games a second of SameGame, and the mean scores that show the rules right."""
+    rows = [
+        [
+            row["system"],
+            row["batch"],
+            row["games_per_second"]["median"],
+            f"{row['moves_per_second']['median'] / 1e6:.2f} M",
+        ]
+        for row in data["rows"]
+    ]
+    text = _title(path, data, "SameGame: random games on 15x15 with five colours")
+    text += _table(["system", "boards at once", "games a second", "moves a second"], rows)
+    anchors = data["anchors_games_per_second"].items()
+    text += "\nReference figures, not measured here: "
+    text += "; ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in anchors) + ".\n\n"
+    means = [
+        [row["system"], row["penalty"], row["what"], row["games"],
+         f"{row['mean']:.2f} ± {row['standard_error']:.2f}", row["reference"]]
+        for row in data["mean_scores"]
+    ]  # fmt: skip
+    columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
+    return text + _table(columns, means)
+
+
+def selfplay(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Throughput of the experts."""
+    rows = [
+        [row["network"], row["expert"], row["positions_per_second"],
+         row["evaluations_per_position"], "{1:.0%} ({0:.0%}–{2:.0%})".format(*row["network_share"])]
+        for row in data["rows"]
+    ]  # fmt: skip
+    title = f"Self-play: {data['games']} games, {data['simulations']} simulations a move"
+    columns = [
+        "network",
+        "expert",
+        "positions a second",
+        "evaluations a position",
+        "in the network",
+    ]
+    return _title(path, data, title) + _table(columns, rows)
+
+
+def learning(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Raw networks along training."""
+    rows = [
+        [row["expert"], row["iteration"], _elo(row["elo"], row["half_width"])]
+        for row in data["rows"]
+    ]
+    seconds = ", ".join(f"{name} {value:,.0f} s" for name, value in data["seconds"].items())
+    text = _title(path, data, f"Three experts teach: {data['network']}")
+    text += _table(["expert", "iteration", "Elo of the raw network"], rows)
+    return text + f"\nTraining took: {seconds}.\n" + _picture(path)
+
+
 _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...] = (
     ("strength_*.json", strength),
     ("networks.json", networks),
@@ -207,6 +262,9 @@ _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...]
     ("memory_*.json", memory),
     ("cost.json", cost),
     ("environments.json", environments),
+    ("environments_samegame.json", samegame),
+    ("selfplay.json", selfplay),
+    ("learning.json", learning),
 )
 
 

@@ -1,5 +1,9 @@
+import os
+
 import jax
 import pytest
+
+os.environ["JAXPGS_TINY"] = "1"  # notebooks run their commands small
 
 
 @pytest.fixture
