@@ -19,8 +19,9 @@ from typing import Any
 import jax
 
 from benchmarks import report
+from benchmarks.players import make_player
+from benchmarks.report import RESULTS
 from benchmarks.speed import SEARCHES, load_network, positions
-from benchmarks.strength import RESULTS, make_player
 
 SCOPES = ("root_selection", "expand", "walk", "gradient", "optimizer", "backup", "make_nodes")
 REPEATS = 10

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import RESULTS, TUNED, Spec, make_player
+from benchmarks.players import TUNED, Spec, make_player
+from benchmarks.report import RESULTS
 
 _CONSTANT = {"mode": "constant", "simulations_per_update": 16}
 SPECS = (

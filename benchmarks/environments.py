@@ -29,9 +29,9 @@ import pyspiel
 from pgx.experimental import act_randomly
 
 from benchmarks import report
+from benchmarks.report import RESULTS
 from jaxpgs.envs import Hex
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
 SIZES = {"quick": (11,), "full": (5, 7, 9, 11, 13, 15, 17, 19)}
 PGX_SIZE, MAIN_BATCH = 11, 1024  # the board of all batches, and the batch of all boards

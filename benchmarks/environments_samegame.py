@@ -26,11 +26,11 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.environments import pick
+from benchmarks.report import RESULTS
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame import standard_positions
 from jaxpgs.envs.samegame_playouts import random_playouts
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
 SCORED_GAMES = {"quick": 1_000, "full": 20_000}  # on each of the 20 positions
 # Games a second of scalar C++ programs on one core: reference figures, not measured here.

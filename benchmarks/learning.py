@@ -16,7 +16,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import RESULTS
+from benchmarks.report import RESULTS
 from jaxpgs import evaluation
 from jaxpgs.training import zoo
 from jaxpgs.training.head_to_head import head_to_head

@@ -22,8 +22,9 @@ from flax import nnx
 
 import jaxpgs
 from benchmarks import report
+from benchmarks.players import Spec, make_player
+from benchmarks.report import RESULTS
 from benchmarks.speed import SEARCHES
-from benchmarks.strength import RESULTS, Spec, make_player
 
 SIMULATIONS = (64, 1024, 16_384)
 GIB = (16, 24, 139)

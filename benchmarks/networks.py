@@ -19,7 +19,8 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import RESULTS, TUNED, Spec, make_player
+from benchmarks.players import TUNED, Spec, make_player
+from benchmarks.report import RESULTS
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 

@@ -20,6 +20,7 @@ import rich.progress
 import rich.table
 import rich.text
 
+RESULTS = pathlib.Path(__file__).parent / "results"
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "pgx", "open_spiel", "jaxpgs")
 _BLUE, _INK, _MUTED = "#0072B2", "#222222", "#6B6B6B"  # Okabe and Ito's blue; greys
 _LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222")

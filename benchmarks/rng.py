@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from benchmarks import report
+from benchmarks.players import make_player
+from benchmarks.report import RESULTS
 from benchmarks.speed import SEARCHES, load_network, positions, time_call
-from benchmarks.strength import RESULTS, make_player
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 PLAYERS = ("MCS cached", "PGS cached", "PGS constant")

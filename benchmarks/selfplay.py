@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import report
+from benchmarks.report import RESULTS
 from benchmarks.speed import bare_network, load_network, time_call
-from benchmarks.strength import RESULTS
 from jaxpgs.training import experts, selfplay, zoo
 
 NETWORKS = ("hex-7x7", "conv-7x7-32x4")

@@ -25,7 +25,8 @@ from flax import nnx
 
 import jaxpgs
 from benchmarks import report
-from benchmarks.strength import RESULTS, TUNED, Spec, make_player
+from benchmarks.players import TUNED, Spec, make_player
+from benchmarks.report import RESULTS
 
 K = {"simulations_per_update": 32}
 SEARCHES = (

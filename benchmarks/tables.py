@@ -9,8 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.report import write_text
-from benchmarks.strength import RESULTS
+from benchmarks.report import RESULTS, write_text
 
 PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
 _HEAD = """# Results

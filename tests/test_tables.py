@@ -1,7 +1,7 @@
 """The page of results says what the files say."""
 
 from benchmarks import tables
-from benchmarks.strength import RESULTS
+from benchmarks.report import RESULTS
 
 
 def test_the_page_is_that_of_the_files():

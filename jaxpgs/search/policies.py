@@ -15,6 +15,7 @@ from jaxpgs.search.backups import Backup, last_value, n_step
 from jaxpgs.search.estimators import Estimator, reinforce
 from jaxpgs.search.root_selection import RootSelection, puct
 from jaxpgs.search.scan import search
+from jaxpgs.search.step_size import auto_sgd
 from jaxpgs.search.targets import Target, visit_counts
 from jaxpgs.search.truncation import Truncation, until_new
 
@@ -110,8 +111,8 @@ def pgs_policy(
       max_depth: T, the largest number of actions in a simulation.
       adapt: which parameters adapt: a pytree of booleans like `params`, such as
         `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
-      optimizer: any optax optimizer; `optax.sgd(5e-4)` if None, the paper's step size for its first
-        network. The paper tuned it to each network, from 2e-5 to 5e-4: do so.
+      optimizer: any optax optimizer; `auto_sgd()` if None, whose step fits any network. The paper's
+        is `optax.sgd` with a step tuned to each network, from 2e-5 to 5e-4.
       estimator: how the parameters move; `reinforce()` if None.
       adapted_params: `search_state.params` of the game's last search, to go on from, as the paper
         does within a game; None starts from `params`.
@@ -132,7 +133,7 @@ def pgs_policy(
         invalid_actions,
         max_depth,
         adapt=adapt,
-        optimizer=optimizer or optax.sgd(5e-4),
+        optimizer=optimizer or auto_sgd(),
         estimator=estimator or reinforce(),
         adapted_params=adapted_params,
         **knobs,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.search import auto_sgd, batched_mcts_policy, mcs_policy, pgs_policy
+from jaxpgs.search import batched_mcts_policy, mcs_policy, pgs_policy
 
 NAMES = ("pgs", "mcs", "mcts", "gumbel")
 
@@ -75,8 +75,6 @@ def make_expert(
         defaults["mode"] = "cached"
     if name == "pgs":
         defaults["adapt"] = lambda path, _: path[0].key == "policy_head"
-        # A step tuned to one network goes stale as it learns (Anthony et al. 2019, section 5.2).
-        defaults["optimizer"] = auto_sgd()
     noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
     return searcher(policies[name], num_simulations, **(defaults | noise | knobs))
 
