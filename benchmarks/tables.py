@@ -35,13 +35,13 @@ def render(folder: pathlib.Path) -> str:
     for pattern, draw in _SECTIONS:
         for path in sorted(folder.glob(pattern)):
             parts.append(draw(path, json.loads(path.read_text())))
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
     """A tournament: its ratings, its pairings, and the knobs where they were swept."""
-    if "table" not in data:
-        return f"## {path.stem}\n\nNot finished; the command goes on where it stopped.\n"
+    if "table" not in data:  # not finished
+        return ""
     setting, simulations = data["setting"], {}
     for spec in data["players"]:
         simulations[spec["name"]] = spec["knobs"].get("num_simulations")

@@ -68,6 +68,7 @@ def test_curated_exports():
         "functional_train",
         "module_from_params",
         "policy_head",
+        "resize",
         "trainable_mask",
     }
     assert all(hasattr(networks, name) for name in networks.__all__)
