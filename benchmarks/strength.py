@@ -153,16 +153,41 @@ def main(argv: list[str] | None = None) -> None:
     pairings = _pairings(tournament, pairs)
     report.write_json(out, record({"table": rows, "pairings": pairings}))
     show(rows, pairings, setting)
-    games = sum(result.games for result in tournament.pairs)
-    report.elo_plot(
-        out.with_suffix(".png"),
-        tournament.names,
-        table.ratings,
-        table.half_widths,
-        title=f"Searches with one network, {preset.network.replace('hex-', 'Hex ')}",
-        subtitle=f"{_budget(setting)} a move, {games:,} games",
-    )
-    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+    picture = out.with_suffix(".png")
+    board = preset.network.replace("hex-", "Hex ")
+    if args.preset == "scaling":
+        scaling_plot(picture, rows, title=f"Strength against simulations, {board}")
+    else:
+        games = sum(result.games for result in tournament.pairs)
+        report.elo_plot(
+            picture,
+            tournament.names,
+            table.ratings,
+            table.half_widths,
+            title=f"Searches with one network, {board}",
+            subtitle=f"{_budget(setting)} a move, {games:,} games",
+        )
+    print(f"Wrote {out} and {picture}.")
+
+
+def scaling_plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], *, title: str) -> None:
+    """Draws figure 2 of Anthony et al. 2019: each search's rating against its simulations.
+
+    Args:
+      path: the PNG file to write.
+      rows: rows of a table whose players have names such as "PGS 400"; one is rated 0.
+      title: the picture's title.
+    """
+    lines: dict[str, list[tuple[int, tuple[float, float, float]]]] = {}
+    for row in rows:
+        search, count = row["player"].split()
+        elo, width = row["elo"], row["half_width"]
+        lines.setdefault(search, []).append((int(count), (elo - width, elo, elo + width)))
+    (reference,) = (row["player"] for row in rows if row["half_width"] == 0)
+    report.line_plot(
+        path, {"": {search: sorted(points) for search, points in sorted(lines.items())}},
+        title=title, xlabel="simulations a move", ylabel=f"Elo over {reference}", yscale="linear",
+    )  # fmt: skip
 
 
 def show(rows: list[dict[str, Any]], pairings: list[dict[str, Any]], setting: dict) -> None:
