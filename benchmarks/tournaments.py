@@ -47,14 +47,20 @@ _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "p
 PRESETS = {
     # With so few simulations MCS, too, is better with frequent updates (sweep-step).
     "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
-    "full": Preset("hex-7x7", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")),
+    "full": Preset(
+        "hex-7x7-early", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")
+    ),
     # The sweep chose the step size on other games, so these decide without bias.
-    "duel": Preset("hex-7x7", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6),
+    "duel": Preset(
+        "hex-7x7-early", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6
+    ),
     # In cached mode ours evaluate a state once, so equal simulations are no more evaluations.
-    "equal": Preset("hex-7x7", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]),
+    "equal": Preset(
+        "hex-7x7-early", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]
+    ),
     # Each search gets as many simulations as fit into this time (see `calibrate`).
     "time": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             *(s for s in SEARCHES if s.search not in ("network", "pgs-uf")),
@@ -65,7 +71,7 @@ PRESETS = {
     ),
     # Figure 2 of Anthony et al. 2019: how much more simulations help each search.
     "scaling": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         400,
         [
             Spec("PGS 400", "pgs", _FEW["pgs"] | {"num_simulations": 400}),
@@ -80,7 +86,7 @@ PRESETS = {
         gauntlet=True,
     ),
     "sweep-mcs": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             _REFERENCE,
@@ -93,7 +99,7 @@ PRESETS = {
         gauntlet=True,
     ),
     "sweep-pgs": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             Spec("MCS", "mcs", CENTRE),
@@ -106,7 +112,7 @@ PRESETS = {
         gauntlet=True,
     ),
     "sweep-mcts": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             Spec("reference MCTS", "mcts", MCTS),
@@ -130,7 +136,7 @@ PRESETS = {
     ),
     # The same for every network, with --network: which optimizer needs no tuning to it?
     "sweep-step": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             # As many simulations an update as PGS, so that only the learning differs.
@@ -150,7 +156,7 @@ PRESETS = {
         gauntlet=True,
     ),
     "sweep-mctx": Preset(
-        "hex-7x7",
+        "hex-7x7-early",
         256,
         [
             _REFERENCE,

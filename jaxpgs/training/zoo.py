@@ -26,7 +26,7 @@ from jaxpgs import networks
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.search import puct, reinforce
+from jaxpgs.search import completed_q, puct, reinforce
 from jaxpgs.training import expert_iteration, experts, loggers
 
 
@@ -40,7 +40,7 @@ class Recipe(NamedTuple):
       num_simulations: simulations a move.
       num_iterations: iterations in all.
       games: how games are played and learned from: arguments of `expert_iteration.train`.
-      parent: the network to grow from, of a smaller board.
+      parent: the network to go on from, of the same board or to grow from, of a smaller one.
     """
 
     env: Hex
@@ -60,30 +60,29 @@ _MANY = {
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
 
-# The early network is for comparing searches: the other plays 5x5 perfectly without any. 9x9 and
-# above want an accelerator.
+# The early networks are for comparing searches, to which the others leave little. 9x9 and above
+# want an accelerator.
 RECIPES = {
     "hex-5x5-early": Recipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": Recipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
     "hex-6x6": Recipe(Hex(6), _SMALL, "gumbel", 16, 800, _OPENINGS),
+    "hex-7x7-early": Recipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
     "hex-7x7": Recipe(
-        Hex(7), _SMALL, "gumbel", 32, 1500, {"max_random_moves": 8, "resign_fraction": 0.8}
+        Hex(7), _SMALL, "gumbel", 32, 600, _OPENINGS | {"resign_fraction": 0.8}, "hex-7x7-early"
     ),
     "hex-9x9": Recipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
     "hex-11x11": Recipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
     "hex-13x13": Recipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
 }
 _PUCT = puct(0.5, virtual_loss=1.0)
-# What the searches' sweeps chose: the paper's c_puct 5 is too much for so few simulations.
+# What the searches' sweeps chose: the paper's c_puct 5 is too much for so few simulations, and their
+# visits are too coarse to be imitated.
+_OURS: dict[str, Any] = {"root_selection": _PUCT, "target": completed_q()}
 _KNOBS: dict[str, dict[str, Any]] = {
     "gumbel": {},
-    "mcs": {"root_selection": _PUCT, "simulations_per_update": 16},
-    "mcts": {"root_selection": _PUCT, "simulations_per_update": 4},
-    "pgs": {
-        "root_selection": _PUCT,
-        "simulations_per_update": 4,
-        "estimator": reinforce("value"),
-    },
+    "mcs": _OURS | {"simulations_per_update": 16},
+    "mcts": _OURS | {"simulations_per_update": 4},
+    "pgs": _OURS | {"simulations_per_update": 4, "estimator": reinforce("value")},
 }
 
 
