@@ -4,13 +4,15 @@
     python -m benchmarks.networks hex-5x5 --cards      # and write the figures into its card
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
-OpenSpiel's MCTS with random rollouts, every first move with both colours. On 5x5 a perfect player
-is the third opponent and an exact solver checks the sign of the value.
+OpenSpiel's MCTS with 1,000 random rollouts, the search also against 10,000, every first move with
+both colours; and raw against the networks that came before it on its board. On 5x5 a perfect player
+is one more opponent and an exact solver checks the sign of the value.
 """
 
 import argparse
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,6 +28,8 @@ from jaxpgs.pretrained.files import write_atomically
 
 SIMULATIONS = 128
 GAMES = 200
+# Which networks of the same board were there before.
+PREDECESSORS = {"hex-5x5": ["hex-5x5-early"], "hex-7x7": ["hex-7x7-early"]}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -47,8 +51,11 @@ def main(argv: list[str] | None = None) -> None:
         report.write_json(args.out, found)
         report.print_table(
             f"{name}: {figures['games']} games against each",
-            ["player", "opponent", "won", "of"],
-            [[r["player"], r["opponent"], r["won"], r["games"]] for r in figures["matches"]],
+            ["player", "opponent", "won", "of", "Elo", "± 95%"],
+            [
+                [r[k] for k in ("player", "opponent", "won", "games", "elo", "half_width")]
+                for r in figures["matches"]
+            ],
         )
         if "value_sign_agreement" in figures:
             print(f"sign of the value right: {figures['value_sign_agreement']:.1%}")
@@ -72,26 +79,34 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
+    raw, searching = mine
     repeats = max(1, round(GAMES / (2 * env.num_cells)))
-    others = [
-        (evaluation.uniform_random(env), repeats),
-        (evaluation.openspiel_mcts(env, num_simulations=1000), repeats),
+    others: list[tuple[Any, int, Sequence[Any]]] = [
+        (evaluation.uniform_random(env), repeats, mine),
+        (evaluation.openspiel_mcts(env, num_simulations=1000), repeats, mine),
+        (evaluation.openspiel_mcts(env, num_simulations=10_000), 1, [searching]),
     ]
     if env.size <= 5:
-        others.append((evaluation.perfect_hex(env), 1))
+        others.append((evaluation.perfect_hex(env), 1, mine))
+    for before in PREDECESSORS.get(name, ()):
+        player = make_player(Spec(before, "network"), jaxpgs.load_pretrained(before), SIMULATIONS)
+        others.append((player, 1, [raw]))
     matches = []
     with report.progress_bar(name) as progress:
-        for opponent, count in others:
-            for player in mine:
+        for opponent, count, players in others:
+            for player in players:
                 result = evaluation.play_match(
                     env, player, opponent, rng_key, repeats=count, progress=progress
                 )
+                elo = evaluation.elo_difference(result.wins, result.games)
                 matches.append(
                     {
                         "player": player.name,
                         "opponent": opponent.name,
                         "won": result.wins,
                         "games": result.games,
+                        "elo": round(elo.elo, 1),
+                        "half_width": round(elo.half_width, 1),
                     }
                 )
     figures: dict[str, Any] = {"games": 2 * env.num_cells * repeats, "matches": matches}
@@ -127,7 +142,9 @@ def _write_card(name: str, figures: dict[str, Any]) -> None:
     path = pathlib.Path(jaxpgs.pretrained.__file__).parent / "weights" / f"{name}.json"
     card = json.loads(path.read_text())
     strength: dict[str, Any] = {
-        f"{r['player']} against {r['opponent']}": f"{r['won']:g} of {r['games']}"
+        f"{r['player']} against {r['opponent']}": (
+            f"{r['won']:g} of {r['games']} ({r['elo']:+.0f} ± {r['half_width']:.0f} Elo)"
+        )
         for r in figures["matches"]
     }
     if "value_sign_agreement" in figures:

@@ -81,13 +81,19 @@ def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
 def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
     """The shipped networks against players of known strength."""
     rows = [
-        [name, match["player"], match["opponent"], f"{match['won']:g} of {match['games']:g}"]
+        [
+            name,
+            match["player"],
+            match["opponent"],
+            f"{match['won']:g} of {match['games']:g}",
+            _elo(match["elo"], match["half_width"]),
+        ]
         for name, figures in sorted(data.items())
         for match in figures["matches"]
     ]
     record = {"command": "python -m benchmarks.networks"} | next(iter(data.values()))
     text = _title(path, record, "Networks")
-    text += _table(["network", "player", "opponent", "won"], rows)
+    text += _table(["network", "player", "opponent", "won", "Elo"], rows)
     signs = [
         f"`{name}` {figures['value_sign_agreement']:.1%}"
         for name, figures in sorted(data.items())

@@ -75,8 +75,8 @@ RECIPES = {
     "hex-13x13": Recipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
 }
 _PUCT = puct(0.5, virtual_loss=1.0)
-# What the searches' sweeps chose: the paper's c_puct 5 is too much for so few simulations, and their
-# visits are too coarse to be imitated.
+# What the sweeps chose: for so few simulations the paper's c_puct 5 is too much, and visits are too
+# coarse to be imitated.
 _OURS: dict[str, Any] = {"root_selection": _PUCT, "target": completed_q()}
 _KNOBS: dict[str, dict[str, Any]] = {
     "gumbel": {},
