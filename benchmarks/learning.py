@@ -1,6 +1,6 @@
 """How well do the experts teach? Raw networks along training, rated against one another.
 
-    python -m benchmarks.learning                     # 6x6 Hex, three experts: an hour on two cores
+    python -m benchmarks.learning                     # 7x7 Hex, three experts: an hour on two cores
 
 Figure 3 of Anthony et al. 2019: expert iteration with each search as the expert, everything else
 the same; then a round robin of all the networks on the way, every first move with both colours. The
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--network", default="hex-6x6", choices=zoo.RECIPES)
+    parser.add_argument("--network", default="hex-7x7-early", choices=zoo.RECIPES)
     parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
     parser.add_argument("--simulations", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=200)
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     report.write_json(
         args.out,
         {
-            "command": "python -m benchmarks.learning " + " ".join(options),
+            "command": " ".join(["python -m benchmarks.learning --network", args.network, *options]),
             "environment": report.environment_record(args.seed),
             "network": args.network,
             "seconds": seconds,
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
         ]
         for expert in args.experts
     }
-    title = f"The raw network along training, {args.network.replace('hex-', 'Hex ')}"
+    title = f"The raw network along training, {args.network.split('-')[1]} Hex"
     report.line_plot(
         args.out.with_suffix(".png"), {f"{args.simulations} simulations a move": lines},
         title=title, xlabel="iteration", ylabel="Elo of the raw network", xscale="linear",
