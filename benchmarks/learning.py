@@ -68,7 +68,9 @@ def main(argv: list[str] | None = None) -> None:
     report.write_json(
         args.out,
         {
-            "command": " ".join(["python -m benchmarks.learning --network", args.network, *options]),
+            "command": " ".join(
+                ["python -m benchmarks.learning --network", args.network, *options]
+            ),
             "environment": report.environment_record(args.seed),
             "network": args.network,
             "seconds": seconds,
