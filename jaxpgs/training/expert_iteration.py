@@ -32,7 +32,8 @@ class Best(NamedTuple):
       params: its parameters.
       iteration: `[]` int32, when it was that.
       elo: `[]` its rating, where the initial network has 0: the sum of what each best one won
-        against the one before.
+        against the one before. Such a sum flatters: networks beat the one they learned against by
+        more than they gain on others, so compare the ends of a run directly.
     """
 
     params: Params
