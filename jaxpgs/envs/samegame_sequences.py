@@ -11,7 +11,9 @@ board, in which the table is. `alive`, the blocks that are left, in columns of t
 connects them: it is a column's `columns.expand` mask, and its empty columns are the closed ones.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -61,30 +63,29 @@ def play_sequences(
     weights = jnp.exp(logits).reshape(env.height, env.width, batch)
     most = max(env.num_actions // 2, 1)
 
-    def numbers(step: chex.Array) -> chex.Array:
-        return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(rng_key)
+    numbers = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(rng_key).T
 
     def body(carry: tuple) -> tuple:
-        planes, alive, words, column, bit, chosen, total, step, record = carry
+        planes, alive, words, total, step, record = carry
         word = planes.dtype.type
-        up, left = columns.links(planes)
-        action = _cell(env, column, bit)
+        column, bit, chosen = _once(
+            lambda: _choose(env, words, alive, weights, numbers[step]), step
+        )
         record = Sequence(
             record.score,
             record.length + (bit > 0),
             record.legal.at[step].set(words),
             record.chosen.at[step].set(chosen),
-            record.action.at[step].set(action),
+            record.action.at[step].set(_cell(env, column, bit)),
         )
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
-        group = columns.flood(jnp.where(here, bit[None], word(0)), up, left)
+        group = columns.flood(jnp.where(here, bit[None], word(0)), *columns.links(planes))
         size = columns.count(group)
         total = total + jnp.where(size > 0, jnp.square(size - 2), 0)
         planes = columns.remove(planes, group)
         alive = alive & ~_first_frame(group, alive)
         words = _first_frame(columns.candidates(*columns.links(planes)), alive)
-        column, bit, chosen = _choose(env, words, alive, weights, numbers(step + 1))
-        return planes, alive, words, column, bit, chosen, total, step + 1, record
+        return planes, alive, words, total, step + 1, record
 
     record = Sequence(
         jnp.zeros(batch),
@@ -94,12 +95,25 @@ def play_sequences(
         jnp.full((most, batch), -1, jnp.int32),
     )
     words = _first_frame(columns.candidates(*columns.links(planes)), alive)
-    choice = _choose(env, words, alive, weights, numbers(jnp.int32(0)))
-    carry = (planes, alive, words, *choice, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
-    carry = jax.lax.while_loop(lambda c: jnp.any(c[4] != 0), body, carry)
-    planes, total, record = carry[0], carry[6], carry[8]
+    carry = (planes, alive, words, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
+    carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
+    planes, _, _, total, _, record = carry
     end = jnp.where(record.length > 0, env.end_reward(planes), 0.0)
     return record._replace(score=total.astype(jnp.float32) + end)
+
+
+def _once(function: Callable[[], Any], count: chex.Array) -> Any:
+    """Calls a function in a loop of one turn, between whose ends nothing is fused.
+
+    XLA would compute `words` again for each row and column of the choice, and the choice again for
+    each column of its flood. It removes barriers, and loops of which it knows that they turn once;
+    so this one turns while a counter is `count`, from `count` on.
+    """
+    out = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function))
+    carry = jax.lax.while_loop(
+        lambda c: c[0] == count, lambda c: (c[0] + 1, function()), (count, out)
+    )
+    return carry[1]
 
 
 def _cell(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
@@ -139,7 +153,8 @@ def _choose(
     sums = jnp.zeros(words.shape)
     for h in range(height):
         sums = sums + jnp.where((words >> h) & one != 0, weights[height - 1 - h], 0.0)
-    threshold = number * jnp.sum(sums, axis=0)
+    # Sums are unrolled: reductions of floats leave XLA's loops for a slower library.
+    threshold = number * functools.reduce(jnp.add, list(sums))
     # The last column and the last bit that begin at or before the threshold: whatever rounding
     # does, they are among the words.
     before = skipped = jnp.zeros_like(threshold)
@@ -149,13 +164,16 @@ def _choose(
         column = jnp.where(later, w, column)
         skipped = jnp.where(later, before, skipped)
         before = before + sums[w]
-    here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
 
     def of_column(values: chex.Array) -> chex.Array:
-        return jnp.sum(jnp.where(here, values, 0), axis=-2, dtype=values.dtype)
+        found = values[..., 0, :]
+        for w in range(1, env.width):
+            found = jnp.where(column == w, values[..., w, :], found)
+        return found
 
     word, left, rank = of_column(words), of_column(alive), of_column(_rank(alive))
-    of_rows = of_column(weights)
+    lanes = column * column.shape[0] + jnp.arange(column.shape[0])
+    of_rows = weights.reshape(height, -1).at[:, lanes].get(mode='promise_in_bounds')
     before, threshold = jnp.zeros_like(threshold), threshold - skipped
     row, bit = jnp.full(column.shape, -1, jnp.int32), jnp.zeros_like(word)
     for h in range(height):
