@@ -13,39 +13,20 @@ connects them: it is a column's `columns.expand` mask, and its empty columns are
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs.base import Games
 from jaxpgs.envs import columns
 from jaxpgs.envs.samegame import SameGame, SameGameState
 
 
-class Sequence(NamedTuple):
-    """B games of at most T moves; T is half the number of cells.
-
-    Attributes:
-      score: `[B]` float32, the sum of the rewards.
-      length: `[B]` int32, how many moves.
-      legal: `[T, W, B]` unsigned, the codes among which each move was chosen: bit h of word w is
-        the cell of row `height - 1 - h` and column w of the first board. 0 after the end.
-      chosen: `[T, B]` int32, the chosen codes as row-major cells of the first board; -1 after the
-        end.
-      action: `[T, B]` int32, the actions, as `SameGame.step` takes them; -1 after the end.
-    """
-
-    score: chex.Array
-    length: chex.Array
-    legal: chex.Array
-    chosen: chex.Array
-    action: chex.Array
-
-
 def play_sequences(
     env: SameGame, rng_key: chex.PRNGKey, state: SameGameState, logits: chex.Array
-) -> Sequence:
+) -> Games:
     """Plays games to their ends; moves are drawn from the softmax of their codes' logits.
 
     Args:
@@ -71,7 +52,7 @@ def play_sequences(
         column, bit, chosen = _once(
             lambda: _choose(env, words, alive, weights, numbers[step]), step
         )
-        record = Sequence(
+        record = Games(
             record.score,
             record.length + (bit > 0),
             record.legal.at[step].set(words),
@@ -87,7 +68,7 @@ def play_sequences(
         words = _first_frame(columns.candidates(*columns.links(planes)), alive)
         return planes, alive, words, total, step + 1, record
 
-    record = Sequence(
+    record = Games(
         jnp.zeros(batch),
         jnp.zeros(batch, jnp.int32),
         jnp.zeros((most, env.width, batch), planes.dtype),
