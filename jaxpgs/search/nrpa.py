@@ -267,7 +267,7 @@ def _no_games(playout: Playout, logits: chex.Array) -> Games:
     batch = logits.shape[1]
     like = jax.eval_shape(playout, jax.random.split(jax.random.key(0), batch), logits)
     games = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-    return games._replace(score=jnp.full(batch, -jnp.inf))
+    return games._replace(score=jnp.full(batch, -jnp.inf, jnp.float32))
 
 
 def _clip(logits: chex.Array) -> chex.Array:
