@@ -277,17 +277,24 @@ def main(argv: list[str] | None = None) -> None:
     # One device for each core, on which the searches run side by side.
     if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", _cores())
-    words = [f"--{k} {' '.join(map(str, v)) if isinstance(v, list) else v}"
-             for k, v in vars(args).items()
-             if v is not None and v != parser.get_default(k) and k not in ("out", "searches")]  # fmt: skip
-    if args.searches:
-        words.append(f"--search {' '.join(args.searches)}")
-    command = " ".join(["python -m benchmarks.samegame", f"--preset {args.preset}", *words])
+    command = " ".join(["python -m benchmarks.samegame", f"--preset {args.preset}", *_given(args)])
     record = open_record(out, setting, command)
     measure(record, out)
     report.print_table("SameGame", *table(record))
     plot(out.with_suffix(".png"), record)
     print(f"Wrote {out} and {out.with_suffix('.png')}.")
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """Returns the arguments that are not the defaults."""
+    words = []
+    for name, value in vars(args).items():
+        default = {"penalty": "per_color", "together": 1, "size": 15, "colors": 5, "seed": 0}
+        if name in ("preset", "out") or value in (None, default.get(name)):
+            continue
+        values = value if isinstance(value, list) else [value]
+        words.append(f"--{'search' if name == 'searches' else name} {' '.join(map(str, values))}")
+    return words
 
 
 def _cores() -> int:

@@ -1,6 +1,7 @@
 """The searches that `benchmarks.samegame` compares, by name.
 
-To add one, write a function like `nested` below, which returns a `Search`, and name it in `SEARCHES`:
+To add one, write a function like `nested` below, which returns a `Search`, and name it in
+`SEARCHES`:
 
     def mine(**knobs) -> Search:
         def prepare(env, num_boards):
@@ -28,7 +29,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame_sequences import play_sequences
-from jaxpgs.search.nrpa import NestedSearch, best_of_boards, nrpa
+from jaxpgs.search.nrpa import NestedSearch, best_of_boards, nrpa_search
 
 
 class Best(NamedTuple):
@@ -56,7 +57,7 @@ def nested(prior: Prior | None = None, **knobs: Any) -> Search:
     Args:
       prior: gives the logits that tables start from, such as a network's for the first board, which
         makes it generalised NRPA; None is uniform.
-      **knobs: arguments of `jaxpgs.nrpa`.
+      **knobs: arguments of `jaxpgs.nrpa_search`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
@@ -66,7 +67,9 @@ def nested(prior: Prior | None = None, **knobs: Any) -> Search:
 
         def make(states: Any) -> NestedSearch:
             states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
-            return nrpa(lambda keys, logits: play_sequences(env, keys, states, logits), **knobs)
+            return nrpa_search(
+                lambda keys, logits: play_sequences(env, keys, states, logits), **knobs
+            )
 
         def on_each(function: Callable[..., Any]) -> Callable[..., Any]:
             """Runs on every device with its own slice of the last arguments."""

@@ -154,7 +154,7 @@ def _choose(
 
     word, left, rank = of_column(words), of_column(alive), of_column(_rank(alive))
     lanes = column * column.shape[0] + jnp.arange(column.shape[0])
-    of_rows = weights.reshape(height, -1).at[:, lanes].get(mode='promise_in_bounds')
+    of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     before, threshold = jnp.zeros_like(threshold), threshold - skipped
     row, bit = jnp.full(column.shape, -1, jnp.int32), jnp.zeros_like(word)
     for h in range(height):

@@ -65,7 +65,7 @@ class NestedSearch(NamedTuple):
     step: Callable[[chex.PRNGKey, NRPAState], NRPAState]
 
 
-def nrpa(
+def nrpa_search(
     playout: Playout,
     *,
     iterations: Sequence[int] = (100, 100, 100),
@@ -171,25 +171,25 @@ def nrpa_policy(
     num_steps: int,
     **knobs: Any,
 ) -> Games:
-    """Searches M boards by nested rollout policy adaptation; see `nrpa`.
+    """Searches M boards by nested rollout policy adaptation; see `nrpa_search`.
 
     Args:
       rng_key: one key, or `[M]` keys, one for each board; consumed. With a key for each board, its
         answer does not depend on the other boards.
-      playout: plays the games of all lanes, as in `nrpa`.
+      playout: plays the games of all lanes, as in `nrpa_search`.
       bias: `[C, M]` float logits that the tables start from: zeros for NRPA, a prior for GNRPA.
       num_steps: how many runs of the first level, at least 1; see `NestedSearch`.
-      **knobs: arguments of `nrpa`.
+      **knobs: arguments of `nrpa_search`.
 
     Returns:
       The best game of each of the M boards.
 
     Raises:
-      ValueError: as `nrpa`, and if `num_steps` is below 1.
+      ValueError: as `nrpa_search`, and if `num_steps` is below 1.
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
-    search = nrpa(playout, **knobs)
+    search = nrpa_search(playout, **knobs)
     num_boards = bias.shape[1]
     keys = jax.random.split(rng_key, num_boards) if rng_key.ndim == 0 else rng_key
     state = jax.lax.fori_loop(0, num_steps, lambda _, s: search.step(keys, s), search.init(bias))
@@ -235,7 +235,8 @@ def adapt(logits: chex.Array, games: Games, step_size: float | chex.Array) -> ch
     # for every code.
     def add(t: chex.Array, totals: chex.Array) -> chex.Array:
         terms = [jnp.where(bits(games.legal[t], r), weights[r], 0.0) for r in range(height)]
-        return totals.at[t].set(functools.reduce(jnp.add, list(functools.reduce(jnp.add, terms))))
+        rows: chex.Array = functools.reduce(jnp.add, terms)
+        return totals.at[t].set(functools.reduce(jnp.add, list(rows)))
 
     totals = jax.lax.fori_loop(0, length, add, jnp.zeros((most, batch)))
     share = jnp.where(totals > 0, step_size / totals, 0.0)
