@@ -114,6 +114,25 @@ def nested(prior: Prior | None = None, **knobs: Any) -> Search:
     return prepare
 
 
+def network_prior(apply_fn: Any, params: Any, *, scale: float = 1.0) -> Prior:
+    """Makes the prior of generalised NRPA from a network's logits of the first board's cells.
+
+    A block keeps its cell's logit, centred, for the whole game, so the network is called once.
+
+    Args:
+      apply_fn: `(params, observation [M, ...]) -> (logits [M, A], value [M])`.
+      params: its parameters.
+      scale: what the logits are multiplied by.
+    """
+
+    def prior(env: SameGame, boards: np.ndarray) -> chex.Array:
+        states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+        logits = apply_fn(params, jax.vmap(env.observe)(states))[0]
+        return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
+
+    return prior
+
+
 def _read(games: Any, simulations: int) -> Best:
     """Takes the best game of all devices `[D, ..., M]` for each board."""
     scores, actions = np.asarray(games.score), np.asarray(games.action)

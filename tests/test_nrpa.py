@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import samegame as bench
-from benchmarks.samegame_searches import SEARCHES, Best, nested
+from benchmarks.samegame_searches import SEARCHES, Best, nested, network_prior
 from jaxpgs.base import Games
 from jaxpgs.envs import SameGame, columns, samegame_rules
 from jaxpgs.envs.samegame_sequences import play_sequences
@@ -280,7 +280,7 @@ def test_it_is_better_than_as_many_random_games():
      {"parallel": (1, 0, 1)}, {"playouts": 0}, {"step_size": 0.0}],
 )  # fmt: skip
 def test_mistakes_are_named(knobs):
-    with pytest.raises(ValueError, match=r"iterations .*got"):
+    with pytest.raises(ValueError, match=r"iterations.*got"):
         nrpa.nrpa_search(lambda keys, logits: None, **knobs)
 
 
@@ -350,6 +350,20 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     assert lines[-1] == ["sum", f"{total:,.0f}"]
     bench.plot(tmp_path / "plot.png", record)
     assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+def test_a_network_gives_the_bias():
+    boards = np.stack([np.zeros((6, 5), int), np.eye(6, 5, dtype=int)])
+
+    def apply_fn(params, observation):
+        logits = params * observation[..., 0].reshape(len(observation), -1)
+        return logits, jnp.zeros(len(observation))
+
+    bias = np.asarray(network_prior(apply_fn, jnp.float32(2.0), scale=0.5)(SMALL, boards))
+    assert bias.shape == (30, 2)
+    # It is shifted to a mean of 0, which changes no probability.
+    np.testing.assert_allclose(bias[:, 0], 0, atol=1e-6)
+    np.testing.assert_allclose(bias[:, 1] - bias[0, 1], 1.0 - np.eye(6, 5).ravel(), atol=1e-6)
 
 
 def test_the_searches_solve_small_boards():
