@@ -149,5 +149,6 @@ def _options() -> dict[str, Any]:
 
 SEARCHES: dict[str, Search] = {
     "random": nested(iterations=(1,), parallel=(256,), playouts=64),
-    "nrpa": nested(iterations=(100, 100), parallel=(128, 1)),
+    # Few lanes, many iterations: of as many games, deep searches make more than broad ones.
+    "nrpa": nested(iterations=(100, 400, 100), parallel=(4, 2, 1)),
 }
