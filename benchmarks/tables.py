@@ -242,7 +242,10 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
     if setting["together"] > 1:
         text += f" {setting['together']} positions were searched at once, which share their time."
     if not random:
-        text += " The other columns are from Seify 2020, table 5.7, and took hours a position."
+        text += (
+            " The other columns are from Seify 2020, table 5.7, of runs of two hours a position "
+            "or more."
+        )
     return text + "\n" + _picture(path)
 
 
