@@ -1,12 +1,13 @@
 """Solves SameGame: the 20 standard positions, or random boards, with any of the searches.
 
-    python -m benchmarks.samegame --preset quick          # 4 positions, 5 seconds each
-    python -m benchmarks.samegame --preset full           # 20 positions, 60 seconds each
+    python -m benchmarks.samegame --preset quick          # 4 positions at once for 20 seconds
+    python -m benchmarks.samegame --preset full           # 20 positions, 5 at once for 5 minutes
     python -m benchmarks.samegame --search nrpa --seconds 600 --positions 1 5
     python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
 
-A search uses all cores for one position, or for as many as `--together` says, which then share the
-time: `--together 4 --seconds 60` searches four positions for 240 seconds. Compiling is not counted.
+A search uses all cores for as many positions at once as `--together` says, which share the time:
+`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes for each position make
+the most of as many games, and many lanes in all the most games a second. Compiling is not counted.
 Only games that the rules in NumPy replay to their end count, with the score that these give them;
 the rows of the file hold the games. Started again with the same file, the command goes on.
 """
@@ -31,8 +32,13 @@ from jaxpgs.envs import SameGame, samegame_rules
 from jaxpgs.envs.samegame import standard_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"positions": [1, 5, 10, 17], "searches": ["random", "nrpa"], "seconds": 5.0},
-    "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0},
+    "quick": {
+        "positions": [1, 5, 10, 17],
+        "searches": ["random", "nrpa"],
+        "seconds": 5.0,
+        "together": 4,
+    },
+    "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
 }
 
 
@@ -249,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
     budget.add_argument("--seconds", type=float, help="a position")
     budget.add_argument("--simulations", type=int, help="games a position, in place of seconds")
     parser.add_argument("--penalty", choices=("per_color", "total", "none"), default="per_color")
-    parser.add_argument("--together", type=int, default=1, help="positions searched at once")
+    parser.add_argument("--together", type=int, help="positions searched at once")
     parser.add_argument("--random", type=int, help="random boards, in place of the standard ones")
     parser.add_argument("--size", type=int, default=15, help="of random boards")
     parser.add_argument("--colors", type=int, default=5, help="of random boards")
@@ -269,7 +275,7 @@ def main(argv: list[str] | None = None) -> None:
         "seconds": None if args.simulations else args.seconds or preset["seconds"],
         "simulations": args.simulations,
         "penalty": args.penalty,
-        "together": args.together,
+        "together": args.together or preset["together"],
         "random": random,
         "seed": args.seed,
     }
@@ -289,7 +295,7 @@ def _given(args: argparse.Namespace) -> list[str]:
     """Returns the arguments that are not the defaults."""
     words = []
     for name, value in vars(args).items():
-        default = {"penalty": "per_color", "together": 1, "size": 15, "colors": 5, "seed": 0}
+        default = {"penalty": "per_color", "size": 15, "colors": 5, "seed": 0}
         if name in ("preset", "out") or value in (None, default.get(name)):
             continue
         values = value if isinstance(value, list) else [value]
