@@ -6,7 +6,7 @@
     python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
 
 A search uses all cores for as many positions at once as `--together` says, which share the time:
-`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes for each position make
+`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes a position make
 the most of as many games, and many lanes in all the most games a second. Compiling is not counted.
 Only games that the rules in NumPy replay to their end count, with the score that these give them;
 the rows of the file hold the games. Started again with the same file, the command goes on.
