@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks import samegame as scores
 from benchmarks.report import RESULTS, write_text
 
 PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
@@ -228,6 +229,32 @@ def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
     return text + _table(columns, means)
 
 
+def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Scores on SameGame's positions beside the published ones."""
+    if not data["rows"]:
+        return ""
+    setting = data["setting"]
+    random = setting["random"]
+    what = "random boards" if random else "standard positions"
+    if random:
+        what += f" of {random['size']}x{random['size']} with {random['colors']} colours"
+    budget = f"{setting['seconds']:g} seconds"
+    if setting["seconds"] is None:
+        budget = f"{setting['simulations']:,} games"
+    text = _title(path, data, f"SameGame: {what}, {budget} a position ({path.stem})")
+    text += _table(*scores.table(data))
+    text += "\nThe rules in NumPy replayed every game of ours; * marks a cleared board. "
+    text += _PENALTIES[setting["penalty"]]
+    if setting["together"] > 1:
+        text += f" {setting['together']} positions were searched at once, which share their time."
+    if not random:
+        text += (
+            " The other columns are from Seify 2020, table 5.7, of runs of two hours a position "
+            "or more."
+        )
+    return text + "\n" + _picture(path)
+
+
 def selfplay(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Throughput of the experts."""
     rows = [
@@ -258,6 +285,11 @@ def learning(path: pathlib.Path, data: dict[str, Any]) -> str:
     return text + f"\nTraining took: {seconds}.\n" + _picture(path)
 
 
+_PENALTIES = {
+    "per_color": "Others lose (left - 2)² for each colour that is left.",
+    "total": "Others lose (left - 2)² for all blocks that are left.",
+    "none": "Others lose nothing.",
+}
 _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...] = (
     ("strength_*.json", strength),
     ("networks.json", networks),
@@ -268,6 +300,7 @@ _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...]
     ("cost.json", cost),
     ("environments.json", environments),
     ("environments_samegame.json", samegame),
+    ("samegame_*.json", samegame_scores),
     ("selfplay.json", selfplay),
     ("learning.json", learning),
 )

@@ -8,9 +8,10 @@ The searches take the same positional arguments as mctx's policies:
 
 from jaxpgs import envs, networks
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import Expansion, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
+from jaxpgs.base import Expansion, Games, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.search import (
+    NestedSearch,
     RootSelection,
     Truncation,
     auto_sgd,
@@ -25,6 +26,8 @@ from jaxpgs.search import (
     mcs_policy,
     muzero_puct,
     n_step,
+    nrpa_policy,
+    nrpa_search,
     pgs_policy,
     puct,
     reinforce,
@@ -38,6 +41,8 @@ from jaxpgs.search import (
 
 __all__ = [
     "Expansion",
+    "Games",
+    "NestedSearch",
     "PolicyOutput",
     "RootSelection",
     "RootStats",
@@ -62,6 +67,8 @@ __all__ = [
     "muzero_puct",
     "n_step",
     "networks",
+    "nrpa_policy",
+    "nrpa_search",
     "pgs_policy",
     "puct",
     "reinforce",

@@ -218,6 +218,36 @@ def _fall(planes: chex.Array, group: chex.Array) -> chex.Array:
     return jnp.stack(words)
 
 
+def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
+    """Spreads the lowest bits of each word over the set bits of its mask, in order.
+
+    Undoes the fall: `masks` are the blocks that were left, `words` some of them after it. As in
+    Warren, Hacker's Delight, section 7-5.
+
+    Args:
+      words: `[...]` unsigned; bits beyond the mask's number of bits are dropped.
+      masks: `[...]` of the same type.
+
+    Returns:
+      `[...]` words.
+    """
+    bits = 8 * masks.dtype.itemsize
+    moves, mask, missing_below = [], masks, ~masks << 1
+    for k in range((bits - 1).bit_length()):
+        odd = missing_below
+        step = 1
+        while step < bits:
+            odd = odd ^ (odd << step)
+            step *= 2
+        moving = odd & mask
+        moves.append(moving)
+        mask = (mask ^ moving) | (moving >> (1 << k))
+        missing_below = missing_below & ~odd
+    for k, moving in reversed(list(enumerate(moves))):
+        words = (words & ~moving) | ((words << (1 << k)) & moving)
+    return words & masks
+
+
 def _close(planes: chex.Array) -> chex.Array:
     """Moves columns to the left over empty ones, one empty column in every board at a time."""
 

@@ -5,6 +5,7 @@ from jaxpgs.search.backups import last_value, n_step
 from jaxpgs.search.estimators import reinforce
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.nodes import Nodes, reroot
+from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
 from jaxpgs.search.root_selection import RootSelection, muzero_puct, puct, ucb1
 from jaxpgs.search.scan import search
@@ -21,6 +22,7 @@ from jaxpgs.search.truncation import (
 
 __all__ = [
     "MemoryEstimate",
+    "NestedSearch",
     "Nodes",
     "RootSelection",
     "Truncation",
@@ -36,6 +38,8 @@ __all__ = [
     "mcs_policy",
     "muzero_puct",
     "n_step",
+    "nrpa_policy",
+    "nrpa_search",
     "pgs_policy",
     "puct",
     "reinforce",

@@ -1,0 +1,313 @@
+"""Solves SameGame: the 20 standard positions, or random boards, with any of the searches.
+
+    python -m benchmarks.samegame --preset quick          # 4 positions at once for 20 seconds
+    python -m benchmarks.samegame --preset full           # 20 positions, 5 at once for 5 minutes
+    python -m benchmarks.samegame --search nrpa --seconds 600 --positions 1 5
+    python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
+
+A search uses all cores for as many positions at once as `--together` says, which share the time:
+`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes a position make
+the most of as many games, and many lanes in all the most games a second. Compiling is not counted.
+Only games that the rules in NumPy replay to their end count, with the score that these give them;
+the rows of the file hold the games. Started again with the same file, the command goes on.
+"""
+
+import argparse
+import importlib.resources
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import report
+from benchmarks.report import RESULTS
+from benchmarks.samegame_searches import SEARCHES, Best, Run
+from jaxpgs.envs import SameGame, samegame_rules
+from jaxpgs.envs.samegame import standard_positions
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "positions": [1, 5, 10, 17],
+        "searches": ["random", "nrpa"],
+        "seconds": 5.0,
+        "together": 4,
+    },
+    "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
+}
+
+
+def published_scores() -> dict[str, list[int]]:
+    """Returns the literature's scores on the 20 standard positions, by search."""
+    file = importlib.resources.files("jaxpgs.envs") / "data" / "samegame20_published.json"
+    return json.loads(file.read_text())["scores"]
+
+
+def make_boards(setting: Mapping[str, Any]) -> dict[int, np.ndarray]:
+    """Returns the boards of a setting by their numbers, from 1 on."""
+    numbers, random = setting["positions"], setting["random"]
+    if random is None:
+        boards = standard_positions()
+        return {number: boards[number - 1] for number in numbers}
+    env = make_env(setting)
+    key = jax.random.key(random["seed"])
+    return {
+        number: np.asarray(env.board(env.init(jax.random.fold_in(key, number))))
+        for number in numbers
+    }
+
+
+def make_env(setting: Mapping[str, Any]) -> SameGame:
+    """Returns the game of a setting."""
+    random = setting["random"] or {"size": 15, "colors": 5}
+    size, colors = random["size"], random["colors"]
+    return SameGame(height=size, width=size, num_colors=colors, penalty=setting["penalty"])
+
+
+def verified(board: np.ndarray, actions: Sequence[int], penalty: str) -> dict[str, Any]:
+    """Replays a game by the rules in NumPy.
+
+    Args:
+      board: `[H, W]` where it starts.
+      actions: its cells.
+      penalty: as in `SameGame`.
+
+    Returns:
+      `score`, `cleared` and `actions`.
+
+    Raises:
+      ValueError: if an action is illegal or the game is not over.
+    """
+    game = samegame_rules.replay(board, actions, penalty=penalty)
+    if not game.over:
+        raise ValueError(f"The game of {len(actions)} moves is not over: {list(actions)}.")
+    return {"score": game.score, "cleared": game.cleared, "actions": list(actions)}
+
+
+def solve(
+    run: Run,
+    boards: np.ndarray,
+    key: Any,
+    seconds: float | None,
+    simulations: int | None,
+    update: Any,
+) -> tuple[Best, list[list[float]], float]:
+    """Runs a search until its budget is used up.
+
+    Args:
+      run: the search.
+      boards: `[M, H, W]`.
+      key: consumed.
+      seconds: M times this long, unless None.
+      simulations: this many games on each board, rounded up to whole steps, unless None.
+      update: called with the share that is done, 0 to 1, and the best so far.
+
+    Returns:
+      The best games; the way there, `[seconds per board, mean score]` where it rose; and the
+      seconds that it took.
+    """
+    allowed = math.inf if seconds is None else seconds * len(boards)
+    most = math.inf if simulations is None else simulations
+    curve: list[list[float]] = []
+    begin = time.perf_counter()
+    for best in run(boards, key):
+        spent = time.perf_counter() - begin
+        mean = sum(best.scores) / len(boards)
+        if not curve or mean > curve[-1][1]:
+            curve.append([round(spent / len(boards), 3), mean])
+        update(min(1.0, max(spent / allowed, best.simulations / most)), best)
+        if spent >= allowed or best.simulations >= most:
+            return best, curve, spent
+    raise RuntimeError("A search ended before its budget.")
+
+
+def measure(record: dict[str, Any], path: pathlib.Path) -> None:
+    """Solves what a record's setting asks for and its rows lack, and writes it after each group.
+
+    Args:
+      record: with `setting`, `environment` and `rows`, which grows.
+      path: the file.
+    """
+    setting, rows = record["setting"], record["rows"]
+    boards, env = make_boards(setting), make_env(setting)
+    jobs = []
+    for name in setting["searches"]:
+        have = {row["position"] for row in rows if row["search"] == name}
+        missing = [number for number in boards if number not in have]
+        together = setting["together"]
+        jobs += [(name, missing[i : i + together]) for i in range(0, len(missing), together)]
+    prepared: dict[tuple[str, int], Run] = {}
+    with report.progress_bar("SameGame") as progress:
+        for index, (name, numbers) in enumerate(jobs):
+            shape = name, len(numbers)
+            if shape not in prepared:
+                progress(1000 * index, 1000 * len(jobs), f"compiling {name}")
+                prepared[shape] = SEARCHES[name](env, len(numbers))
+            label = f"{name}, position {', '.join(map(str, numbers))}"
+
+            def update(share: float, best: Best, index: int = index, label: str = label) -> None:
+                text = f"{label}: {', '.join(f'{score:,.0f}' for score in best.scores)}"
+                progress(1000 * index + int(1000 * share), 1000 * len(jobs), text)
+
+            key = jax.random.fold_in(jax.random.key(setting["seed"]), numbers[0])
+            group = np.stack([boards[number] for number in numbers])
+            best, curve, seconds = solve(
+                prepared[shape], group, key, setting["seconds"], setting["simulations"], update
+            )
+            rows += [
+                {"position": number, "search": name}
+                | verified(boards[number], actions, setting["penalty"])
+                | {
+                    "seconds": round(seconds / len(numbers), 2),
+                    "simulations": best.simulations,
+                    "curve": curve,
+                }
+                for number, actions in zip(numbers, best.actions, strict=True)
+            ]
+            report.write_json(path, record)
+
+
+def open_record(path: pathlib.Path, setting: dict[str, Any], command: str) -> dict[str, Any]:
+    """Reads the record to go on with, or begins one.
+
+    Raises:
+      ValueError: if the file holds another setting.
+    """
+    setting = json.loads(json.dumps(setting))
+    if not path.exists():
+        environment = report.environment_record(setting["seed"])
+        return {"command": command, "environment": environment, "setting": setting, "rows": []}
+    record = json.loads(path.read_text())
+    if record["setting"] != setting:
+        raise ValueError(
+            f"{path} was written with the setting {record['setting']}, now {setting} is asked for; "
+            "name another file with --out."
+        )
+    return record
+
+
+def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Returns the rows by search and position."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["search"], {})[row["position"]] = row
+    return found
+
+
+def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and rows: a position each, then their sum; * marks a cleared board."""
+    solved = totals(record["rows"])
+    numbers = sorted({row["position"] for row in record["rows"]})
+    published = published_scores() if record["setting"]["random"] is None else {}
+    lines: list[list[Any]] = []
+    for number in numbers:
+        ours = [rows.get(number) for rows in solved.values()]
+        cells = [row and f"{row['score']:,.0f}{'*' * row['cleared']}" for row in ours]
+        others = [f"{scores[number - 1]:,}" for scores in published.values()]
+        lines.append([str(number), *cells, *others])
+    sums = [
+        f"{sum(row['score'] for row in rows.values()):,.0f}" if len(rows) == len(numbers) else None
+        for rows in solved.values()
+    ]
+    others = [f"{sum(scores[n - 1] for n in numbers):,}" for scores in published.values()]
+    lines.append(["sum", *sums, *others])
+    return ["position", *solved, *published], lines
+
+
+def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Draws the mean score of all positions against the time spent on each."""
+    lines = {}
+    for name, rows in totals(record["rows"]).items():
+        curves = [row["curve"] for row in rows.values()]
+        start = max(curve[0][0] for curve in curves)
+        end = max(row["seconds"] for row in rows.values())
+        times = np.geomspace(start, max(end, start * 1.01), 24)
+        values = [
+            [score for seconds, score in curve if seconds <= t + 1e-9][-1]
+            for curve in curves
+            for t in times
+        ]
+        means = np.reshape(values, (len(curves), -1)).mean(axis=0)
+        lines[name] = [(t, [mean] * 3) for t, mean in zip(times, means, strict=True)]
+    report.line_plot(
+        path, {f"{len(curves)} positions": lines}, xlabel="seconds a position",
+        ylabel="mean score", yscale="linear", title="SameGame: score against time",
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Solves a preset or what the arguments say; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.samegame",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=PRESETS, default="quick")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--search", choices=SEARCHES, nargs="+", dest="searches")
+    parser.add_argument("--positions", type=int, nargs="+", help="from 1 to 20")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--seconds", type=float, help="a position")
+    budget.add_argument("--simulations", type=int, help="games a position, in place of seconds")
+    parser.add_argument("--penalty", choices=("per_color", "total", "none"), default="per_color")
+    parser.add_argument("--together", type=int, help="positions searched at once")
+    parser.add_argument("--random", type=int, help="random boards, in place of the standard ones")
+    parser.add_argument("--size", type=int, default=15, help="of random boards")
+    parser.add_argument("--colors", type=int, default=5, help="of random boards")
+    parser.add_argument("--seed", type=int, default=0, help="of searches and random boards")
+    args = parser.parse_args(argv)
+    preset = PRESETS[args.preset]
+    numbers = args.positions or preset["positions"]
+    random = None
+    if args.random is not None:
+        random = {"size": args.size, "colors": args.colors, "seed": args.seed}
+        numbers = list(range(1, args.random + 1))
+    elif not set(numbers) <= set(range(1, 21)):
+        parser.error(f"--positions are from 1 to 20, got {numbers}")
+    setting = {
+        "searches": args.searches or preset["searches"],
+        "positions": numbers,
+        "seconds": None if args.simulations else args.seconds or preset["seconds"],
+        "simulations": args.simulations,
+        "penalty": args.penalty,
+        "together": args.together or preset["together"],
+        "random": random,
+        "seed": args.seed,
+    }
+    out = args.out or RESULTS / f"samegame_{args.preset}.json"
+    # One device for each core, on which the searches run side by side.
+    if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", _cores())
+    command = " ".join(["python -m benchmarks.samegame", f"--preset {args.preset}", *_given(args)])
+    record = open_record(out, setting, command)
+    measure(record, out)
+    report.print_table("SameGame", *table(record))
+    plot(out.with_suffix(".png"), record)
+    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """Returns the arguments that are not the defaults."""
+    words = []
+    for name, value in vars(args).items():
+        default = {"penalty": "per_color", "size": 15, "colors": 5, "seed": 0}
+        if name in ("preset", "out") or value in (None, default.get(name)):
+            continue
+        values = value if isinstance(value, list) else [value]
+        words.append(f"--{'search' if name == 'searches' else name} {' '.join(map(str, values))}")
+    return words
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""Nested rollout policy adaptation: policy gradient search for puzzles, without a network.
+
+Like PGS it teaches its own playouts while it searches, but the policy is a table of logits, one for
+each move code, the gradient is that of imitation of the best game so far instead of REINFORCE on
+returns, and it is nested: a level starts from its parent's table, and reports its best game. It
+works on whole games from a `playout` function instead of simulations through a `recurrent_fn`, and
+so does not go through `jaxpgs.search`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.base import Games
+
+MAX_LOGIT = 30.0
+Playout = Callable[[chex.PRNGKey, chex.Array], Games]
+
+
+class NRPALevel(NamedTuple):
+    """A level of the search above the first, in B lanes.
+
+    Attributes:
+      logits: `[C, B]` float32 its table.
+      best: the best game of its current run.
+      iterations: `[]` int32, how often it has adapted in this run.
+    """
+
+    logits: chex.Array
+    best: Games
+    iterations: chex.Array
+
+
+class NRPAState(NamedTuple):
+    """A search under way.
+
+    Attributes:
+      levels: the levels from the second on.
+      best: the best games of each lane so far.
+      bias: `[C, B]` float32 the table that the highest level starts from.
+      steps: `[]` int32, how many steps were done.
+    """
+
+    levels: tuple[NRPALevel, ...]
+    best: Games
+    bias: chex.Array
+    steps: chex.Array
+
+
+class NestedSearch(NamedTuple):
+    """A pair of pure functions, as in optax.
+
+    Attributes:
+      init: `bias [C, M] -> NRPAState` for M boards.
+      step: `(rng_keys [M], state) -> state`: a run of the first level in every lane, which is
+        `iterations[0] * playouts` games each.
+    """
+
+    init: Callable[[chex.Array], NRPAState]
+    step: Callable[[chex.PRNGKey, NRPAState], NRPAState]
+
+
+def nrpa_search(
+    playout: Playout,
+    *,
+    iterations: Sequence[int] = (100, 100, 100),
+    parallel: Sequence[int] = (1, 1, 1),
+    playouts: int = 1,
+    step_size: float = 1.0,
+) -> NestedSearch:
+    """Nested rollout policy adaptation.
+
+    Rosin 2011: a run of level l starts from the table of its parent and repeats N times: run level
+    l - 1, keep the better game (of equals, the later), and move the table towards it with `adapt`.
+    Level 0 is a playout. With a `bias` it is generalised NRPA of Cazenave 2020, for biases that
+    depend on the code alone: those are where the tables start.
+
+    Many searches run side by side: `parallel[l - 1]` runs of level l start together from their
+    parent's table, and it adapts to the best of them (Negrevergne and Cazenave 2017; they
+    distribute the runs of one level). With M boards there are `M * prod(parallel)` lanes, each
+    playing one game at a time.
+
+    Deviations: the highest level starts again from the bias after its last iteration, so a search
+    goes on as long as it is asked to; logits stay within -30 and 30.
+
+    Args:
+      playout: `(rng_keys [B], logits [C, B]) -> Games` plays a game in each of B lanes, of which
+        the lanes of a board are neighbours, with moves drawn from the softmax of their logits.
+      iterations: N of each level from the first on, each at least 1.
+      parallel: how many runs of each level share a parent, each at least 1; the last counts
+        independent searches.
+      playouts: how many games the first level plays before each adaptation, at least 1, as in
+        stabilised NRPA (Cazenave, Sevestre and Toulemont 2020).
+      step_size: alpha, positive.
+
+    Returns:
+      `init` and `step`.
+
+    Raises:
+      ValueError: if a number is out of its range, or the levels differ.
+    """
+    if len(iterations) != len(parallel) or not iterations:
+        raise ValueError(
+            "iterations and parallel need one number for each of at least 1 level, got "
+            f"{iterations} and {parallel}."
+        )
+    if min(*iterations, *parallel, playouts) < 1 or step_size <= 0:
+        raise ValueError(
+            "iterations, parallel and playouts must be at least 1 and step_size positive, got "
+            f"{iterations}, {parallel}, {playouts} and {step_size}."
+        )
+    lanes = int(np.prod(parallel))
+
+    def init(bias: chex.Array) -> NRPAState:
+        bias = _clip(jnp.repeat(jnp.asarray(bias, jnp.float32), lanes, axis=1))
+        games = _no_games(playout, bias)
+        levels = tuple(NRPALevel(bias, games, jnp.int32(0)) for _ in iterations[1:])
+        return NRPAState(levels, games, bias, jnp.int32(0))
+
+    def step(rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
+        keys = jax.vmap(lambda key: jax.random.split(key, lanes))(rng_keys).reshape(-1)
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
+        start = state.levels[0].logits if state.levels else state.bias
+        games = first_level(keys, start)
+        levels = climb(state.bias, games, state.levels, 0)
+        return NRPAState(levels, better(games, state.best), state.bias, state.steps + 1)
+
+    def first_level(keys: chex.PRNGKey, logits: chex.Array) -> Games:
+        def body(index: chex.Array, carry: tuple) -> tuple:
+            logits, best = carry
+            now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
+            best = better(playout(now, logits), best)
+            if playouts == 1:
+                return adapt(logits, best, step_size), best
+            last = (index + 1) % playouts == 0
+            return jax.lax.cond(last, lambda: adapt(logits, best, step_size), lambda: logits), best
+
+        carry = (logits, _no_games(playout, logits))
+        return jax.lax.fori_loop(0, iterations[0] * playouts, body, carry)[1]
+
+    def climb(
+        bias: chex.Array, games: Games, levels: tuple[NRPALevel, ...], below: int
+    ) -> tuple[NRPALevel, ...]:
+        """Hands the best games of level `below + 1` to the levels above it."""
+        if not levels:
+            return ()
+        level, above = levels[0], levels[1:]
+        best = better(_share(games, parallel[below]), level.best)
+        level = NRPALevel(adapt(level.logits, best, step_size), best, level.iterations + 1)
+
+        def finish() -> tuple[NRPALevel, ...]:
+            higher = climb(bias, best, above, below + 1)
+            start = higher[0].logits if higher else bias
+            return (NRPALevel(start, _no_games(playout, bias), jnp.int32(0)), *higher)
+
+        done = level.iterations >= iterations[below + 1]
+        return jax.lax.cond(done, finish, lambda: (level, *above))
+
+    return NestedSearch(init, step)
+
+
+def nrpa_policy(
+    rng_key: chex.PRNGKey,
+    playout: Playout,
+    bias: chex.Array,
+    num_steps: int,
+    **knobs: Any,
+) -> Games:
+    """Searches M boards by nested rollout policy adaptation; see `nrpa_search`.
+
+    Args:
+      rng_key: one key, or `[M]` keys, one for each board; consumed. With a key for each board, its
+        answer does not depend on the other boards.
+      playout: plays the games of all lanes, as in `nrpa_search`.
+      bias: `[C, M]` float logits that the tables start from: zeros for NRPA, a prior for GNRPA.
+      num_steps: how many runs of the first level, at least 1; see `NestedSearch`.
+      **knobs: arguments of `nrpa_search`.
+
+    Returns:
+      The best game of each of the M boards.
+
+    Raises:
+      ValueError: as `nrpa_search`, and if `num_steps` is below 1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
+    search = nrpa_search(playout, **knobs)
+    num_boards = bias.shape[1]
+    keys = jax.random.split(rng_key, num_boards) if rng_key.ndim == 0 else rng_key
+    state = jax.lax.fori_loop(0, num_steps, lambda _, s: search.step(keys, s), search.init(bias))
+    return best_of_boards(state, num_boards)
+
+
+def best_of_boards(state: NRPAState, num_boards: int) -> Games:
+    """Returns the best game so far of each of M boards."""
+    lanes = state.bias.shape[1] // num_boards
+    return jax.tree.map(lambda x: x[..., ::lanes], _share(state.best, lanes))
+
+
+def better(new: Games, old: Games) -> Games:
+    """Returns the better game of each lane, of equals the new one."""
+    is_better = new.score >= old.score
+    return jax.tree.map(lambda n, o: jnp.where(is_better, n, o), new, old)
+
+
+def adapt(logits: chex.Array, games: Games, step_size: float | chex.Array) -> chex.Array:
+    """Moves tables towards games: Rosin 2011, algorithm 2.
+
+    The step is `step_size` times the gradient of `sum_t log pi(a_t | s_t)`, the cross-entropy or
+    REINFORCE step for a return of 1, with all probabilities those of the given table.
+
+    Args:
+      logits: `[C, B]` float32, at most 30 in size.
+      games: B games, of which codes and legal codes are read.
+      step_size: alpha.
+
+    Returns:
+      `[C, B]` logits, kept within -30 and 30.
+    """
+    most, num_words, batch = games.legal.shape
+    height = logits.shape[0] // num_words
+    weights = jnp.exp(logits).reshape(height, num_words, batch)
+    one = games.legal.dtype.type(1)
+    length = jnp.max(games.length)
+
+    def bits(words: chex.Array, row: int) -> chex.Array:
+        return (words >> (height - 1 - row)) & one != 0
+
+    # Two loops, so that the sums are in memory when the second begins; XLA would compute each again
+    # for every code.
+    def add(t: chex.Array, totals: chex.Array) -> chex.Array:
+        terms = [jnp.where(bits(games.legal[t], r), weights[r], 0.0) for r in range(height)]
+        rows: chex.Array = functools.reduce(jnp.add, terms)
+        return totals.at[t].set(functools.reduce(jnp.add, list(rows)))
+
+    totals = jax.lax.fori_loop(0, length, add, jnp.zeros((most, batch)))
+    share = jnp.where(totals > 0, step_size / totals, 0.0)
+
+    def spread(t: chex.Array, sums: tuple[chex.Array, ...]) -> tuple[chex.Array, ...]:
+        words, now = games.legal[t], share[t][None]
+        return tuple(s + jnp.where(bits(words, r), now, 0.0) for r, s in enumerate(sums))
+
+    zeros = tuple(jnp.zeros((num_words, batch)) for _ in range(height))
+    sums = jnp.stack(jax.lax.fori_loop(0, length, spread, zeros))
+    logits = logits - (weights * sums).reshape(logits.shape)
+    # Beyond the end the code is -1, which must not count from the end of the table.
+    chosen = jnp.where(games.chosen < 0, logits.shape[0], games.chosen)
+    lanes = jnp.broadcast_to(jnp.arange(batch), chosen.shape)
+    return _clip(logits.at[chosen, lanes].add(step_size, mode="drop"))
+
+
+def _share(games: Games, group: int) -> Games:
+    """Gives every lane the best game of its group of neighbours, of equals the first."""
+    if group == 1:
+        return games
+    winner = jnp.argmax(games.score.reshape(-1, group), axis=1)
+    lanes = jnp.repeat(jnp.arange(len(winner)) * group + winner, group)
+    return jax.tree.map(lambda x: x[..., lanes], games)
+
+
+def _no_games(playout: Playout, logits: chex.Array) -> Games:
+    """Returns games of no moves that are worse than any."""
+    batch = logits.shape[1]
+    like = jax.eval_shape(playout, jax.random.split(jax.random.key(0), batch), logits)
+    games = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    return games._replace(score=jnp.full(batch, -jnp.inf, jnp.float32))
+
+
+def _clip(logits: chex.Array) -> chex.Array:
+    return jnp.clip(logits, -MAX_LOGIT, MAX_LOGIT)
