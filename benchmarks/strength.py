@@ -105,6 +105,11 @@ def main(argv: list[str] | None = None) -> None:
     if preset.milliseconds is not None:
         setting["milliseconds"] = preset.milliseconds
         preset = preset._replace(players=_calibrated(out, preset, network))
+    changed = "".join(
+        f" --{name} {value}"
+        for name in ("network", "simulations", "repeats", "seed")
+        if (value := getattr(args, name)) != parser.get_default(name)
+    )
     saved = _load(out, setting, preset.players)
     earlier = [evaluation.MatchResult.from_dict(result) for result in saved.get("results", ())]
     environment = report.environment_record(args.seed)
@@ -126,7 +131,7 @@ def main(argv: list[str] | None = None) -> None:
 
     def record(tournament: Any) -> dict[str, Any]:
         return {
-            "command": f"python -m benchmarks.strength --preset {args.preset}",
+            "command": f"python -m benchmarks.strength --preset {args.preset}{changed}",
             "environment": environment,
             "setting": setting,
             "players": list(specs.values()),
