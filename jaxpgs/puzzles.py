@@ -11,9 +11,10 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
+import optax
 
 from jaxpgs.adapters import ApplyFn, RootFn
-from jaxpgs.base import Params, PolicyOutput, broadcast_keys
+from jaxpgs.base import Adapt, Params, PolicyOutput, broadcast_keys
 from jaxpgs.lines import (
     Line,
     first_by_prior,
@@ -23,16 +24,25 @@ from jaxpgs.lines import (
     random_rollouts,
     start_lines,
 )
+from jaxpgs.networks import policy_head
 from jaxpgs.search import (
     Nodes,
+    adaptation,
     batched_mcts_policy,
     best_value,
+    fixed,
     max_min_puct,
+    n_step,
+    pgs_policy,
+    reinforce,
     reroot,
 )
+from jaxpgs.search.estimators import Estimator
 
-# (rng_keys [B], root, invalid_actions [B, A], nodes) -> the search's answer
-Plan = Callable[[chex.PRNGKey, mctx.RootFnOutput, chex.Array, Nodes | None], PolicyOutput]
+# (rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) -> the search's answer
+Plan = Callable[
+    [chex.PRNGKey, mctx.RootFnOutput, chex.Array, Nodes | None, Params | None], PolicyOutput
+]
 
 
 class Searches(NamedTuple):
@@ -88,6 +98,7 @@ def solve(
     restart: bool = False,
     follow: str = "value",
     num_kept: int = 0,
+    adapted_params: Params | None = None,
     max_moves: int | None = None,
 ) -> Solution:
     """Plays B games, a search for every move, and returns the best lines that were seen.
@@ -98,8 +109,8 @@ def solve(
     Args:
       env: a game of one player.
       root_fn: from `lines.make_line_fns`.
-      plan: the search, `(rng_keys [B], root, invalid_actions [B, A], nodes) -> PolicyOutput`, with
-        `best_of=lambda line: line.total`.
+      plan: the search, `(rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) ->
+        PolicyOutput`, with `best_of=lambda line: line.total`.
       params: the network's parameters, for `root_fn`.
       rng_key: one key, or `[B]` keys, one per board; consumed. With a key per board, a board's
         answer does not depend on the others.
@@ -111,6 +122,8 @@ def solve(
         the best line.
       num_kept: nodes to hand on from search to search (`reroot`); 0 begins each search from
         nothing, as the thesis does where it uses rollouts.
+      adapted_params: what a search that adapts starts each game from, one per board, to be handed
+        on from search to search; None begins each search from the network's own.
       max_moves: as in `lines.start_lines`.
 
     Returns:
@@ -135,17 +148,19 @@ def solve(
     count = num_searches if restart or num_searches is not None else length
     assert count is not None
 
-    def search(i: chex.Array, line: Line, nodes: Nodes | None) -> PolicyOutput:
+    def search(
+        i: chex.Array, line: Line, nodes: Nodes | None, adapted: Params | None
+    ) -> PolicyOutput:
         root_keys, plan_keys = jnp.moveaxis(
             jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, i)))(keys), 1, 0
         )
         root = root_fn(params, root_keys, line)
         legal = line.state.legal_action_mask & ~line.state.terminated[:, None]
-        return plan(plan_keys, root, ~legal, nodes)
+        return plan(plan_keys, root, ~legal, nodes, adapted)
 
     def body(carry: tuple) -> tuple:
-        i, line, best, played, nodes, searches = carry
-        output = search(i, line, nodes)
+        i, line, best, played, nodes, adapted, searches = carry
+        output = search(i, line, nodes, adapted)
         found = output.search_state
         playing = ~line.state.terminated
         best = _where(playing & (found.best.total > best.total), found.best, best)
@@ -172,7 +187,9 @@ def solve(
         again = over & restart
         if nodes is not None:
             nodes = reroot(found.nodes, action, num_kept=num_kept, reset=again)
-        return i + 1, _where(again, start, after), best, played, nodes, searches
+        if adapted is not None:
+            adapted = _where(again, adapted_params, _where(playing, found.params, adapted))
+        return i + 1, _where(again, start, after), best, played, nodes, adapted, searches
 
     def goes_on(carry: tuple) -> chex.Array:
         return (carry[0] < count) & jnp.any(~carry[1].state.terminated)
@@ -180,7 +197,7 @@ def solve(
     nodes = None
     if num_kept:
         # An empty memory is full of zeros.
-        shapes = jax.eval_shape(lambda: search(jnp.int32(0), start, None).search_state.nodes)
+        shapes = jax.eval_shape(lambda: search(jnp.int32(0), start, None, None).search_state.nodes)
         nodes = jax.tree.map(
             lambda x: jnp.zeros(x.shape if x.ndim == 1 else (batch_size, num_kept, *x.shape[2:]),
                                 x.dtype),
@@ -196,8 +213,8 @@ def solve(
         best=reals,
         num_evaluations=whole,
     )
-    carry = (jnp.int32(0), start, start, start.total, nodes, searches)
-    num_done, _, best, played, _, searches = jax.lax.while_loop(goes_on, body, carry)
+    carry = (jnp.int32(0), start, start, start.total, nodes, adapted_params, searches)
+    num_done, _, best, played, _, _, searches = jax.lax.while_loop(goes_on, body, carry)
     done = jnp.arange(count)[:, None] < num_done
     searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
     return Solution(
@@ -335,6 +352,92 @@ def pv_mcts(
     return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
 
 
+def pgs(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    adapt: Adapt = None,
+    depth: int | None = None,
+    c_puct: float = 5.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    estimator: Estimator | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    forget: bool = False,
+    **knobs: Any,
+) -> Solution:
+    """Policy gradient search for games of one player, in memory that no number of moves enlarges.
+
+    Anthony et al. 2019, with what Seify 2020 found for such games: max-min-normalised values at the
+    root, and the action of the highest one. Simulations follow the adapted policy to the end of the
+    game, or as far as `depth` and then take the network's value. After K of them the policy head
+    takes a REINFORCE step on their returns, less their mean and divided by their spread.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      adapt: which parameters adapt, as in `pgs_policy`; `networks.policy_head(params)` if None.
+      depth: moves after which a simulation stops; None goes to the end.
+      c_puct: weight of exploration at the root.
+      virtual_loss: w of eq. 4.4 of the thesis.
+      simulations_per_update: K, at least 2, a divisor of N.
+      estimator: `reinforce("mean", normalize=True)` if None.
+      optimizer: as in `pgs_policy`.
+      forget: whether each search begins from the network's own policy head, not from what the
+        game's last search made of it.
+      **knobs: arguments of `solve` but `num_kept`, and of `pgs_policy`.
+
+    Returns:
+      The solution.
+    """
+    root_fn, recurrent_fn = make_line_fns(env, apply_fn)
+    loop, own = _split_knobs(knobs)
+    adapt = policy_head(params) if adapt is None else adapt
+    search = {
+        "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
+        "truncation": fixed(depth or max(env.num_actions // 2, 1)),
+        "simulations_per_update": simulations_per_update,
+        "backup": n_step(),
+        "estimator": estimator or reinforce("mean", normalize=True),
+        "optimizer": optimizer,
+        "target": best_value(),
+    } | own
+    if not forget:
+        chosen, _ = adaptation.split(params, adaptation.adapt_mask(params, adapt))
+        loop["adapted_params"] = adaptation.per_root(chosen, len(state.terminated))
+
+    def plan(
+        rng_keys: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        invalid: chex.Array,
+        nodes: Nodes | None,
+        adapted: Params | None,
+    ) -> PolicyOutput:
+        del nodes
+        return pgs_policy(
+            params,
+            rng_keys,
+            root,
+            recurrent_fn,
+            num_simulations,
+            invalid,
+            adapt=adapt,
+            adapted_params=adapted,
+            best_of=lambda line: line.total,
+            **search,
+        )
+
+    return solve(env, root_fn, plan, params, rng_key, state, **loop)
+
+
 _LOOP = ("num_searches", "restart", "follow", "num_kept", "max_moves")
 
 
@@ -348,13 +451,17 @@ def _tree_search(
     knobs: dict[str, Any],
 ) -> Solution:
     root_fn, recurrent_fn = fns
-    loop = {name: knobs[name] for name in _LOOP if name in knobs}
-    search = {name: knob for name, knob in knobs.items() if name not in _LOOP}
+    loop, search = _split_knobs(knobs)
     search = {"target": best_value(), "max_depth": min(max(env.num_actions // 2, 1), 64)} | search
 
     def plan(
-        rng_keys: chex.PRNGKey, root: mctx.RootFnOutput, invalid: chex.Array, nodes: Nodes | None
+        rng_keys: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        invalid: chex.Array,
+        nodes: Nodes | None,
+        adapted: Params | None,
     ) -> PolicyOutput:
+        del adapted
         return batched_mcts_policy(
             params,
             rng_keys,
@@ -368,6 +475,12 @@ def _tree_search(
         )
 
     return solve(env, root_fn, plan, params, rng_key, state, **loop)
+
+
+def _split_knobs(knobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tells the arguments of `solve` from those of the search."""
+    loop = {name: knobs[name] for name in _LOOP if name in knobs}
+    return loop, {name: knob for name, knob in knobs.items() if name not in _LOOP}
 
 
 def _next_move(best: Line, line: Line, otherwise: chex.Array) -> chex.Array:
