@@ -6,7 +6,7 @@ The searches take the same positional arguments as mctx's policies:
                                invalid_actions, adapt=jaxpgs.networks.policy_head(params))
 """
 
-from jaxpgs import envs, networks
+from jaxpgs import envs, lines, networks, puzzles
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Expansion, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
@@ -58,6 +58,7 @@ __all__ = [
     "fixed",
     "growing",
     "last_value",
+    "lines",
     "load_pretrained",
     "make_recurrent_fn",
     "make_root_fn",
@@ -68,6 +69,7 @@ __all__ = [
     "networks",
     "pgs_policy",
     "puct",
+    "puzzles",
     "reinforce",
     "reroot",
     "reset_adapted",

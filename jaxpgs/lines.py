@@ -243,7 +243,7 @@ def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
     return rollout
 
 
-def informed_rollouts(env: Any, apply_fn: ApplyFn) -> Rollout:
+def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
     """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
 
     Every move is a network call, for all lines at once.
@@ -251,6 +251,7 @@ def informed_rollouts(env: Any, apply_fn: ApplyFn) -> Rollout:
     Args:
       env: the game.
       apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
+      greedy: whether to take the likeliest action in place of drawing one.
 
     Returns:
       A rollout.
@@ -264,7 +265,7 @@ def informed_rollouts(env: Any, apply_fn: ApplyFn) -> Rollout:
             logits, _ = apply_fn(params, observation)
         return _policy(env, logits, state)
 
-    return _sampled(env, evaluate)
+    return _sampled(env, evaluate, greedy)
 
 
 def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
@@ -291,7 +292,9 @@ def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
     return begin
 
 
-def _sampled(env: Any, evaluate: Callable[[Params, Any], chex.Array]) -> Rollout:
+def _sampled(
+    env: Any, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
+) -> Rollout:
     """Makes a rollout that draws every action from a policy `(params, state) -> logits`."""
 
     def rollout(
@@ -302,9 +305,12 @@ def _sampled(env: Any, evaluate: Callable[[Params, Any], chex.Array]) -> Rollout
 
         def body(carry: tuple) -> tuple:
             t, state, score, moves = carry
-            policy = distribution(finite(evaluate(params, state)))
+            logits = finite(evaluate(params, state))
+            policy = distribution(logits)
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
             action = invert(policy.cumulative, policy.last, number)
+            if greedy:
+                action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
             playing = ~state.terminated
             after = jax.vmap(env.step)(state, action)
             score = score + jnp.where(playing, after.rewards[:, 0], 0.0)

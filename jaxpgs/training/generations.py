@@ -69,6 +69,7 @@ def train(
     first_player: Player,
     num_generations: int = 20,
     num_runs: int = 1000,
+    first_runs: int | None = None,
     runs_at_once: int = 100,
     training_length: int = 120_000,
     validation_length: int | None = None,
@@ -104,7 +105,8 @@ def train(
         with many simulations is the jump start of section 5.2.3.
       num_generations: generations in all, counting those of an earlier call in `directory`.
       num_runs: boards a generation.
-      runs_at_once: boards searched side by side, a divisor of `num_runs`.
+      first_runs: boards of the first one, whose searches wait for no network; `num_runs` if None.
+      runs_at_once: boards searched side by side, a divisor of both.
       training_length: positions that the training queue holds.
       validation_length: the same of the validation queue; in proportion to its share if None.
       validation_share: share of a generation's positions that are kept for validation, 0 to 1.
@@ -129,7 +131,8 @@ def train(
       keep: checkpoints to keep.
       callback: called after every generation with the state and a dict of metrics; a true answer
         ends the training. `score` is the mean of the best lines, `played` of the games played,
-        `policy_score` of games by the policy alone, `random_score` of random ones.
+        `policy_score` of games drawn from the policy alone, `greedy_score` of games by
+        its likeliest actions, `random_score` of random ones.
 
     Returns:
       The state after the last generation.
@@ -145,6 +148,7 @@ def train(
     lv = validation_length
     if lv is None:
         lv = max(math.ceil(training_length * validation_share / max(1 - validation_share, 1e-6)), 1)
+    first_runs = first_runs or num_runs
     counts = {
         "num_generations": num_generations, "num_runs": num_runs, "runs_at_once": runs_at_once,
         "training_length": training_length, "validation_length": lv, "batch_size": batch_size,
@@ -153,8 +157,11 @@ def train(
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}.")
-    if num_runs % runs_at_once:
-        raise ValueError(f"runs_at_once must divide {num_runs} runs, got {runs_at_once}.")
+    if num_runs % runs_at_once or first_runs % runs_at_once:
+        raise ValueError(
+            "runs_at_once must divide num_runs and first_runs; got "
+            f"{runs_at_once}, {num_runs} and {first_runs}."
+        )
     if not 0 < validation_share < 1:
         raise ValueError(f"validation_share must be between 0 and 1, got {validation_share}.")
     if value_target not in _VALUE_TARGETS:
@@ -198,8 +205,8 @@ def train(
         keys = jax.random.split(jax.random.fold_in(base_key, generation), 3)
         rng = np.random.default_rng((seed, generation))
         examples, metrics = _search(
-            env, players[min(generation, 1)], state.params, keys[0], num_runs, runs_at_once,
-            value_target,
+            env, players[min(generation, 1)], state.params, keys[0],
+            num_runs if generation else first_runs, runs_at_once, value_target,
         )  # fmt: skip
         count = len(examples.action)
         if not count:
@@ -277,6 +284,7 @@ def _make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dic
         scores = {}
         for name, rollout in (
             ("policy_score", informed_rollouts(env, apply_fn)),
+            ("greedy_score", informed_rollouts(env, apply_fn, greedy=True)),
             ("random_score", random_rollouts(env)),
         ):
             score, _ = rollout(params, keys, state, logits)

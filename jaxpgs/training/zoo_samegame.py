@@ -30,9 +30,10 @@ from jaxpgs.training.zoo import _Clock
 _POLICY = {"num_filters": 32, "num_layers": 7}
 _BOTH = _POLICY | {"heads": "policy_value", "pooling": False, "value_scale": 300.0}
 _TRAINING = {
-    "num_runs": 512, "runs_at_once": 128, "training_length": 60_000, "batch_size": 128,
-    "max_epochs": 12, "patience": 2, "fresh_weights": False,
+    "first_runs": 2560, "num_runs": 128, "runs_at_once": 128, "training_length": 60_000,
+    "batch_size": 128, "max_epochs": 10, "patience": 2, "fresh_weights": False,
 }  # fmt: skip
+_SCORES = ("policy_score", "greedy_score", "random_score")
 _VALUE = {"value_target": "q", "patience": None, "max_epochs": 5}
 
 
@@ -61,12 +62,12 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "samegame-7x7": Recipe(SameGame(7, 7, 5), _POLICY, 1024, 64, 10, 10.0, 0.75, _TRAINING),
+    "samegame-7x7": Recipe(SameGame(7, 7, 5), _POLICY, 1024, 256, 5, 10.0, 0.75, _TRAINING),
     "samegame-7x7-value": Recipe(
-        SameGame(7, 7, 5), _BOTH, 1024, 64, 10, 5.0, 0.75, _TRAINING | _VALUE
+        SameGame(7, 7, 5), _BOTH, 1024, 256, 5, 5.0, 0.75, _TRAINING | _VALUE
     ),
     "samegame-10x10": Recipe(
-        SameGame(10, 10, 5), _POLICY | {"num_filters": 64, "num_layers": 9}, 1024, 64, 20, 4.0, 0.40,
+        SameGame(10, 10, 5), {"num_filters": 64, "num_layers": 9}, 1024, 256, 10, 4.0, 0.40,
         _TRAINING | {"training_length": 120_000},
     ),
 }  # fmt: skip
@@ -143,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.runs:
         recipe = recipe._replace(
             training=dict(recipe.training)
-            | {"num_runs": args.runs, "runs_at_once": min(args.runs, 128)}
+            | {"num_runs": args.runs, "first_runs": args.runs, "runs_at_once": min(args.runs, 128)}
         )
     folder = args.out / args.name
     clock = _Clock(folder / "seconds.txt")
@@ -183,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions={n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
         hardware=f"{jax.devices()[0].device_kind}, {platform.machine()}",
-        strength={k: last[k] for k in ("policy_score", "random_score") if k in last},
+        strength={k: last[k] for k in _SCORES if k in last},
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
 
