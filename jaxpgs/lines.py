@@ -107,7 +107,11 @@ def play_move(env: Any, line: Line, action: chex.Array) -> tuple[Line, chex.Arra
 
 
 def make_line_fns(
-    env: Any, apply_fn: ApplyFn | None = None, *, rollout: Rollout | None = None
+    env: Any,
+    apply_fn: ApplyFn | None = None,
+    *,
+    rollout: Rollout | None = None,
+    split: bool = False,
 ) -> tuple[RootFn, RecurrentFn]:
     """Makes the `root_fn` and `recurrent_fn` of a search over lines of play.
 
@@ -120,14 +124,16 @@ def make_line_fns(
         actions, without a value.
       rollout: plays each new state to the end; what it earns is the state's value. None takes the
         network's value.
+      split: whether to return a `SplitRecurrentFn`, for a search that adapts in cached mode. As
+        nothing that is remembered may depend on what adapts, its rollouts see a uniform prior.
 
     Returns:
-      `root_fn(params, rng_key, line)`, where the key may be one or `[B]`, and `recurrent_fn`, a
-      `SplitRecurrentFn` if `apply_fn` is a `networks.SplitApplyFn`. The rollouts of one root do not
-      depend on the other roots.
+      `root_fn(params, rng_key, line)`, where the key may be one or `[B]`, and `recurrent_fn`. The
+      rollouts of one root do not depend on the other roots.
 
     Raises:
-      ValueError: if there is neither a network nor a rollout, or the game has several players.
+      ValueError: if there is neither a network nor a rollout, the game has several players, or the
+        network cannot be split.
     """
     if apply_fn is None and rollout is None:
         raise ValueError("Without a network a search needs a rollout to value states; got neither.")
@@ -170,8 +176,10 @@ def make_line_fns(
         )
         return output, line
 
-    if not isinstance(apply_fn, SplitApplyFn):
+    if not split:
         return root_fn, recurrent_fn
+    if not isinstance(apply_fn, SplitApplyFn):
+        raise ValueError(f"split needs a networks.SplitApplyFn, got {apply_fn!r}.")
 
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, line: Line
@@ -179,7 +187,6 @@ def make_line_fns(
         line, reward = play_move(env, line, action)
         features = apply_fn.torso(params, jax.vmap(env.observe)(line.state))
         value = _value(apply_fn.value_head(params, features), line.state)
-        # What is remembered must not depend on a head that adapts, so a rollout has no prior here.
         uniform = uniform_logits(env, line.state)
         line, value = complete(params, rng_key, line, uniform, value)
         discount = jnp.where(line.state.terminated, 0.0, 1.0)
@@ -188,18 +195,7 @@ def make_line_fns(
     def policy(params: Params, features: Any, line: Line) -> chex.Array:
         return _policy(env, apply_fn.policy_head(params, features), line.state)
 
-    return root_fn, _Lines(expand, policy, recurrent_fn)
-
-
-class _Lines(SplitRecurrentFn):
-    """The two parts for searches that adapt, and the whole for those that do not."""
-
-    def __init__(self, expand: Any, policy: Any, whole: RecurrentFn) -> None:
-        super().__init__(expand, policy)
-        object.__setattr__(self, "whole", whole)
-
-    def __call__(self, *args: Any) -> Any:
-        return self.whole(*args)  # type: ignore[attr-defined]
+    return root_fn, SplitRecurrentFn(expand, policy)
 
 
 def uniform_logits(env: Any, state: Any) -> chex.Array:

@@ -194,6 +194,7 @@ def max_min_puct(
         qvalues = jnp.where(tried, root.qvalues, root.value[:, None])
         low, high = qvalues, qvalues
         if bounds == "returns":
+            assert root.lowest is not None and root.highest is not None
             low = jnp.where(tried, root.lowest, qvalues)
             high = jnp.where(tried, root.highest, qvalues)
         low = jnp.min(jnp.where(root.valid, low, jnp.inf), axis=-1, keepdims=True)

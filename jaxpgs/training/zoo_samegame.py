@@ -12,7 +12,7 @@ import datetime
 import importlib.metadata
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -97,7 +97,7 @@ def train(
     _, apply_fn = networks.functional(network)
     has_value = recipe.network.get("heads") == "policy_value"
     noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": recipe.dirichlet_alpha}
-    tree_search = pv_mcts if has_value else policy_mcts
+    tree_search: Callable[..., Any] = pv_mcts if has_value else policy_mcts
 
     def player(params: Any, rng_key: Any, state: Any) -> Any:
         return tree_search(
