@@ -6,7 +6,7 @@ The searches take the same positional arguments as mctx's policies:
                                invalid_actions, adapt=jaxpgs.networks.policy_head(params))
 """
 
-from jaxpgs import envs, networks
+from jaxpgs import envs, lines, networks, puzzles
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Expansion, Games, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
@@ -16,6 +16,7 @@ from jaxpgs.search import (
     Truncation,
     auto_sgd,
     batched_mcts_policy,
+    best_value,
     by_probability,
     by_visits,
     completed_q,
@@ -23,6 +24,7 @@ from jaxpgs.search import (
     fixed,
     growing,
     last_value,
+    max_min_puct,
     mcs_policy,
     muzero_puct,
     n_step,
@@ -52,6 +54,7 @@ __all__ = [
     "auto_sgd",
     "available_pretrained",
     "batched_mcts_policy",
+    "best_value",
     "by_probability",
     "by_visits",
     "completed_q",
@@ -60,9 +63,11 @@ __all__ = [
     "fixed",
     "growing",
     "last_value",
+    "lines",
     "load_pretrained",
     "make_recurrent_fn",
     "make_root_fn",
+    "max_min_puct",
     "mcs_policy",
     "muzero_puct",
     "n_step",
@@ -71,6 +76,7 @@ __all__ = [
     "nrpa_search",
     "pgs_policy",
     "puct",
+    "puzzles",
     "reinforce",
     "reroot",
     "reset_adapted",

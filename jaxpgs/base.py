@@ -90,6 +90,9 @@ class RootStats(NamedTuple):
       visits: `[B, A]` int32, simulations so far by first action.
       value_sum: `[B, A]` the sum of their returns, from the view of the player to move.
       valid: `[B, A]` bool, True where the action is legal.
+      lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a root
+        selection asks for it.
+      highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
     """
 
     prior_logits: chex.Array
@@ -97,6 +100,8 @@ class RootStats(NamedTuple):
     visits: chex.Array
     value_sum: chex.Array
     valid: chex.Array
+    lowest: chex.Array | None = None
+    highest: chex.Array | None = None
 
     @property
     def qvalues(self) -> chex.Array:
@@ -144,6 +149,8 @@ class Trajectory(NamedTuple):
       depth: `[B, K]` int32, number of steps taken.
       num_evaluations: `[B]` int32, states whose network evaluation was used and not yet known.
       num_calls: `[]` int32, network calls one after another.
+      last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
+        the search keeps the best of them.
     """
 
     alive: chex.Array
@@ -155,6 +162,7 @@ class Trajectory(NamedTuple):
     depth: chex.Array
     num_evaluations: chex.Array
     num_calls: chex.Array
+    last: Any = None
 
 
 @jax.tree_util.register_dataclass
@@ -178,6 +186,8 @@ class SearchState:
       skipped_updates: `[B]` int32, updates left out because their gradient was not finite.
       nodes: the visited states of the cached mode, else None. They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
+      best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
+        root's included, if `best_of` was given, else None.
     """
 
     visits: chex.Array
@@ -191,6 +201,7 @@ class SearchState:
     gradient_norm: chex.Array
     skipped_updates: chex.Array
     nodes: Any = None
+    best: Any = None
 
 
 @jax.tree_util.register_dataclass

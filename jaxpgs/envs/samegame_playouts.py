@@ -7,6 +7,7 @@ in ten is lost that way, while finding all groups takes four times as long as pl
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -49,6 +50,66 @@ def random_playouts(
     """
     planes = jnp.moveaxis(state.planes, 0, -1)
     batch = planes.shape[-1]
+
+    def numbers(step: chex.Array) -> chex.Array:
+        return jax.random.uniform(jax.random.fold_in(rng_key, step), (batch,))
+
+    return _play_out(env, planes, numbers, tabu)[0]
+
+
+def recorded_playout(
+    env: SameGame, rng_key: chex.PRNGKey, state: SameGameState, *, tabu: bool = False
+) -> tuple[Playouts, chex.Array]:
+    """Plays one random game to its end and records it.
+
+    Written for one position, to be mapped by `jax.vmap`: all games then run in one loop, each by
+    its own key, so that a game does not depend on the others of its batch.
+
+    Args:
+      env: the game.
+      rng_key: consumed.
+      state: a position, unbatched.
+      tabu: as in `random_playouts`.
+
+    Returns:
+      The end of the game `[]`, and its moves `[L]` int32, legal actions from the first entry on and
+      -1 after the last; L is half the number of cells, rounded down, and at least 1.
+    """
+
+    @columns.batch_last
+    def play(planes: chex.Array, seed: chex.Array) -> tuple[Playouts, chex.Array]:
+        shape = planes.shape[2:]
+        keys = jax.random.wrap_key_data(jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1))
+
+        def numbers(step: chex.Array) -> chex.Array:
+            return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(keys)
+
+        flat = planes.reshape(*planes.shape[:2], -1)
+        ends, actions = _play_out(env, flat, numbers, tabu, max_moves(env))
+        ends = jax.tree.map(lambda x: x.reshape(shape), ends)
+        return ends, actions.reshape(-1, *shape)
+
+    is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    return play(state.planes, jax.random.key_data(rng_key) if is_typed else rng_key)
+
+
+def max_moves(env: SameGame) -> int:
+    """Returns an upper bound on the moves of a game, at least 1: each takes two blocks or more."""
+    return max(env.num_actions // 2, 1)
+
+
+def _play_out(
+    env: SameGame,
+    planes: chex.Array,
+    numbers: Callable[[chex.Array], chex.Array],
+    tabu: bool,
+    num_recorded: int = 0,
+) -> tuple[Playouts, chex.Array]:
+    """Plays the boards `[P, W, B]` to their ends; `numbers` gives `[B]` uniform ones for a step.
+
+    Returns the ends and the first `num_recorded` actions `[num_recorded, B]`, -1 after the last.
+    """
+    batch = planes.shape[-1]
     kept = _most_frequent(env, planes) if tabu else None
 
     def draw(planes: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
@@ -59,11 +120,8 @@ def random_playouts(
             blocks = jnp.where(jnp.any(others != 0, axis=0), others, blocks)
         return _pick(blocks, number)
 
-    def numbers(step: chex.Array) -> chex.Array:
-        return jax.random.uniform(jax.random.fold_in(rng_key, step), (batch,))
-
     def body(carry: tuple) -> tuple:
-        planes, column, bit, score, moves, step = carry
+        planes, column, bit, score, moves, actions, step = carry
         word = planes.dtype.type
         up, left = columns.links(planes)
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
@@ -79,17 +137,29 @@ def random_playouts(
         planes = columns.remove(planes, group)
         played = size > 0
         score = score + jnp.where(played, jnp.square(size - 2), 0)
+        if num_recorded:
+            action = (env.height - 1 - _bit_number(bit)) * env.width + column
+            place = jnp.where(played, moves, num_recorded)
+            actions = actions.at[place, jnp.arange(batch)].set(action, mode="drop")
         # Drawn here and not in the body that plays it, where XLA would draw for every column again.
         column, bit = draw(planes, numbers(step))
-        return planes, column, bit, score, moves + played.astype(jnp.int32), step + 1
+        return planes, column, bit, score, moves + played.astype(jnp.int32), actions, step + 1
 
     start = jnp.zeros(batch, jnp.int32)
     column, bit = draw(planes, numbers(jnp.int32(0)))
-    carry = (planes, column, bit, start, start, jnp.int32(1))
-    planes, _, _, score, moves, _ = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
+    actions = jnp.full((num_recorded, batch), -1, jnp.int32)
+    carry = (planes, column, bit, start, start, actions, jnp.int32(1))
+    planes, _, _, score, moves, actions, _ = jax.lax.while_loop(
+        lambda c: jnp.any(c[2] != 0), body, carry
+    )
     end = jnp.where(moves > 0, env.end_reward(planes), 0.0)
     cleared = columns.count(columns.occupied(planes)) == 0
-    return Playouts(score.astype(jnp.float32) + end, moves, cleared)
+    return Playouts(score.astype(jnp.float32) + end, moves, cleared), actions
+
+
+def _bit_number(bit: chex.Array) -> chex.Array:
+    """Returns the number of the one bit that is set."""
+    return jax.lax.population_count(bit - bit.dtype.type(1)).astype(jnp.int32)
 
 
 def _most_frequent(env: SameGame, planes: chex.Array) -> list[chex.Array]:

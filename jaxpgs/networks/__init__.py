@@ -11,10 +11,12 @@ from jaxpgs.networks.functional import (
 )
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
+from jaxpgs.networks.samegame_cnn import SameGameCNN
 
 __all__ = [
     "AlphaZeroResNet",
     "FullyConnectedResNet",
+    "SameGameCNN",
     "SplitApplyFn",
     "functional",
     "functional_train",

@@ -7,10 +7,10 @@ from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.nodes import Nodes, reroot
 from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
-from jaxpgs.search.root_selection import RootSelection, muzero_puct, puct, ucb1
+from jaxpgs.search.root_selection import RootSelection, max_min_puct, muzero_puct, puct, ucb1
 from jaxpgs.search.scan import search
 from jaxpgs.search.step_size import auto_sgd
-from jaxpgs.search.targets import completed_q, visit_counts
+from jaxpgs.search.targets import best_value, completed_q, visit_counts
 from jaxpgs.search.truncation import (
     Truncation,
     by_probability,
@@ -28,6 +28,7 @@ __all__ = [
     "Truncation",
     "auto_sgd",
     "batched_mcts_policy",
+    "best_value",
     "by_probability",
     "by_visits",
     "completed_q",
@@ -35,6 +36,7 @@ __all__ = [
     "fixed",
     "growing",
     "last_value",
+    "max_min_puct",
     "mcs_policy",
     "muzero_puct",
     "n_step",

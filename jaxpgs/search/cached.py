@@ -87,6 +87,8 @@ def walks_on_nodes(
     simulations_per_update: int,
     interior_selection: RootSelection | None,
     nodes: Nodes | None,
+    ranges: bool = False,
+    keeps_last: bool = False,
 ) -> Simulator:
     """Makes the simulator of the cached mode.
 
@@ -103,6 +105,8 @@ def walks_on_nodes(
       simulations_per_update: K.
       interior_selection: how actions below the root are chosen; None samples from the policy.
       nodes: the memory to start from; None is an empty one.
+      ranges: whether the nodes keep the smallest and the greatest return.
+      keeps_last: whether the trajectory tells the embeddings of the states reached last.
 
     Returns:
       A simulator whose memory is the nodes and a diary of the last update.
@@ -114,7 +118,7 @@ def walks_on_nodes(
     _, frozen = adaptation.split(params, mask)
     # Behind the last node there is room for one more block of K.
     new = num_simulations * (truncation.new_nodes or max_depth) + simulations_per_update
-    nodes = make_nodes(params, root, split_fn.expand, new, nodes)
+    nodes = make_nodes(params, root, split_fn.expand, new, nodes, ranges=ranges)
     batch_size, _, num_actions = nodes.children.shape
     call_expand = jax.vmap(lambda key, a, e: split_fn.expand(params, key, a, e))
 
@@ -278,6 +282,9 @@ def walks_on_nodes(
             depth=depth,
             num_evaluations=nodes.size - before,
             num_calls=walks.num_calls + jnp.any(wanted).astype(jnp.int32),
+            last=take(nodes.embedding, jnp.max(jnp.where(alive, visited, 0), axis=0))
+            if keeps_last
+            else None,
         )
 
         @jax.named_scope("gradient")

@@ -16,7 +16,7 @@ from jaxpgs.base import RootStats, Trajectory
 Estimator = Callable[[RootStats, Trajectory, chex.Array], chex.Array]
 
 
-def reinforce(baseline: str = "none") -> Estimator:
+def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
     """REINFORCE on the return (Anthony et al. 2019, section 3).
 
     The objective is `sum_k sum_{t>=1} (G_t - b_t) log pi(a_t | s_t)`, whose gradient is the paper's
@@ -29,16 +29,19 @@ def reinforce(baseline: str = "none") -> Estimator:
 
     Args:
       baseline: `b_t`: "none" for 0, as in the paper; "value" for the network's `V(s_t)`; "root" for
-        the network's value of the root, seen by the player to move at t.
+        the network's value of the root, seen by the player to move at t; "mean" for the mean of
+        `G_t` over the update's simulations that took a step t, which needs several.
+      normalize: whether to divide `G_t - b_t` by its root mean square over the update, so that the
+        size of the rewards does not matter; for games whose scores have no known bounds.
 
     Returns:
       An estimator.
 
     Raises:
-      ValueError: if `baseline` is not one of the three words.
+      ValueError: if `baseline` is not one of the four words.
     """
-    if baseline not in ("none", "value", "root"):
-        raise ValueError(f'baseline must be "none", "value" or "root", got {baseline!r}.')
+    if baseline not in ("none", "value", "root", "mean"):
+        raise ValueError(f'baseline must be "none", "value", "root" or "mean", got {baseline!r}.')
 
     def estimate(root: RootStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
         advantage = returns[1:]
@@ -48,7 +51,16 @@ def reinforce(baseline: str = "none") -> Estimator:
             # Each negative discount before t >= 1 changes the mover.
             sign = jnp.cumprod(jnp.sign(trajectory.discount[:-1]), axis=0)
             advantage -= sign * root.value[None, :, None]
-        advantage = jnp.where(trajectory.alive[1:], advantage, 0.0)
+        alive = trajectory.alive[1:]
+        if baseline == "mean":
+            count = jnp.maximum(jnp.sum(alive, axis=-1, keepdims=True), 1)
+            total = jnp.sum(jnp.where(alive, advantage, 0.0), axis=-1, keepdims=True)
+            advantage -= total / count.astype(total.dtype)
+        advantage = jnp.where(alive, advantage, 0.0)
+        if normalize:
+            count = jnp.maximum(jnp.sum(alive, axis=(0, 2)), 1).astype(advantage.dtype)
+            scale = jnp.sqrt(jnp.sum(jnp.square(advantage), axis=(0, 2)) / count)
+            advantage /= jnp.maximum(scale, 1e-6)[None, :, None]
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
 
     return estimate

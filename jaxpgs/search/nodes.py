@@ -30,6 +30,9 @@ class Nodes(NamedTuple):
       value_sum: `[B, M]` the sum of their returns, from the view of the player who took it.
       features: `[B, M, ...]` what the adapted head reads, or the logits if nothing adapts.
       embedding: `[B, M, ...]` the states.
+      lowest: `[B, M]` the smallest of the returns in `value_sum`, None if nobody asked for it.
+        Without meaning where `visits` is 0.
+      highest: `[B, M]` the greatest of them, like `lowest`.
     """
 
     size: chex.Array
@@ -42,6 +45,8 @@ class Nodes(NamedTuple):
     value_sum: chex.Array
     features: Any
     embedding: Embedding
+    lowest: chex.Array | None = None
+    highest: chex.Array | None = None
 
 
 def make_nodes(
@@ -50,6 +55,8 @@ def make_nodes(
     expand_fn: ExpandFn,
     num_new: int,
     kept: Nodes | None = None,
+    *,
+    ranges: bool = False,
 ) -> Nodes:
     """Makes the memory of a search.
 
@@ -59,6 +66,7 @@ def make_nodes(
       expand_fn: evaluates new nodes, as in `SplitRecurrentFn`.
       num_new: nodes to make room for.
       kept: the nodes that an earlier search left behind, if any.
+      ranges: whether to keep the smallest and the greatest return of each node.
 
     Returns:
       Nodes with `num_new` unused ones.
@@ -74,6 +82,8 @@ def make_nodes(
         "value_sum": expansion.value,
         "children": jax.ShapeDtypeStruct((batch_size, num_actions), jnp.int32),
     }
+    if ranges:
+        parts |= {"lowest": expansion.value, "highest": expansion.value}
     num_rows = num_new if kept is not None else num_new + 1
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((batch_size, num_rows, *x.shape[1:]), x.dtype), parts
@@ -159,6 +169,14 @@ def child_stats(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]
     return jnp.where(child > 0, visits, 0), jnp.where(child > 0, value_sum, 0.0)
 
 
+def child_ranges(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """Returns the smallest and the greatest returns `[B, A]` of the children of nodes `[B]`."""
+    child = take(nodes.children, node[:, None])[:, 0]
+    visits, lowest, highest = take((nodes.visits, nodes.lowest, nodes.highest), child)
+    tried = (child > 0) & (visits > 0)
+    return jnp.where(tried, lowest, jnp.inf), jnp.where(tried, highest, -jnp.inf)
+
+
 def add_visits(nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: chex.Array) -> Nodes:
     """Adds simulations `[T, B, K]` to the statistics of the nodes that they visited."""
     visited, alive, returns = (
@@ -166,9 +184,18 @@ def add_visits(nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: ch
     )
     visited = jnp.where(alive, visited, nodes.visits.shape[1])
     add = jax.vmap(lambda x, i, new: x.at[i].add(new, mode="drop"))
+    returns = returns.astype(nodes.value_sum.dtype)
+    if nodes.lowest is not None and nodes.highest is not None:
+        tried = nodes.visits > 0
+        low = jax.vmap(lambda x, i, new: x.at[i].min(new, mode="drop"))
+        high = jax.vmap(lambda x, i, new: x.at[i].max(new, mode="drop"))
+        nodes = nodes._replace(
+            lowest=low(jnp.where(tried, nodes.lowest, jnp.inf), visited, returns),
+            highest=high(jnp.where(tried, nodes.highest, -jnp.inf), visited, returns),
+        )
     return nodes._replace(
         visits=add(nodes.visits, visited, jnp.ones_like(visited)),
-        value_sum=add(nodes.value_sum, visited, returns.astype(nodes.value_sum.dtype)),
+        value_sum=add(nodes.value_sum, visited, returns),
     )
 
 

@@ -1,5 +1,6 @@
 """The one loop under every search: select, walk, back up, adapt, repeat."""
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -10,6 +11,7 @@ import optax
 
 from jaxpgs.base import (
     Adapt,
+    Embedding,
     Params,
     Path,
     PolicyOutput,
@@ -24,7 +26,7 @@ from jaxpgs.search import adaptation
 from jaxpgs.search.backups import Backup
 from jaxpgs.search.cached import walks_on_nodes
 from jaxpgs.search.estimators import Estimator
-from jaxpgs.search.nodes import Nodes, child_stats
+from jaxpgs.search.nodes import Nodes, child_ranges, child_stats
 from jaxpgs.search.root_selection import RootSelection
 from jaxpgs.search.step_size import logit_square
 from jaxpgs.search.targets import Target
@@ -55,6 +57,7 @@ def search(
     mode: str = "constant",
     interior_selection: RootSelection | None = None,
     nodes: Nodes | None = None,
+    best_of: Callable[[Embedding], chex.Array] | None = None,
 ) -> PolicyOutput:
     """Searches B roots with N simulations each, K at a time.
 
@@ -100,6 +103,9 @@ def search(
         a tree search. Cached mode only, and nothing may adapt.
       nodes: cached mode only: `search_state.nodes` of the game's last search after `reroot`, to go
         on from; None starts from nothing.
+      best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
+        that simulations stopped in, the root included, is `search_state.best`. With the embeddings
+        of `jaxpgs.lines` it is the best line of play seen. None keeps none.
 
     Returns:
       A `PolicyOutput`.
@@ -137,15 +143,32 @@ def search(
         jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size)), 1, 0
     )
     stats = _init_stats(root, invalid_actions, noise_keys, dirichlet_fraction, dirichlet_alpha)
+    ranges = root_selection.needs_range
+    if ranges:
+        none = jnp.full(stats.value_sum.shape, jnp.inf, stats.value_sum.dtype)
+        stats = stats._replace(lowest=none, highest=-none)
+    ranges_below = interior_selection is not None and (ranges or interior_selection.needs_range)
     if nodes is not None and interior_selection is not None:
         # A tree search goes on from the visits that its root has had as an inner node.
-        visits, value_sum = child_stats(nodes, jnp.zeros_like(nodes.size))
+        at_root = jnp.zeros_like(nodes.size)
+        visits, value_sum = child_stats(nodes, at_root)
         stats = stats._replace(visits=visits, value_sum=value_sum)
+        if ranges:
+            lowest, highest = child_ranges(nodes, at_root)
+            stats = stats._replace(lowest=lowest, highest=highest)
     playable = jnp.any(stats.valid, axis=-1)
 
     adapts = estimator is not None and optimizer is not None
     if mode == "constant":
-        simulator = rollouts(frozen, root.embedding, recurrent_fn, truncation, depth_limit, adapts)
+        simulator = rollouts(
+            frozen,
+            root.embedding,
+            recurrent_fn,
+            truncation,
+            depth_limit,
+            adapts,
+            keeps_last=best_of is not None,
+        )
     else:
         simulator = walks_on_nodes(
             params,
@@ -159,6 +182,8 @@ def search(
             simulations_per_update=num_walks,
             interior_selection=interior_selection,
             nodes=nodes,
+            ranges=ranges_below,
+            keeps_last=best_of is not None,
         )
 
     def move(gradient: Params, opt_state: Any, adapted: Params, square: chex.Array) -> Any:
@@ -166,7 +191,7 @@ def search(
         return update(gradient, opt_state, adapted, logit_square=square)
 
     def update(carry: tuple, n: chex.Array) -> tuple[tuple, None]:
-        adapted, opt_state, stats, memory, total = carry
+        adapted, opt_state, stats, memory, total, best = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(loop_keys)
         with jax.named_scope("root_selection"):
             actions = root_selection(stats, num_walks)
@@ -195,6 +220,8 @@ def search(
                 moved = (optax.apply_updates(adapted, updates), moved_state)
                 adapted, opt_state = _where(finite_gradient, moved, (adapted, opt_state))
         stats = _add(stats, actions, returns[0], playable)
+        if best_of is not None:
+            best = _better(best_of, best, trajectory.last)
         acted = jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32)
         report = {
             "num_evaluations": trajectory.num_evaluations,
@@ -206,7 +233,7 @@ def search(
             "skipped_updates": (~finite_gradient).astype(jnp.int32),
         }
         total = jax.tree.map(lambda t, r: t + r.astype(t.dtype), total, report)
-        return (adapted, opt_state, stats, memory, total), None
+        return (adapted, opt_state, stats, memory, total, best), None
 
     opt_state = () if optimizer is None else jax.vmap(optimizer.init)(adapted)
     num_updates = num_simulations // num_walks
@@ -221,9 +248,10 @@ def search(
         "gradient_norm": mean,
         "skipped_updates": count,
     }
-    carry = (adapted, opt_state, stats, simulator.init(), total)
+    best = None if best_of is None else root.embedding
+    carry = (adapted, opt_state, stats, simulator.init(), total, best)
     carry, _ = jax.lax.scan(update, carry, jnp.arange(num_updates))
-    adapted, _, stats, memory, total = carry
+    adapted, _, stats, memory, total, best = carry
     action, action_weights = jax.vmap(target)(target_keys, stats)
     state = SearchState(
         visits=stats.visits,
@@ -237,6 +265,7 @@ def search(
         gradient_norm=total["gradient_norm"] / num_updates,
         skipped_updates=total["skipped_updates"],
         nodes=memory[0] if mode == "cached" else None,
+        best=best,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
@@ -327,10 +356,25 @@ def _add(
     """Adds the returns `[B, K]` of one update to the statistics."""
     chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=returns.dtype)
     chosen = jnp.where(playable[:, None, None], chosen, 0.0)
+    if stats.lowest is not None and stats.highest is not None:
+        taken, returned = chosen > 0, returns[:, :, None]
+        lowest = jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)
+        highest = jnp.max(jnp.where(taken, returned, -jnp.inf), axis=1)
+        stats = stats._replace(
+            lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
+        )
     return stats._replace(
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
     )
+
+
+def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) -> Any:
+    """Returns the best of one embedding `[B, ...]` and K others `[B, K, ...]`, root by root."""
+    scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
+    first = jnp.argmax(scores, axis=1)
+    other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
+    return _where(jnp.max(scores, axis=1) > best_of(best), other, best)
 
 
 def _where(condition: chex.Array, new: Any, old: Any) -> Any:

@@ -87,3 +87,27 @@ def completed_q(
         return jnp.where(playable, action, 0).astype(jnp.int32), weights
 
     return target
+
+
+def best_value() -> Target:
+    """All on the action of the highest mean return (Seify 2020, eq. 5.3).
+
+    For games of one player: what a simulation reached can be reached again, so the best value
+    counts, however seldom it was tried.
+
+    Returns:
+      A target whose weights are 1 at the action tried whose Q-value is the highest, one of them
+      drawn at random if several are equal, and 0 elsewhere. Where no action is legal, the action is
+      0 and every weight is 0.
+    """
+
+    def target(rng_key: chex.PRNGKey, root: RootStats) -> tuple[chex.Array, chex.Array]:
+        tried = root.valid & (root.visits > 0)
+        qvalues = jnp.where(tried, root.qvalues, -jnp.inf)
+        best = tried & (qvalues == jnp.max(qvalues))
+        ties = jnp.where(best, jax.random.uniform(rng_key, best.shape), -1.0)
+        action = jnp.argmax(ties).astype(jnp.int32)
+        weights = jax.nn.one_hot(action, len(best), dtype=qvalues.dtype)
+        return action, jnp.where(jnp.any(best), weights, 0.0)
+
+    return target

@@ -5,8 +5,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import RootStats, finite
-from jaxpgs.search.nodes import Nodes, child_stats, take
+from jaxpgs.search.nodes import Nodes, child_ranges, child_stats, take
 from jaxpgs.search.root_selection import RootSelection
+
+_RANGE = ("lowest", "highest")
 
 
 def choose_in_nodes(
@@ -37,6 +39,8 @@ def choose_in_nodes(
         chosen = jax.nn.one_hot(earlier, num_actions, dtype=logits.dtype)
         pending = jnp.sum(jnp.where(same[..., None], chosen, 0.0), axis=1)
         stats = RootStats(finite(logits), value, visits, value_sum, valid)
+        if selection.needs_range:
+            stats = stats._replace(**dict(zip(_RANGE, child_ranges(nodes, node), strict=True)))
         action = selection.best(stats, pending)
         policy = jax.nn.log_softmax(stats.prior_logits, axis=-1)
         log_prob = take(policy, action[:, None])[:, 0]

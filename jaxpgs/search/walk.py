@@ -43,6 +43,7 @@ def rollouts(
     truncation: Truncation,
     max_depth: int,
     adapts: bool,
+    keeps_last: bool = False,
 ) -> Simulator:
     """Simulates from the root in memory that does not depend on the number of simulations.
 
@@ -60,6 +61,7 @@ def rollouts(
       truncation: when a simulation stops.
       max_depth: T, the largest number of steps.
       adapts: whether `pull` will be called.
+      keeps_last: whether the trajectory tells the embeddings of the states reached last.
 
     Returns:
       A simulator whose memory is the table.
@@ -93,7 +95,10 @@ def rollouts(
             embedding, actions, path = carry
             t, uniform = inputs
             keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
+            before = embedding
             output, embedding = call(adapted, keys, actions, embedding)
+            if keeps_last:
+                embedding = _choose(path.alive, embedding, before)
             logits = finite(output.prior_logits)
             policy = distribution(logits)
             actions = invert(policy.cumulative, policy.last, uniform)
@@ -133,7 +138,7 @@ def rollouts(
             )
             carry = (start, actions, path._replace(code=extend_code(path.code, actions)))
             inputs = (jnp.arange(max_depth), uniform)
-            (_, _, last), outputs = jax.lax.scan(maybe_step, carry, inputs)
+            (states, _, last), outputs = jax.lax.scan(maybe_step, carry, inputs)
             alive, reward, discount, value, log_prob, entropy, codes = outputs
             trajectory = Trajectory(
                 alive=alive,
@@ -145,6 +150,7 @@ def rollouts(
                 depth=last.depth,
                 num_evaluations=jnp.sum(last.depth, axis=-1),
                 num_calls=jnp.max(last.depth),
+                last=states if keeps_last else None,
             )
             return trajectory.log_prob, (trajectory, codes)
 
@@ -160,6 +166,15 @@ def rollouts(
         return trajectory, lambda cotangent: vjp(cotangent)[0], lambda returns: table
 
     return Simulator(init, run)
+
+
+def _choose(condition: chex.Array, new: Any, old: Any) -> Any:
+    """Chooses between two pytrees `[B, K, ...]`, walk by walk."""
+    return jax.tree.map(
+        lambda n, o: jnp.where(condition.reshape(*condition.shape, *[1] * (n.ndim - 2)), n, o),
+        new,
+        old,
+    )
 
 
 def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:

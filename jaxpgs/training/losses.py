@@ -35,3 +35,21 @@ def policy_value_loss(
     value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
     loss = policy_loss + value_weight * value_loss
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+
+
+def asymmetric_square(
+    target: chex.Array, value: chex.Array, *, under: float = 1.0, over: float = 1.0
+) -> chex.Array:
+    """Squared error that may weigh too low and too high values differently (Seify 2020, eq. 6.6).
+
+    Args:
+      target: any shape.
+      value: the network's, of the same shape.
+      under: weight where the value is too low, `target >= value`.
+      over: weight where it is too high.
+
+    Returns:
+      The weighted squares, of the same shape. Both weights 1 is the plain squared error; the thesis
+      tries 1/2 and 2, either way round.
+    """
+    return jnp.where(target >= value, under, over) * jnp.square(target - value)

@@ -1,0 +1,297 @@
+"""Searches that play whole games of one player and return the best line they ever saw.
+
+Those of Seify 2020 and policy gradient search, a few lines each: presets of `solve`, which
+searches, plays a move and searches again. All take B boards at once and can be jitted.
+"""
+
+from typing import Any
+
+import chex
+import mctx
+import optax
+
+from jaxpgs.adapters import ApplyFn, RootFn
+from jaxpgs.base import Adapt, Params, PolicyOutput
+from jaxpgs.lines import first_by_prior, informed_rollouts, make_line_fns, random_rollouts
+from jaxpgs.networks import policy_head
+from jaxpgs.search import (
+    Nodes,
+    adaptation,
+    batched_mcts_policy,
+    best_value,
+    fixed,
+    max_min_puct,
+    n_step,
+    pgs_policy,
+    reinforce,
+)
+from jaxpgs.search.estimators import Estimator
+from jaxpgs.solving import Plan, Searches, Solution, solve
+
+__all__ = [
+    "Plan",
+    "Searches",
+    "Solution",
+    "pgs",
+    "plain_mcts",
+    "policy_mcts",
+    "pv_mcts",
+    "solve",
+]
+
+
+def plain_mcts(
+    env: Any,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    c_puct: float = 10.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    tabu: bool = False,
+    **knobs: Any,
+) -> Solution:
+    """Monte Carlo tree search without a network (Seify 2020, chapter 4).
+
+    A uniform prior, max-min-normalised values, virtual loss relative to them, random rollouts to
+    the end of the game, the action of the highest value.
+
+    Args:
+      env: a game of one player, such as `envs.SameGame`.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      c_puct: weight of exploration; the thesis takes 30 on 7x7, 4 on 10x10 and 2 or 10 on 15x15.
+      virtual_loss: w of eq. 4.4.
+      simulations_per_update: K, simulations at a time, a divisor of N; the thesis's threads.
+      tabu: whether rollouts keep the most frequent colour for last; the thesis's do not.
+      **knobs: arguments of `solve`, and `max_depth` and others of `batched_mcts_policy`.
+
+    Returns:
+      The solution.
+    """
+    rollout = random_rollouts(env, tabu=tabu)
+    fns = make_line_fns(env, rollout=rollout)
+    selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
+    knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
+    return _tree_search(env, fns, {}, rng_key, state, num_simulations, knobs)
+
+
+def policy_mcts(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    rollout: str = "random",
+    c_puct: float = 5.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    **knobs: Any,
+) -> Solution:
+    """`plain_mcts` with a network's policy as the prior (Seify 2020, chapter 5).
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network; its value is not used.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      rollout: "random", or "informed" for actions drawn from the policy. Both begin with the
+        action that it likes best.
+      c_puct: weight of exploration.
+      virtual_loss: w of eq. 4.4.
+      simulations_per_update: K, a divisor of N.
+      **knobs: as in `plain_mcts`.
+
+    Returns:
+      The solution.
+
+    Raises:
+      ValueError: if `rollout` is another word.
+    """
+    if rollout not in ("random", "informed"):
+        raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
+    kind = random_rollouts(env) if rollout == "random" else informed_rollouts(env, apply_fn)
+    fns = make_line_fns(env, apply_fn, rollout=first_by_prior(env, kind))
+    selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
+    knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
+    return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
+
+
+def pv_mcts(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    c_puct: float = 5.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    **knobs: Any,
+) -> Solution:
+    """Tree search by a network's policy and value, without rollouts (Seify 2020, chapter 6).
+
+    The tree is handed on from move to move, unless `num_kept` says otherwise. Only games that the
+    tree or the moves played reach the end of count as lines.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network; its value is in the game's own units.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      c_puct: weight of exploration.
+      virtual_loss: w of eq. 4.4.
+      simulations_per_update: K, a divisor of N.
+      **knobs: as in `plain_mcts`.
+
+    Returns:
+      The solution.
+    """
+    fns = make_line_fns(env, apply_fn)
+    selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
+    knobs = {
+        "root_selection": selection,
+        "simulations_per_update": simulations_per_update,
+        "num_kept": num_simulations + 1,
+    } | knobs
+    return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
+
+
+def pgs(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    adapt: Adapt = None,
+    depth: int | None = None,
+    c_puct: float = 5.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    estimator: Estimator | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    forget: bool = False,
+    **knobs: Any,
+) -> Solution:
+    """Policy gradient search for games of one player, in memory that no number of moves enlarges.
+
+    Anthony et al. 2019, with what Seify 2020 found for such games: max-min-normalised values at the
+    root, and the action of the highest one. Simulations follow the adapted policy to the end of the
+    game, or as far as `depth` and then take the network's value. After K of them the policy head
+    takes a REINFORCE step on their returns, less their mean and divided by their spread.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      adapt: which parameters adapt, as in `pgs_policy`; `networks.policy_head(params)` if None.
+      depth: moves after which a simulation stops; None goes to the end.
+      c_puct: weight of exploration at the root.
+      virtual_loss: w of eq. 4.4 of the thesis.
+      simulations_per_update: K, at least 2, a divisor of N.
+      estimator: `reinforce("mean", normalize=True)` if None.
+      optimizer: as in `pgs_policy`.
+      forget: whether each search begins from the network's own policy head, not from what the
+        game's last search made of it.
+      **knobs: arguments of `solve` but `num_kept`, and of `pgs_policy`.
+
+    Returns:
+      The solution.
+    """
+    root_fn, recurrent_fn = make_line_fns(env, apply_fn)
+    loop, own = _split_knobs(knobs)
+    adapt = policy_head(params) if adapt is None else adapt
+    search: dict[str, Any] = {
+        "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
+        "truncation": fixed(depth or max(env.num_actions // 2, 1)),
+        "simulations_per_update": simulations_per_update,
+        "backup": n_step(),
+        "estimator": estimator or reinforce("mean", normalize=True),
+        "optimizer": optimizer,
+        "target": best_value(),
+    } | own
+    if not forget:
+        chosen, _ = adaptation.split(params, adaptation.adapt_mask(params, adapt))
+        loop["adapted_params"] = adaptation.per_root(chosen, len(state.terminated))
+
+    def plan(
+        rng_keys: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        invalid: chex.Array,
+        nodes: Nodes | None,
+        adapted: Params | None,
+    ) -> PolicyOutput:
+        del nodes
+        return pgs_policy(
+            params,
+            rng_keys,
+            root,
+            recurrent_fn,
+            num_simulations,
+            invalid,
+            adapt=adapt,
+            adapted_params=adapted,
+            best_of=lambda line: line.total,
+            **search,
+        )
+
+    return solve(env, root_fn, plan, params, rng_key, state, **loop)
+
+
+_LOOP = ("num_searches", "restart", "follow", "num_kept", "max_moves")
+
+
+def _tree_search(
+    env: Any,
+    fns: tuple[RootFn, Any],
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    knobs: dict[str, Any],
+) -> Solution:
+    root_fn, recurrent_fn = fns
+    loop, search = _split_knobs(knobs)
+    search = {"target": best_value(), "max_depth": min(max(env.num_actions // 2, 1), 64)} | search
+
+    def plan(
+        rng_keys: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        invalid: chex.Array,
+        nodes: Nodes | None,
+        adapted: Params | None,
+    ) -> PolicyOutput:
+        del adapted
+        return batched_mcts_policy(
+            params,
+            rng_keys,
+            root,
+            recurrent_fn,
+            num_simulations,
+            invalid,
+            nodes=nodes,
+            best_of=lambda line: line.total,
+            **search,
+        )
+
+    return solve(env, root_fn, plan, params, rng_key, state, **loop)
+
+
+def _split_knobs(knobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tells the arguments of `solve` from those of the search."""
+    loop = {name: knobs[name] for name in _LOOP if name in knobs}
+    return loop, {name: knob for name, knob in knobs.items() if name not in _LOOP}

@@ -1,0 +1,171 @@
+"""Fitting a network to a fixed set of examples, with early stopping."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxpgs.base import Params
+from jaxpgs.networks import functional, functional_train, trainable_mask
+from jaxpgs.training.losses import asymmetric_square
+
+
+class Examples(NamedTuple):
+    """N positions with what they teach.
+
+    Attributes:
+      state: `[N]` the positions.
+      action: `[N]` int32, the actions to imitate.
+      value: `[N]` what the rewards from there should sum to.
+    """
+
+    state: Any
+    action: chex.Array
+    value: chex.Array
+
+
+def make_fit(
+    env: Any,
+    network: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    *,
+    batch_size: int,
+    max_epochs: int,
+    patience: int | None,
+    learns_value: bool,
+    under: float = 1.0,
+    over: float = 1.0,
+    augment: bool = False,
+) -> Callable[..., tuple[Params, Any, dict[str, float]]]:
+    """Makes the function that fits a network to examples (Seify 2020, eq. 5.4, 6.5 and 6.7).
+
+    Args:
+      env: the environment. If it has `network_policy`, the target of the policy is spread by it.
+      network: the network.
+      optimizer: an optax optimizer.
+      batch_size: examples per step; a set that is no multiple of it is filled up from its start.
+      max_epochs: most passes over the examples.
+      patience: passes without a lower validation loss after which to stop and return the weights of
+        the lowest; None never stops early.
+      learns_value: whether the value is part of the loss, with the weight 16 / vmax^2.
+      under: as in `losses.asymmetric_square`.
+      over: likewise.
+      augment: whether to exchange colours at random.
+
+    Returns:
+      `fit(params, opt_state, training, validation, rng_key, rng)`, with pairs of `Examples` and
+      how many of them are real, and NumPy's generator for the order. It returns the weights, the
+      optimizer's state and a dict of metrics.
+    """
+    _, apply_fn = functional(network)
+    train_fn = functional_train(network)
+    trainable = trainable_mask(network)
+    tell = jax.vmap(env.observe)
+
+    def loss_parts(
+        logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
+    ) -> dict[str, chex.Array]:
+        target = jax.nn.one_hot(batch.action, env.num_actions, dtype=logits.dtype)
+        if hasattr(env, "network_policy"):
+            target = jax.vmap(env.network_policy)(batch.state, target)
+        parts = {"policy_loss": optax.softmax_cross_entropy(logits, target)}
+        error = asymmetric_square(batch.value, value, under=under, over=over)
+        parts["value_loss"] = value_weight * error if learns_value else jnp.zeros_like(error)
+        return parts
+
+    # Steps are called one by one: in a loop of XLA's, its CPU backend differentiates convolutions
+    # many times slower.
+    @jax.jit
+    def step(
+        params: Params,
+        opt_state: Any,
+        examples: Examples,
+        index: chex.Array,
+        key: chex.PRNGKey,
+        value_weight: chex.Array,
+    ) -> tuple[Params, Any, dict[str, chex.Array]]:
+        batch = jax.tree.map(lambda x: x[index], examples)
+        observation = tell(batch.state)
+        if augment:
+            keys = jax.random.split(key, batch_size)
+            observation = jax.vmap(env.permute_colors)(keys, observation)
+
+        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
+            (logits, value), moved = train_fn(params, observation)
+            parts = jax.tree.map(jnp.mean, loss_parts(logits, value, batch, value_weight))
+            return parts["policy_loss"] + parts["value_loss"], (parts, moved)
+
+        gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
+        stepped = optax.apply_updates(params, updates)
+        # Batch statistics are no weights: they move by averaging, not by gradient.
+        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
+        return params, opt_state, parts
+
+    zeros = {"policy_loss": jnp.zeros(()), "value_loss": jnp.zeros(())}
+
+    @jax.jit
+    def validate(
+        params: Params, examples: Examples, size: chex.Array, value_weight: chex.Array
+    ) -> dict[str, chex.Array]:
+        def body(i: chex.Array, total: dict[str, chex.Array]) -> dict[str, chex.Array]:
+            place = i * batch_size + jnp.arange(batch_size)
+            batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
+            logits, value = apply_fn(params, tell(batch.state))
+            parts = loss_parts(logits, value, batch, value_weight)
+            return jax.tree.map(
+                lambda t, x: t + jnp.sum(jnp.where(place < size, x, 0.0)), total, parts
+            )
+
+        total = jax.lax.fori_loop(0, -(-size // batch_size), body, zeros)
+        return jax.tree.map(lambda x: x / jnp.maximum(size, 1), total)
+
+    def fit(
+        params: Params,
+        opt_state: Any,
+        training: tuple[Examples, int],
+        validation: tuple[Examples, int],
+        rng_key: chex.PRNGKey,
+        rng: np.random.Generator,
+    ) -> tuple[Params, Any, dict[str, float]]:
+        examples, size = training
+        largest = max(
+            float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
+            for part, count in (training, validation)
+        )
+        value_weight = jnp.float32(16 / max(largest, 1.0) ** 2)
+        num_batches = math.ceil(size / batch_size)
+        lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, zeros
+        for number in range(max_epochs):
+            order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
+            key = jax.random.fold_in(rng_key, number)
+            total = zeros
+            for i, index in enumerate(order):
+                params, opt_state, parts = step(
+                    params, opt_state, examples, index, jax.random.fold_in(key, i), value_weight
+                )
+                total = jax.tree.map(jnp.add, total, parts)
+            parts = jax.tree.map(lambda x: x / num_batches, total)
+            if patience is None:
+                best = (params, opt_state, number + 1)
+                continue
+            checked = validate(params, validation[0], jnp.int32(validation[1]), value_weight)
+            loss = float(checked["policy_loss"] + checked["value_loss"])
+            waited += 1
+            if loss < lowest:
+                lowest, best, waited = loss, (params, opt_state, number + 1), 0
+            if waited >= patience:
+                break
+        params, opt_state, num_epochs = best
+        checked = validate(params, validation[0], jnp.int32(validation[1]), value_weight)
+        metrics = {name: float(x) for name, x in parts.items()}
+        metrics |= {f"validation_{name}": float(x) for name, x in checked.items()}
+        return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}
+
+    return fit

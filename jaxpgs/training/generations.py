@@ -1,0 +1,313 @@
+"""Training for games of one player in generations: search many boards, imitate, search better.
+
+Seify 2020, algorithm 1 (a policy) and chapter 6 (policy and value). The first generation searches
+without a network. Each later one searches with the network of the one before; the network learns
+the actions that the searches played, and what they found the positions worth.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxpgs.base import Params
+from jaxpgs.lines import informed_rollouts, random_rollouts
+from jaxpgs.networks import functional
+from jaxpgs.puzzles import Solution
+from jaxpgs.training import fitting
+from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.fitting import Examples
+
+# (params, rng_key, state [B]) -> Solution
+Player = Callable[[Params, chex.PRNGKey, Any], Solution]
+_VALUE_TARGETS = ("none", "return", "q")
+
+
+class Queue(NamedTuple):
+    """The last examples, up to a length.
+
+    Attributes:
+      examples: `[C]`, the oldest first; those behind `size` are zeros.
+      size: `[]` int32, how many there are.
+    """
+
+    examples: Examples
+    size: chex.Array
+
+
+class TrainState(NamedTuple):
+    """Everything a run needs to go on.
+
+    Attributes:
+      params: the network's parameters.
+      opt_state: the optimizer's state.
+      training: the examples to learn from.
+      validation: the examples that tell when to stop.
+      generation: `[]` int32, generations done.
+    """
+
+    params: Params
+    opt_state: Any
+    training: Queue
+    validation: Queue
+    generation: chex.Array
+
+
+def train(
+    env: Any,
+    make_network: Callable[[int], nnx.Module],
+    *,
+    player: Player,
+    first_player: Player,
+    num_generations: int = 20,
+    num_runs: int = 1000,
+    first_runs: int | None = None,
+    runs_at_once: int = 100,
+    training_length: int = 120_000,
+    validation_length: int | None = None,
+    validation_share: float = 0.1,
+    batch_size: int = 256,
+    max_epochs: int = 100,
+    patience: int | None = 2,
+    fresh_weights: bool = True,
+    value_target: str = "none",
+    under: float = 1.0,
+    over: float = 1.0,
+    optimizer: optax.GradientTransformation | None = None,
+    augment: bool = True,
+    num_test_boards: int = 256,
+    seed: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    keep: int = 2,
+    callback: Callable[[TrainState, dict[str, float]], Any] | None = None,
+) -> TrainState:
+    """Trains a network by searching boards drawn from `env.init`.
+
+    The defaults train a policy as Seify 2020, algorithm 1: new weights in every generation, fitted
+    until the validation loss stops falling. For policy and value as in section 6.1.3 pass
+    `fresh_weights=False, patience=None, max_epochs=5, value_target="q"` and
+    `optimizer=l2_adam()`.
+
+    Args:
+      env: a game of one player.
+      make_network: makes the network with weights drawn by a seed, `seed -> module`.
+      player: the search that plays, `(params, rng_key, state [B]) -> jaxpgs.puzzles.Solution`, for
+        example `lambda *x: policy_mcts(env, apply_fn, *x, 100, dirichlet_fraction=0.25)`.
+      first_player: that of the first generation, whose `params` nobody has trained: `plain_mcts`
+        with many simulations is the jump start of section 5.2.3.
+      num_generations: generations in all, counting those of an earlier call in `directory`.
+      num_runs: boards a generation.
+      first_runs: boards of the first one, whose searches wait for no network; `num_runs` if None.
+      runs_at_once: boards searched side by side, a divisor of both.
+      training_length: positions that the training queue holds.
+      validation_length: the same of the validation queue; in proportion to its share if None.
+      validation_share: share of a generation's positions that are kept for validation, 0 to 1.
+      batch_size: positions per step of the optimizer.
+      max_epochs: most passes over the training queue in a generation.
+      patience: passes without a lower validation loss after which a generation ends and takes the
+        weights of the lowest; None does all `max_epochs` and keeps the last.
+      fresh_weights: whether every generation begins from new weights and a new optimizer state.
+      value_target: "none"; "return" for what the game played earned from there (eq. 6.2); "q" for
+        the highest Q-value of the search (eq. 6.3).
+      under: weight of squared errors of values that are too low (eq. 6.6).
+      over: weight of those that are too high.
+      optimizer: any optax optimizer; Adam with a step of 5e-4, the thesis's, if None.
+      augment: whether every example is seen with its colours exchanged at random, if `env` has
+        `permute_colors`. The thesis leaves it out to show that it can.
+      num_test_boards: boards on which the policy alone is measured after each generation; 0 for
+        none.
+      seed: seed of everything random.
+      directory: where to keep a checkpoint of every generation. Called again with the same
+        directory and arguments, training goes on from the last one and ends as if it had never
+        stopped, bit by bit.
+      keep: checkpoints to keep.
+      callback: called after every generation with the state and a dict of metrics; a true answer
+        ends the training. `score` is the mean of the best lines, `played` of the games played,
+        `policy_score` of games drawn from the policy alone, `greedy_score` of games by
+        its likeliest actions, `random_score` of random ones.
+
+    Returns:
+      The state after the last generation.
+
+    Raises:
+      ValueError: if an argument is out of range, the searches found no move at all, or `directory`
+        holds another run or is damaged.
+
+    Deviations from the thesis: the best action is what the player's Solution played; a value of
+    the training set's own size weighs the squared error, 16 / vmax^2 (section 6.1.2), with vmax of
+    the generation's training and validation queues.
+    """
+    lv = validation_length
+    if lv is None:
+        lv = max(math.ceil(training_length * validation_share / max(1 - validation_share, 1e-6)), 1)
+    first_runs = first_runs or num_runs
+    counts = {
+        "num_generations": num_generations, "num_runs": num_runs, "runs_at_once": runs_at_once,
+        "training_length": training_length, "validation_length": lv, "batch_size": batch_size,
+        "max_epochs": max_epochs, "keep": keep, "patience": 1 if patience is None else patience,
+    }  # fmt: skip
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}.")
+    if num_runs % runs_at_once or first_runs % runs_at_once:
+        raise ValueError(
+            "runs_at_once must divide num_runs and first_runs; got "
+            f"{runs_at_once}, {num_runs} and {first_runs}."
+        )
+    if not 0 < validation_share < 1:
+        raise ValueError(f"validation_share must be between 0 and 1, got {validation_share}.")
+    if value_target not in _VALUE_TARGETS:
+        raise ValueError(f"value_target must be one of {_VALUE_TARGETS}, got {value_target!r}.")
+    network = make_network(seed)
+    _, apply_fn = functional(network)
+    optimizer = optimizer or optax.adam(5e-4)
+    fit = fitting.make_fit(
+        env,
+        network,
+        optimizer,
+        batch_size=batch_size,
+        max_epochs=max_epochs,
+        patience=patience,
+        learns_value=value_target != "none",
+        under=under,
+        over=over,
+        augment=augment and hasattr(env, "permute_colors"),
+    )
+    players = [jax.jit(p) for p in (first_player, player)]
+    measure = jax.jit(_make_measure(env, apply_fn, num_test_boards))
+    base_key, test_key = jax.random.split(jax.random.key(seed))
+    template = jax.eval_shape(env.init, base_key)
+
+    def begin(generation: int) -> tuple[Params, Any]:
+        # Other weights each time, or every generation would share the luck of the first.
+        params, _ = functional(make_network(seed + generation))
+        return params, optimizer.init(params)
+
+    params, opt_state = begin(0)
+    state = TrainState(
+        params, opt_state, _empty(template, training_length), _empty(template, lv), jnp.int32(0)
+    )
+    checkpoints = None
+    if directory is not None:
+        name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
+        run = {"env": name, "network": type(network).__name__, "seed": seed}
+        checkpoints = Checkpoints(directory, run | {"value_target": value_target}, keep=keep)
+        state = checkpoints.restore(state) or state
+    while (generation := int(state.generation)) < num_generations:
+        keys = jax.random.split(jax.random.fold_in(base_key, generation), 3)
+        rng = np.random.default_rng((seed, generation))
+        examples, metrics = _search(
+            env, players[min(generation, 1)], state.params, keys[0],
+            num_runs if generation else first_runs, runs_at_once, value_target,
+        )  # fmt: skip
+        count = len(examples.action)
+        if not count:
+            raise ValueError("The searches found no move on any board: is every game over at once?")
+        order = rng.permutation(count)
+        # At least one for each, so that tiny runs work.
+        split = min(max(round(count * validation_share), 1), max(count - 1, 0))
+        parts = order[split:], order[:split]
+        training, validation = (
+            _append(queue, jax.tree.map(lambda x, i=index: x[i], examples))
+            for queue, index in zip((state.training, state.validation), parts, strict=True)
+        )
+        params, opt_state = begin(generation) if fresh_weights else (state.params, state.opt_state)
+        params, opt_state, fitted = fit(
+            params, opt_state, (training.examples, int(training.size)),
+            (validation.examples, int(validation.size)), keys[1], rng,
+        )  # fmt: skip
+        state = TrainState(params, opt_state, training, validation, jnp.int32(generation + 1))
+        metrics |= fitted | {"iteration": generation + 1, "new_positions": count}
+        if num_test_boards:
+            scores = measure(params, test_key)
+            metrics |= {name: float(x) for name, x in scores.items()}
+        stop = callback is not None and bool(callback(state, metrics))
+        if checkpoints is not None:
+            checkpoints.save(generation + 1, state)
+        if stop:
+            break
+    return state
+
+
+def l2_adam(step_size: float = 5e-4, weight: float = 1e-4) -> optax.GradientTransformation:
+    """Adam on the loss plus an L2 norm of the weights (Seify 2020, section 6.1.3)."""
+    return optax.chain(optax.add_decayed_weights(weight), optax.adam(step_size))
+
+
+def _search(
+    env: Any,
+    player: Player,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    num_runs: int,
+    runs_at_once: int,
+    value_target: str,
+) -> tuple[Examples, dict[str, float]]:
+    """Plays one generation's games and lists what they teach."""
+    found, scores, played = [], [], []
+    for chunk in range(num_runs // runs_at_once):
+        init_key, play_key = jax.random.split(jax.random.fold_in(rng_key, chunk))
+        boards = jax.vmap(env.init)(jax.random.split(init_key, runs_at_once))
+        solution = jax.device_get(player(params, play_key, boards))
+        searches = solution.searches
+        value = searches.value
+        if value_target == "return":
+            value = solution.played[None] - searches.score
+        examples = Examples(searches.state, searches.action, value.astype(np.float32))
+        keep = searches.searched & np.isfinite(value)
+        found.append(jax.tree.map(lambda x, keep=keep: x[keep], examples))
+        scores.append(solution.score)
+        played.append(np.maximum(solution.played, -1e6))
+    examples = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    return examples, {
+        "score": float(np.mean(np.concatenate(scores))),
+        "played": float(np.mean(np.concatenate(played))),
+    }
+
+
+def _make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
+    """Makes the measurement of the policy alone against random play, always on the same boards."""
+
+    def measure(params: Params, rng_key: chex.PRNGKey) -> dict[str, chex.Array]:
+        board_key, play_key = jax.random.split(rng_key)
+        state = jax.vmap(env.init)(jax.random.split(board_key, num_boards))
+        keys = jax.random.split(play_key, num_boards)
+        logits = jnp.zeros((num_boards, env.num_actions))
+        scores = {}
+        for name, rollout in (
+            ("policy_score", informed_rollouts(env, apply_fn)),
+            ("greedy_score", informed_rollouts(env, apply_fn, greedy=True)),
+            ("random_score", random_rollouts(env)),
+        ):
+            score, _ = rollout(params, keys, state, logits)
+            scores[name] = jnp.mean(jnp.where(state.terminated, 0.0, score))
+        return scores
+
+    return measure
+
+
+def _empty(template: Any, length: int) -> Queue:
+    state = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), template)
+    zeros = jnp.zeros(length, jnp.int32)
+    return Queue(Examples(state, zeros, zeros.astype(jnp.float32)), jnp.int32(0))
+
+
+def _append(queue: Queue, examples: Examples) -> Queue:
+    """Adds examples at the end and drops the oldest that have no room."""
+    size, length = int(queue.size), len(queue.examples.action)
+    new = min(size + len(examples.action), length)
+
+    def append(old: chex.Array, added: np.ndarray) -> chex.Array:
+        both = np.concatenate([np.asarray(old)[:size], added])[-new:] if new else np.asarray(old)
+        padding = [(0, length - new)] + [(0, 0)] * (both.ndim - 1)
+        return jnp.asarray(np.pad(both, padding).astype(old.dtype))
+
+    return Queue(jax.tree.map(append, queue.examples, examples), jnp.int32(new))

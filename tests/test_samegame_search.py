@@ -1,0 +1,399 @@
+"""Searches for games of one player: their parts, and whole games of SameGame."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from games import QUICK
+
+import jaxpgs
+from jaxpgs import lines, puzzles
+from jaxpgs.base import RootStats
+from jaxpgs.envs import SameGame, samegame_rules
+from jaxpgs.envs.samegame_playouts import random_playouts, recorded_playout
+from jaxpgs.search.nodes import child_ranges
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
+ENV = SameGame(5, 5, 3)
+NUM_BOARDS = 6
+
+
+@functools.cache
+def boards(env=ENV, count=NUM_BOARDS, seed=0):
+    return jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(seed), count))
+
+
+@functools.cache
+def network():
+    """A small random network of two heads, its value in points."""
+    module = jaxpgs.networks.SameGameCNN(
+        ENV.observation_shape,
+        ENV.num_actions,
+        num_filters=8,
+        num_layers=6,
+        heads="policy_value",
+        pooling=False,
+        value_scale=10.0,
+        rngs=nnx.Rngs(0),
+    )
+    return jaxpgs.networks.functional(module)
+
+
+def jit(function):
+    return jax.jit(function, compiler_options=QUICK)
+
+
+def stats(visits, qvalues, *, value=0.0, prior=None, lowest=None, highest=None, valid=None):
+    """Statistics of one root."""
+    visits, qvalues = np.asarray(visits), np.asarray(qvalues, np.float32)
+    prior = np.full(len(visits), 1 / len(visits)) if prior is None else np.asarray(prior)
+    valid = np.ones(len(visits), bool) if valid is None else np.asarray(valid)
+    real = lambda x: None if x is None else jnp.asarray([x], jnp.float32)  # noqa: E731
+    return RootStats(
+        real(np.where(valid, np.log(prior), np.finfo(np.float32).min)),
+        jnp.asarray([value], jnp.float32),
+        jnp.asarray([visits], jnp.float32),
+        real(qvalues * visits),
+        jnp.asarray([valid]),
+        real(lowest),
+        real(highest),
+    )
+
+
+def score(selection, root, pending):
+    return np.asarray(selection.score(root, jnp.asarray([pending], jnp.float32))[0])
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def reference_score(visits, qvalues, value, prior, pending, c, w, low=None, high=None):
+    """Eq. 4.2 to 4.5 and 5.1 of Seify 2020, action by action."""
+    q = [x if n else value for x, n in zip(qvalues, visits, strict=True)]
+    lows = q if low is None else [x if n else value for x, n in zip(low, visits, strict=True)]
+    highs = q if high is None else [x if n else value for x, n in zip(high, visits, strict=True)]
+    smallest, greatest = min(lows), max(highs)
+    total = max(sum(visits) + sum(pending), 1)
+    out = []
+    for a, x in enumerate(q):
+        norm = 1.0 if greatest == smallest else (x - smallest) / (greatest - smallest)
+        bound = c * prior[a] * np.sqrt(total) / (1 + visits[a] + pending[a])
+        out.append(norm - w * pending[a] * norm + bound)
+    return out
+
+
+@pytest.mark.parametrize("bounds", ["qvalues", "returns"])
+def test_max_min_puct_is_the_formula(bounds):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        visits = rng.integers(0, 4, 5).tolist()
+        qvalues, prior = rng.normal(100, 50, 5), rng.dirichlet(np.ones(5))
+        pending, value = rng.integers(0, 3, 5).tolist(), float(rng.normal(100, 50))
+        low, high = qvalues - rng.random(5) * 20, qvalues + rng.random(5) * 20
+        root = stats(visits, qvalues, value=value, prior=prior, lowest=low, highest=high)
+        selection = jaxpgs.max_min_puct(1.5, bounds=bounds, virtual_loss=0.2)
+        ends = (low, high) if bounds == "returns" else ()
+        expected = reference_score(visits, qvalues, value, prior, pending, 1.5, 0.2, *ends)
+        np.testing.assert_allclose(score(selection, root, pending), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_max_min_puct_by_hand():
+    free = jaxpgs.max_min_puct(0.0, virtual_loss=0.5)
+    root = stats([1, 2, 1], [10, 30, 20])
+    np.testing.assert_allclose(score(free, root, [0, 0, 0]), [0, 1, 0.5])  # eq. 4.3
+    np.testing.assert_allclose(score(free, root, [1, 1, 1]), [0, 0.5, 0.25])  # eq. 4.4
+    # Eq. 4.2: from -10 to 40 in all.
+    ranged = stats([1, 2, 1], [10, 30, 20], lowest=[10, 20, -10], highest=[10, 40, 20])
+    by_returns = jaxpgs.max_min_puct(0.0, bounds="returns")
+    np.testing.assert_allclose(score(by_returns, ranged, [0, 0, 0]), [0.4, 0.8, 0.6], rtol=1e-6)
+    # An action never tried has the node's own value; without any spread every action counts 1.
+    np.testing.assert_allclose(
+        score(free, stats([1, 0, 1], [10, 0, 30], value=25), [0] * 3), [0, 0.75, 1]
+    )
+    for selection in (free, by_returns):
+        equal = stats([0, 1], [0, 7], value=7, lowest=[0, 7], highest=[0, 7])
+        np.testing.assert_allclose(score(selection, equal, [0, 0]), [1, 1])
+    # Illegal actions set no bounds and are never chosen.
+    illegal = stats([1, 1, 0], [10, 20, 0], value=-1000, valid=[True, True, False])
+    assert np.isfinite(score(free, illegal, [0] * 3)).all()
+    assert score(free, illegal, [0] * 3)[0] == 0
+    assert int(free.best(illegal, jnp.zeros((1, 3)))[0]) == 1
+    with pytest.raises(ValueError, match="bounds must be"):
+        jaxpgs.max_min_puct(bounds="values")
+
+
+def test_best_value_target():
+    keys = jax.random.split(jax.random.key(0), 200)
+    target = jaxpgs.best_value()
+    one = lambda **x: jax.tree.map(lambda y: y[0], stats(**x))  # noqa: E731
+    # The highest value counts, however few visits, and what was never tried does not.
+    action, weights = target(keys[0], one(visits=[50, 1, 0], qvalues=[-5, -1, 0]))
+    assert int(action) == 1
+    np.testing.assert_array_equal(weights, [0, 1, 0])
+    # Ties are broken at random: 200 draws of two; outside 60 to 140 with probability below 1e-7.
+    root = one(visits=[2, 9, 2], qvalues=[4, 3, 4])
+    actions, _ = jax.vmap(lambda key: target(key, root))(keys)
+    counts = np.bincount(np.asarray(actions), minlength=3)
+    assert counts[1] == 0 and 60 < counts[0] < 140
+    action, weights = target(keys[0], one(visits=[0, 0], qvalues=[0, 0], valid=[False, False]))
+    assert int(action) == 0 and not np.asarray(weights).any()
+
+
+def test_reinforce_with_the_mean_as_baseline():
+    shape = (3, 1, 2)  # T, B, K
+    rng = np.random.default_rng(1)
+    returns, log_prob = rng.normal(50, 20, shape), rng.normal(size=shape)
+    alive = np.ones(shape, bool)
+    alive[2, 0, 1] = False
+    blank = jaxpgs.base.Trajectory(*[None] * len(jaxpgs.base.Trajectory._fields))
+    walks = blank._replace(
+        alive=jnp.asarray(alive),
+        log_prob=jnp.asarray(log_prob, jnp.float32),
+        value=jnp.zeros(shape),
+    )
+    advantage = np.zeros((2, 2))
+    advantage[0] = returns[1, 0] - returns[1, 0].mean()  # the last step has one walk, so none
+    for normalize in (False, True):
+        estimator = jaxpgs.reinforce("mean", normalize=normalize)
+        scale = np.sqrt((advantage**2).sum() / 3) if normalize else 1
+        got = estimator(None, walks, jnp.asarray(returns, jnp.float32))
+        np.testing.assert_allclose(got[0], (advantage / scale * log_prob[1:, 0]).sum(), rtol=1e-4)
+
+
+def test_nodes_keep_the_range_of_their_returns():
+    fns = lines.make_line_fns(ENV, rollout=lines.random_rollouts(ENV))
+    line = lines.start_lines(ENV, boards())
+
+    @jit
+    def run(key):
+        root = fns[0]({}, key, line)
+        return jaxpgs.batched_mcts_policy(
+            {}, key, root, fns[1], 48, ~line.state.legal_action_mask, simulations_per_update=4,
+            root_selection=jaxpgs.max_min_puct(2.0, bounds="returns"),
+        ).search_state  # fmt: skip
+
+    state = run(jax.random.key(0))
+    lowest, highest = map(np.asarray, child_ranges(state.nodes, jnp.zeros(NUM_BOARDS, jnp.int32)))
+    tried = np.asarray(state.visits) > 0
+    q, low, high = (np.asarray(x)[tried] for x in (state.qvalues, lowest, highest))
+    assert (low <= q + 1e-3).all() and (q <= high + 1e-3).all() and (low < high).any()
+    assert np.isposinf(lowest[~tried]).all()
+
+
+# --- rollouts and lines ---------------------------------------------------------------------------
+
+
+def replayed(env, state, moves):
+    board = np.asarray(env.board(state))
+    return samegame_rules.replay(board, [int(m) for m in moves if m >= 0], penalty=env.penalty)
+
+
+def one(tree, i):
+    return jax.tree.map(lambda x: x[i], tree)
+
+
+@pytest.mark.parametrize("tabu", [False, True])
+def test_recorded_playouts_replay(tabu):
+    keys = jax.random.split(jax.random.key(1), NUM_BOARDS)
+    play = functools.partial(recorded_playout, ENV, tabu=tabu)
+    ends, moves = jit(jax.vmap(play))(keys, boards())
+    for b in range(NUM_BOARDS):
+        game = replayed(ENV, one(boards(), b), moves[b])
+        assert game.over and game.score == ends.score[b] and game.cleared == ends.cleared[b]
+        assert len(game.rewards) == ends.moves[b]
+    # A game's course is its own key's, alone, in a batch or in a batch of batches.
+    alone, _ = play(keys[2], one(boards(), 2))
+    assert alone.score == ends.score[2]
+    pairs = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), (keys, boards()))
+    nested, _ = jit(jax.vmap(jax.vmap(play)))(*pairs)
+    np.testing.assert_array_equal(nested.score.reshape(-1), ends.score)
+
+
+def test_a_line_knows_its_moves():
+    params, apply_fn = network()
+    kinds = [lines.random_rollouts(ENV), lines.informed_rollouts(ENV, apply_fn)]
+    kinds += [lines.first_by_prior(ENV, kind) for kind in kinds]
+    state = boards()
+    for kind in kinds:
+        root_fn, recurrent_fn = lines.make_line_fns(ENV, apply_fn, rollout=kind)
+
+        @jit
+        def two_moves(key, root_fn=root_fn, recurrent_fn=recurrent_fn):
+            root = root_fn(params, key, lines.start_lines(ENV, state))
+            first = jnp.argmax(root.prior_logits, -1)
+            output, line = recurrent_fn(params, key, first, root.embedding)
+            second = jnp.argmax(output.prior_logits, -1)
+            return root, output, line, recurrent_fn(params, key, second, line)[1]
+
+        root, output, line, last = two_moves(jax.random.key(3))
+        np.testing.assert_allclose(output.value, line.total - line.score)
+        for found in (root.embedding, line, last):
+            for b in range(NUM_BOARDS):
+                game = replayed(ENV, one(state, b), found.moves[b])
+                assert game.over and game.score == found.total[b]
+                assert sum(game.rewards[: int(found.num_played[b])]) == found.score[b]
+
+
+# --- whole games ----------------------------------------------------------------------------------
+
+SEARCHES = {
+    "plain": lambda env, key, state, n, **x: puzzles.plain_mcts(env, key, state, n, **x),
+    "random": lambda env, key, state, n, **x: puzzles.policy_mcts(
+        env, network()[1], network()[0], key, state, n, **x
+    ),
+    "informed": lambda env, key, state, n, **x: puzzles.policy_mcts(
+        env, network()[1], network()[0], key, state, n, rollout="informed", **x
+    ),
+    "pv": lambda env, key, state, n, **x: puzzles.pv_mcts(
+        env, network()[1], network()[0], key, state, n, **x
+    ),
+    "pgs": lambda env, key, state, n, **x: puzzles.pgs(
+        env, network()[1], network()[0], key, state, n, **x
+    ),
+}
+
+
+def check_solution(env, state, solution):
+    for b in range(len(solution.score)):
+        game = replayed(env, one(state, b), solution.moves[b])
+        assert game.over and game.score == solution.score[b]
+        assert len(game.rewards) == solution.num_moves[b]
+    best = np.asarray(solution.searches.best)
+    assert (best[1:] >= best[:-1]).all()
+    np.testing.assert_array_equal(solution.searches.best[-1], solution.score)
+    assert (np.asarray(solution.played) <= np.asarray(solution.score)).all()
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_best_line_replays_and_never_gets_worse(name):
+    traces = []
+
+    @jit
+    def run(key, state):
+        traces.append(0)
+        return SEARCHES[name](ENV, key, state, 8, simulations_per_update=4)
+
+    keys = jax.random.split(jax.random.key(0), NUM_BOARDS)
+    solution = run(keys, boards())
+    check_solution(ENV, boards(), solution)
+    assert np.isfinite(solution.played).all()
+    run(keys[::-1], boards(seed=1))
+    assert len(traces) == 1
+    # Another key gives another search, but to one that draws nothing.
+    other = run(keys[::-1], boards()).searches.value
+    assert np.array_equal(other, solution.searches.value) == (name == "pv")
+    if name in ("plain", "pgs"):  # by itself a board is answered as in the batch
+        single = run(keys[3:4], jax.tree.map(lambda x: x[3:4], boards()))
+        np.testing.assert_array_equal(single.moves[0], solution.moves[3])
+
+
+def test_following_the_best_line_plays_it():
+    run = jit(functools.partial(puzzles.plain_mcts, ENV, num_simulations=16, follow="best"))
+    solution = run(jax.random.key(0), boards())
+    check_solution(ENV, boards(), solution)
+    np.testing.assert_array_equal(solution.played, solution.score)
+
+
+def test_restarts_and_a_limit():
+    run = lambda **x: jit(  # noqa: E731
+        lambda key: puzzles.plain_mcts(ENV, key, boards(), 8, **x)
+    )(jax.random.key(0))
+    again = run(num_searches=20, restart=True, num_kept=9)
+    check_solution(ENV, boards(), again)
+    assert np.asarray(again.searches.searched).all()
+    once = run(num_searches=1)
+    check_solution(ENV, boards(), once)
+    assert np.isneginf(once.played).all()
+    for knobs, message in (
+        ({"restart": True}, "num_searches must be given"),
+        ({"follow": "visits"}, "follow must be"),
+        ({"num_searches": 0}, "num_searches must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**knobs)
+    with pytest.raises(ValueError, match="rollout must be"):
+        puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
+    with pytest.raises(ValueError, match="needs a rollout"):
+        lines.make_line_fns(ENV)
+    with pytest.raises(ValueError, match="for one player"):
+        lines.make_line_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
+
+
+@pytest.mark.parametrize(
+    "rows", [["0120", "1201"], ["0000", "0000"], ["00112200"], ["0", "0", "1", "1"]]
+)
+def test_odd_boards(rows):
+    cells = np.array([[int(c) for c in row] for row in rows])
+    env = SameGame(*cells.shape, 3)
+    state = jax.tree.map(lambda x: x[None], env.from_board(cells))
+    run = jit(lambda key: puzzles.plain_mcts(env, key, state, 4, simulations_per_update=2))
+    solution = run(jax.random.key(0))
+    best = optimum(cells)
+    check_played = [int(m) for m in solution.moves[0] if m >= 0]
+    assert samegame_rules.replay(cells, check_played).score == solution.score[0] == best
+    assert (best == 0) == bool(state.terminated[0])
+
+
+@functools.cache
+def _optimum(shape, flat):
+    board = np.array(flat).reshape(shape)
+    best = -np.inf
+    for cells in samegame_rules.groups(board):
+        game = samegame_rules.replay(board, cells[:1])
+        rest = 0 if game.over else _optimum(shape, tuple(game.boards[-1].ravel().tolist()))
+        best = max(best, game.score + rest)
+    return best
+
+
+def optimum(board):
+    """The best score of a board by brute force; 0 if it has no move."""
+    if not samegame_rules.groups(board):
+        return 0.0
+    return _optimum(board.shape, tuple(np.asarray(board).ravel().tolist()))
+
+
+def test_search_finds_the_optimum_of_tiny_boards():
+    env = SameGame(3, 4, 2)
+    state = boards(env, 24)
+    best = [optimum(np.asarray(env.board(one(state, b)))) for b in range(24)]
+    assert len(set(best)) > 4
+    solution = jit(lambda key: puzzles.plain_mcts(env, key, state, 64))(jax.random.key(0))
+    np.testing.assert_array_equal(solution.score, best)
+
+
+def test_more_simulations_are_better_and_better_than_random_games():
+    env, count = SameGame(8, 8, 4), 64
+    state = boards(env, count)
+
+    @jit
+    def run(key, simulations=32):
+        return puzzles.plain_mcts(env, key, state, simulations, follow="best", c_puct=4.0)
+
+    few = jit(lambda key: puzzles.plain_mcts(env, key, state, 8, follow="best", c_puct=4.0))
+    more, less = run(jax.random.key(0)), few(jax.random.key(1))
+    games = int(np.asarray(more.searches.num_evaluations).sum(0).max())
+    many = jax.tree.map(lambda x: jnp.repeat(x, games, axis=0), state)
+    ends = jit(lambda key: random_playouts(env, key, many).score)(jax.random.key(2))
+    random = np.asarray(ends).reshape(count, games).max(-1)
+    # One-sided, paired over boards: 3 standard errors, a false alarm in 700 runs.
+    for better, worse in ((more.score, less.score), (more.score, random)):
+        gain = np.asarray(better) - np.asarray(worse)
+        print(gain.mean(), gain.std() / np.sqrt(count))
+        assert gain.mean() > 0
+
+
+def test_what_policy_gradients_learn_lasts_a_game():
+    params, apply_fn = network()
+    run = lambda **x: jit(  # noqa: E731
+        lambda key: puzzles.pgs(
+            ENV, apply_fn, params, key, boards(), 16, simulations_per_update=8, **x
+        )
+    )(jax.random.key(0))
+    moving, forgetting = run(optimizer=optax.sgd(1.0)), run(optimizer=optax.sgd(1.0), forget=True)
+    assert (np.asarray(forgetting.moves) != np.asarray(moving.moves)).any()
+    check_solution(ENV, boards(), moving)
