@@ -160,15 +160,14 @@ def test_queues_drop_the_oldest():
 def test_training_improves_the_policy():
     state, log = train(
         num_runs=128, first_runs=768, runs_at_once=128, training_length=5000, max_epochs=20,
-        fresh_weights=False, patience=4, optimizer=optax.adam(3e-3), num_test_boards=2000,
+        fresh_weights=False, patience=4, optimizer=optax.adam(3e-3), num_test_boards=6000,
     )  # fmt: skip
     last = log[-1]
     assert int(state.generation) == 2 and last["iteration"] == 2
     assert last["policy_loss"] < 0.9 * np.log(16)
-    # Means of 2000 games each on the same boards. Scores spread by less than 450, so were the
-    # policies equal, a difference of 45 would be 3 standard errors: a false alarm in 700 runs.
-    print(last)
-    assert last["greedy_score"] > last["random_score"] + 45
+    # Means of 6000 games each. Scores spread by less than 450, so were the policies equal, a
+    # difference of 25 would be 3 standard errors: a false alarm in 700 runs.
+    assert last["greedy_score"] > last["random_score"] + 25
 
 
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
