@@ -18,6 +18,7 @@ To add one, write a function like `nested` below, which returns a `Search`, and 
 A run goes on until the benchmark takes no more from it.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+import jaxpgs
+from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame_sequences import play_sequences
 from jaxpgs.search.nrpa import NestedSearch, best_of_boards, nrpa_search
@@ -48,6 +51,7 @@ class Best(NamedTuple):
 
 Run = Callable[[np.ndarray, chex.PRNGKey], Iterator[Best]]
 Search = Callable[[SameGame, int], Run]
+Play = Callable[[SameGame, Any, Any, int], Any]
 Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
 
 
@@ -107,11 +111,67 @@ def nested(prior: Prior | None = None, **knobs: Any) -> Search:
                 yield _read(best(states, state), simulations)
 
         # The first step compiles.
-        board = np.arange(env.num_actions).reshape(env.height, env.width) % 2 % env.num_colors
-        next(run(np.broadcast_to(board, (num_boards, *board.shape)), jax.random.key(0)))
+        next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
         return run
 
     return prepare
+
+
+def whole_games(play: Play, num_simulations: int) -> Search:
+    """Makes a search of `jaxpgs.puzzles` that plays one game after another, a search for each move.
+
+    The best line of all games counts, and no game learns from the ones before it.
+
+    Args:
+      play: `(env, rng_keys [M], states [M], num_simulations) -> Solution`.
+      num_simulations: simulations a move.
+    """
+
+    def prepare(env: SameGame, num_boards: int) -> Run:
+        solve = jax.jit(lambda keys, states: play(env, keys, states, num_simulations))
+
+        def run(boards: np.ndarray, rng_key: chex.PRNGKey) -> Iterator[Best]:
+            states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+            best = Best([[] for _ in boards], [-np.inf] * len(boards), 0)
+            for game in itertools.count():
+                keys = jax.random.split(jax.random.fold_in(rng_key, game), num_boards)
+                found = jax.device_get(solve(keys, states))
+                for m, score in enumerate(found.score.tolist()):
+                    if score > best.scores[m]:
+                        best.actions[m] = found.moves[m, : found.num_moves[m]].tolist()
+                        best.scores[m] = score
+                moves = int(found.searches.searched.sum(axis=0).max())
+                best = best._replace(simulations=best.simulations + num_simulations * moves)
+                yield best
+
+        # The first game compiles. A small one will do: all boards of an environment are alike.
+        next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
+        return run
+
+    return prepare
+
+
+def with_network(play: Callable[..., Any], **knobs: Any) -> Play:
+    """Gives a search the network of the board's size that comes with the library.
+
+    Args:
+      play: one of `jaxpgs.puzzles` that takes a network.
+      **knobs: its further arguments.
+    """
+
+    def with_its_network(env: SameGame, rng_keys: Any, states: Any, num_simulations: int) -> Any:
+        network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
+        return play(
+            env, network.apply_fn, network.params, rng_keys, states, num_simulations, **knobs
+        )
+
+    return with_its_network
+
+
+def shipped_prior(env: SameGame, boards: np.ndarray) -> chex.Array:
+    """The prior of the network of the board's size that comes with the library."""
+    network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
+    return network_prior(network.apply_fn, network.params)(env, boards)
 
 
 def network_prior(apply_fn: Any, params: Any, *, scale: float = 1.0) -> Prior:
@@ -133,6 +193,11 @@ def network_prior(apply_fn: Any, params: Any, *, scale: float = 1.0) -> Prior:
     return prior
 
 
+def _checkered(env: SameGame) -> np.ndarray:
+    """A board without much to do, for compiling."""
+    return np.arange(env.num_actions).reshape(env.height, env.width) % 2 % env.num_colors
+
+
 def _read(games: Any, simulations: int) -> Best:
     """Takes the best game of all devices `[D, ..., M]` for each board."""
     scores, actions = np.asarray(games.score), np.asarray(games.action)
@@ -147,8 +212,15 @@ def _options() -> dict[str, Any]:
     return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
 
 
+# Few lanes, many iterations: of as many games, deep searches make more than broad ones.
+_NESTED: dict[str, Any] = {"iterations": (100, 400, 100), "parallel": (4, 2, 1)}
+# Those from "policy-mcts" on need a network, which comes with the library for some sizes.
 SEARCHES: dict[str, Search] = {
     "random": nested(iterations=(1,), parallel=(256,), playouts=64),
-    # Few lanes, many iterations: of as many games, deep searches make more than broad ones.
-    "nrpa": nested(iterations=(100, 400, 100), parallel=(4, 2, 1)),
+    "nrpa": nested(**_NESTED),
+    "mcts": whole_games(puzzles.plain_mcts, 256),
+    "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
+    "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),
+    "pgs": whole_games(with_network(puzzles.pgs), 256),
+    "gnrpa": nested(shipped_prior, **_NESTED),
 }

@@ -14,8 +14,7 @@ import jaxpgs
 from jaxpgs import lines, puzzles
 from jaxpgs.base import RootStats
 from jaxpgs.envs import SameGame, samegame_rules
-from jaxpgs.envs.samegame import standard_positions
-from jaxpgs.envs.samegame_playouts import random_playouts, recorded_playout
+from jaxpgs.envs.samegame_playouts import recorded_playout
 from jaxpgs.search.nodes import child_ranges
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -26,7 +25,8 @@ NUM_BOARDS = 6
 
 @functools.cache
 def boards(env=ENV, count=NUM_BOARDS, seed=0):
-    return jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(seed), count))
+    with jax.ensure_compile_time_eval():  # some call this in a function that is traced
+        return jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(seed), count))
 
 
 @functools.cache
@@ -367,25 +367,18 @@ def test_search_finds_the_optimum_of_tiny_boards():
     np.testing.assert_array_equal(solution.score, best)
 
 
-def test_more_simulations_are_better_and_better_than_random_games():
-    env, count = SameGame(), 12
-    states = [env.from_board(board) for board in standard_positions()[:count]]
-    state = jax.tree.map(lambda *x: jnp.stack(x), *states)
+def test_more_simulations_are_better():
+    env, count = SameGame(8, 8, 5), 48
+    state = boards(env, count)
     few, many = (
-        jax.jit(lambda key, n=n: puzzles.plain_mcts(env, key, state, n, follow="best", c_puct=1.0))
-        for n in (8, 128)
+        jit(lambda key, n=n: puzzles.plain_mcts(env, key, state, n, follow="best", c_puct=1.0))
+        for n in (8, 64)
     )
     less, more = few(jax.random.key(0)), many(jax.random.key(1))
     check_solution(env, state, more)
-    games = int(np.asarray(more.searches.num_evaluations).sum(0).max())
-    copies = jax.tree.map(lambda x: jnp.repeat(x, games, axis=0), state)
-    ends = jax.jit(lambda key: random_playouts(env, key, copies).score)(jax.random.key(2))
-    random = np.asarray(ends).reshape(count, games).max(-1)
-    # One-sided t tests, paired over 12 boards, each a false alarm in 160 runs if there were no gain.
-    # One cleared board, with its 1000, must not decide.
-    for worse in (np.asarray(less.score), random):
-        gain = np.clip(np.asarray(more.score) - worse, -500, 500)
-        assert gain.mean() > 3 * gain.std(ddof=1) / np.sqrt(count), (gain.tolist(), games)
+    # Were they equal, 36 better boards of 48 would come once in 2000 runs. Signs, because one
+    # cleared board with its 1000 points must not decide.
+    assert (np.asarray(more.score) > np.asarray(less.score)).sum() >= 36
 
 
 def test_what_policy_gradients_learn_lasts_a_game():
