@@ -32,17 +32,18 @@ def boards(env=ENV, count=NUM_BOARDS, seed=0):
 @functools.cache
 def network():
     """A small random network of two heads, its value in points."""
-    module = jaxpgs.networks.SameGameCNN(
-        ENV.observation_shape,
-        ENV.num_actions,
-        num_filters=8,
-        num_layers=6,
-        heads="policy_value",
-        pooling=False,
-        value_scale=10.0,
-        rngs=nnx.Rngs(0),
-    )
-    return jaxpgs.networks.functional(module)
+    with jax.ensure_compile_time_eval():
+        module = jaxpgs.networks.SameGameCNN(
+            ENV.observation_shape,
+            ENV.num_actions,
+            num_filters=8,
+            num_layers=6,
+            heads="policy_value",
+            pooling=False,
+            value_scale=10.0,
+            rngs=nnx.Rngs(0),
+        )
+        return jaxpgs.networks.functional(module)
 
 
 def jit(function):
