@@ -63,6 +63,7 @@ def test_curated_exports():
     assert set(networks.__all__) == {
         "AlphaZeroResNet",
         "FullyConnectedResNet",
+        "SameGameCNN",
         "SplitApplyFn",
         "functional",
         "functional_train",

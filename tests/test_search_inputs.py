@@ -200,8 +200,8 @@ def test_estimator_without_optimizer_is_named():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: jaxpgs.reinforce("mean"), """"none", "value" or "root", got 'mean'"""),
-        (lambda: jaxpgs.reinforce(None), '"none", "value" or "root", got None'),
+        (lambda: jaxpgs.reinforce("median"), """"value", "root" or "mean", got 'median'"""),
+        (lambda: jaxpgs.reinforce(None), '"value", "root" or "mean", got None'),
         (lambda: jaxpgs.puct(unvisited="parent"), """"zero" or "value", got 'parent'"""),
         (lambda: jaxpgs.fixed(0), "depth of at least 1, got 0"),
         (lambda: jaxpgs.fixed(-3), "depth of at least 1, got -3"),
