@@ -31,7 +31,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame_sequences import play_sequences
+from jaxpgs.envs.samegame_sequences import code_features, play_sequences
 from jaxpgs.search.nrpa import NestedSearch, best_of_boards, nrpa_search
 
 
@@ -55,12 +55,13 @@ Play = Callable[[SameGame, Any, Any, int], Any]
 Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
 
 
-def nested(prior: Prior | None = None, **knobs: Any) -> Search:
+def nested(prior: Prior | None = None, *, by_color: bool = True, **knobs: Any) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
     Args:
       prior: gives the logits that tables start from, such as a network's for the first board, which
         makes it generalised NRPA; None is uniform.
+      by_color: whether blocks share what is learned of their colour.
       **knobs: arguments of `jaxpgs.nrpa_search`.
     """
 
@@ -70,9 +71,12 @@ def nested(prior: Prior | None = None, **knobs: Any) -> Search:
         each = PartitionSpec("devices")
 
         def make(states: Any) -> NestedSearch:
+            features = code_features(env, states) if by_color else None
             states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
             return nrpa_search(
-                lambda keys, logits: play_sequences(env, keys, states, logits), **knobs
+                lambda keys, logits: play_sequences(env, keys, states, logits),
+                features=features,
+                **knobs,
             )
 
         def on_each(function: Callable[..., Any]) -> Callable[..., Any]:

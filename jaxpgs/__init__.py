@@ -6,7 +6,7 @@ The searches take the same positional arguments as mctx's policies:
                                invalid_actions, adapt=jaxpgs.networks.policy_head(params))
 """
 
-from jaxpgs import envs, lines, networks, puzzles
+from jaxpgs import envs, networks, puzzles
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Expansion, Games, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
@@ -63,7 +63,6 @@ __all__ = [
     "fixed",
     "growing",
     "last_value",
-    "lines",
     "load_pretrained",
     "make_recurrent_fn",
     "make_root_fn",

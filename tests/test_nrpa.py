@@ -12,7 +12,7 @@ from benchmarks import samegame as bench
 from benchmarks.samegame_searches import SEARCHES, Best, nested, network_prior
 from jaxpgs.base import Games
 from jaxpgs.envs import SameGame, columns, samegame_rules
-from jaxpgs.envs.samegame_sequences import play_sequences
+from jaxpgs.envs.samegame_sequences import code_features, play_sequences
 from jaxpgs.search import nrpa
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
@@ -60,18 +60,33 @@ def test_a_step_by_hand():
     np.testing.assert_allclose(moved.T, expected, atol=1e-6)
 
 
-def test_the_step_is_the_gradient_of_the_log_likelihood():
-    logits = jax.random.normal(jax.random.key(0), (6, 2))
+@pytest.mark.parametrize("sharing", [0.0, 0.5])
+def test_the_step_is_the_gradient_of_the_log_likelihood(sharing):
+    values = jax.random.normal(jax.random.key(0), (6, 2))
+    features = jax.random.bernoulli(jax.random.key(1), 0.5, (3, 6, 2))
     legal = np.zeros((2, 6, 2), bool)
     legal[0, [0, 1, 4], 0] = legal[1, [1, 5], 0] = legal[0, [2, 3], 1] = True
 
-    def log_likelihood(logits):
+    def logits_of(table, weights):
+        return table + jnp.einsum("fb,fcb->cb", weights, features)
+
+    def log_likelihood(*parameters):
+        logits = logits_of(*parameters)
         masked = jnp.where(legal, logits[None], -jnp.inf)
         log_prob = logits[None] - jax.nn.logsumexp(masked, axis=1, keepdims=True)
         return log_prob[0, 4, 0] + log_prob[1, 1, 0] + log_prob[0, 3, 1]
 
-    moved = nrpa.adapt(logits, GAMES, 0.3) - logits
-    np.testing.assert_allclose(moved, 0.3 * jax.grad(log_likelihood)(logits), atol=1e-6)
+    parameters = values, jnp.array([[0.3, 0.1], [-0.2, 0.0], [0.5, 1.0]])
+    of_table, of_weights = jax.grad(log_likelihood, argnums=(0, 1))(*parameters)
+    moved = nrpa.adapt(logits_of(*parameters), GAMES, 0.3, features, sharing)
+    changed = values + 0.3 * of_table, parameters[1] + 0.3 * sharing * of_weights
+    np.testing.assert_allclose(moved, logits_of(*changed), atol=1e-6)
+
+
+def test_codes_have_the_colors_of_their_blocks():
+    board = board_of("0012", "1122", "0012")
+    features = code_features(SameGame(3, 4, 3), stack([SameGame(3, 4, 3).from_board(board)]))
+    np.testing.assert_array_equal(features[..., 0], board.ravel() == np.arange(3)[:, None])
 
 
 def test_logits_stay_bounded():

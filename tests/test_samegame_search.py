@@ -11,7 +11,7 @@ from flax import nnx
 from games import QUICK
 
 import jaxpgs
-from jaxpgs import lines, puzzles
+from jaxpgs import puzzles
 from jaxpgs.base import RootStats
 from jaxpgs.envs import SameGame, samegame_rules
 from jaxpgs.envs.samegame_playouts import recorded_playout
@@ -168,8 +168,8 @@ def test_reinforce_with_the_mean_as_baseline():
 
 
 def test_nodes_keep_the_range_of_their_returns():
-    fns = lines.make_line_fns(ENV, rollout=lines.random_rollouts(ENV))
-    line = lines.start_lines(ENV, boards())
+    fns = puzzles.make_line_fns(ENV, rollout=puzzles.random_rollouts(ENV))
+    line = puzzles.start_lines(ENV, boards())
 
     @jit
     def run(key):
@@ -218,15 +218,15 @@ def test_recorded_playouts_replay(tabu):
 
 def test_a_line_knows_its_moves():
     params, apply_fn = network()
-    kinds = [lines.random_rollouts(ENV), lines.informed_rollouts(ENV, apply_fn)]
-    kinds += [lines.first_by_prior(ENV, kind) for kind in kinds]
+    kinds = [puzzles.random_rollouts(ENV), puzzles.informed_rollouts(ENV, apply_fn)]
+    kinds += [puzzles.first_by_prior(ENV, kind) for kind in kinds]
     state = boards()
     for kind in kinds:
-        root_fn, recurrent_fn = lines.make_line_fns(ENV, apply_fn, rollout=kind)
+        root_fn, recurrent_fn = puzzles.make_line_fns(ENV, apply_fn, rollout=kind)
 
         @jit
         def two_moves(key, root_fn=root_fn, recurrent_fn=recurrent_fn):
-            root = root_fn(params, key, lines.start_lines(ENV, state))
+            root = root_fn(params, key, puzzles.start_lines(ENV, state))
             first = jnp.argmax(root.prior_logits, -1)
             output, line = recurrent_fn(params, key, first, root.embedding)
             second = jnp.argmax(output.prior_logits, -1)
@@ -321,9 +321,9 @@ def test_restarts_and_a_limit():
     with pytest.raises(ValueError, match="rollout must be"):
         puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
     with pytest.raises(ValueError, match="needs a rollout"):
-        lines.make_line_fns(ENV)
+        puzzles.make_line_fns(ENV)
     with pytest.raises(ValueError, match="for one player"):
-        lines.make_line_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
+        puzzles.make_line_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
 
 
 @pytest.mark.parametrize(

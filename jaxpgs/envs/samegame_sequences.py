@@ -83,6 +83,12 @@ def play_sequences(
     return record._replace(score=total.astype(jnp.float32) + end)
 
 
+def code_features(env: SameGame, state: SameGameState) -> chex.Array:
+    """Returns `[K, A, M]` bool: the codes of each of K colours, on M first boards."""
+    colors = jax.vmap(env.board)(state).reshape(-1, env.num_actions).T
+    return colors[None] == jnp.arange(env.num_colors, dtype=colors.dtype)[:, None, None]
+
+
 def _once(function: Callable[[], Any], count: chex.Array) -> Any:
     """Calls a function in a loop of one turn, between whose ends nothing is fused.
 

@@ -105,7 +105,7 @@ def search(
         on from; None starts from nothing.
       best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
         that simulations stopped in, the root included, is `search_state.best`. With the embeddings
-        of `jaxpgs.lines` it is the best line of play seen. None keeps none.
+        of `jaxpgs.puzzles` it is the best line of play seen. None keeps none.
 
     Returns:
       A `PolicyOutput`.

@@ -19,9 +19,9 @@ import optax
 from flax import nnx
 
 from jaxpgs.base import Params
-from jaxpgs.lines import informed_rollouts, random_rollouts
 from jaxpgs.networks import functional
 from jaxpgs.puzzles import Solution
+from jaxpgs.puzzles.lines import informed_rollouts, random_rollouts
 from jaxpgs.training import fitting
 from jaxpgs.training.checkpoint import Checkpoints
 from jaxpgs.training.fitting import Examples

@@ -10,7 +10,7 @@ import mctx
 
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, PolicyOutput, broadcast_keys
-from jaxpgs.lines import Line, play_move, start_lines
+from jaxpgs.puzzles.lines import Line, play_move, start_lines
 from jaxpgs.search import Nodes, reroot
 
 # (rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) -> the search's answer
@@ -82,7 +82,7 @@ def solve(
 
     Args:
       env: a game of one player.
-      root_fn: from `lines.make_line_fns`.
+      root_fn: from `make_line_fns`.
       plan: the search, `(rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) ->
         PolicyOutput`, with `best_of=lambda line: line.total`.
       params: the network's parameters, for `root_fn`.
@@ -98,7 +98,7 @@ def solve(
         nothing, as the thesis does where it uses rollouts.
       adapted_params: what a search that adapts starts each game from, one per board, to be handed
         on from search to search; None begins each search from the network's own.
-      max_moves: as in `lines.start_lines`.
+      max_moves: as in `start_lines`.
 
     Returns:
       The solution. A board without a move has score 0 and no moves.

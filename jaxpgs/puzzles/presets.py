@@ -12,8 +12,9 @@ import optax
 
 from jaxpgs.adapters import ApplyFn, RootFn
 from jaxpgs.base import Adapt, Params, PolicyOutput
-from jaxpgs.lines import first_by_prior, informed_rollouts, make_line_fns, random_rollouts
 from jaxpgs.networks import policy_head
+from jaxpgs.puzzles.lines import first_by_prior, informed_rollouts, make_line_fns, random_rollouts
+from jaxpgs.puzzles.solving import Solution, solve
 from jaxpgs.search import (
     Nodes,
     adaptation,
@@ -26,18 +27,6 @@ from jaxpgs.search import (
     reinforce,
 )
 from jaxpgs.search.estimators import Estimator
-from jaxpgs.solving import Plan, Searches, Solution, solve
-
-__all__ = [
-    "Plan",
-    "Searches",
-    "Solution",
-    "pgs",
-    "plain_mcts",
-    "policy_mcts",
-    "pv_mcts",
-    "solve",
-]
 
 
 def plain_mcts(
