@@ -173,28 +173,10 @@ def with_network(play: Callable[..., Any], **knobs: Any) -> Play:
 
 
 def shipped_prior(env: SameGame, boards: np.ndarray) -> chex.Array:
-    """The prior of the network of the board's size that comes with the library."""
+    """The bias of GNRPA from the network of the board's size that comes with the library."""
     network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
-    return network_prior(network.apply_fn, network.params)(env, boards)
-
-
-def network_prior(apply_fn: Any, params: Any, *, scale: float = 1.0) -> Prior:
-    """Makes the prior of generalised NRPA from a network's logits of the first board's cells.
-
-    A block keeps its cell's logit, centred, for the whole game, so the network is called once.
-
-    Args:
-      apply_fn: `(params, observation [M, ...]) -> (logits [M, A], value [M])`.
-      params: its parameters.
-      scale: what the logits are multiplied by.
-    """
-
-    def prior(env: SameGame, boards: np.ndarray) -> chex.Array:
-        states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
-        logits = apply_fn(params, jax.vmap(env.observe)(states))[0]
-        return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
-
-    return prior
+    states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+    return puzzles.prior_bias(env, network.apply_fn, network.params, states)
 
 
 def _checkered(env: SameGame) -> np.ndarray:

@@ -257,6 +257,9 @@ SEARCHES = {
     "pgs": lambda env, key, state, n, **x: puzzles.pgs(
         env, network()[1], network()[0], key, state, n, **x
     ),
+    "nrpa": lambda env, key, state, n, simulations_per_update: puzzles.nrpa(
+        env, key, state, n, iterations=(2, 3), parallel=(2, 1)
+    ),
 }
 
 
@@ -289,7 +292,7 @@ def test_the_best_line_replays_and_never_gets_worse(name):
     # Another key gives another search, but to one that draws nothing.
     other = run(keys[::-1], boards()).searches.value
     assert np.array_equal(other, solution.searches.value) == (name == "pv")
-    if name in ("plain", "pgs"):  # by itself a board is answered as in the batch
+    if name in ("plain", "pgs", "nrpa"):  # by itself a board is answered as in the batch
         single = run(keys[3:4], jax.tree.map(lambda x: x[3:4], boards()))
         np.testing.assert_array_equal(single.moves[0], solution.moves[3])
 

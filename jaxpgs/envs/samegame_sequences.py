@@ -54,7 +54,7 @@ def play_sequences(
         )
         record = Games(
             record.score,
-            record.length + (bit > 0),
+            record.length + (bit > 0).astype(jnp.int32),
             record.legal.at[step].set(words),
             record.chosen.at[step].set(chosen),
             record.action.at[step].set(_cell(env, column, bit)),

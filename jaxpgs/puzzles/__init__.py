@@ -1,7 +1,7 @@
 """Games of one player, played to the end by a search for every move: what counts is the best line.
 
-`presets` has the searches, `solving` the loop of whole games, `lines` states that remember their
-moves, and rollouts.
+`presets` and `nested` have the searches, `solving` the loop of whole games, `lines` states that
+remember their moves, and rollouts.
 """
 
 from jaxpgs.puzzles.lines import (
@@ -14,6 +14,7 @@ from jaxpgs.puzzles.lines import (
     random_rollouts,
     start_lines,
 )
+from jaxpgs.puzzles.nested import nrpa, prior_bias
 from jaxpgs.puzzles.presets import pgs, plain_mcts, policy_mcts, pv_mcts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
@@ -26,10 +27,12 @@ __all__ = [
     "first_by_prior",
     "informed_rollouts",
     "make_line_fns",
+    "nrpa",
     "pgs",
     "plain_mcts",
     "play_move",
     "policy_mcts",
+    "prior_bias",
     "pv_mcts",
     "random_rollouts",
     "solve",
