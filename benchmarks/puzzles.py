@@ -1,0 +1,314 @@
+"""Compares the searches of whole games on random boards, at equal simulations and at equal time.
+
+    python -m benchmarks.puzzles                     # 7x7, 10x10 and 15x15, about an hour
+    python -m benchmarks.puzzles --sizes 7 --boards 100
+
+Every search solves the same boards with several budgets, a number of simulations a move; nested
+rollout policy adaptation, which searches once a game, gets as many for each of the moves that a
+game has. Networks are those that come with the library. All scores are replayed by the rules in
+NumPy. Differences are paired, board by board, with 99% intervals; for equal time scores are
+interpolated between budgets, in the logarithm of the seconds. Started again, it goes on.
+"""
+
+import argparse
+import math
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import report
+from benchmarks.report import RESULTS
+from benchmarks.samegame import open_record, verified
+from benchmarks.samegame_searches import with_network
+from jaxpgs import puzzles
+from jaxpgs.envs import SameGame
+from jaxpgs.puzzles import Solution
+
+# Moves of a game, about; NRPA's simulations are counted with it.
+MOVES = {7: 13, 10: 27, 15: 60}
+BOARDS = {7: 500, 10: 500, 15: 96}
+
+
+Player = Callable[..., Solution]  # (env, rng_keys, states, simulations a move, c_puct)
+
+
+def _with_c(play: Callable[..., Solution], **knobs: Any) -> Player:
+    """Takes a search of `jaxpgs.puzzles` with the network that comes with the library."""
+    return lambda *x: with_network(play, c_puct=x[-1], **knobs)(*x[:-1])
+
+
+def _nested(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
+    # On small boards many short runs make more of as many games than few long ones.
+    small = env.num_actions < 64
+    knobs: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
+    return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **knobs)
+
+
+def _biased(env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int) -> Solution:
+    return _nested(env, rng_keys, states, n, puzzles.prior_bias(env, apply_fn, params, states))
+
+
+SEARCHES: dict[str, Player] = {
+    "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1]),
+    "Policy-MCTS": _with_c(puzzles.policy_mcts),
+    "Policy-MCTS informed": _with_c(puzzles.policy_mcts, rollout="informed"),
+    "PV-MCTS": _with_c(puzzles.pv_mcts),
+    "PGS": _with_c(puzzles.pgs),
+    "NRPA": lambda *x: _nested(*x[:-1]),
+    "GNRPA": lambda *x: with_network(_biased)(*x[:-1]),
+}
+# From the sweep, `--sweep`, on other boards.
+C_PUCT: dict[str, dict[int, float]] = {
+    "MCTS": {7: 10.0, 10: 10.0, 15: 10.0},
+    "Policy-MCTS": {7: 5.0, 10: 5.0, 15: 5.0},
+    "PV-MCTS": {7: 5.0, 10: 5.0, 15: 5.0},
+    "PGS": {7: 5.0, 10: 5.0, 15: 5.0},
+}
+C_PUCT["Policy-MCTS informed"] = C_PUCT["Policy-MCTS"]
+SWEPT = ("MCTS", "Policy-MCTS", "PV-MCTS", "PGS")
+WEIGHTS = (1.0, 3.0, 10.0, 30.0)
+# Simulations a move, by search and size: as far as a small machine goes in minutes.
+BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
+    "MCTS": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64, 256)},
+    "Policy-MCTS": {7: (16, 64, 256), 10: (16, 64), 15: (16, 64)},
+    "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (8,)},
+    "PV-MCTS": {7: (16, 64, 256), 10: (16, 64), 15: (16, 64)},
+    "PGS": {7: (16, 64), 10: (16,), 15: (8,)},
+    "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64, 256)},
+    "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64, 256)},
+}
+PAIRS = [
+    ("Policy-MCTS", "MCTS"),
+    ("Policy-MCTS informed", "Policy-MCTS"),
+    ("PV-MCTS", "Policy-MCTS"),
+    ("PGS", "MCTS"),
+    ("PGS", "Policy-MCTS"),
+    ("PGS", "Policy-MCTS informed"),
+    ("NRPA", "MCTS"),
+    ("NRPA", "Policy-MCTS"),
+    ("NRPA", "Policy-MCTS informed"),
+    ("NRPA", "PGS"),
+    ("GNRPA", "NRPA"),
+]
+
+
+def run(
+    name: str,
+    size: int,
+    num_simulations: int,
+    num_boards: int,
+    *,
+    c_puct: float = 0.0,
+    seed: int = 1,
+    at_once: int = 100,
+) -> dict[str, Any]:
+    """Solves the boards of a size with one search and one budget.
+
+    Args:
+      name: of the search, in `SEARCHES`.
+      size: rows and columns of the boards.
+      num_simulations: simulations a move.
+      num_boards: how many boards.
+      c_puct: weight of exploration, for the searches that have one.
+      seed: of the boards and the search.
+      at_once: boards searched side by side, a divisor of their number if below it.
+
+    Returns:
+      A row: scores of all boards, how many were cleared, and seconds a board without compiling.
+
+    Raises:
+      ValueError: if `at_once` does not divide the number of boards.
+    """
+    at_once = min(at_once, num_boards)
+    if num_boards % at_once:
+        raise ValueError(f"at_once must divide num_boards, got {at_once} and {num_boards}.")
+    env = SameGame(size, size, 5)
+    board_keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), size), num_boards)
+    states = jax.jit(jax.vmap(env.init))(board_keys)
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), num_boards)
+    part = lambda x, i: jax.tree.map(lambda y: y[i : i + at_once], x)  # noqa: E731
+    solve = jax.jit(lambda keys, states: SEARCHES[name](env, keys, states, num_simulations, c_puct))
+    begin = time.perf_counter()
+    compiled = solve.lower(part(keys, 0), part(states, 0)).compile()
+    compile_seconds = time.perf_counter() - begin
+    scores, cleared, seconds = [], 0, 0.0
+    for i in range(0, num_boards, at_once):
+        begin = time.perf_counter()
+        found = jax.block_until_ready(compiled(part(keys, i), part(states, i)))
+        seconds += time.perf_counter() - begin
+        for b in range(at_once):
+            board = np.asarray(env.board(jax.tree.map(lambda x, b=b, i=i: x[i + b], states)))
+            moves = np.asarray(found.moves[b])[: int(found.num_moves[b])]
+            game = verified(board, moves.tolist(), env.penalty)
+            scores.append(round(game["score"]))
+            cleared += game["cleared"]
+    return {
+        "size": size,
+        "search": name,
+        "simulations": num_simulations,
+        "c_puct": c_puct,
+        "mean": round(float(np.mean(scores)), 1),
+        "cleared": cleared,
+        "seconds": round(seconds / num_boards, 5),
+        "compile_seconds": round(compile_seconds, 1),
+        "scores": " ".join(map(str, scores)),
+    }
+
+
+def scores_of(row: Mapping[str, Any]) -> np.ndarray:
+    """Returns a row's scores, one for each board."""
+    return np.array(row["scores"].split(), float)
+
+
+def paired(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Returns the mean difference and the half-width of its 99% interval."""
+    gain = first - second
+    return float(gain.mean()), float(2.576 * gain.std(ddof=1) / math.sqrt(len(gain)))
+
+
+def at_time(rows: Sequence[Mapping[str, Any]], seconds: float) -> np.ndarray | None:
+    """Returns the scores of a search, board by board, for a time that lies within its budgets'."""
+    rows = sorted(rows, key=lambda row: row["seconds"])
+    times = [row["seconds"] for row in rows]
+    if not times[0] <= seconds <= times[-1] * (1 + 1e-9):
+        return None
+    after = next((i for i, t in enumerate(times) if t >= seconds), len(times) - 1)
+    if after == 0:
+        return scores_of(rows[0])
+    share = math.log(seconds / times[after - 1]) / math.log(times[after] / times[after - 1])
+    return (1 - share) * scores_of(rows[after - 1]) + share * scores_of(rows[after])
+
+
+def differences(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Compares the pairs at the most simulations that both have, and in the most time."""
+    table = []
+    for size in sorted({row["size"] for row in rows}):
+        found: dict[str, dict[int, Mapping[str, Any]]] = {}
+        for row in rows:
+            if row["size"] == size:
+                found.setdefault(row["search"], {})[row["simulations"]] = row
+        for first, second in PAIRS:
+            if first not in found or second not in found:
+                continue
+            a, b = found[first], found[second]
+            both = max(set(a) & set(b), default=None)
+            cells: list[Any] = [f"{size}x{size}", f"{first} − {second}", both]
+            if both is None:
+                cells.append(None)
+            else:
+                cells.append(_interval(*paired(scores_of(a[both]), scores_of(b[both]))))
+            most = min(max(row["seconds"] for row in x.values()) for x in (a, b))
+            scores = [at_time(list(x.values()), most) for x in (a, b)]
+            if scores[0] is None or scores[1] is None:
+                cells += [None, None]
+            else:
+                cells += [f"{most:.3g}", _interval(*paired(scores[0], scores[1]))]
+            table.append(cells)
+    return table
+
+
+DIFFERENCES = ["boards", "gain of", "simulations a move", "points", "seconds a board", "points "]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search, size and budget."""
+    lines = []
+    for row in rows:
+        scores = scores_of(row)
+        width = 2.576 * scores.std(ddof=1) / math.sqrt(len(scores))
+        lines.append(
+            [f"{row['size']}x{row['size']}", row["search"], row["simulations"],
+             row["c_puct"] or None, f"{scores.mean():.0f} ± {width:.0f}",
+             f"{100 * row['cleared'] / len(scores):.0f}%", f"{1000 * row['seconds']:.3g}"]
+        )  # fmt: skip
+    heading = ["boards", "search", "simulations a move", "c_puct", "mean score", "cleared"]
+    return [*heading, "ms a board"], lines
+
+
+def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws mean scores against time, a picture for each size (after Seify 2020, figure 5.15)."""
+    for size in sorted({row["size"] for row in rows}):
+        lines: dict[str, list[Any]] = {}
+        for row in rows:
+            if row["size"] == size:
+                scores = scores_of(row)
+                width = 1.96 * scores.std(ddof=1) / math.sqrt(len(scores))
+                point = (scores.mean() - width, scores.mean(), scores.mean() + width)
+                lines.setdefault(row["search"], []).append((1000 * row["seconds"], point))
+        count = len(scores_of(next(row for row in rows if row["size"] == size)))
+        report.line_plot(
+            path.with_stem(f"{path.stem}_{size}x{size}"),
+            {f"{size}x{size}, five colours, {count} boards": lines},
+            xlabel="milliseconds a board",
+            ylabel="mean score",
+            yscale="linear",
+            title="SameGame: score against time",
+        )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the comparison; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.puzzles",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", choices=MOVES, default=list(MOVES))
+    parser.add_argument("--search", choices=SEARCHES, nargs="+", default=list(SEARCHES))
+    parser.add_argument("--boards", type=int, help="boards a size; 500, and 96 of 15x15")
+    parser.add_argument("--at-once", type=int, default=100, help="boards searched side by side")
+    parser.add_argument("--most", type=int, default=10**9, help="simulations a move")
+    parser.add_argument("--sweep", action="store_true", help="weights of exploration, other boards")
+    parser.add_argument("--seed", type=int, default=1, help="of boards and searches")
+    parser.add_argument("--out", type=pathlib.Path)
+    args = parser.parse_args(argv)
+    boards = {str(size): args.boards or count for size, count in BOARDS.items()}
+    command = "python -m benchmarks.puzzles" + (f" --boards {args.boards}" if args.boards else "")
+    out = args.out or RESULTS / f"puzzles{'_sweep' if args.sweep else ''}.json"
+    jobs: list[tuple[int, str, int, float]]
+    if args.sweep:
+        boards, args.seed, command = {"7": 100, "10": 50}, args.seed + 1, f"{command} --sweep"
+        jobs = [
+            (int(size), name, 64 if size == "7" else 16, c)
+            for size in boards for name in SWEPT for c in WEIGHTS
+        ]  # fmt: skip
+    else:
+        jobs = [
+            (size, name, budget, C_PUCT.get(name, {}).get(size, 0.0))
+            for size in args.sizes for name in args.search for budget in BUDGETS[name][size]
+            if budget <= args.most
+        ]  # fmt: skip
+    record = open_record(out, {"boards": boards, "seed": args.seed}, command)
+    rows = record["rows"]
+    have = {(row["size"], row["search"], row["simulations"], row["c_puct"]) for row in rows}
+    jobs = [job for job in jobs if job not in have]
+    order = list(SEARCHES)
+    with report.progress_bar("SameGame") as progress:
+        for done, (size, name, budget, c) in enumerate(jobs):
+            progress(done, len(jobs), f"{size}x{size}, {name}, {budget} simulations")
+            count = boards[str(size)]
+            rows.append(
+                run(name, size, budget, count, c_puct=c, seed=args.seed, at_once=args.at_once)
+            )
+            rows.sort(
+                key=lambda row: (row["size"], order.index(row["search"]), row["simulations"],
+                                 row["c_puct"])
+            )  # fmt: skip
+            report.write_json(out, record)
+    report.print_table("SameGame", *table(rows))
+    if not args.sweep:
+        report.print_table("Differences", DIFFERENCES, differences(rows))
+        plot(out.with_suffix(".png"), rows)
+    print(f"Wrote {out}.")
+
+
+def _interval(mean: float, half_width: float) -> str:
+    return f"{mean:+.0f} ± {half_width:.0f}"
+
+
+if __name__ == "__main__":
+    main()
