@@ -29,7 +29,10 @@ from jaxpgs.puzzles import nrpa, prior_bias
 from jaxpgs.training import generations, loggers
 from jaxpgs.training.zoo import _Clock
 
-_SCORES = ("policy_score", "greedy_score", "random_score")
+_LOGGED = (
+    "iteration", "score", "policy_score", "greedy_score", "random_score", "policy_loss",
+    "validation_policy_loss", "validation_value_loss", "positions", "seconds",
+)  # fmt: skip
 # Many short generations, each the last one's weights taught on: a bar that moves, a learning curve,
 # and little lost when a run is killed.
 _TRAINING = {
@@ -75,12 +78,12 @@ RECIPES = {
         _boards(2048, 250_000),
     ),
     "samegame-10x10": Recipe(
-        SameGame(10, 10, 5), _network(32, 9), 8000, {"iterations": (50, 50), "parallel": (4, 1)}, 8,
+        SameGame(10, 10, 5), _network(32, 9), 8000, {"iterations": (50, 50), "parallel": (4, 1)}, 6,
         _boards(512, 150_000),
     ),
     "samegame-15x15": Recipe(
         SameGame(15, 15, 5), _network(32, 9), 12_000, {"iterations": (50, 70), "parallel": (4, 1)},
-        8, _boards(192, 100_000),
+        5, _boards(192, 100_000),
     ),
 }  # fmt: skip
 
@@ -150,11 +153,9 @@ def main(argv: list[str] | None = None) -> None:
     folder = args.out / args.name
     clock = _Clock(folder / "seconds.txt")
     log = loggers.log_to(folder / "metrics.jsonl")
-    last: dict[str, float] = {}
     with loggers.progress_bar(args.name, recipe.num_generations) as show:
 
         def callback(state: generations.TrainState, metrics: dict[str, float]) -> bool:
-            last.update(metrics)
             show(state, metrics)
             log(state, metrics | {"seconds": round(clock.note(), 1)})
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
@@ -184,7 +185,10 @@ def main(argv: list[str] | None = None) -> None:
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions={n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
         hardware=f"{jax.devices()[0].device_kind}, {platform.machine()}",
-        strength={k: last[k] for k in _SCORES if k in last},
+        learning=[
+            {name: row[name] for name in _LOGGED}
+            for row in loggers.read_log(folder / "metrics.jsonl")
+        ],
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
 
