@@ -152,17 +152,18 @@ def main(argv: list[str] | None = None) -> None:
         )
     folder = args.out / args.name
     clock = _Clock(folder / "seconds.txt")
-    log = loggers.log_to(folder / "metrics.jsonl")
+    note = loggers.log_to(folder / "metrics.jsonl")
     with loggers.progress_bar(args.name, recipe.num_generations) as show:
 
         def callback(state: generations.TrainState, metrics: dict[str, float]) -> bool:
             show(state, metrics)
-            log(state, metrics | {"seconds": round(clock.note(), 1)})
+            note(state, metrics | {"seconds": round(clock.note(), 1)})
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
         network, state = train(
             recipe, seed=args.seed, directory=folder / "checkpoints", callback=callback
         )
+    log = loggers.read_log(folder / "metrics.jsonl")
     given = {k: v for k, v in vars(args).items() if v is not None}
     options = "".join(f" --{k} {given[k]}" for k in ("generations", "runs", "seed") if k in given)
     save_pretrained(
@@ -185,10 +186,8 @@ def main(argv: list[str] | None = None) -> None:
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions={n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
         hardware=f"{jax.devices()[0].device_kind}, {platform.machine()}",
-        learning=[
-            {name: row[name] for name in _LOGGED}
-            for row in loggers.read_log(folder / "metrics.jsonl")
-        ],
+        strength={name: log[-1][name] for name in _LOGGED if name.endswith("_score")},
+        learning=[{name: row[name] for name in _LOGGED} for row in log],
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
 
