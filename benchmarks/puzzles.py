@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import jaxpgs
 from benchmarks import report
 from benchmarks.report import RESULTS
 from benchmarks.samegame import open_record, verified
@@ -250,6 +251,23 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
+def plot_learning(path: pathlib.Path) -> None:
+    """Draws how the networks that come with the library play without a search, as they learn."""
+    panels = {}
+    for name in jaxpgs.available_pretrained():
+        rows = jaxpgs.load_pretrained(name).card.get("learning")
+        if name.startswith("samegame") and rows:
+            kinds = {"likeliest": "greedy_score", "drawn": "policy_score", "random": "random_score"}
+            panels[name] = {
+                label: [(row["iteration"], [row[key]] * 3) for row in rows]
+                for label, key in kinds.items()
+            }
+    report.line_plot(
+        path, panels, xlabel="generation", ylabel="mean score", xscale="linear",
+        title="SameGame: games without a search, by the network's moves",
+    )  # fmt: skip
+
+
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
     parser = argparse.ArgumentParser(
@@ -303,6 +321,7 @@ def main(argv: list[str] | None = None) -> None:
     if not args.sweep:
         report.print_table("Differences", DIFFERENCES, differences(rows))
         plot(out.with_suffix(".png"), rows)
+        plot_learning(out.with_stem(f"{out.stem}_learning").with_suffix(".png"))
     print(f"Wrote {out}.")
 
 

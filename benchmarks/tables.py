@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks import puzzles, value_targets
 from benchmarks import samegame as scores
 from benchmarks.report import RESULTS, write_text
 
@@ -255,6 +256,35 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
     return text + "\n" + _picture(path)
 
 
+def puzzle_searches(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """The searches of whole games on random boards."""
+    boards = ", ".join(
+        f"{count} of {size}x{size}" for size, count in data["setting"]["boards"].items()
+    )
+    text = _title(path, data, f"SameGame: searches on random boards ({path.stem})")
+    text += _table(*puzzles.table(data["rows"]))
+    text += f"\nBoards with five colours: {boards}. ± are 99% intervals.\n"
+    if len({row["c_puct"] for row in data["rows"] if row["search"] == "MCTS"}) > 1:
+        return text
+    text += "\nDifferences on the same boards, at equal simulations and at equal time:\n\n"
+    text += _table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))
+    for picture in sorted(path.parent.glob(f"{path.stem}_*.png")):
+        text += f"\n![{picture.stem}](results/{picture.name})\n"
+    return text
+
+
+def targets(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """What value networks should learn."""
+    setting = data["setting"]
+    text = _title(path, data, "SameGame 7x7: targets of the value")
+    text += _table(*value_targets.table(data["rows"]))
+    return text + (
+        f"\nPV-MCTS with {setting['simulations']} simulations a move on {setting['boards']} boards "
+        "with each variant's network; differences on the same boards with 99% intervals, which know "
+        "nothing of other seeds of the training.\n"
+    )
+
+
 def selfplay(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Throughput of the experts."""
     rows = [
@@ -301,6 +331,8 @@ _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...]
     ("environments.json", environments),
     ("environments_samegame.json", samegame),
     ("samegame_*.json", samegame_scores),
+    ("puzzles*.json", puzzle_searches),
+    ("value_targets.json", targets),
     ("selfplay.json", selfplay),
     ("learning.json", learning),
 )

@@ -1,0 +1,158 @@
+"""What a value network should learn: returns or Q-values, and which errors should cost more.
+
+    python -m benchmarks.value_targets               # about 25 minutes on two cores
+
+Chapter 6 of Seify 2020, on 7x7 SameGame: one network of two heads for each variant, taught by
+PV-MCTS in generations, all from the same first generation, which NRPA plays. Then PV-MCTS solves
+the same boards with each. The thesis has 100 generations of 5,000 games, this has a few of some
+hundreds. Started again, it goes on, within a generation too.
+"""
+
+import argparse
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from benchmarks import report
+from benchmarks.puzzles import paired, scores_of
+from benchmarks.report import RESULTS
+from benchmarks.samegame import open_record
+from jaxpgs import networks, puzzles
+from jaxpgs.envs import SameGame
+from jaxpgs.training import generations
+
+# Target, and the weights of errors of values that are too low and too high (sections 6.1 and 6.2).
+VARIANTS: dict[str, dict[str, Any]] = {
+    "Q-values": {"value_target": "q"},
+    "returns": {"value_target": "return"},
+    "Q-values, low preferred": {"value_target": "q", "under": 0.5, "over": 2.0},
+    "Q-values, high preferred": {"value_target": "q", "under": 2.0, "over": 0.5},
+}
+NETWORK: dict[str, Any] = {
+    "num_filters": 32, "num_layers": 7, "heads": "policy_value", "pooling": False,
+    "value_scale": 300.0,
+}  # fmt: skip
+
+
+def measure(
+    name: str, setting: Mapping[str, Any], folder: pathlib.Path, update: Any
+) -> dict[str, Any]:
+    """Trains a variant and solves the test boards with its network."""
+    env, seed = SameGame(7, 7, 5), setting["seed"]
+
+    def make_network(seed: int) -> nnx.Module:
+        return networks.SameGameCNN(
+            env.observation_shape, env.num_actions, **NETWORK, rngs=nnx.Rngs(seed)
+        )
+
+    _, apply_fn = networks.functional(make_network(seed))
+    count = setting["simulations"]
+
+    def player(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:
+        return puzzles.pv_mcts(env, apply_fn, params, rng_key, state, count, c_puct=5.0, **noise)
+
+    def noisy(*args: Any) -> puzzles.Solution:
+        return player(*args, dirichlet_fraction=0.25, dirichlet_alpha=0.75)
+
+    def first(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        del params
+        return puzzles.nrpa(env, rng_key, state, 2560, iterations=(10, 4), parallel=(16, 4))
+
+    log: list[float] = []
+
+    def callback(state: Any, metrics: Mapping[str, float]) -> None:
+        log.append(metrics["score"])
+        update(len(log))
+
+    begin = time.perf_counter()
+    state = generations.train(
+        env, make_network, player=noisy, first_player=first,
+        num_generations=setting["generations"], num_runs=setting["runs"],
+        first_runs=setting["first_runs"], runs_at_once=64, training_length=100_000,
+        batch_size=128, max_epochs=5, patience=None, fresh_weights=False, num_test_boards=0,
+        optimizer=generations.l2_adam(), seed=seed, directory=folder, callback=callback,
+        **VARIANTS[name],
+    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    keys = jax.random.split(jax.random.key(seed + 1000), setting["boards"])
+    boards = jax.jit(jax.vmap(env.init))(keys)
+    found = jax.jit(player)(state.params, jax.random.key(seed + 2000), boards)
+    # How far the value is from what the search then earned, over all positions of these games.
+    searches = found.searches
+    states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
+    _, value = jax.jit(lambda x: apply_fn(state.params, jax.vmap(env.observe)(x)))(states)
+    rest = np.asarray(found.score - searches.score).ravel()
+    error = (np.asarray(value) - rest)[np.asarray(searches.searched).ravel()]
+    return {
+        "variant": name,
+        "training": [round(x, 1) for x in log],
+        "mean": round(float(found.score.mean()), 1),
+        "bias": round(float(error.mean()), 1),
+        "rms_error": round(float(np.sqrt(np.mean(error**2))), 1),
+        "seconds": round(seconds),
+        "scores": " ".join(str(round(float(x))) for x in found.score),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each variant, with differences to the first."""
+    lines = []
+    for row in rows:
+        gain, width = paired(scores_of(row), scores_of(rows[0]))
+        change = None if row is rows[0] else f"{gain:+.0f} ± {width:.0f}"
+        generations_of = ", ".join(f"{x:.0f}" for x in row["training"])
+        lines.append([row["variant"], row["mean"], change, row["bias"], row["rms_error"],
+                      generations_of])  # fmt: skip
+    columns = ["target", "mean score", "over the first", "mean error of the value", "its size"]
+    return [*columns, "scores of the generations"], lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the comparison; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.value_targets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--generations", type=int, default=5)
+    parser.add_argument("--first-runs", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=256, help="games a generation after the first")
+    parser.add_argument("--simulations", type=int, default=64, help="a move")
+    parser.add_argument("--boards", type=int, default=500, help="that are solved in the end")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--variants", choices=VARIANTS, nargs="+", default=list(VARIANTS))
+    parser.add_argument("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/values"))
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "value_targets.json")
+    args = parser.parse_args(argv)
+    names = ("generations", "first_runs", "runs", "simulations", "boards", "seed")
+    setting = {name: getattr(args, name) for name in names}
+    options = "".join(
+        f" --{name.replace('_', '-')} {setting[name]}"
+        for name in names
+        if setting[name] != parser.get_default(name)
+    )
+    record = open_record(args.out, setting, f"python -m benchmarks.value_targets{options}")
+    have = {row["variant"] for row in record["rows"]}
+    jobs = [name for name in args.variants if name not in have]
+    with report.progress_bar("Value targets") as progress:
+        for done, name in enumerate(jobs):
+            total = args.generations * len(jobs)
+
+            def update(number: int, done: int = done, name: str = name, total: int = total) -> None:
+                progress(done * args.generations + number, total, name)
+
+            folder = args.runs_folder / name.replace(", ", "-").replace(" ", "-")
+            record["rows"].append(measure(name, setting, folder, update))
+            record["rows"].sort(key=lambda row: list(VARIANTS).index(row["variant"]))
+            report.write_json(args.out, record)
+    report.print_table("Value targets", *table(record["rows"]))
+    print(f"Wrote {args.out}.")
+
+
+if __name__ == "__main__":
+    main()
