@@ -280,7 +280,7 @@ def targets(path: pathlib.Path, data: dict[str, Any]) -> str:
     text += _table(*value_targets.table(data["rows"]))
     return text + (
         f"\nPV-MCTS with {setting['simulations']} simulations a move on {setting['boards']} boards "
-        "with each variant's network; differences on the same boards with 99% intervals, which know "
+        "with each network; differences on the same boards with 99% intervals, which know "
         "nothing of other seeds of the training.\n"
     )
 

@@ -1,0 +1,45 @@
+"""The arithmetic of the puzzle benchmarks, and one row of them for real."""
+
+import numpy as np
+import pytest
+
+from benchmarks import puzzles
+
+
+def row(seconds, scores, **fields):
+    return {"seconds": seconds, "scores": " ".join(map(str, scores))} | fields
+
+
+def test_paired_differences_by_hand():
+    mean, width = puzzles.paired(np.array([3.0, 5.0, 10.0]), np.array([1.0, 5.0, 6.0]))
+    assert mean == 2.0
+    assert width == pytest.approx(2.576 * 2 / 3**0.5)  # the standard deviation of 2, 0, 4 is 2
+
+
+def test_scores_between_budgets():
+    rows = [row(1.0, [10, 20]), row(4.0, [30, 20]), row(16.0, [50, 80])]
+    np.testing.assert_allclose(puzzles.at_time(rows, 2.0), [20, 20])
+    np.testing.assert_allclose(puzzles.at_time(rows[::-1], 8.0), [40, 50])
+    np.testing.assert_allclose(puzzles.at_time(rows, 16.0), [50, 80])
+    np.testing.assert_allclose(puzzles.at_time(rows, 1.0), [10, 20])
+    assert puzzles.at_time(rows, 0.9) is None and puzzles.at_time(rows, 17.0) is None
+
+
+def test_differences_take_the_most_that_both_have():
+    rows = [
+        row(1.0, [0, 0], size=7, search="MCTS", simulations=16),
+        row(4.0, [10, 12], size=7, search="MCTS", simulations=64),
+        row(2.0, [8, 8], size=7, search="PGS", simulations=16),
+    ]
+    (line,) = puzzles.differences(rows)
+    # At 2 seconds MCTS is half way between its two rows: 5 and 6.
+    assert line == ["7x7", "PGS − MCTS", 16, "+8 ± 0", "2", "+2 ± 1"]
+
+
+def test_a_row_is_replayed_and_counts_every_board():
+    found = puzzles.run("NRPA", 7, 8, 4, at_once=2)
+    again = puzzles.run("NRPA", 7, 8, 4, at_once=4)
+    assert found["scores"] == again["scores"] and len(puzzles.scores_of(found)) == 4
+    assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
+    with pytest.raises(ValueError, match="divide"):
+        puzzles.run("NRPA", 7, 8, 4, at_once=3)
