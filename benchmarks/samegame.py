@@ -2,6 +2,7 @@
 
     python -m benchmarks.samegame --preset quick          # 4 positions at once for 20 seconds
     python -m benchmarks.samegame --preset full           # 20 positions, 5 at once for 5 minutes
+    python -m benchmarks.samegame --preset ablation       # what sharing by colour gives
     python -m benchmarks.samegame --search nrpa --seconds 600 --positions 1 5
     python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
 
@@ -37,6 +38,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "searches": ["random", "nrpa"],
         "seconds": 5.0,
         "together": 4,
+    },
+    "ablation": {
+        "positions": [1, 2, 3, 4, 5],
+        "searches": ["nrpa by block", "nrpa"],
+        "simulations": 400_000,
+        "together": 5,
     },
     "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
 }
@@ -269,11 +276,14 @@ def main(argv: list[str] | None = None) -> None:
         numbers = list(range(1, args.random + 1))
     elif not set(numbers) <= set(range(1, 21)):
         parser.error(f"--positions are from 1 to 20, got {numbers}")
+    seconds, simulations = args.seconds, args.simulations
+    if seconds is None and simulations is None:
+        seconds, simulations = preset.get("seconds"), preset.get("simulations")
     setting = {
         "searches": args.searches or preset["searches"],
         "positions": numbers,
-        "seconds": None if args.simulations else args.seconds or preset["seconds"],
-        "simulations": args.simulations,
+        "seconds": seconds,
+        "simulations": simulations,
         "penalty": args.penalty,
         "together": args.together or preset["together"],
         "random": random,

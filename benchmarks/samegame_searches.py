@@ -204,6 +204,7 @@ _NESTED: dict[str, Any] = {"iterations": (100, 400, 100), "parallel": (4, 2, 1)}
 SEARCHES: dict[str, Search] = {
     "random": nested(iterations=(1,), parallel=(256,), playouts=64),
     "nrpa": nested(**_NESTED),
+    "nrpa by block": nested(by_color=False, **_NESTED),
     "mcts": whole_games(puzzles.plain_mcts, 256),
     "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
     "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),
