@@ -254,7 +254,7 @@ def line_plot(
         if xscale == "log" and len(places) <= 8:
             axes.set_xticks(places)
             axes.set_xticks([], minor=True)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_major_formatter("{x:,.4g}")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
