@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
-    for name in args.names or jaxpgs.available_pretrained():
+    ours = [name for name in jaxpgs.available_pretrained() if name.startswith("hex")]
+    for name in args.names or ours:
         figures = measure(name, args.seed)
         found[name] = {"environment": report.environment_record(args.seed)} | figures
         report.write_json(args.out, found)
