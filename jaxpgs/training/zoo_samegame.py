@@ -36,7 +36,7 @@ _LOGGED = (
 # Many short generations, each the last one's weights taught on: a bar that moves, a learning curve,
 # and little lost when a run is killed.
 _TRAINING = {
-    "batch_size": 128, "max_epochs": 2, "patience": None, "fresh_weights": False,
+    "batch_size": 128, "max_epochs": 4, "patience": None, "fresh_weights": False,
     "value_target": "return", "runs_at_once": 32,
 }  # fmt: skip
 
@@ -74,16 +74,16 @@ def _boards(num_runs: int, training_length: int) -> dict[str, Any]:
 
 RECIPES = {
     "samegame-7x7": Recipe(
-        SameGame(7, 7, 5), _network(32, 7), 4000, {"iterations": (10, 4), "parallel": (32, 4)}, 8,
-        _boards(2048, 250_000),
+        SameGame(7, 7, 5), _network(32, 7), 4000, {"iterations": (10, 4), "parallel": (32, 4)}, 4,
+        _boards(1536, 250_000),
     ),
     "samegame-10x10": Recipe(
-        SameGame(10, 10, 5), _network(32, 9), 8000, {"iterations": (50, 50), "parallel": (4, 1)}, 6,
+        SameGame(10, 10, 5), _network(32, 9), 8000, {"iterations": (50, 50), "parallel": (4, 1)}, 4,
         _boards(512, 150_000),
     ),
     "samegame-15x15": Recipe(
         SameGame(15, 15, 5), _network(32, 9), 12_000, {"iterations": (50, 70), "parallel": (4, 1)},
-        5, _boards(192, 100_000),
+        4, _boards(160, 100_000),
     ),
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def train(
         bias = None if params is None else prior_bias(env, apply_fn, params, state)
         return nrpa(env, rng_key, state, recipe.num_simulations, bias=bias, **recipe.expert)
 
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), generations.l2_adam(1e-3))
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), generations.l2_adam(1e-3, 1e-5))
     state = generations.train(
         env,
         make_network,
