@@ -262,6 +262,8 @@ def plot_learning(path: pathlib.Path) -> None:
                 label: [(row["iteration"], [row[key]] * 3) for row in rows]
                 for label, key in kinds.items()
             }
+    if not panels:
+        return
     report.line_plot(
         path, panels, xlabel="generation", ylabel="mean score", xscale="linear",
         title="SameGame: games without a search, by the network's moves",

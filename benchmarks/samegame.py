@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ablation": {
         "positions": [1, 2, 3, 4, 5],
         "searches": ["nrpa by block", "nrpa"],
-        "simulations": 400_000,
+        "simulations": 200_000,
         "together": 5,
     },
     "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
