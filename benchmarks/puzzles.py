@@ -5,10 +5,10 @@
 
 Every search solves the same boards with several budgets, a number of simulations a move; nested
 rollout policy adaptation, which searches once a game, gets as many for each of the moves that a
-game has. Networks are those that come with the library; a size that has none goes without. All scores are
-replayed by the rules in NumPy. Differences are paired, board by board, with 99% intervals; for equal
-time scores are interpolated between budgets, in the logarithm of the seconds. Started again, it
-goes on.
+game has. Networks are those that come with the library; a size that has none goes without. All
+scores are replayed by the rules in NumPy. Differences are paired, board by board, with 99%
+intervals; for equal time scores are interpolated between budgets, in the logarithm of the seconds.
+Started again, it goes on.
 """
 
 import argparse
