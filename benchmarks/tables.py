@@ -239,9 +239,8 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
     what = "random boards" if random else "standard positions"
     if random:
         what += f" of {random['size']}x{random['size']} with {random['colors']} colours"
-    budget = f"{setting['seconds']:g} seconds"
-    if setting["seconds"] is None:
-        budget = f"{setting['simulations']:,} games"
+    seconds, games = setting["seconds"], setting["simulations"]
+    budget = f"{games:,} games" if seconds is None else f"{seconds:g} seconds"
     text = _title(path, data, f"SameGame: {what}, {budget} a position ({path.stem})")
     text += _table(*scores.table(data))
     text += "\nThe rules in NumPy replayed every game of ours; * marks a cleared board. "
