@@ -63,7 +63,7 @@ SEARCHES: dict[str, Player] = {
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": lambda *x: with_network(_biased)(*x[:-1]),
 }
-# From the sweep, `--sweep`, on other boards; 15x15 and the searches it lacks take their neighbours'.
+# From `--sweep`, on other boards; 15x15 and the searches that it lacks take their neighbours'.
 C_PUCT: dict[str, dict[int, float]] = {
     "MCTS": {7: 30.0, 10: 30.0, 15: 10.0},
     "Policy-MCTS": {7: 3.0, 10: 3.0, 15: 3.0},
