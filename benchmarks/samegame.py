@@ -14,6 +14,7 @@ the rows of the file hold the games. Started again with the same file, the comma
 """
 
 import argparse
+import contextlib
 import importlib.resources
 import json
 import math
@@ -292,7 +293,8 @@ def main(argv: list[str] | None = None) -> None:
     out = args.out or RESULTS / f"samegame_{args.preset}.json"
     # One device for each core, on which the searches run side by side.
     if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", _cores())
+        with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
+            jax.config.update("jax_num_cpu_devices", _cores())
     command = " ".join(["python -m benchmarks.samegame", f"--preset {args.preset}", *_given(args)])
     record = open_record(out, setting, command)
     measure(record, out)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import samegame as bench
-from benchmarks.samegame_searches import SEARCHES, Best, nested, network_prior
+from benchmarks.samegame_searches import SEARCHES, Best, nested
+from jaxpgs import puzzles
 from jaxpgs.base import Games
 from jaxpgs.envs import SameGame, columns, samegame_rules
 from jaxpgs.envs.samegame_sequences import code_features, play_sequences
@@ -374,7 +375,8 @@ def test_a_network_gives_the_bias():
         logits = params * observation[..., 0].reshape(len(observation), -1)
         return logits, jnp.zeros(len(observation))
 
-    bias = np.asarray(network_prior(apply_fn, jnp.float32(2.0), scale=0.5)(SMALL, boards))
+    states = stack([SMALL.from_board(board) for board in boards])
+    bias = np.asarray(puzzles.prior_bias(SMALL, apply_fn, jnp.float32(2.0), states, scale=0.5))
     assert bias.shape == (30, 2)
     # It is shifted to a mean of 0, which changes no probability.
     np.testing.assert_allclose(bias[:, 0], 0, atol=1e-6)
