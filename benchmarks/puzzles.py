@@ -63,7 +63,8 @@ SEARCHES: dict[str, Player] = {
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": lambda *x: with_network(_biased)(*x[:-1]),
 }
-# From `--sweep`, on other boards; 15x15 and the searches that it lacks take their neighbours'.
+# 7x7 from `--sweep`, on other boards. On 10x10 its 50 boards cannot tell the weights apart; 15x15
+# is not swept, nor are all searches: they take their neighbours'.
 C_PUCT: dict[str, dict[int, float]] = {
     "MCTS": {7: 30.0, 10: 30.0, 15: 10.0},
     "Policy-MCTS": {7: 3.0, 10: 3.0, 15: 3.0},

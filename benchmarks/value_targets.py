@@ -23,8 +23,8 @@ from benchmarks.puzzles import paired, scores_of
 from benchmarks.report import RESULTS
 from benchmarks.samegame import open_record
 from jaxpgs import networks, puzzles
-from jaxpgs.envs import SameGame
 from jaxpgs.training import generations
+from jaxpgs.training.zoo_samegame import RECIPES
 
 # Target, and the weights of errors of values that are too low and too high (sections 6.1 and 6.2).
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -33,21 +33,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Q-values, low preferred": {"value_target": "q", "under": 0.5, "over": 2.0},
     "Q-values, high preferred": {"value_target": "q", "under": 2.0, "over": 0.5},
 }
-NETWORK: dict[str, Any] = {
-    "num_filters": 32, "num_layers": 7, "heads": "policy_value", "pooling": False,
-    "value_scale": 300.0,
-}  # fmt: skip
 
 
 def measure(
     name: str, setting: Mapping[str, Any], folder: pathlib.Path, update: Any
 ) -> dict[str, Any]:
     """Trains a variant and solves the test boards with its network."""
-    env, seed = SameGame(7, 7, 5), setting["seed"]
+    env, network = RECIPES["samegame-7x7"].env, RECIPES["samegame-7x7"].network
+    seed = setting["seed"]
 
     def make_network(seed: int) -> nnx.Module:
         return networks.SameGameCNN(
-            env.observation_shape, env.num_actions, **NETWORK, rngs=nnx.Rngs(seed)
+            env.observation_shape, env.num_actions, **network, rngs=nnx.Rngs(seed)
         )
 
     _, apply_fn = networks.functional(make_network(seed))

@@ -1,5 +1,6 @@
 """Nested rollout policy adaptation as one of the searches of whole games."""
 
+import math
 from typing import Any
 
 import chex
@@ -49,9 +50,7 @@ def nrpa(
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
     knobs = {"iterations": (50, 100), "parallel": (4, 1)} | knobs
-    lanes = 1
-    for count in knobs["parallel"]:
-        lanes *= count
+    lanes = math.prod(knobs["parallel"])
     games_per_step = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes
     num_boards = len(state.terminated)
     keys = broadcast_keys(rng_key, num_boards)
