@@ -64,6 +64,7 @@ def test_curated_exports():
         "AlphaZeroResNet",
         "FullyConnectedResNet",
         "SameGameCNN",
+        "SameGameResNet",
         "SplitApplyFn",
         "functional",
         "functional_train",

@@ -12,11 +12,13 @@ from jaxpgs.networks.functional import (
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_cnn import SameGameCNN
+from jaxpgs.networks.samegame_resnet import SameGameResNet
 
 __all__ = [
     "AlphaZeroResNet",
     "FullyConnectedResNet",
     "SameGameCNN",
+    "SameGameResNet",
     "SplitApplyFn",
     "functional",
     "functional_train",

@@ -1,5 +1,6 @@
 """Checkpoints of a whole run, written atomically by Orbax."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -96,6 +97,22 @@ class Checkpoints:
                     f"{name} of {len(found)} has shape {got}, this run has {len(shapes)} and needs "
                     f"{leaf.shape}. Name another directory."
                 )
+
+
+def describe(env: Any, network: Any, seed: int) -> dict[str, Any]:
+    """Says of a run what must be the same when it goes on.
+
+    Args:
+      env: the environment; a dataclass is told from others of its class.
+      network: the network, of which the class counts.
+      seed: the run's seed.
+
+    Returns:
+      A `run` for `Checkpoints`.
+    """
+    # The repr of an object that is no dataclass, as pgx's, changes with each process.
+    name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
+    return {"env": name, "network": type(network).__name__, "seed": seed}
 
 
 class _OtherRun(Exception):  # noqa: N818

@@ -4,7 +4,6 @@ Anthony et al. 2019, section 5. One iteration is one jitted call: self-play, a r
 device, and steps of the optimizer.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from jaxpgs.base import Params
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import losses, replay, resignation, selfplay
-from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.experts import Expert, make_expert
 from jaxpgs.training.head_to_head import head_to_head
 
@@ -257,9 +256,7 @@ def train(
     )
     compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
     if directory is not None:
-        # The repr of an object that is no dataclass, as pgx's, changes with each process.
-        name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
-        run = {"env": name, "network": type(network).__name__, "seed": seed}
+        run = describe(env, network, seed)
         run |= {"expert": expert if isinstance(expert, str) else "a function"}
         checkpoints = Checkpoints(directory, run, keep=keep)
         restored = checkpoints.restore(state)

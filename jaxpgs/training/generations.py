@@ -5,7 +5,6 @@ without a network. Each later one searches with the network of the one before; t
 the actions that the searches played, and what they found the positions worth.
 """
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from jaxpgs.networks import functional
 from jaxpgs.puzzles import Solution
 from jaxpgs.puzzles.lines import informed_rollouts, random_rollouts
 from jaxpgs.training import fitting
-from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.fitting import Examples
 
 # (params, rng_key, state [B]) -> Solution
@@ -182,7 +181,7 @@ def train(
         augment=augment and hasattr(env, "permute_colors"),
     )
     players = [jax.jit(p) for p in (first_player, player)]
-    measure = jax.jit(_make_measure(env, apply_fn, num_test_boards))
+    measure = jax.jit(make_measure(env, apply_fn, num_test_boards))
     base_key, test_key = jax.random.split(jax.random.key(seed))
     template = jax.eval_shape(env.init, base_key)
 
@@ -197,9 +196,8 @@ def train(
     )
     checkpoints = None
     if directory is not None:
-        name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
-        run = {"env": name, "network": type(network).__name__, "seed": seed}
-        checkpoints = Checkpoints(directory, run | {"value_target": value_target}, keep=keep)
+        run = describe(env, network, seed) | {"value_target": value_target}
+        checkpoints = Checkpoints(directory, run, keep=keep)
         state = checkpoints.restore(state) or state
     while (generation := int(state.generation)) < num_generations:
         keys = jax.random.split(jax.random.fold_in(base_key, generation), 3)
@@ -273,8 +271,19 @@ def _search(
     }
 
 
-def _make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
-    """Makes the measurement of the policy alone against random play, always on the same boards."""
+def make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
+    """Makes the measurement of a policy alone against random play.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network.
+      num_boards: boards drawn from `env.init`.
+
+    Returns:
+      `(params, rng_key) -> scores`, the mean `policy_score` of games drawn from the policy,
+      `greedy_score` of those by its likeliest actions and `random_score` of random ones. The same
+      key means the same boards.
+    """
 
     def measure(params: Params, rng_key: chex.PRNGKey) -> dict[str, chex.Array]:
         board_key, play_key = jax.random.split(rng_key)

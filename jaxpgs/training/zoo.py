@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     module = getattr(networks, kind)(
         recipe.env.observation_shape, recipe.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
     )
-    clock = _Clock(folder / "seconds.txt")
+    clock = Clock(folder / "seconds.txt")
     log = loggers.log_to(folder / "metrics.jsonl")
     fields = _card_fields(recipe, parser.prog, args)
 
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
             expert=tuned_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
             optimizer=_optimizer(recipe),
-            init_params=_grown(recipe, module, args.out),
+            init_params=grown(recipe.parent, module, args.out),
             seed=args.seed,
             directory=folder / "checkpoints",
             callback=callback,
@@ -186,12 +186,21 @@ def _optimizer(recipe: Recipe) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4))
 
 
-def _grown(recipe: Recipe, module: nnx.Module, out: pathlib.Path) -> Any:
-    """Returns the parent's weights for this board, or None if there is no parent."""
-    if recipe.parent is None:
+def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
+    """Returns a parent's weights for another board.
+
+    Args:
+      name: the parent, which is looked for in `out` and then among those of the library.
+      module: the network that goes on from it.
+      out: a folder of saved networks.
+
+    Returns:
+      The weights, or None if there is no parent.
+    """
+    if name is None:
         return None
-    own = (out / f"{recipe.parent}.json").exists()
-    parent = load_pretrained(recipe.parent, directory=out if own else None)
+    own = (out / f"{name}.json").exists()
+    parent = load_pretrained(name, directory=out if own else None)
     return networks.resize(parent.params, parent.module, module)
 
 
@@ -208,14 +217,21 @@ def _card_fields(recipe: Recipe, prog: str, args: argparse.Namespace) -> dict[st
             "iterations": recipe.num_iterations,
             **recipe.games,
         },
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "versions": {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
-        "hardware": f"{jax.devices()[0].device_kind}, {platform.machine()}",
         "strength": {},
+        **origin(),
     }
 
 
-class _Clock:
+def origin() -> dict[str, Any]:
+    """Tells the fields of a card that say when and with what it was made."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
+        "hardware": f"{jax.devices()[0].device_kind}, {platform.machine()}",
+    }
+
+
+class Clock:
     """Seconds of training, over all calls that worked on the same run."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -224,10 +240,12 @@ class _Clock:
         self._start = time.monotonic()
 
     def seconds(self, *, here: bool = False) -> float:
+        """Returns the seconds of all calls, or of this one."""
         passed = time.monotonic() - self._start
         return passed if here else self._before + passed
 
     def note(self) -> float:
+        """Keeps the seconds of all calls for the next one, and returns them."""
         seconds = self.seconds()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, f"{seconds:.1f}\n".encode())

@@ -1,0 +1,175 @@
+"""The network for SameGame that knows neither colours nor places and fits boards of any size."""
+
+from collections.abc import Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxpgs.networks.fully_connected import check_observation, check_sizes
+
+
+class SameGameResNet(nnx.Module):
+    """Policy and value from residual convolutions over which neighbours share a cell's colour.
+
+    The colours themselves never enter, only which of the cells around have the same one and how
+    much of the board it covers: exchanging colours changes nothing, which the network of Seify
+    2020 has to learn from examples. Every cell's logit comes from the same weights, so those of a
+    small board also serve a large one. After each block's first convolution the mean and the
+    greatest over the board are added in, for a view of the whole.
+
+    `torso` maps observations to features `[B, cells, num_filters]`, `policy_head` and `value_head`
+    map features on. Weights and both heads are float32 whatever `dtype` is. Keyword arguments are
+    kept as attributes of the same names, so that saved weights can say how to build their network.
+
+    Args:
+      observation_shape: `(height, width, planes)`, without the batch axis: a plane for each
+        colour, then the empty cells.
+      num_actions: A, which must be the number of cells.
+      num_filters: planes of every layer.
+      num_blocks: residual blocks, each of two 3x3 convolutions.
+      radius: how far a cell sees which others share its colour, in rows and columns.
+      value_scale: what the value head's output is multiplied by: about the size of a score.
+      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      rngs: random keys for the initial weights.
+
+    Raises:
+      ValueError: if the observation has another number of axes, the actions are no cells, or a
+        size is out of range.
+    """
+
+    is_torso_and_heads = True  # see `networks.functional`
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        num_actions: int,
+        *,
+        num_filters: int = 32,
+        num_blocks: int = 2,
+        radius: int = 2,
+        value_scale: float = 300.0,
+        dtype: jax.typing.DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_sizes("SameGameResNet", num_filters=num_filters, num_blocks=num_blocks, radius=radius)
+        self.observation_shape = tuple(observation_shape)
+        if len(self.observation_shape) != 3 or self.observation_shape[2] < 2:
+            raise ValueError(
+                "SameGameResNet needs observations of shape (height, width, planes) with 2 planes "
+                f"or more, got {self.observation_shape}."
+            )
+        cells = self.observation_shape[0] * self.observation_shape[1]
+        if num_actions != cells:
+            raise ValueError(
+                f"SameGameResNet has a logit for each cell, here {cells}, got "
+                f"num_actions={num_actions}."
+            )
+        self.num_filters, self.num_blocks, self.radius = num_filters, num_blocks, radius
+        self.value_scale = value_scale
+        self.dtype = jnp.dtype(dtype).name
+        self.torso = _Torso(
+            self.observation_shape, num_filters, num_blocks, radius, dtype=dtype, rngs=rngs
+        )
+        self.policy_head = _PolicyHead(num_filters, rngs=rngs)
+        self.value_head = _ValueHead(num_filters, value_scale, rngs=rngs)
+
+    def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Evaluates a batch of observations.
+
+        Args:
+          observation: `[B, height, width, planes]`, of any real type.
+
+        Returns:
+          Logits `[B, A]` and values `[B]`, of any size, both float32.
+
+        Raises:
+          ValueError: if the observation has another shape.
+        """
+        features = self.torso(observation)
+        return self.policy_head(features), self.value_head(features)
+
+
+def _relations(observation: chex.Array, radius: int) -> chex.Array:
+    """Tells of every cell which others share its colour, without telling the colour."""
+    height, width = observation.shape[1:3]
+    colors = observation[..., :-1]
+    padded = jnp.pad(colors, [(0, 0), (radius, radius), (radius, radius), (0, 0)])
+    middle = 2 * radius * (radius + 1)
+    offsets = [(r, c) for r in range(2 * radius + 1) for c in range(2 * radius + 1)]
+    same = [
+        jnp.sum(colors * padded[:, r : r + height, c : c + width], axis=-1)
+        for i, (r, c) in enumerate(offsets)
+        if i != middle
+    ]
+    share = jnp.sum(colors * jnp.mean(colors, axis=(1, 2), keepdims=True), axis=-1)
+    block = jnp.sum(colors, axis=-1)
+    left = jnp.broadcast_to(jnp.mean(block, axis=(1, 2), keepdims=True), block.shape)
+    # The convolutions pad with zeros, so a plane of ones shows the edges.
+    return jnp.stack([*same, share, jnp.sqrt(share), block, left, jnp.ones_like(block)], axis=-1)
+
+
+class _Torso(nnx.Module):
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        filters: int,
+        num_blocks: int,
+        radius: int,
+        *,
+        dtype: jax.typing.DTypeLike,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.observation_shape, self.radius = observation_shape, radius
+        self.dtype = jnp.dtype(dtype)
+        planes = (2 * radius + 1) ** 2 + 4
+        self.stem = nnx.Conv(planes, filters, (3, 3), dtype=self.dtype, rngs=rngs)
+        self.blocks = nnx.List(
+            [_Block(filters, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
+        )
+
+    def __call__(self, observation: chex.Array) -> chex.Array:
+        check_observation(observation, self.observation_shape)
+        x = jax.nn.elu(self.stem(_relations(observation.astype(self.dtype), self.radius)))
+        for block in self.blocks:
+            x = block(x)
+        return jax.nn.elu(x).reshape(len(x), -1, x.shape[-1])
+
+
+class _Block(nnx.Module):
+    def __init__(self, filters: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Conv(filters, filters, (3, 3), dtype=dtype, rngs=rngs)
+        self.whole = nnx.Linear(2 * filters, filters, dtype=dtype, rngs=rngs)
+        # A block begins as the identity.
+        self.second = nnx.Conv(
+            filters, filters, (3, 3), kernel_init=nnx.initializers.zeros, dtype=dtype, rngs=rngs
+        )
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        y = jax.nn.elu(self.first(x))
+        whole = jnp.concatenate([jnp.mean(y, axis=(1, 2)), jnp.max(y, axis=(1, 2))], axis=-1)
+        return x + self.second(jax.nn.elu(y + self.whole(whole)[:, None, None]))
+
+
+class _PolicyHead(nnx.Module):
+    def __init__(self, filters: int, *, rngs: nnx.Rngs) -> None:
+        self.hidden = nnx.Linear(2 * filters, filters, rngs=rngs)
+        self.linear = nnx.Linear(filters, 1, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        x = features.astype(jnp.float32)
+        whole = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
+        return self.linear(jax.nn.elu(self.hidden(jnp.concatenate([x, whole], axis=-1))))[..., 0]
+
+
+class _ValueHead(nnx.Module):
+    def __init__(self, filters: int, scale: float, *, rngs: nnx.Rngs) -> None:
+        self.scale = scale
+        self.hidden = nnx.Linear(2 * filters, 64, rngs=rngs)
+        self.linear = nnx.Linear(64, 1, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        x = features.astype(jnp.float32)
+        whole = jnp.concatenate([jnp.mean(x, axis=1), jnp.max(x, axis=1)], axis=-1)
+        return self.scale * self.linear(jax.nn.elu(self.hidden(whole)))[:, 0]
