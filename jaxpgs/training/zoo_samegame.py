@@ -48,15 +48,15 @@ _NETWORK = {"num_filters": 16, "num_blocks": 2}
 # Most is learned where it costs least to see what a move leads to.
 RECIPES = {
     "samegame-10x10": Recipe(
-        SameGame(10, 10, 5), _NETWORK, {"num_iterations": 1000, "num_games": 128}
+        SameGame(10, 10, 5), _NETWORK, {"num_iterations": 800, "num_games": 128}
     ),
     "samegame-7x7": Recipe(
         SameGame(7, 7, 5), _NETWORK,
-        {"num_iterations": 600, "num_games": 256, "num_steps": 16}, "samegame-10x10",
+        {"num_iterations": 400, "num_games": 256, "num_steps": 16}, "samegame-10x10",
     ),
     "samegame-15x15": Recipe(
         SameGame(15, 15, 5), _NETWORK,
-        {"num_iterations": 200, "num_games": 64, "step_size": 5e-4}, "samegame-10x10",
+        {"num_iterations": 150, "num_games": 64, "step_size": 2e-4}, "samegame-10x10",
     ),
 }  # fmt: skip
 
