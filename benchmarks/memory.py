@@ -115,15 +115,19 @@ def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
         "roots": num_roots,
         "bytes": {str(n): b for n, b in sizes.items()},
         "per_simulation_and_root": round(slope / num_roots, 1),
-        "formula": formula(spec, network, num_roots),
+        "formula": round(formula(spec, network, num_roots, n0, n1), 1),
         "largest": {
             str(gib): None if flat else math.floor((gib * 2**30 - fixed) / slope) for gib in GIB
         },
     }
 
 
-def formula(spec: Spec, network: Any, num_roots: int) -> int:
-    """Returns the bytes per simulation and root that the search's data structure needs."""
+def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> float:
+    """Returns the bytes per simulation and root that the search's data structure needs.
+
+    Between the same two numbers of simulations as measured: what PGS keeps for the gradient of an
+    update grows with N only as long as an update's walks could reach every node.
+    """
     env = network.env
     states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
     if spec.search in ("muzero", "gumbel"):
@@ -133,15 +137,19 @@ def formula(spec: Spec, network: Any, num_roots: int) -> int:
     if spec.knobs.get("mode") == "constant":
         return 0
     root_fn = jaxpgs.make_root_fn(env, network.apply_fn)
-    estimate = jaxpgs.estimate_memory(
-        network.params,
-        jax.eval_shape(lambda: root_fn(network.params, jax.random.key(0), _zeros(states))),
-        jaxpgs.make_recurrent_fn(env, network.apply_fn),
-        64,
-        mode="cached",
-        adapt=jaxpgs.networks.policy_head(network.params) if spec.search == "pgs" else None,
-    )
-    return estimate.per_node
+    root = jax.eval_shape(lambda: root_fn(network.params, jax.random.key(0), _zeros(states)))
+    totals = [
+        jaxpgs.estimate_memory(
+            network.params,
+            root,
+            jaxpgs.make_recurrent_fn(env, network.apply_fn),
+            count,
+            mode="cached",
+            adapt=jaxpgs.networks.policy_head(network.params) if spec.search == "pgs" else None,
+        ).total
+        for count in (few, many)
+    ]
+    return (totals[1] - totals[0]) / (many - few) / num_roots
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,7 +1,8 @@
 """Compares the searches of whole games on random boards, at equal simulations and at equal time.
 
-    python -m benchmarks.puzzles                     # 7x7, 10x10 and 15x15, half an hour
+    python -m benchmarks.puzzles                     # 7x7, 10x10 and 15x15, an hour
     python -m benchmarks.puzzles --sizes 7 --boards 100
+    python -m benchmarks.puzzles --sweep             # how the knobs were set
 
 Every search solves the same boards with several budgets, a number of simulations a move; nested
 rollout policy adaptation, which searches once a game, gets as many for each of the moves that a
@@ -16,7 +17,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,58 +33,92 @@ from jaxpgs.puzzles import Solution
 
 # Moves of a game, about; NRPA's simulations are counted with it.
 MOVES = {7: 13, 10: 27, 15: 60}
-BOARDS = {7: 500, 10: 200, 15: 96}
+BOARDS = 500
+# Searches that ask the network at every step of a simulation have fewer boards, the first ones.
+FEWER = {
+    ("Policy-MCTS informed", 15): 100,
+    ("PGS", 10): 250,
+    ("PGS", 15): 50,
+}
 
 
-Player = Callable[..., Solution]  # (env, rng_keys, states, simulations a move, c_puct)
+class Knobs(NamedTuple):
+    """What is tuned: the weight of exploration, and the temperature of the network's policy."""
+
+    c_puct: float = 0.0
+    temperature: float = 1.0
 
 
-def _with_c(play: Callable[..., Solution], **knobs: Any) -> Player:
+# (env, rng_keys, states, simulations a move, knobs)
+Player = Callable[[Any, Any, Any, int, Knobs], Solution]
+
+
+def _with_knobs(play: Callable[..., Solution], **own: Any) -> Player:
     """Takes a search of `jaxpgs.puzzles` with the network that comes with the library."""
-    return lambda *x: with_network(play, c_puct=x[-1], **knobs)(*x[:-1])
+    return lambda env, rng_keys, states, n, knobs: with_network(play, **knobs._asdict(), **own)(
+        env, rng_keys, states, n
+    )
 
 
 def _nested(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
     # On small boards many short runs make more of as many games than few long ones.
     small = env.num_actions < 64
-    knobs: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
-    return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **knobs)
+    shape: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
+    return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **shape)
 
 
-def _biased(env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int) -> Solution:
+def _biased(
+    env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int, *, c_puct: float
+) -> Solution:
+    del c_puct
     return _nested(env, rng_keys, states, n, puzzles.prior_bias(env, apply_fn, params, states))
 
 
 SEARCHES: dict[str, Player] = {
-    "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1]),
-    "Policy-MCTS": _with_c(puzzles.policy_mcts),
-    "Policy-MCTS informed": _with_c(puzzles.policy_mcts, rollout="informed"),
-    "PV-MCTS": _with_c(puzzles.pv_mcts),
-    "PGS": _with_c(puzzles.pgs),
+    "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1].c_puct),
+    "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
+    "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
+    "PV-MCTS": _with_knobs(puzzles.pv_mcts),
+    "PGS": _with_knobs(puzzles.pgs),
     "NRPA": lambda *x: _nested(*x[:-1]),
-    "GNRPA": lambda *x: with_network(_biased)(*x[:-1]),
+    "GNRPA": _with_knobs(_biased),
 }
-# 7x7 from `--sweep`, on other boards. On 10x10 its 50 boards cannot tell the weights apart; 15x15
-# is not swept, nor are all searches: they take their neighbours'.
-C_PUCT: dict[str, dict[int, float]] = {
-    "MCTS": {7: 30.0, 10: 30.0, 15: 10.0},
-    "Policy-MCTS": {7: 3.0, 10: 3.0, 15: 3.0},
-    "PV-MCTS": {7: 3.0, 10: 3.0, 15: 3.0},
-    "PGS": {7: 3.0, 10: 3.0, 15: 3.0},
+# From `--sweep`, on other boards.
+TUNED: dict[str, dict[int, Knobs]] = {
+    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(10.0)},
+    "Policy-MCTS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
+    "Policy-MCTS informed": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
+    "PV-MCTS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
+    "PGS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
+    "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
+    "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
-C_PUCT["Policy-MCTS informed"] = C_PUCT["Policy-MCTS"]
-SWEPT = ("MCTS", "Policy-MCTS")
-WEIGHTS = (1.0, 3.0, 10.0, 30.0)
+# Boards and simulations a move of the sweep.
+SWEEP = {7: (100, 16), 10: (100, 16), 15: (30, 16)}
+_WITH_NETWORK = [
+    Knobs(3.0, 1.0),
+    Knobs(3.0, 2.0),
+    Knobs(3.0, 4.0),
+    Knobs(1.0, 2.0),
+    Knobs(10.0, 2.0),
+]
+SWEPT: dict[str, list[Knobs]] = {
+    "MCTS": [Knobs(c) for c in (1.0, 3.0, 10.0, 30.0)],
+    "Policy-MCTS": _WITH_NETWORK,
+    "Policy-MCTS informed": _WITH_NETWORK,
+    "PV-MCTS": _WITH_NETWORK,
+    "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
+}
 WITHOUT = ("MCTS", "NRPA")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "MCTS": {7: (16, 64, 256), 10: (16, 64, 256), 15: (16, 64)},
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
-    "Policy-MCTS informed": {7: (16,), 10: (), 15: ()},
-    "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
-    "PGS": {7: (16,), 10: (), 15: ()},
-    "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64, 256)},
-    "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64, 256)},
+    "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
+    "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
+    "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
+    "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
+    "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
 PAIRS = [
     ("Policy-MCTS", "MCTS"),
@@ -105,8 +140,8 @@ def run(
     size: int,
     num_simulations: int,
     num_boards: int,
+    knobs: Knobs,
     *,
-    c_puct: float = 0.0,
     seed: int = 1,
     at_once: int = 100,
 ) -> dict[str, Any]:
@@ -117,7 +152,7 @@ def run(
       size: rows and columns of the boards.
       num_simulations: simulations a move.
       num_boards: how many boards.
-      c_puct: weight of exploration, for the searches that have one.
+      knobs: what is tuned.
       seed: of the boards and the search.
       at_once: boards searched side by side, a divisor of their number if below it.
 
@@ -135,7 +170,7 @@ def run(
     states = jax.jit(jax.vmap(env.init))(board_keys)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), num_boards)
     part = lambda x, i: jax.tree.map(lambda y: y[i : i + at_once], x)  # noqa: E731
-    solve = jax.jit(lambda keys, states: SEARCHES[name](env, keys, states, num_simulations, c_puct))
+    solve = jax.jit(lambda keys, states: SEARCHES[name](env, keys, states, num_simulations, knobs))
     begin = time.perf_counter()
     compiled = solve.lower(part(keys, 0), part(states, 0)).compile()
     compile_seconds = time.perf_counter() - begin
@@ -154,7 +189,7 @@ def run(
         "size": size,
         "search": name,
         "simulations": num_simulations,
-        "c_puct": c_puct,
+        **knobs._asdict(),
         "mean": round(float(np.mean(scores)), 1),
         "cleared": cleared,
         "seconds": round(seconds / num_boards, 5),
@@ -169,8 +204,9 @@ def scores_of(row: Mapping[str, Any]) -> np.ndarray:
 
 
 def paired(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Returns the mean difference and the half-width of its 99% interval."""
-    gain = first - second
+    """Returns the mean difference on the boards of both, and half its 99% interval's width."""
+    count = min(len(first), len(second))
+    gain = first[:count] - second[:count]
     return float(gain.mean()), float(2.576 * gain.std(ddof=1) / math.sqrt(len(gain)))
 
 
@@ -226,11 +262,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         width = 2.576 * scores.std(ddof=1) / math.sqrt(len(scores))
         lines.append(
             [f"{row['size']}x{row['size']}", row["search"], row["simulations"],
-             row["c_puct"] or None, f"{scores.mean():.0f} ± {width:.0f}",
+             row["c_puct"] or None, row["temperature"], len(scores),
+             f"{scores.mean():.0f} ± {width:.0f}",
              f"{100 * row['cleared'] / len(scores):.0f}%", f"{1000 * row['seconds']:.3g}"]
         )  # fmt: skip
-    heading = ["boards", "search", "simulations a move", "c_puct", "mean score", "cleared"]
-    return [*heading, "ms a board"], lines
+    heading = ["boards", "search", "simulations a move", "c_puct", "temperature"]
+    return [*heading, "number", "mean score", "cleared", "ms a board"], lines
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -243,7 +280,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
                 width = 1.96 * scores.std(ddof=1) / math.sqrt(len(scores))
                 point = (scores.mean() - width, scores.mean(), scores.mean() + width)
                 lines.setdefault(row["search"], []).append((1000 * row["seconds"], point))
-        count = len(scores_of(next(row for row in rows if row["size"] == size)))
+        count = max(len(scores_of(row)) for row in rows if row["size"] == size)
         report.line_plot(
             path.with_stem(f"{path.stem}_{size}x{size}"),
             {f"{size}x{size}, five colours, {count} boards": lines},
@@ -268,7 +305,7 @@ def plot_learning(path: pathlib.Path) -> None:
     if not panels:
         return
     report.line_plot(
-        path, panels, xlabel="generation", ylabel="mean score", xscale="linear", yscale="linear",
+        path, panels, xlabel="iteration", ylabel="mean score", xscale="linear", yscale="linear",
         title="SameGame: games without a search, by the network's moves",
     )  # fmt: skip
 
@@ -282,45 +319,37 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--sizes", type=int, nargs="+", choices=MOVES, default=list(MOVES))
     parser.add_argument("--search", choices=SEARCHES, nargs="+", default=list(SEARCHES))
-    parser.add_argument("--boards", type=int, help="boards a size; 500, 200 and 96")
+    parser.add_argument("--boards", type=int, default=BOARDS, help="a size, at most")
     parser.add_argument("--at-once", type=int, default=100, help="boards searched side by side")
     parser.add_argument("--most", type=int, default=10**9, help="simulations a move")
-    parser.add_argument("--sweep", action="store_true", help="weights of exploration, other boards")
+    parser.add_argument("--sweep", action="store_true", help="how the knobs were set; other boards")
     parser.add_argument("--seed", type=int, default=1, help="of boards and searches")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args(argv)
-    boards = {str(size): args.boards or count for size, count in BOARDS.items()}
-    command = "python -m benchmarks.puzzles" + (f" --boards {args.boards}" if args.boards else "")
     shipped = jaxpgs.available_pretrained()
     out = args.out or RESULTS / f"puzzles{'_sweep' if args.sweep else ''}.json"
-    jobs: list[tuple[int, str, int, float]]
-    if args.sweep:
-        boards, args.seed, command = {"7": 100, "10": 50}, args.seed + 1, f"{command} --sweep"
-        jobs = [
-            (int(size), name, 64 if size == "7" else 16, c)
-            for size in boards for name in SWEPT for c in WEIGHTS
-        ]  # fmt: skip
-    else:
-        jobs = [
-            (size, name, budget, C_PUCT.get(name, {}).get(size, 0.0))
-            for size in args.sizes for name in args.search for budget in BUDGETS[name][size]
-            if budget <= args.most and (name in WITHOUT or f"samegame-{size}x{size}" in shipped)
-        ]  # fmt: skip
-    record = open_record(out, {"boards": boards, "seed": args.seed}, command)
+    command = "python -m benchmarks.puzzles" + (" --sweep" if args.sweep else "")
+    command += f" --boards {args.boards}" if args.boards != BOARDS else ""
+    jobs: list[tuple[int, str, int, int, Knobs]] = [
+        (size, name, budget, count, knobs)
+        for size in args.sizes for name in args.search
+        for budget, count, knobs in _jobs(size, name, args.boards, args.sweep)
+        if budget <= args.most and (name in WITHOUT or f"samegame-{size}x{size}" in shipped)
+    ]  # fmt: skip
+    seed = args.seed + 1 if args.sweep else args.seed
+    record = open_record(out, {"boards": args.boards, "seed": seed}, command)
     rows = record["rows"]
-    have = {(row["size"], row["search"], row["simulations"], row["c_puct"]) for row in rows}
-    jobs = [job for job in jobs if job not in have]
+    have = {(r["size"], r["search"], r["simulations"], r["c_puct"], r["temperature"]) for r in rows}
+    jobs = [job for job in jobs if (*job[:3], *job[4]) not in have]
     order = list(SEARCHES)
     with report.progress_bar("SameGame") as progress:
-        for done, (size, name, budget, c) in enumerate(jobs):
+        for done, (size, name, budget, count, knobs) in enumerate(jobs):
             progress(done, len(jobs), f"{size}x{size}, {name}, {budget} simulations")
-            count = boards[str(size)]
-            rows.append(
-                run(name, size, budget, count, c_puct=c, seed=args.seed, at_once=args.at_once)
-            )
+            at_once = math.gcd(args.at_once, count)
+            rows.append(run(name, size, budget, count, knobs, seed=seed, at_once=at_once))
             rows.sort(
                 key=lambda row: (row["size"], order.index(row["search"]), row["simulations"],
-                                 row["c_puct"])
+                                 row["c_puct"], row["temperature"])
             )  # fmt: skip
             report.write_json(out, record)
     report.print_table("SameGame", *table(rows))
@@ -329,6 +358,15 @@ def main(argv: list[str] | None = None) -> None:
         plot(out.with_suffix(".png"), rows)
         plot_learning(out.with_stem(f"{out.stem}_learning").with_suffix(".png"))
     print(f"Wrote {out}.")
+
+
+def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int, Knobs]]:
+    """Lists budgets, numbers of boards and knobs of one search on one size."""
+    if sweep:
+        count, budget = SWEEP[size]
+        return [(budget, min(count, boards), knobs) for knobs in SWEPT.get(name, [])]
+    count = min(FEWER.get((name, size), BOARDS), boards)
+    return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]
 
 
 def _interval(mean: float, half_width: float) -> str:

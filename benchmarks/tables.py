@@ -257,12 +257,9 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
 
 def puzzle_searches(path: pathlib.Path, data: dict[str, Any]) -> str:
     """The searches of whole games on random boards."""
-    boards = ", ".join(
-        f"{count} of {size}x{size}" for size, count in data["setting"]["boards"].items()
-    )
     text = _title(path, data, f"SameGame: searches on random boards ({path.stem})")
     text += _table(*puzzles.table(data["rows"]))
-    text += f"\nBoards with five colours: {boards}. ± are 99% intervals.\n"
+    text += "\nRandom boards with five colours. ± are 99% intervals.\n"
     if len({row["c_puct"] for row in data["rows"] if row["search"] == "MCTS"}) > 1:
         return text
     text += "\nDifferences on the same boards, at equal simulations and at equal time:\n\n"

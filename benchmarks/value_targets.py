@@ -43,7 +43,7 @@ def measure(
     seed = setting["seed"]
 
     def make_network(seed: int) -> nnx.Module:
-        return networks.SameGameCNN(
+        return networks.SameGameResNet(
             env.observation_shape, env.num_actions, **network, rngs=nnx.Rngs(seed)
         )
 

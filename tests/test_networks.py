@@ -72,6 +72,7 @@ def test_curated_exports():
         "policy_head",
         "resize",
         "trainable_mask",
+        "with_temperature",
     }
     assert all(hasattr(networks, name) for name in networks.__all__)
 
@@ -118,6 +119,20 @@ def test_fully_connected_matches_numpy(observation):
     np.testing.assert_allclose(logits, linear(p["policy_head"]["linear"], x), rtol=1e-4, atol=1e-4)
     expected = np.tanh(linear(p["value_head"]["linear"], x))[:, 0]
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_temperature_divides_the_logits_only(observation):
+    params, split = functional(_make("fully_connected"))
+    params = _shaken(params)
+    logits, value = split(params, observation)
+    for apply_fn in (split, lambda *args: split(*args)):
+        softer = networks.with_temperature(apply_fn, 2.5)
+        assert isinstance(softer, networks.SplitApplyFn) == (apply_fn is split)
+        found = softer(params, observation)
+        np.testing.assert_allclose(found[0], logits / 2.5, rtol=1e-5)
+        np.testing.assert_array_equal(found[1], value)
+    with pytest.raises(ValueError, match="positive, got 0"):
+        networks.with_temperature(split, 0)
 
 
 def test_rezero_starts_without_its_blocks(observation):

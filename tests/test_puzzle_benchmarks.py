@@ -37,9 +37,9 @@ def test_differences_take_the_most_that_both_have():
 
 
 def test_a_row_is_replayed_and_counts_every_board():
-    found = puzzles.run("NRPA", 7, 8, 4, at_once=2)
-    again = puzzles.run("NRPA", 7, 8, 4, at_once=4)
+    found = puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=2)
+    again = puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=4)
     assert found["scores"] == again["scores"] and len(puzzles.scores_of(found)) == 4
     assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
     with pytest.raises(ValueError, match="divide"):
-        puzzles.run("NRPA", 7, 8, 4, at_once=3)
+        puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=3)

@@ -8,6 +8,7 @@ from jaxpgs.networks.functional import (
     module_from_params,
     policy_head,
     trainable_mask,
+    with_temperature,
 )
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
@@ -26,4 +27,5 @@ __all__ = [
     "policy_head",
     "resize",
     "trainable_mask",
+    "with_temperature",
 ]

@@ -72,6 +72,37 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
     return _get_params(module), apply_fn
 
 
+def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
+    """Divides a network's logits by a temperature.
+
+    A search can want a softer policy than the one that plays best alone, which is sure of itself
+    and has nothing left to explore.
+
+    Args:
+      apply_fn: the network, a `SplitApplyFn` or a plain function.
+      temperature: positive; above 1 is softer.
+
+    Returns:
+      The network with other logits and the same values, of the same kind as the given one.
+
+    Raises:
+      ValueError: if the temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"The temperature must be positive, got {temperature}.")
+    if isinstance(apply_fn, SplitApplyFn):
+        head = apply_fn.policy_head
+        return dataclasses.replace(
+            apply_fn, policy_head=lambda params, features: head(params, features) / temperature
+        )
+
+    def softened(params: Params, observation: chex.Array) -> Outputs:
+        logits, value = apply_fn(params, observation)
+        return logits / temperature, value
+
+    return softened
+
+
 def functional_train(module: nnx.Module) -> TrainFn:
     """Makes a pure function for training, which also moves the batch statistics.
 
