@@ -11,6 +11,7 @@ to a JSON file after every setting; started again with the same file, the comman
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import time
@@ -169,6 +170,9 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
     network = load_network(name)
     states = positions(network.env, batch_size, seed)
     systems = [bare_network(network, batch_size * num_simulations, seed)]
+    # A search may evaluate in pieces of the batch that suits the bare network best.
+    split = dataclasses.replace(network.apply_fn, max_batch=systems[0][1]["batch"])
+    network = SimpleNamespace(env=network.env, params=network.params, apply_fn=split)
     systems += [compile_search(spec, network, states, num_simulations) for spec in SEARCHES]
     seconds = np.array([[time_call(call) for call, _ in systems] for _ in range(turns + 1)])[1:]
     rows = []

@@ -99,7 +99,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
         return _policy(env, apply_fn.policy_head(params, features), embedding)
 
-    return SplitRecurrentFn(expand, policy)
+    return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
 
 
 def _policy(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:

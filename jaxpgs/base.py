@@ -62,10 +62,14 @@ class SplitRecurrentFn:
         actions and evaluates where they lead, but for the policy.
       policy: `(params, features [B, ...], embedding [B, ...]) -> logits [B, A]`, illegal actions at
         the lowest float.
+      max_batch: about the most states that the cached mode evaluates at once; None is all K of all
+        roots, which suits an accelerator. Convolutions on a processor are faster in pieces that
+        fit its cache.
     """
 
     expand: ExpandFn
     policy: Callable[[Params, Any, Embedding], chex.Array]
+    max_batch: int | None = None
 
     def __call__(
         self, params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding

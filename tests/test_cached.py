@@ -1,7 +1,9 @@
 """The cached mode: its memory against dictionaries, its searches against the constant mode."""
 
 import collections
+import dataclasses
 import functools
+import re
 from typing import NamedTuple
 
 import chex
@@ -279,6 +281,37 @@ def test_same_key_same_answer(case, rule):
     if rule.startswith("until_new"):
         assert (state.num_evaluations <= case.num_simulations).all()
         assert (constant.search_state.num_evaluations[:-1] > case.num_simulations).all()
+
+
+@pytest.mark.parametrize(("max_batch", "largest"), [(1, 7), (14, 14), (1000, 35)])
+def test_evaluation_in_pieces(max_batch, largest):
+    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.until_new(WIDE))
+    states = games.random_positions(case.env, 1, [25, 5, 15, 1, 9])
+    params, apply_fn, adapt = network(case.kind, case.env)
+
+    def searcher(max_batch):
+        split = dataclasses.replace(apply_fn, max_batch=max_batch)
+        return lambda keys: jaxpgs.pgs_policy(
+            params,
+            keys,
+            jaxpgs.make_root_fn(case.env, apply_fn)(params, keys, states),
+            jaxpgs.make_recurrent_fn(case.env, split),
+            42,
+            ~states.legal_action_mask,
+            simulations_per_update=7,
+            mode="cached",
+            adapt=adapt,
+            optimizer=optax.sgd(0.02),
+        )
+
+    whole, pieces = (
+        jax.jit(searcher(most), compiler_options=games.QUICK)(keys(3, 5))
+        for most in (None, max_batch)
+    )
+    check_same(pieces, whole)
+    text = str(jax.make_jaxpr(searcher(max_batch))(keys(3, 5)))
+    batches = re.findall(r"f32\[(\d+),5,5,4\] = conv_general_dilated", text)
+    assert max(map(int, batches)) == largest
 
 
 def test_one_call_an_update():

@@ -19,7 +19,6 @@ TrainFn = Callable[[Params, chex.Array], tuple[Outputs, Params]]
 
 _ModuleT = TypeVar("_ModuleT", bound=nnx.Module)
 _PARTS = ("head", "linear")
-_MODULE_PARTS = ("torso", "policy_head", "value_head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +31,14 @@ class SplitApplyFn:
       torso: `(params, observation [B, ...]) -> features`, a pytree of arrays `[B, ...]`.
       policy_head: `(params, features) -> logits [B, A]`.
       value_head: `(params, features) -> value [B]`.
+      max_batch: about the most states that a search in cached mode evaluates at once; None is all.
+        Set it by `dataclasses.replace(apply_fn, max_batch=32)`.
     """
 
     torso: Callable[[Params, chex.Array], Any]
     policy_head: Callable[[Params, Any], chex.Array]
     value_head: Callable[[Params, Any], chex.Array]
+    max_batch: int | None = None
 
     def __call__(self, params: Params, observation: chex.Array) -> Outputs:
         """Returns logits `[B, A]` and values `[B]`."""
@@ -68,7 +70,8 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
         return lambda params, inputs: getattr(merge(params), name)(inputs)
 
     if getattr(template, "is_torso_and_heads", False):
-        return _get_params(module), SplitApplyFn(*map(part, _MODULE_PARTS))
+        apply = SplitApplyFn(part("torso"), part("policy_head"), part("value_head"))
+        return _get_params(module), apply
     return _get_params(module), apply_fn
 
 

@@ -195,7 +195,7 @@ def make_line_fns(
     def policy(params: Params, features: Any, line: Line) -> chex.Array:
         return _policy(env, apply_fn.policy_head(params, features), line.state)
 
-    return root_fn, SplitRecurrentFn(expand, policy)
+    return root_fn, SplitRecurrentFn(expand, policy, apply_fn.max_batch)
 
 
 def uniform_logits(env: Any, state: Any) -> chex.Array:

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import (
+    Embedding,
+    Expansion,
     Params,
     Path,
     RecurrentFn,
@@ -120,7 +122,15 @@ def walks_on_nodes(
     new = num_simulations * (truncation.new_nodes or max_depth) + simulations_per_update
     nodes = make_nodes(params, root, split_fn.expand, new, nodes, ranges=ranges)
     batch_size, _, num_actions = nodes.children.shape
-    call_expand = jax.vmap(lambda key, a, e: split_fn.expand(params, key, a, e))
+    at_once = (split_fn.max_batch or batch_size * simulations_per_update) // simulations_per_update
+
+    def call_expand(inputs: tuple) -> tuple[Expansion, Embedding]:
+        def call(inputs: tuple) -> tuple[Expansion, Embedding]:
+            return split_fn.expand(params, *inputs)
+
+        if at_once >= batch_size:
+            return jax.vmap(call)(inputs)
+        return jax.lax.map(call, inputs, batch_size=max(at_once, 1))
 
     def get_logits(adapted: Params, nodes: Nodes, node: chex.Array) -> chex.Array:
         features, states = take((nodes.features, nodes.embedding), node)
@@ -146,7 +156,7 @@ def walks_on_nodes(
         ) -> tuple[Nodes, chex.Array]:
             keys = jax.vmap(lambda key: jax.random.fold_in(key, t))(step_keys)
             return expand(
-                nodes, walks.node, walks.action, wanted, lambda a, e: call_expand(keys, a, e)
+                nodes, walks.node, walks.action, wanted, lambda a, e: call_expand((keys, a, e))
             )
 
         def arrive(t: chex.Array, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:

@@ -55,7 +55,8 @@ def split_in_two(
         return Expansion(reward, discount, value, expansion.features), embedding
 
     _check_independent(expand, params, mask, root)
-    return SplitRecurrentFn(expand, split_fn.policy)
+    max_batch = getattr(recurrent_fn, "max_batch", None)
+    return SplitRecurrentFn(expand, split_fn.policy, max_batch)
 
 
 def _check_independent(

@@ -52,11 +52,11 @@ RECIPES = {
     ),
     "samegame-7x7": Recipe(
         SameGame(7, 7, 5), _NETWORK,
-        {"num_iterations": 400, "num_games": 256, "num_steps": 16}, "samegame-10x10",
+        {"num_iterations": 200, "num_games": 256, "num_steps": 16}, "samegame-10x10",
     ),
     "samegame-15x15": Recipe(
         SameGame(15, 15, 5), _NETWORK,
-        {"num_iterations": 150, "num_games": 64, "step_size": 2e-4}, "samegame-10x10",
+        {"num_iterations": 60, "num_games": 64, "step_size": 2e-4}, "samegame-10x10",
     ),
 }  # fmt: skip
 
