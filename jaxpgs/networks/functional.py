@@ -83,7 +83,7 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
 
     Args:
       apply_fn: the network, a `SplitApplyFn` or a plain function.
-      temperature: positive; above 1 is softer.
+      temperature: positive; above 1 is softer. It may be traced, and is not checked then.
 
     Returns:
       The network with other logits and the same values, of the same kind as the given one.
@@ -91,7 +91,7 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
     Raises:
       ValueError: if the temperature is not positive.
     """
-    if not temperature > 0:
+    if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
         raise ValueError(f"The temperature must be positive, got {temperature}.")
     if isinstance(apply_fn, SplitApplyFn):
         head = apply_fn.policy_head
