@@ -9,7 +9,7 @@ rollout policy adaptation, which searches once a game, gets as many for each of 
 game has. Networks are those that come with the library; a size that has none goes without. All
 scores are replayed by the rules in NumPy. Differences are paired, board by board, with 99%
 intervals; for equal time scores are interpolated between budgets, in the logarithm of the seconds.
-Started again, it goes on.
+Started again, it goes on; several calls, of other `--sizes`, may write to one file side by side.
 """
 
 import argparse
@@ -37,9 +37,10 @@ MOVES = {7: 13, 10: 27, 15: 60}
 BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
-    ("Policy-MCTS informed", 15): 100,
-    ("PGS", 10): 250,
-    ("PGS", 15): 50,
+    ("Policy-MCTS informed", 10): 250,
+    ("PGS", 10): 100,
+    ("Policy-MCTS informed", 15): 40,
+    ("PGS", 15): 20,
 }
 
 
@@ -86,30 +87,32 @@ SEARCHES: dict[str, Player] = {
 }
 # From `--sweep`, on other boards.
 TUNED: dict[str, dict[int, Knobs]] = {
-    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(10.0)},
-    "Policy-MCTS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
-    "Policy-MCTS informed": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
-    "PV-MCTS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
-    "PGS": {7: Knobs(3.0, 2.0), 10: Knobs(3.0, 2.0), 15: Knobs(3.0, 2.0)},
+    "MCTS": {7: Knobs(10.0), 10: Knobs(30.0), 15: Knobs(10.0)},
+    "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "PV-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "PGS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
 # Boards and simulations a move of the sweep.
 SWEEP = {7: (100, 16), 10: (100, 16), 15: (20, 16)}
+_WITH_NETWORK = [Knobs(3.0), Knobs(10.0), Knobs(30.0), Knobs(10.0, 2.0)]
 SWEPT = {
     "MCTS": [Knobs(c) for c in (1.0, 3.0, 10.0, 30.0)],
-    "Policy-MCTS": [Knobs(3.0, t) for t in (1.0, 2.0, 4.0)] + [Knobs(c, 2.0) for c in (1.0, 10.0)],
-    "Policy-MCTS informed": [Knobs(3.0, t) for t in (1.0, 2.0, 4.0)],
+    "Policy-MCTS": _WITH_NETWORK,
+    "Policy-MCTS informed": _WITH_NETWORK,
+    "PV-MCTS": _WITH_NETWORK,
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
 WITHOUT = ("MCTS", "NRPA")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "MCTS": {7: (16, 64, 256), 10: (16, 64, 256), 15: (16, 64)},
-    "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
+    "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
-    "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
+    "PGS": {7: (16,), 10: (16,), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
@@ -344,20 +347,25 @@ def main(argv: list[str] | None = None) -> None:
         if budget <= args.most and (name in WITHOUT or f"samegame-{size}x{size}" in shipped)
     ]  # fmt: skip
     seed = args.seed + 1 if args.sweep else args.seed
-    record = open_record(out, {"boards": args.boards, "seed": seed}, command)
-    rows = record["rows"]
-    have = {(r["size"], r["search"], r["simulations"], r["c_puct"], r["temperature"]) for r in rows}
-    jobs = [job for job in jobs if (*job[:3], *job[4]) not in have]
-    order = list(SEARCHES)
+
+    def read() -> dict[str, Any]:
+        return open_record(out, {"boards": args.boards, "seed": seed}, command)
+
+    def key(row: Mapping[str, Any]) -> tuple:
+        place = list(SEARCHES).index(row["search"])
+        return row["size"], place, row["simulations"], row["c_puct"], row["temperature"]
+
+    rows = read()["rows"]
     with report.progress_bar("SameGame") as progress:
         for done, (size, name, budget, count, knobs) in enumerate(jobs):
             progress(done, len(jobs), f"{size}x{size}, {name}, {budget} simulations")
+            if (size, list(SEARCHES).index(name), budget, *knobs) in map(key, read()["rows"]):
+                continue
             at_once = math.gcd(args.at_once, count)
-            rows.append(run(name, size, budget, count, knobs, seed=seed, at_once=at_once))
-            rows.sort(
-                key=lambda row: (row["size"], order.index(row["search"]), row["simulations"],
-                                 row["c_puct"], row["temperature"])
-            )  # fmt: skip
+            row = run(name, size, budget, count, knobs, seed=seed, at_once=at_once)
+            # Read again: several calls may share a file, on a core each.
+            record = read()
+            rows = record["rows"] = sorted([*record["rows"], row], key=key)
             report.write_json(out, record)
     report.print_table("SameGame", *table(rows))
     if not args.sweep:

@@ -134,12 +134,13 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
     weight = np.where(error >= 0, 0.5, 2.0) * 16 / 40**2
     assert metrics["value_loss"] == pytest.approx((weight * error**2).mean(), rel=1e-4)
     assert metrics["validation_value_loss"] == pytest.approx(metrics["value_loss"], rel=1e-4)
-    # Eq. 5.4, the target spread evenly over the cells of the group (section 5.4.2).
-    log_policy = np.asarray(jax.nn.log_softmax(logits))
+    # Eq. 5.4, of the groups: the probability of one is the sum over its cells (section 5.4.2).
+    share = np.exp(np.asarray(logits))
     total = 0
     for b in range(4):
         labels = np.asarray(ENV.group_labels(jax.tree.map(lambda x, b=b: x[b], state)))
-        total -= log_policy[b][labels == int(action[b])].mean()
+        chosen = share[b][labels == int(action[b])].sum()
+        total -= np.log(chosen / share[b][labels >= 0].sum())
     assert metrics["policy_loss"] == pytest.approx(total / 4, rel=1e-4)
 
 
@@ -179,6 +180,18 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
     equal(resumed, whole)
     with pytest.raises(ValueError, match="seed"):
         train(directory=tmp_path, seed=1)
+
+
+def test_training_goes_on_from_given_weights():
+    still = optax.sgd(0.0)
+    given = jax.tree.map(lambda x: x + 1.0, networks.functional(make_network(0))[0])
+    for fresh in (True, False):  # the first generation takes them either way
+        state, _ = train(
+            num_generations=1, init_params=given, optimizer=still, fresh_weights=fresh
+        )  # fmt: skip
+        equal(state.params, given)
+    state, _ = train(num_generations=1, optimizer=still)
+    equal(state.params, networks.functional(make_network(0))[0])
 
 
 def test_value_targets():

@@ -93,10 +93,14 @@ def _replayed(env: SameGame, state: Any, games: Games) -> Solution:
     start = start_lines(env, state)
 
     def body(line: Any, action: chex.Array) -> tuple[Any, tuple]:
-        after, _ = play_move(env, line, jnp.maximum(action, 0))
-        return after, (line.state, line.score, ~line.state.terminated)
+        action = jnp.maximum(action, 0)
+        after, _ = play_move(env, line, action)
+        # Games name a group by any of its cells; searches name it by the legal action.
+        labels = jax.vmap(env.group_labels)(line.state)
+        legal = jnp.take_along_axis(labels, action[:, None], axis=1)[:, 0]
+        return after, (line.state, legal, line.score, ~line.state.terminated)
 
-    end, (states, scores, searched) = jax.lax.scan(body, start, games.action)
+    end, (states, actions, scores, searched) = jax.lax.scan(body, start, games.action)
     total = jnp.broadcast_to(end.total, scores.shape)
     return Solution(
         score=end.total,
@@ -105,7 +109,7 @@ def _replayed(env: SameGame, state: Any, games: Games) -> Solution:
         played=jnp.where(state.terminated, -jnp.inf, end.total),
         searches=Searches(
             state=states,
-            action=jnp.where(searched, games.action, 0),
+            action=jnp.where(searched, actions, 0),
             value=jnp.where(searched, total - scores, 0.0),
             score=jnp.where(searched, scores, 0.0),
             searched=searched,

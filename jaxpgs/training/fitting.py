@@ -46,7 +46,9 @@ def make_fit(
     """Makes the function that fits a network to examples (Seify 2020, eq. 5.4, 6.5 and 6.7).
 
     Args:
-      env: the environment. If it has `network_policy`, the target of the policy is spread by it.
+      env: the environment. If it has `policy_logits`, logits pass through it: the loss is that of
+        the legal actions' probabilities. The thesis spreads an action over the cells of its group
+        and asks for all of them alike, which teaches the places of groups as well.
       network: the network.
       optimizer: an optax optimizer.
       batch_size: examples per step; a set that is no multiple of it is filled up from its start.
@@ -71,10 +73,11 @@ def make_fit(
     def loss_parts(
         logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
     ) -> dict[str, chex.Array]:
-        target = jax.nn.one_hot(batch.action, env.num_actions, dtype=logits.dtype)
-        if hasattr(env, "network_policy"):
-            target = jax.vmap(env.network_policy)(batch.state, target)
-        parts = {"policy_loss": optax.softmax_cross_entropy(logits, target)}
+        if hasattr(env, "policy_logits"):
+            logits = jax.vmap(env.policy_logits)(batch.state, logits)
+        logits = jnp.where(batch.state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
+        policy_loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.action)
+        parts = {"policy_loss": policy_loss}
         error = asymmetric_square(batch.value, value, under=under, over=over)
         parts["value_loss"] = value_weight * error if learns_value else jnp.zeros_like(error)
         return parts

@@ -81,6 +81,7 @@ def train(
     under: float = 1.0,
     over: float = 1.0,
     optimizer: optax.GradientTransformation | None = None,
+    init_params: Params | None = None,
     augment: bool = True,
     num_test_boards: int = 256,
     seed: int = 0,
@@ -119,6 +120,8 @@ def train(
       under: weight of squared errors of values that are too low (eq. 6.6).
       over: weight of those that are too high.
       optimizer: any optax optimizer; Adam with a step of 5e-4, the thesis's, if None.
+      init_params: weights to begin the first generation from, such as those of another board; new
+        ones if None.
       augment: whether every example is seen with its colours exchanged at random, if `env` has
         `permute_colors`. The thesis leaves it out to show that it can.
       num_test_boards: boards on which the policy alone is measured after each generation; 0 for
@@ -191,6 +194,7 @@ def train(
         return params, optimizer.init(params)
 
     params, opt_state = begin(0)
+    params = params if init_params is None else init_params
     state = TrainState(
         params, opt_state, _empty(template, training_length), _empty(template, lv), jnp.int32(0)
     )
@@ -217,7 +221,9 @@ def train(
             _append(queue, jax.tree.map(lambda x, i=index: x[i], examples))
             for queue, index in zip((state.training, state.validation), parts, strict=True)
         )
-        params, opt_state = begin(generation) if fresh_weights else (state.params, state.opt_state)
+        params, opt_state = state.params, state.opt_state
+        if fresh_weights and (generation or init_params is None):
+            params, opt_state = begin(generation)
         params, opt_state, fitted = fit(
             params, opt_state, (training.examples, int(training.size)),
             (validation.examples, int(validation.size)), keys[1], rng,
