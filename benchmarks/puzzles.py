@@ -315,7 +315,7 @@ def plot_learning(path: pathlib.Path) -> None:
     if not panels:
         return
     report.line_plot(
-        path, panels, xlabel="iteration", ylabel="mean score", xscale="linear", yscale="linear",
+        path, panels, xlabel="generation", ylabel="mean score", xscale="linear", yscale="linear",
         title="SameGame: games without a search, by the network's moves",
     )  # fmt: skip
 

@@ -272,6 +272,11 @@ def check_solution(env, state, solution):
     assert (best[1:] >= best[:-1]).all()
     np.testing.assert_array_equal(solution.searches.best[-1], solution.score)
     assert (np.asarray(solution.played) <= np.asarray(solution.score)).all()
+    # What the searches chose, and networks learn, is named by the legal action of its group.
+    mask = np.asarray(solution.searches.state.legal_action_mask)
+    action = np.asarray(solution.searches.action)
+    legal = np.take_along_axis(mask, action[..., None], axis=-1)[..., 0]
+    assert legal[np.asarray(solution.searches.searched)].all()
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -60,10 +60,10 @@ _LARGE = {"iterations": (50, 50), "parallel": (4, 1)}
 RECIPES = {
     "samegame-7x7": Recipe(SameGame(7, 7, 5), _NETWORK, 4000, _SMALL, 8, 1024),
     "samegame-10x10": Recipe(
-        SameGame(10, 10, 5), _NETWORK, 8000, _LARGE, 4, 512, parent="samegame-7x7"
+        SameGame(10, 10, 5), _NETWORK, 8000, _LARGE, 3, 512, parent="samegame-7x7"
     ),
     "samegame-15x15": Recipe(
-        SameGame(15, 15, 5), _NETWORK, 8000, _LARGE, 3, 128, parent="samegame-10x10"
+        SameGame(15, 15, 5), _NETWORK, 8000, _LARGE, 2, 128, parent="samegame-10x10"
     ),
 }
 # Many short generations, each the last one's weights taught on: a bar that moves, a learning curve,
