@@ -87,16 +87,16 @@ SEARCHES: dict[str, Player] = {
 }
 # From `--sweep`, on other boards.
 TUNED: dict[str, dict[int, Knobs]] = {
-    "MCTS": {7: Knobs(10.0), 10: Knobs(30.0), 15: Knobs(10.0)},
-    "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(10.0)},
+    "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "PV-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "PGS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
-# Boards and simulations a move of the sweep.
-SWEEP = {7: (100, 16), 10: (100, 16), 15: (20, 16)}
+# Boards of the sweep, with 16 simulations a move, and 64 where that takes seconds.
+SWEEP = {7: 100, 10: 100, 15: 20}
 _WITH_NETWORK = [Knobs(3.0), Knobs(10.0), Knobs(30.0), Knobs(10.0, 2.0)]
 SWEPT = {
     "MCTS": [Knobs(c) for c in (1.0, 3.0, 10.0, 30.0)],
@@ -378,8 +378,10 @@ def main(argv: list[str] | None = None) -> None:
 def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int, Knobs]]:
     """Lists budgets, numbers of boards and knobs of one search on one size."""
     if sweep:
-        count, budget = SWEEP[size]
-        return [(budget, min(count, boards), knobs) for knobs in SWEPT.get(name, [])]
+        quick = size == 7 and name in ("MCTS", "Policy-MCTS")
+        budgets = (16, 64) if quick else (16,)
+        count = min(SWEEP[size], boards)
+        return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]
     count = min(FEWER.get((name, size), BOARDS), boards)
     return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]
 
