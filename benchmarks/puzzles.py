@@ -119,6 +119,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
 PAIRS = [
     ("Policy-MCTS", "MCTS"),
     ("Policy-MCTS informed", "Policy-MCTS"),
+    ("Policy-MCTS informed", "MCTS"),
     ("PV-MCTS", "Policy-MCTS"),
     ("PGS", "MCTS"),
     ("PGS", "Policy-MCTS"),
@@ -349,7 +350,10 @@ def main(argv: list[str] | None = None) -> None:
     seed = args.seed + 1 if args.sweep else args.seed
 
     def read() -> dict[str, Any]:
-        return open_record(out, {"boards": args.boards, "seed": seed}, command)
+        record = open_record(out, {"boards": args.boards, "seed": seed}, command)
+        if not args.sweep:  # rows of knobs that have been replaced since
+            record["rows"] = [row for row in record["rows"] if _is_tuned(row)]
+        return record
 
     def key(row: Mapping[str, Any]) -> tuple:
         place = list(SEARCHES).index(row["search"])
@@ -384,6 +388,10 @@ def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int
         return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]
     count = min(FEWER.get((name, size), BOARDS), boards)
     return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]
+
+
+def _is_tuned(row: Mapping[str, Any]) -> bool:
+    return TUNED[row["search"]][row["size"]] == Knobs(row["c_puct"], row["temperature"])
 
 
 def _interval(mean: float, half_width: float) -> str:

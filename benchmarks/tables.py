@@ -260,7 +260,7 @@ def puzzle_searches(path: pathlib.Path, data: dict[str, Any]) -> str:
     text = _title(path, data, f"SameGame: searches on random boards ({path.stem})")
     text += _table(*puzzles.table(data["rows"]))
     text += "\nRandom boards with five colours. ± are 99% intervals.\n"
-    if len({row["c_puct"] for row in data["rows"] if row["search"] == "MCTS"}) > 1:
+    if "--sweep" in data["command"]:
         return text
     text += "\nDifferences on the same boards, at equal simulations and at equal time:\n\n"
     text += _table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))

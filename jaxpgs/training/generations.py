@@ -184,7 +184,7 @@ def train(
         augment=augment and hasattr(env, "permute_colors"),
     )
     players = [jax.jit(p) for p in (first_player, player)]
-    measure = jax.jit(make_measure(env, apply_fn, num_test_boards))
+    measure = jax.jit(_make_measure(env, apply_fn, num_test_boards))
     base_key, test_key = jax.random.split(jax.random.key(seed))
     template = jax.eval_shape(env.init, base_key)
 
@@ -277,19 +277,8 @@ def _search(
     }
 
 
-def make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
-    """Makes the measurement of a policy alone against random play.
-
-    Args:
-      env: a game of one player.
-      apply_fn: the network.
-      num_boards: boards drawn from `env.init`.
-
-    Returns:
-      `(params, rng_key) -> scores`, the mean `policy_score` of games drawn from the policy,
-      `greedy_score` of those by its likeliest actions and `random_score` of random ones. The same
-      key means the same boards.
-    """
+def _make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
+    """Makes the measurement of the policy alone against random play, always on the same boards."""
 
     def measure(params: Params, rng_key: chex.PRNGKey) -> dict[str, chex.Array]:
         board_key, play_key = jax.random.split(rng_key)
