@@ -251,7 +251,7 @@ def line_plot(
         axes.tick_params(labelsize=9, color=_MUTED, labelcolor=_INK)
         axes.grid(color="#E6E6E6", linewidth=0.8)
         axes.set_axisbelow(True)
-        if xscale == "log" and len(places) <= 8:
+        if xscale == "log" and len(places) <= 8 and all(float(x).is_integer() for x in places):
             axes.set_xticks(places)
             axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:,g}")
