@@ -85,7 +85,8 @@ SEARCHES: dict[str, Player] = {
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
-# From `--sweep`, on other boards.
+# From `--sweep`, on other boards; 15x15, PGS and PV-MCTS take their neighbours', as do informed
+# rollouts on 10x10.
 TUNED: dict[str, dict[int, Knobs]] = {
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(10.0)},
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(10.0)},

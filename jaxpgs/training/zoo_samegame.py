@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> None:
         )
 
     def expert(params: Any, rng_key: Any, state: Any) -> Any:
-        del params  # it needs no network, and is better without the bias of one
+        del params  # it searches without a network
         return nrpa(env, rng_key, state, recipe.num_simulations, **recipe.expert)
 
     network = make_network(args.seed)
