@@ -113,6 +113,7 @@ def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
         "num_actions": env.num_actions,
         "search": spec.name,
         "roots": num_roots,
+        "date": report.now(),
         "bytes": {str(n): b for n, b in sizes.items()},
         "per_simulation_and_root": round(slope / num_roots, 1),
         "formula": round(formula(spec, network, num_roots, n0, n1), 1),

@@ -26,6 +26,11 @@ _BLUE, _INK, _MUTED = "#0072B2", "#222222", "#6B6B6B"  # Okabe and Ito's blue; g
 _LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222")
 
 
+def now() -> str:
+    """Returns the date and time, UTC, in ISO 8601; for rows that join an older file."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def environment_record(seed: int) -> dict[str, Any]:
     """Describes where and with what a benchmark ran.
 
@@ -38,7 +43,7 @@ def environment_record(seed: int) -> dict[str, Any]:
     """
     devices = jax.devices()
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "seed": seed,
         "hardware": {
             "cpu": _cpu_model(),

@@ -30,6 +30,8 @@ from benchmarks.players import TUNED, Spec, make_player
 from benchmarks.report import RESULTS
 
 K = {"simulations_per_update": 32}
+# Quick settings take more turns than the preset's: until so many seconds have passed.
+SECONDS, MOST_TURNS = 15.0, 50
 SEARCHES = (
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
@@ -41,7 +43,10 @@ SEARCHES = (
 
 
 class Preset(NamedTuple):
-    """What to measure: networks, each with the most evaluations that a setting may have."""
+    """What to measure: networks, each with the most evaluations that a setting may have.
+
+    Every search is timed in `turns` turns at least.
+    """
 
     networks: Mapping[str, int]
     batches: Sequence[int]
@@ -174,7 +179,13 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
     split = dataclasses.replace(network.apply_fn, max_batch=systems[0][1]["batch"])
     network = SimpleNamespace(env=network.env, params=network.params, apply_fn=split)
     systems += [compile_search(spec, network, states, num_simulations) for spec in SEARCHES]
-    seconds = np.array([[time_call(call) for call, _ in systems] for _ in range(turns + 1)])[1:]
+    taken_turns: list[list[float]] = []
+    begin = time.perf_counter()
+    while len(taken_turns) <= turns or (
+        len(taken_turns) <= MOST_TURNS and time.perf_counter() - begin < SECONDS
+    ):
+        taken_turns.append([time_call(call) for call, _ in systems])
+    seconds = np.array(taken_turns[1:])  # the first one warms up
     rows = []
     for (_, row), taken in zip(systems, seconds.T, strict=True):
         rows.append(
@@ -186,7 +197,14 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
                 "mctx_over_this": _quartiles(seconds[:, 1] / taken),
             }
         )
-    return {"network": name, "roots": batch_size, "simulations": num_simulations, "rows": rows}
+    return {
+        "network": name,
+        "roots": batch_size,
+        "simulations": num_simulations,
+        "date": report.now(),
+        "turns": len(seconds),
+        "rows": rows,
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -199,7 +217,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--preset", choices=PRESETS, default="quick")
     parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
     parser.add_argument("--networks", nargs="+", help="in place of the preset's")
-    parser.add_argument("--turns", type=int, help="how often each search is timed")
+    parser.add_argument("--turns", type=int, help="how often each search is timed, at least")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
