@@ -1,19 +1,23 @@
 """Where does a search spend its time? Its kernels, traced and added up by the part they belong to.
 
-    python -m benchmarks.breakdown --network hex-7x7 --roots 1 16 64
+    python -m benchmarks.breakdown --networks hex-7x7 --roots 1 16 64
 
 The searches name their parts for XLA (`jax.named_scope`), so that a profile can tell the network's
-evaluations (`expand`) from the walks, the gradient and the rest.
+evaluations (`expand`) from the walks, the gradient and the rest. Processor time over wall time
+tells how many cores a search keeps busy; the bare network, on as many states, is shown beside it.
 """
 
 import argparse
 import collections
+import functools
 import glob
 import gzip
 import json
 import pathlib
 import re
 import tempfile
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +25,7 @@ import jax
 from benchmarks import report
 from benchmarks.players import make_player
 from benchmarks.report import RESULTS
-from benchmarks.speed import SEARCHES, load_network, positions
+from benchmarks.speed import SEARCHES, bare_network, in_pieces, load_network, positions
 
 SCOPES = ("root_selection", "expand", "walk", "gradient", "optimizer", "backup", "make_nodes")
 REPEATS = 10
@@ -64,6 +68,32 @@ def measure(compiled: Any, arguments: tuple[Any, ...]) -> dict[str, float]:
     return {scope: round(total[scope], 3) for scope in (*SCOPES, "other")}
 
 
+def busy_cores(call: Callable[[], Any]) -> float:
+    """Returns the processor time of some calls over their wall time."""
+    jax.block_until_ready(call())
+    wall, processor = time.perf_counter(), time.process_time()
+    for _ in range(REPEATS):
+        jax.block_until_ready(call())
+    return round((time.process_time() - processor) / (time.perf_counter() - wall), 2)
+
+
+def measure_all(name: str, num_roots: int, num_simulations: int) -> list[dict[str, Any]]:
+    """Measures the bare network and every search of this library in one setting."""
+    network = load_network(name)
+    setting = {"network": name, "roots": num_roots}
+    bare, about = bare_network(network, num_roots * num_simulations, 0)
+    rows = [setting | {"search": "bare network", "cores": busy_cores(bare)}]
+    network = in_pieces(network, about["batch"])
+    arguments = (jax.random.key(0), positions(network.env, num_roots, 0), ())
+    for spec in SEARCHES[2:]:
+        player = make_player(spec, network, num_simulations)
+        compiled = jax.jit(player.act).lower(*arguments).compile()
+        ms = measure(compiled, arguments)
+        cores = busy_cores(functools.partial(compiled, *arguments))
+        rows.append(setting | {"search": spec.name, "cores": cores, "ms": ms})
+    return rows
+
+
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
     parser = argparse.ArgumentParser(
@@ -71,33 +101,33 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--network", default="hex-7x7")
+    parser.add_argument("--networks", nargs="+", default=["hex-7x7", "conv-7x7-32x4"])
     parser.add_argument("--roots", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--simulations", type=int, default=256)
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "breakdown.json")
     args = parser.parse_args(argv)
-    network = load_network(args.network)
-    rows = []
-    for roots in args.roots:
-        for spec in SEARCHES[2:]:
-            states = positions(network.env, roots, 0)
-            arguments = (jax.random.key(0), states, ())
-            player = make_player(spec, network, args.simulations)
-            compiled = jax.jit(player.act).lower(*arguments).compile()
-            rows.append({"roots": roots, "search": spec.name, "ms": measure(compiled, arguments)})
+    rows: list[dict[str, Any]] = []
+    settings = [(name, roots) for name in args.networks for roots in args.roots]
+    with report.progress_bar("breakdown") as progress:
+        for i, (name, roots) in enumerate(settings):
+            progress(i, len(settings), f"{name}, {roots} roots")
+            rows += measure_all(name, roots, args.simulations)
     report.write_json(
         args.out,
         {
-            "command": f"python -m benchmarks.breakdown --network {args.network}",
+            "command": "python -m benchmarks.breakdown",
             "environment": report.environment_record(0),
-            "network": args.network,
             "simulations": args.simulations,
             "rows": rows,
         },
     )
-    columns = ["roots", "search", *SCOPES, "other"]
-    cells = [[row["roots"], row["search"], *row["ms"].values()] for row in rows]
-    report.print_table(f"{args.network}, milliseconds of kernels in a search", columns, cells)
+    columns = ["network", "roots", "search", "cores", *SCOPES, "other"]
+    cells = [
+        [row["network"], row["roots"], row["search"], row["cores"]]
+        + [row.get("ms", {}).get(scope) for scope in columns[4:]]
+        for row in rows
+    ]
+    report.print_table("Milliseconds of kernels in a search", columns, cells)
     print(f"Wrote {args.out}.")
 
 

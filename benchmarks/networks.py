@@ -5,7 +5,7 @@
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
 OpenSpiel's MCTS with 1,000 random rollouts, the search also against 10,000, every first move with
-both colours; and raw against the networks that came before it on its board. On 5x5 a perfect player
+both colours, and against the raw networks that came before it on its board. On 5x5 a perfect player
 is one more opponent and an exact solver checks the sign of the value.
 """
 
@@ -80,7 +80,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
-    raw, searching = mine
+    _, searching = mine
     repeats = max(1, round(GAMES / (2 * env.num_cells)))
     others: list[tuple[Any, int, Sequence[Any]]] = [
         (evaluation.uniform_random(env), repeats, mine),
@@ -91,7 +91,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         others.append((evaluation.perfect_hex(env), 1, mine))
     for before in PREDECESSORS.get(name, ()):
         player = make_player(Spec(before, "network"), jaxpgs.load_pretrained(before), SIMULATIONS)
-        others.append((player, 1, [raw]))
+        others.append((player, 1, mine))
     matches = []
     with report.progress_bar(name) as progress:
         for opponent, count, players in others:

@@ -96,14 +96,15 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
-# Boards of the sweep, with 16 simulations a move, and 64 where that takes seconds.
-SWEEP = {7: 100, 10: 100, 15: 20}
+# Boards of the sweep at most, with 16 simulations a move, and 64 where that takes seconds.
+SWEEP = 100
 _WITH_NETWORK = [Knobs(3.0), Knobs(10.0), Knobs(30.0), Knobs(10.0, 2.0)]
 SWEPT = {
     "MCTS": [Knobs(c) for c in (1.0, 3.0, 10.0, 30.0)],
     "Policy-MCTS": _WITH_NETWORK,
     "Policy-MCTS informed": _WITH_NETWORK,
     "PV-MCTS": _WITH_NETWORK,
+    "PGS": _WITH_NETWORK,
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
 WITHOUT = ("MCTS", "NRPA")  # a network
@@ -385,7 +386,7 @@ def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int
     if sweep:
         quick = size == 7 and name in ("MCTS", "Policy-MCTS")
         budgets = (16, 64) if quick else (16,)
-        count = min(SWEEP[size], boards)
+        count = min(SWEEP, FEWER.get((name, size), BOARDS) // 2, boards)
         return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]
     count = min(FEWER.get((name, size), BOARDS), boards)
     return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]

@@ -97,6 +97,15 @@ def load_network(name: str) -> Any:
     return SimpleNamespace(env=env, params=params, apply_fn=apply_fn)
 
 
+def in_pieces(network: Any, batch: int) -> Any:
+    """Returns the network for searches that evaluate in pieces of a batch.
+
+    What suits the bare network best suits a cached search as well.
+    """
+    split = dataclasses.replace(network.apply_fn, max_batch=batch)
+    return SimpleNamespace(env=network.env, params=network.params, apply_fn=split)
+
+
 def positions(env: Any, batch_size: int, seed: int, num_moves: int = 4) -> Any:
     """Returns a batch of positions after a few random moves."""
 
@@ -175,9 +184,7 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
     network = load_network(name)
     states = positions(network.env, batch_size, seed)
     systems = [bare_network(network, batch_size * num_simulations, seed)]
-    # A search may evaluate in pieces of the batch that suits the bare network best.
-    split = dataclasses.replace(network.apply_fn, max_batch=systems[0][1]["batch"])
-    network = SimpleNamespace(env=network.env, params=network.params, apply_fn=split)
+    network = in_pieces(network, systems[0][1]["batch"])
     systems += [compile_search(spec, network, states, num_simulations) for spec in SEARCHES]
     taken_turns: list[list[float]] = []
     begin = time.perf_counter()

@@ -6,6 +6,7 @@
     python -m benchmarks.strength --preset equal     # 7x7, 256 simulations, ours and mctx's
     python -m benchmarks.strength --preset time      # 7x7, the same time for every search
     python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations
+    python -m benchmarks.strength --preset keep      # 7x7: a head that goes on from move to move
     python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
                                                      # sweep-pgs, sweep-step, ...
 

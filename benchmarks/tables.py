@@ -6,7 +6,7 @@ python -m benchmarks.tables
 import argparse
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import puzzles, value_targets
@@ -73,11 +73,25 @@ def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
             p["second"],
             f"{p['won']:g} of {p['games']:g}",
             _elo(p["elo"], p["half_width"]),
+            games_to_decide(p),
         ]
         for p in data["pairings"]
     ]
-    text += "\n" + _table(["first", "second", "first won", "Elo of the first"], pairings)
+    columns = ["first", "second", "first won", "Elo of the first", "games to decide"]
+    text += "\n" + _table(columns, pairings)
     return text + _picture(path)
+
+
+def games_to_decide(pairing: Mapping[str, Any]) -> int | None:
+    """Returns about how many games would decide an undecided pairing, if its Elo is right.
+
+    An interval's width falls with the square root of the number of games. None: it is decided, or
+    dead level.
+    """
+    elo, width = abs(pairing["elo"]), pairing["half_width"]
+    if elo > width or elo == 0:
+        return None
+    return int(float(f"{pairing['games'] * (width / elo) ** 2:.2g}"))
 
 
 def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -134,15 +148,16 @@ def speed(path: pathlib.Path, data: dict[str, Any]) -> str:
 
 def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Where the time goes."""
-    scopes = list(data["rows"][0]["ms"])
-    rows = [
-        [row["roots"], row["search"]]
-        + [f"{100 * row['ms'][scope] / sum(row['ms'].values()):.0f}%" for scope in scopes]
-        for row in data["rows"]
-    ]
+    scopes = list(data["rows"][-1]["ms"])
+    rows = []
+    for row in data["rows"]:
+        ms = row.get("ms")
+        shares = [ms and f"{100 * ms[scope] / sum(ms.values()):.0f}%" for scope in scopes]
+        rows.append([row["network"], row["roots"], row["search"], row["cores"], *shares])
     names = [scope.replace("_", " ") for scope in scopes]
-    title = f"Where the time goes: {data['network']}, {data['simulations']} simulations"
-    return _title(path, data, title) + _table(["roots", "search", *names], rows)
+    title = f"Where the time goes: {data['simulations']} simulations"
+    columns = ["network", "roots", "search", "cores busy", *names]
+    return _title(path, data, title) + _table(columns, rows)
 
 
 def rng(path: pathlib.Path, data: dict[str, Any]) -> str:

@@ -85,6 +85,16 @@ PRESETS = {
         repeats=2,
         gauntlet=True,
     ),
+    # In the paper the simulation policy starts from the network's once a game, not once a move.
+    "keep": Preset(
+        "hex-7x7-early",
+        256,
+        [
+            Spec("PGS", "pgs", TUNED["pgs"]),
+            Spec("PGS, head kept", "pgs", TUNED["pgs"] | {"keep_adapted": True}),
+        ],
+        repeats=4,
+    ),
     "sweep-mcs": Preset(
         "hex-7x7-early",
         256,

@@ -18,3 +18,9 @@ def test_cells():
         "| b | 0.125 |",
         "| c | – |",
     ]
+
+
+def test_games_to_decide():
+    assert tables.games_to_decide({"games": 98, "elo": -20.0, "half_width": 60.0}) == 880
+    assert tables.games_to_decide({"games": 98, "elo": 80.0, "half_width": 60.0}) is None
+    assert tables.games_to_decide({"games": 98, "elo": 0.0, "half_width": 60.0}) is None

@@ -78,6 +78,34 @@ def test_value_targets_are_results_from_the_movers_view():
     assert np.isnan(report.winner_lowest[:6, 0]).all()
 
 
+def test_what_a_search_adapts_goes_on_within_a_game():
+    """An expert whose "search" adds one to the head's biases, and tells them as its policy."""
+    params, apply_fn = functional(make_network())
+    params["policy_head"]["linear"]["bias"] += 5
+
+    def expert(*args, adapted_params=None):
+        decision = first_legal(*args)
+        biases = jnp.full((len(decision.best), ENV.num_actions), 5.0)
+        if adapted_params is not None:
+            biases = adapted_params["policy_head"]["linear"]["bias"]
+        after = jax.tree.map(lambda _: None, params)
+        after["policy_head"]["linear"]["bias"] = biases + 1
+        return decision._replace(policy=biases, adapted_params=after)
+
+    def counts(**knobs):
+        games = selfplay.init_games(ENV, jax.random.key(0), 2)
+        _, seen, report = selfplay.play(
+            ENV, apply_fn, expert, params, jax.random.key(0), games, 9, sampled_moves=0, **knobs
+        )
+        np.testing.assert_array_equal(np.flatnonzero(report.finished[:, 0]), [6])
+        return seen.policy[:, 0, 0]
+
+    np.testing.assert_array_equal(counts(keep_adapted=True), [5, 6, 7, 8, 9, 10, 11, 5, 6])
+    np.testing.assert_array_equal(counts(), np.full(9, 5))
+    with pytest.raises(ValueError, match="adapts parameters"):
+        play_first_legal(2, keep_adapted=True)
+
+
 def test_open_games_learn_their_return_from_later_blocks():
     """Three blocks of 3, 3 and 1 moves give the targets of the whole game at once."""
     whole = play_first_legal(7)[1]
@@ -374,7 +402,7 @@ seen = []
 for devices in (None, jax.devices()):
     state = t.expert_iteration.train(
         t.ENV, t.make_network(), expert=t.experts.make_expert("pgs", 8), num_iterations=2,
-        devices=devices, **t.TINY)
+        devices=devices, keep_adapted=True, **t.TINY)
     if devices is not None:
         assert len(state.games.move.sharding.device_set) == len(devices)
         shape = state.replay.blocks.value.sharding.shard_shape((2, 4, 8))

@@ -22,8 +22,8 @@ class MemoryEstimate(NamedTuple):
       per_node: one visited state: its children (4 bytes an action), embedding, features, and six
         numbers.
       adapted: the adapted parameters, one copy per root, and their gradients.
-      walks: what the K simulations of an update keep: policies or features for the gradient, and
-        the table of `until_new` in constant mode.
+      walks: what the K simulations of an update keep: policies and gradients of logits, or features
+        for the gradient, and the table of `until_new` in constant mode.
     """
 
     total: int
@@ -83,7 +83,8 @@ def estimate_memory(
         new = num_simulations * (truncation.new_nodes or depth) + simulations_per_update
         nodes = batch_size * (new + num_kept) * per_node
         rows = min(depth * simulations_per_update, new + num_kept) + simulations_per_update
-        walks = batch_size * rows * 4 * num_actions if head else 0
+        # Policies, and the gradients of the logits.
+        walks = 2 * batch_size * rows * 4 * num_actions if head else 0
     else:
         nodes = 0
         walks = steps * features if head else 0

@@ -81,6 +81,7 @@ def train(
     sampled_moves: int = 30,
     max_random_moves: int = 0,
     resign_fraction: float = 0.9,
+    keep_adapted: bool = False,
     buffer_size: int = 131_072,
     batch_size: int = 1024,
     updates_per_iteration: int = 32,
@@ -115,6 +116,7 @@ def train(
       max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
       resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
         when: less than 5% of their winners would have.
+      keep_adapted: whether what PGS adapts goes on to the game's next move; see `selfplay.play`.
       buffer_size: positions that the replay buffer holds, at least `num_games * num_steps`; rounded
         down to a multiple of that.
       batch_size: positions per step of the optimizer.
@@ -203,6 +205,7 @@ def train(
             num_steps,
             sampled_moves=sampled_moves,
             resign_below=resign_below,
+            keep_adapted=keep_adapted,
             **start,
         )
         buffer = replay.add(state.replay, experience)

@@ -23,6 +23,8 @@ class Decision(NamedTuple):
       policy: `[B, A]` the policy to imitate.
       value: `[B]` the search's value of the position, from the view of the player to move.
       num_evaluations: `[B]` network evaluations that it took, for the record.
+      adapted_params: what the search made of the parameters that it adapts, `[B, ...]`; for
+        `selfplay.play` to hand on to the game's next move.
     """
 
     action: chex.Array
@@ -30,13 +32,12 @@ class Decision(NamedTuple):
     policy: chex.Array
     value: chex.Array
     num_evaluations: chex.Array | int = 0
+    adapted_params: Params | None = None
 
 
-# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision
-Expert = Callable[
-    [Params, chex.PRNGKey, mctx.RootFnOutput, RecurrentFn, chex.Array],
-    Decision,
-]
+# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision; where self-play keeps what a
+# search adapts, `adapted_params` is one more argument, by name.
+Expert = Callable[..., Decision]
 
 
 def make_expert(
@@ -98,14 +99,19 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
         root: mctx.RootFnOutput,
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
+        **kept: Params,
     ) -> Decision:
         output = policy_fn(
-            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
+            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs, **kept
         )
-        best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
         found = output.search_state
         return Decision(
-            output.action, best, output.action_weights, found.value, found.num_evaluations
+            action=output.action,
+            best=jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype),
+            policy=output.action_weights,
+            value=found.value,
+            num_evaluations=found.num_evaluations,
+            adapted_params=found.params,
         )
 
     return expert

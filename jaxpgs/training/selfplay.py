@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
-from jaxpgs.training.experts import Expert
+from jaxpgs.search import reset_adapted
+from jaxpgs.training.experts import Decision, Expert
 
 
 class Games(NamedTuple):
@@ -133,6 +134,7 @@ def play(
     max_random_moves: int = 0,
     resign_fraction: float = 0.0,
     resign_below: chex.Array | float = -jnp.inf,
+    keep_adapted: bool = False,
 ) -> tuple[Games, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
@@ -149,18 +151,36 @@ def play(
       max_random_moves: how new games start; see `init_games`.
       resign_fraction: likewise.
       resign_below: the player to move resigns where the search's value is below this.
+      keep_adapted: whether the parameters that a search adapts go on to the game's next move
+        (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
+        starts from the network's, and so does every call, as the network has learned since.
 
     Returns:
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
+
+    Raises:
+      ValueError: if `keep_adapted` is set for an expert that adapts nothing.
     """
     root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
 
-    def step(games: Games, rng_key: chex.PRNGKey) -> tuple[Games, Any]:
+    def decide(rng_key: chex.PRNGKey, state: Any, **kept: Params) -> Decision:
+        root = root_fn(params, rng_key, state)
+        return expert(params, rng_key, root, recurrent_fn, ~state.legal_action_mask, **kept)
+
+    def network_own() -> dict[str, Params]:
+        adapted = jax.eval_shape(decide, rng_key, games.state).adapted_params
+        if not jax.tree.leaves(adapted):
+            raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), adapted)
+        everywhere = jnp.ones(games.move.shape, bool)
+        return {"adapted_params": reset_adapted(zeros, params, everywhere)}
+
+    def step(carry: tuple[Games, dict], rng_key: chex.PRNGKey) -> tuple[tuple[Games, dict], Any]:
+        games, kept = carry
         search_key, reset_key = jax.random.split(rng_key)
         state = games.state
         legal = state.legal_action_mask
-        root = root_fn(params, search_key, state)
-        decision = expert(params, search_key, root, recurrent_fn, ~legal)
+        decision = decide(search_key, state, **kept)
         action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
         after = jax.vmap(env.step)(state, action)
         mover = state.current_player
@@ -205,9 +225,12 @@ def play(
         )
         going_on = Games(after, games.move + 1, games.may_resign, lowest)
         games = jax.tree.map(restart, fresh, going_on)
-        return games, (observation, legal, policy, reward, discount, report)
+        if keep_adapted:
+            kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
+        return (games, kept), (observation, legal, policy, reward, discount, report)
 
-    games, seen = jax.lax.scan(step, games, jax.random.split(rng_key, num_steps))
+    start = (games, network_own() if keep_adapted else {})
+    (games, _), seen = jax.lax.scan(step, start, jax.random.split(rng_key, num_steps))
     observation, legal, policy, reward, discount, report = seen
 
     def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, chex.Array]) -> Any:

@@ -86,17 +86,18 @@ _KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def tuned_expert(name: str, num_simulations: int) -> experts.Expert:
+def tuned_expert(name: str, num_simulations: int, **knobs: Any) -> experts.Expert:
     """Makes an expert with the knobs that the benchmarks' sweeps chose.
 
     Args:
       name: one of `experts.NAMES`.
       num_simulations: simulations a move.
+      **knobs: arguments of the search, in place of what the sweeps chose.
 
     Returns:
       An expert.
     """
-    knobs = dict(_KNOBS[name])
+    knobs = _KNOBS[name] | knobs
     if "simulations_per_update" in knobs:
         knobs["simulations_per_update"] = math.gcd(num_simulations, knobs["simulations_per_update"])
     return experts.make_expert(name, num_simulations, **knobs)
