@@ -85,14 +85,14 @@ SEARCHES: dict[str, Player] = {
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
-# From `--sweep`, on other boards; 15x15, PGS and PV-MCTS take their neighbours', as do informed
-# rollouts on 10x10.
+# From `--sweep`, on other boards: the best mean. PGS on 10x10 and 15x15 takes what 7x7 has, informed
+# rollouts on both what they have there.
 TUNED: dict[str, dict[int, Knobs]] = {
-    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(10.0)},
-    "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+    "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
-    "PV-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
-    "PGS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
+    "PV-MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+    "PGS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
