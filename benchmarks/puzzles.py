@@ -38,17 +38,19 @@ BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
     ("Policy-MCTS informed", 10): 250,
-    ("PGS", 10): 100,
+    ("PGS", 10): 250,
     ("Policy-MCTS informed", 15): 40,
-    ("PGS", 15): 20,
+    ("PGS", 15): 40,
 }
 
 
 class Knobs(NamedTuple):
-    """What is tuned: the weight of exploration, and the temperature of the network's policy."""
+    """What is tuned: the weight of exploration, the temperature of the network's policy, and PGS's
+    step."""
 
     c_puct: float = 0.0
     temperature: float = 1.0
+    step_size: float = 0.0
 
 
 # (env, rng_keys, states, simulations a move, knobs)
@@ -57,9 +59,14 @@ Player = Callable[[Any, Any, Any, int, Knobs], Solution]
 
 def _with_knobs(play: Callable[..., Solution], **own: Any) -> Player:
     """Takes a search of `jaxpgs.puzzles` with the network that comes with the library."""
-    return lambda env, rng_keys, states, n, knobs: with_network(play, **knobs._asdict(), **own)(
-        env, rng_keys, states, n
-    )
+    return lambda env, rng_keys, states, n, knobs: with_network(
+        play, c_puct=knobs.c_puct, temperature=knobs.temperature, **own
+    )(env, rng_keys, states, n)
+
+
+def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
+    step = jaxpgs.auto_sgd(knobs.step_size)
+    return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
 
 def _nested(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
@@ -81,18 +88,17 @@ SEARCHES: dict[str, Player] = {
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
     "PV-MCTS": _with_knobs(puzzles.pv_mcts),
-    "PGS": _with_knobs(puzzles.pgs),
+    "PGS": _pgs,
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
-# From `--sweep`, on other boards: the best mean. PGS on 10x10 and 15x15 takes what 7x7 has, informed
-# rollouts on both what they have there.
+# From `--sweep`, on other boards. PGS and informed rollouts on 10x10 and 15x15 take what 7x7 has.
 TUNED: dict[str, dict[int, Knobs]] = {
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "PV-MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
-    "PGS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+    "PGS": {size: Knobs(30.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
@@ -104,7 +110,10 @@ SWEPT = {
     "Policy-MCTS": _WITH_NETWORK,
     "Policy-MCTS informed": _WITH_NETWORK,
     "PV-MCTS": _WITH_NETWORK,
-    "PGS": _WITH_NETWORK,
+    "PGS": [
+        *(knobs._replace(step_size=0.1) for knobs in _WITH_NETWORK),
+        *(Knobs(30.0, 1.0, step) for step in (0.01, 0.03, 0.3, 1.0, 3.0)),
+    ],
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
 WITHOUT = ("MCTS", "NRPA")  # a network
@@ -114,7 +123,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
-    "PGS": {7: (16,), 10: (16,), 15: (16,)},
+    "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
@@ -275,11 +284,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         width = 2.576 * scores.std(ddof=1) / math.sqrt(len(scores))
         lines.append(
             [f"{row['size']}x{row['size']}", row["search"], row["simulations"],
-             row["c_puct"] or None, row["temperature"], len(scores),
+             row["c_puct"] or None, row["temperature"], _knobs(row).step_size or None, len(scores),
              f"{scores.mean():.0f} ± {width:.0f}",
              f"{100 * row['cleared'] / len(scores):.0f}%", f"{1000 * row['seconds']:.3g}"]
         )  # fmt: skip
-    heading = ["boards", "search", "simulations a move", "c_puct", "temperature"]
+    heading = ["boards", "search", "simulations a move", "c_puct", "temperature", "step size"]
     return [*heading, "number", "mean score", "cleared", "ms a board"], lines
 
 
@@ -359,7 +368,7 @@ def main(argv: list[str] | None = None) -> None:
 
     def key(row: Mapping[str, Any]) -> tuple:
         place = list(SEARCHES).index(row["search"])
-        return row["size"], place, row["simulations"], row["c_puct"], row["temperature"]
+        return row["size"], place, row["simulations"], *_knobs(row)
 
     rows = read()["rows"]
     with report.progress_bar("SameGame") as progress:
@@ -393,7 +402,11 @@ def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int
 
 
 def _is_tuned(row: Mapping[str, Any]) -> bool:
-    return TUNED[row["search"]][row["size"]] == Knobs(row["c_puct"], row["temperature"])
+    return TUNED[row["search"]][row["size"]] == _knobs(row)
+
+
+def _knobs(row: Mapping[str, Any]) -> Knobs:
+    return Knobs(row["c_puct"], row["temperature"], row.get("step_size", 0.0))
 
 
 def _interval(mean: float, half_width: float) -> str:

@@ -18,6 +18,7 @@ from jaxpgs.puzzles.solving import Solution, solve
 from jaxpgs.search import (
     Nodes,
     adaptation,
+    auto_sgd,
     batched_mcts_policy,
     best_value,
     fixed,
@@ -193,7 +194,8 @@ def pgs(
       virtual_loss: w of eq. 4.4 of the thesis.
       simulations_per_update: K, at least 2, a divisor of N.
       estimator: `reinforce("mean", normalize=True)` if None.
-      optimizer: as in `pgs_policy`.
+      optimizer: as in `pgs_policy`; `auto_sgd(0.1)` if None. Advantages are in units of the
+        returns' spread here, and what is learned adds up over a game, so steps are small.
       forget: whether each search begins from the network's own policy head, not from what the
         game's last search made of it.
       **knobs: arguments of `solve` but `num_kept`, and of `pgs_policy`.
@@ -210,7 +212,7 @@ def pgs(
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
         "estimator": estimator or reinforce("mean", normalize=True),
-        "optimizer": optimizer,
+        "optimizer": optimizer or auto_sgd(0.1),
         "target": best_value(),
     } | own
     if not forget:
