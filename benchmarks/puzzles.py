@@ -38,8 +38,10 @@ BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
     ("Policy-MCTS informed", 10): 250,
+    ("MCS", 10): 250,
     ("PGS", 10): 250,
     ("Policy-MCTS informed", 15): 40,
+    ("MCS", 15): 40,
     ("PGS", 15): 40,
 }
 
@@ -65,6 +67,7 @@ def _with_knobs(play: Callable[..., Solution], **own: Any) -> Player:
 
 
 def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
+    # With a step of 0 it is Monte Carlo search, which does not adapt.
     step = jaxpgs.auto_sgd(knobs.step_size)
     return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
@@ -88,6 +91,7 @@ SEARCHES: dict[str, Player] = {
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
     "PV-MCTS": _with_knobs(puzzles.pv_mcts),
+    "MCS": _pgs,
     "PGS": _pgs,
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
@@ -98,6 +102,7 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "PV-MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+    "MCS": {size: Knobs(30.0) for size in MOVES},
     "PGS": {size: Knobs(30.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
@@ -123,6 +128,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
+    "MCS": {7: (16, 64), 10: (16,), 15: (16,)},
     "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
@@ -132,6 +138,7 @@ PAIRS = [
     ("Policy-MCTS informed", "Policy-MCTS"),
     ("Policy-MCTS informed", "MCTS"),
     ("PV-MCTS", "Policy-MCTS"),
+    ("PGS", "MCS"),
     ("PGS", "MCTS"),
     ("PGS", "Policy-MCTS"),
     ("PGS", "Policy-MCTS informed"),
