@@ -23,7 +23,7 @@ import rich.text
 RESULTS = pathlib.Path(__file__).parent / "results"
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "pgx", "open_spiel", "jaxpgs")
 _BLUE, _INK, _MUTED = "#0072B2", "#222222", "#6B6B6B"  # Okabe and Ito's blue; greys
-_LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222")
+_LINES = (_BLUE, "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#222222", "#999999")
 
 
 def now() -> str:
@@ -247,6 +247,8 @@ def line_plot(
             x = [point[0] for point in points]
             low, y, high = np.array([np.broadcast_to(point[1], 3) for point in points], float).T
             color = _LINES[names.index(name) % len(_LINES)]
+            if len(points) == 1:  # a band would have no width
+                axes.vlines(x, low, high, color=color, alpha=0.4, linewidth=3)
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=4, label=name)
         axes.set_xscale(xscale, **({"base": 2} if xscale == "log" else {}))
