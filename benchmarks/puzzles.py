@@ -1,6 +1,6 @@
 """Compares the searches of whole games on random boards, at equal simulations and at equal time.
 
-    python -m benchmarks.puzzles                     # 7x7, 10x10 and 15x15, an hour
+    python -m benchmarks.puzzles                     # 7x7, 10x10 and 15x15, hours
     python -m benchmarks.puzzles --sizes 7 --boards 100
     python -m benchmarks.puzzles --sweep             # how the knobs were set
 
@@ -96,7 +96,8 @@ SEARCHES: dict[str, Player] = {
     "NRPA": lambda *x: _nested(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
-# From `--sweep`, on other boards. PGS and informed rollouts on 10x10 and 15x15 take what 7x7 has.
+# From `--sweep`, on other boards. PGS and informed rollouts on 10x10 and 15x15 take what 7x7 has,
+# MCS what PGS has.
 TUNED: dict[str, dict[int, Knobs]] = {
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},

@@ -1,5 +1,6 @@
 """Training for games of one player in generations."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,11 +54,6 @@ def train(**arguments):
     return state, log
 
 
-def equal(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
-
-
 # --- the network ----------------------------------------------------------------------------------
 
 
@@ -102,7 +98,9 @@ def test_the_registry_knows_the_network(tmp_path):
     loaded = jaxpgs.load_pretrained("tiny", directory=tmp_path)
     assert loaded.env == ENV
     observation = jnp.ones((2, *ENV.observation_shape))
-    equal(loaded.apply_fn(loaded.params, observation), apply_fn(params, observation))
+    chex.assert_trees_all_equal(
+        loaded.apply_fn(loaded.params, observation), apply_fn(params, observation)
+    )
 
 
 # --- losses and queues ----------------------------------------------------------------------------
@@ -128,7 +126,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
         params, optax.sgd(0.0).init(params), (examples, 4), (examples, 4), jax.random.key(0),
         np.random.default_rng(0),
     )  # fmt: skip
-    equal(same, params)
+    chex.assert_trees_all_equal(same, params)
     logits, value = apply_fn(params, jax.vmap(ENV.observe)(state))
     error = np.asarray(examples.value) - np.asarray(value)
     weight = np.where(error >= 0, 0.5, 2.0) * 16 / 40**2
@@ -177,7 +175,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
     train(directory=tmp_path, callback=stop)
     resumed, log = train(directory=tmp_path)
     assert [row["iteration"] for row in log] == [2]
-    equal(resumed, whole)
+    chex.assert_trees_all_equal(resumed, whole)
     with pytest.raises(ValueError, match="seed"):
         train(directory=tmp_path, seed=1)
 
@@ -189,9 +187,9 @@ def test_training_goes_on_from_given_weights():
         state, _ = train(
             num_generations=1, init_params=given, optimizer=still, fresh_weights=fresh
         )  # fmt: skip
-        equal(state.params, given)
+        chex.assert_trees_all_equal(state.params, given)
     state, _ = train(num_generations=1, optimizer=still)
-    equal(state.params, networks.functional(make_network(0))[0])
+    chex.assert_trees_all_equal(state.params, networks.functional(make_network(0))[0])
 
 
 def test_value_targets():

@@ -1,5 +1,6 @@
 """The SameGame network that knows neither colours nor places."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,11 +31,6 @@ def boards(env, count, seed=0):
     return jax.vmap(env.init)(jax.random.split(jax.random.key(seed), count))
 
 
-def equal(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
-
-
 def test_exchanged_colours_change_nothing_but_other_boards_do():
     params, apply_fn = networks.functional(make_network())
     params, apply_fn = shaken(params), jax.jit(apply_fn)
@@ -63,7 +59,7 @@ def test_weights_serve_boards_of_every_size():
     large = SameGame(7, 5, 4)
     small, big = make_network(), make_network(SameGame(7, 5, 3))
     params = shaken(networks.functional(small)[0])
-    equal(networks.resize(params, small, big), params)
+    chex.assert_trees_all_equal(networks.resize(params, small, big), params)
     logits, value = networks.functional(big)[1](
         params, jax.vmap(SameGame(7, 5, 3).observe)(boards(SameGame(7, 5, 3), 2))
     )

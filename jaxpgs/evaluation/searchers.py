@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
 from jaxpgs.evaluation.players import Player
-from jaxpgs.search import reset_adapted
+from jaxpgs.search import adaptation
 
 
 def search_player(
@@ -58,8 +58,7 @@ def search_player(
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
         shapes = jax.eval_shape(lambda: search(jax.random.key(0), states).search_state.params)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return reset_adapted(zeros, params, jnp.ones(batch_size, bool))
+        return adaptation.own_like(shapes, params)
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
         output = search(rng_key, state, **({"adapted_params": memory} if keep_adapted else {}))

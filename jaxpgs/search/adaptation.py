@@ -64,6 +64,21 @@ def per_root(chosen: Params, batch_size: int) -> Params:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
 
 
+def own_like(shapes: Params, params: Params) -> Params:
+    """Returns the network's own parameters, one copy per root, for a search yet to come.
+
+    Args:
+      shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
+      params: the network's parameters.
+    """
+    return jax.tree.map(
+        lambda shape, own: None if shape is None else jnp.broadcast_to(own, shape.shape),
+        shapes,
+        params,
+        is_leaf=lambda x: x is None,
+    )
+
+
 def check_like(adapted_params: Params, expected: Params) -> None:
     """Raises `ValueError` unless the two agree in structure, shapes and dtypes."""
     paths_and_leaves, got = jax.tree_util.tree_flatten_with_path(adapted_params)

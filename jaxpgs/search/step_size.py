@@ -36,9 +36,9 @@ def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
     It needs what the search passes to its optimizer beside the gradient: `logit_square`.
 
     Args:
-      step_size: how far the logits move for an advantage of 1. The default was the best of five
-        from 0.1 to 10 on both networks of `benchmarks/results/strength_sweep-step-*.json`; 1 and 10
-        were no worse than chance tells.
+      step_size: how far the logits move for an advantage of 1. In
+        `benchmarks/results/strength_sweep-step-*.json` the default was the best of five from 0.1 to
+        10 on both early networks and level with the best on the other three.
 
     Returns:
       An optax optimizer, for the argument `optimizer` of the searches.

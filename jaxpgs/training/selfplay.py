@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
-from jaxpgs.search import reset_adapted
+from jaxpgs.search import adaptation
 from jaxpgs.training.experts import Decision, Expert
 
 
@@ -171,9 +171,7 @@ def play(
         adapted = jax.eval_shape(decide, rng_key, games.state).adapted_params
         if not jax.tree.leaves(adapted):
             raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), adapted)
-        everywhere = jnp.ones(games.move.shape, bool)
-        return {"adapted_params": reset_adapted(zeros, params, everywhere)}
+        return {"adapted_params": adaptation.own_like(adapted, params)}
 
     def step(carry: tuple[Games, dict], rng_key: chex.PRNGKey) -> tuple[tuple[Games, dict], Any]:
         games, kept = carry
@@ -226,7 +224,11 @@ def play(
         going_on = Games(after, games.move + 1, games.may_resign, lowest)
         games = jax.tree.map(restart, fresh, going_on)
         if keep_adapted:
-            kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
+            kept = {
+                "adapted_params": adaptation.reset_adapted(
+                    decision.adapted_params, params, finished
+                )
+            }
         return (games, kept), (observation, legal, policy, reward, discount, report)
 
     start = (games, network_own() if keep_adapted else {})
