@@ -29,7 +29,11 @@ from jaxpgs.pretrained.files import write_atomically
 SIMULATIONS = 128
 GAMES = 200
 # Which networks of the same board were there before.
-PREDECESSORS = {"hex-5x5": ["hex-5x5-early"], "hex-7x7": ["hex-7x7-early"]}
+PREDECESSORS = {
+    "hex-5x5": ["hex-5x5-early"],
+    "hex-7x7-middle": ["hex-7x7-early"],
+    "hex-7x7": ["hex-7x7-early", "hex-7x7-middle"],
+}
 
 
 def main(argv: list[str] | None = None) -> None:

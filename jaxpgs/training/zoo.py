@@ -55,6 +55,7 @@ class Recipe(NamedTuple):
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
 _LARGE = ("FullyConnectedResNet", {"width": 512, "num_blocks": 6})
 _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
+_RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
     "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
@@ -67,8 +68,9 @@ RECIPES = {
     "hex-5x5": Recipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
     "hex-6x6": Recipe(Hex(6), _SMALL, "gumbel", 16, 800, _OPENINGS),
     "hex-7x7-early": Recipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
+    "hex-7x7-middle": Recipe(Hex(7), _SMALL, "gumbel", 32, 600, _RESIGNING, "hex-7x7-early"),
     "hex-7x7": Recipe(
-        Hex(7), _SMALL, "gumbel", 32, 600, _OPENINGS | {"resign_fraction": 0.8}, "hex-7x7-early"
+        Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
     "hex-9x9": Recipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
     "hex-11x11": Recipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
