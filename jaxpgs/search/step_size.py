@@ -38,7 +38,7 @@ def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
     Args:
       step_size: how far the logits move for an advantage of 1. In
         `benchmarks/results/strength_sweep-step-*.json` the default was the best of five from 0.1 to
-        10 on both early networks and level with the best on the other three.
+        10 on both early networks and level with the best on the other four.
 
     Returns:
       An optax optimizer, for the argument `optimizer` of the searches.
