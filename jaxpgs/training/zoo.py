@@ -61,8 +61,8 @@ _MANY = {
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
 
-# The early networks are for comparing searches, to which the others leave little. 9x9 and above
-# want an accelerator.
+# The early and middle networks are for comparing searches, to which the others leave little. 9x9
+# and above want an accelerator.
 RECIPES = {
     "hex-5x5-early": Recipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": Recipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
