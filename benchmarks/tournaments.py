@@ -54,6 +54,18 @@ PRESETS = {
     "duel": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6
     ),
+    # The same at 800 simulations, with MCTS, as in "full".
+    "full-duel": Preset(
+        "hex-7x7-early",
+        800,
+        _with(
+            [s for s in SEARCHES if s.name in ("MCS", "PGS", "MCTS")],
+            {"simulations_per_update": 16},
+            "pgs",
+            "mcts",
+        ),
+        repeats=6,
+    ),
     # In cached mode ours evaluate a state once, so equal simulations are no more evaluations.
     "equal": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]
