@@ -44,27 +44,18 @@ def _at(optimizer: str, step_size: float) -> dict[str, Any]:
 _REFERENCE = Spec("reference MCS", "mcs", CENTRE)
 _PGS = CENTRE | STEP
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
+_K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
 PRESETS = {
     # With so few simulations MCS, too, is better with frequent updates (sweep-step).
     "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
-    "full": Preset(
-        "hex-7x7-early", 800, _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")
-    ),
+    "full": Preset("hex-7x7-early", 800, _K16),
     # The sweep chose the step size on other games, so these decide without bias.
     "duel": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6
     ),
-    # The same at 800 simulations, with MCTS, as in "full".
+    # More games for three players of "full".
     "full-duel": Preset(
-        "hex-7x7-early",
-        800,
-        _with(
-            [s for s in SEARCHES if s.name in ("MCS", "PGS", "MCTS")],
-            {"simulations_per_update": 16},
-            "pgs",
-            "mcts",
-        ),
-        repeats=6,
+        "hex-7x7-early", 800, [s for s in _K16 if s.name in ("MCS", "PGS", "MCTS")], repeats=6
     ),
     # In cached mode ours evaluate a state once, so equal simulations are no more evaluations.
     "equal": Preset(

@@ -218,6 +218,7 @@ def _card_fields(recipe: Recipe, prog: str, args: argparse.Namespace) -> dict[st
             "expert": recipe.expert,
             "simulations": recipe.num_simulations,
             "iterations": recipe.num_iterations,
+            "parent": recipe.parent,
             **recipe.games,
         },
         "strength": {},
