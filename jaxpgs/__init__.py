@@ -8,11 +8,19 @@ The searches take the same positional arguments as mctx's policies:
 
 from jaxpgs import envs, networks, puzzles
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import Expansion, Games, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
+from jaxpgs.base import (
+    Games,
+    Expansion,
+    NodeStats,
+    Path,
+    PolicyOutput,
+    SearchState,
+    SplitRecurrentFn,
+    Trajectory,
+)
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.search import (
     NestedSearch,
-    RootSelection,
     Truncation,
     auto_sgd,
     batched_mcts_policy,
@@ -35,7 +43,6 @@ from jaxpgs.search import (
     reinforce,
     reroot,
     reset_adapted,
-    search,
     ucb1,
     until_new,
     visit_counts,
@@ -46,8 +53,6 @@ __all__ = [
     "Games",
     "NestedSearch",
     "PolicyOutput",
-    "RootSelection",
-    "RootStats",
     "SearchState",
     "SplitRecurrentFn",
     "Truncation",
@@ -80,7 +85,6 @@ __all__ = [
     "reroot",
     "reset_adapted",
     "save_pretrained",
-    "search",
     "ucb1",
     "until_new",
     "visit_counts",

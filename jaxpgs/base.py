@@ -3,7 +3,7 @@
 Axis letters, used in all shape comments of this package:
 
 - `B` roots searched at once,
-- `K` simulations per update, `N` simulations in all (`N / K` updates),
+- `K` simulations per update, `N` simulations in all (about `N / K` updates),
 - `T` the largest number of steps of a simulation,
 - `A` actions.
 
@@ -85,17 +85,19 @@ class SplitRecurrentFn:
         return output, embedding
 
 
-class RootStats(NamedTuple):
-    """What the bandit at the root knows.
+class NodeStats(NamedTuple):
+    """What is known at a node: at the root of each search, or at an inner node of a tree.
 
     Attributes:
-      prior_logits: `[B, A]` logits of the first action; illegal actions hold the lowest float.
-      value: `[B]` the network's value of the root.
-      visits: `[B, A]` int32, simulations so far by first action.
-      value_sum: `[B, A]` the sum of their returns, from the view of the player to move.
+      prior_logits: `[B, A]` the network's logits, without noise; illegal actions hold the lowest
+        float.
+      value: `[B]` the network's value of the node.
+      visits: `[B, A]` int32, simulations so far that took each action.
+      value_sum: `[B, A]` the sum of their returns, from the view of the player to move; float32 or
+        wider.
       valid: `[B, A]` bool, True where the action is legal.
-      lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a root
-        selection asks for it.
+      lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
+        selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
     """
 
@@ -109,7 +111,7 @@ class RootStats(NamedTuple):
 
     @property
     def qvalues(self) -> chex.Array:
-        """`[B, A]` mean return by first action, 0 where it was never tried."""
+        """`[B, A]` mean return by action, 0 where it was never tried."""
         return self.value_sum / jnp.maximum(self.visits, 1).astype(self.value_sum.dtype)
 
 
@@ -124,7 +126,7 @@ class Path(NamedTuple):
       alive: `[B, K]` bool, False where the simulation has stopped before.
       visits: `[B, K]` int32, earlier simulations with the same first action.
       new: `[B, K]` bool, True where no simulation of an earlier update has taken this sequence.
-      simulation: `[K]` int32, the number n of the simulation, from 0.
+      simulation: `[B, K]` int32, the number n of the simulation, from 0.
     """
 
     depth: chex.Array
@@ -136,23 +138,46 @@ class Path(NamedTuple):
     simulation: chex.Array
 
 
+class PolicyTerms(NamedTuple):
+    """What an objective may ask of the simulation policy, per step; differentiable.
+
+    Entry t is about the state `s_t` in which the simulation policy chose `a_t`. It is 0 at t = 0,
+    where the selection at the root chose, and where step t was not taken.
+
+    Attributes:
+      log_prob: `[T, B, K]` log probability of `a_t`.
+      entropy: `[T, B, K]` entropy of the policy in nats.
+      kl_to_prior: `[T, B, K]` `KL(policy || prior)`, in nats; 0 everywhere unless the objective
+        depends on it, since it takes the prior's policy as well.
+      kl_from_prior: `[T, B, K]` `KL(prior || policy)`, likewise.
+    """
+
+    log_prob: chex.Array
+    entropy: chex.Array
+    kl_to_prior: chex.Array
+    kl_from_prior: chex.Array
+
+
 class Trajectory(NamedTuple):
     """The simulations of one update, step by step.
 
     Step t takes action `a_t` in `s_t` and reaches `s_{t+1}`. Everything is 0 after a simulation has
-    stopped.
+    stopped. Of all fields only those of `PolicyTerms` depend on the adapted parameters
+    differentiably.
 
     Attributes:
       alive: `[T, B, K]` bool, True where step t was taken.
       reward: `[T, B, K]` reward of step t.
       discount: `[T, B, K]` discount of step t.
       value: `[T, B, K]` the network's value of `s_{t+1}`.
-      log_prob: `[T, B, K]` log probability of `a_t` under the simulation policy; 0 at t = 0, where
-        the bandit chose. The only field that depends on the adapted parameters differentiably.
-      entropy: `[T, B, K]` the policy's entropy in `s_{t+1}`, 0 where no action followed.
+      log_prob: `[T, B, K]` as in `PolicyTerms`.
+      entropy: `[T, B, K]` as in `PolicyTerms`.
+      kl_to_prior: `[T, B, K]` as in `PolicyTerms`.
+      kl_from_prior: `[T, B, K]` as in `PolicyTerms`.
       depth: `[B, K]` int32, number of steps taken.
+      limited: `[B, K]` bool, whether it was `max_depth` that ended the simulation.
       num_evaluations: `[B]` int32, states whose network evaluation was used and not yet known.
-      num_calls: `[]` int32, network calls one after another.
+      num_calls: `[B]` int32, network calls one after another, the same for all roots.
       last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
         the search keeps the best of them.
     """
@@ -163,10 +188,18 @@ class Trajectory(NamedTuple):
     value: chex.Array
     log_prob: chex.Array
     entropy: chex.Array
+    kl_to_prior: chex.Array
+    kl_from_prior: chex.Array
     depth: chex.Array
+    limited: chex.Array
     num_evaluations: chex.Array
     num_calls: chex.Array
     last: Any = None
+
+    @property
+    def terms(self) -> PolicyTerms:
+        """The differentiable fields."""
+        return PolicyTerms(*(getattr(self, name) for name in PolicyTerms._fields))
 
 
 @jax.tree_util.register_dataclass
@@ -176,18 +209,21 @@ class SearchState:
 
     Attributes:
       visits: `[B, A]` int32 simulations by first action.
-      qvalues: `[B, A]` mean return by first action, from the view of the player to move; 0 where
-        never visited.
-      value: `[B]` mean return of all simulations.
+      qvalues: `[B, A]` mean return by first action, from the view of the player to move; -inf where
+        never visited, so that `qvalues.max(axis=-1)` is the value of the best action tried.
+      value: `[B]` mean return of all simulations; the network's value before the first of them, and
+        0 where no action is legal.
       params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading
         axis B and whose other leaves are None. The next search of the game takes it as
         `adapted_params`.
       num_evaluations: `[B]` int32, network evaluations that the simulations used.
       num_calls: `[]` int32, network calls that had to wait for one another, each on `B * K` states.
       depth: `[B]` mean number of steps of a simulation.
+      depth_limited: `[B]` the share of the simulations that `max_depth` ended.
       entropy: `[B]` mean entropy of the simulation policy, in nats, over the states it acted in.
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
-      skipped_updates: `[B]` int32, updates left out because their gradient was not finite.
+      skipped_updates: `[B]` int32, updates left out because the gradient, or what the optimizer
+        made of it, was not finite.
       nodes: the visited states of the cached mode, else None. They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
@@ -201,6 +237,7 @@ class SearchState:
     num_evaluations: chex.Array
     num_calls: chex.Array
     depth: chex.Array
+    depth_limited: chex.Array
     entropy: chex.Array
     gradient_norm: chex.Array
     skipped_updates: chex.Array
@@ -224,21 +261,66 @@ class PolicyOutput:
     search_state: SearchState
 
 
-def finite(x: chex.Array) -> chex.Array:
-    """Replaces NaN and -inf by the lowest float, and +inf by the highest."""
-    limits = jnp.finfo(x.dtype)
-    return jnp.nan_to_num(x, nan=limits.min, posinf=limits.max, neginf=limits.min)
+def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
+    """Returns the type in which a search counts and averages: float32, or wider if the root's is."""
+    dtype = jnp.promote_types(root.prior_logits.dtype, root.value.dtype)
+    return jnp.promote_types(dtype, jnp.float32)
 
 
-def finite_or_zero(x: chex.Array) -> chex.Array:
-    """Replaces NaN and infinities by 0: what is not a number must not decide a search."""
-    return jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
+    """Makes finite logits of a type: NaN, -inf and the lowest float become the lowest float.
+
+    The lowest float of the given type, which marks illegal actions, becomes that of the new type.
+
+    Args:
+      x: logits of any shape and float type.
+      dtype: the new type, None for the given one.
+
+    Returns:
+      Logits of the same shape.
+    """
+    dtype = x.dtype if dtype is None else dtype
+    limits = jnp.finfo(dtype)
+    y = x.astype(dtype)
+    y = jnp.nan_to_num(y, nan=limits.min, posinf=limits.max, neginf=limits.min)
+    if dtype == x.dtype:
+        return y
+    return jnp.where(x <= jnp.finfo(x.dtype).min, jnp.asarray(limits.min, dtype), y)
+
+
+def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
+    """Makes numbers that sums and squares of which stay finite: what is not finite becomes 0.
+
+    What is not a number must not decide a search. Magnitudes above the square root of the greatest
+    float (1.8e19 for float32) become that.
+
+    Args:
+      x: rewards, discounts or values of any shape and float type.
+      dtype: the new type, None for the given one.
+
+    Returns:
+      Numbers of the same shape.
+    """
+    x = jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+    x = x.astype(x.dtype if dtype is None else dtype)
+    limit = jnp.asarray(float(jnp.finfo(x.dtype).max) ** 0.5, x.dtype)
+    return jnp.clip(x, -limit, limit)
 
 
 def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
-    """Returns one key per root: `[B]` keys as given, or `B` keys split from a single one."""
-    is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-    if rng_key.ndim == (0 if is_typed else 1):
+    """Returns one key per root: `[B]` keys as given, or `B` keys split from a single one.
+
+    Args:
+      rng_key: one key, or `[B]` keys.
+      batch_size: B.
+
+    Returns:
+      `[B]` keys.
+
+    Raises:
+      ValueError: if there is another number of keys.
+    """
+    if is_one_key(rng_key):
         return jax.random.split(rng_key, batch_size)
     if rng_key.shape[0] != batch_size:
         raise ValueError(
@@ -248,6 +330,10 @@ def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
     return rng_key
 
 
+def is_one_key(rng_key: chex.PRNGKey) -> bool:
+    """Tells one key, new-style or raw, from an array of keys."""
+    is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    return bool(rng_key.ndim == (0 if is_typed else 1))
 class Games(NamedTuple):
     """B whole games of at most T moves, each in its lane, as nested searches exchange them.
 

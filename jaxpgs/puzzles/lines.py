@@ -21,10 +21,10 @@ from jaxpgs.base import (
     RecurrentFn,
     SplitRecurrentFn,
     broadcast_keys,
-    finite,
+    as_logits,
 )
 from jaxpgs.networks.functional import SplitApplyFn
-from jaxpgs.search.walk import distribution, invert
+from jaxpgs.search.simulators.simulator import distribution, invert
 
 
 class Line(NamedTuple):
@@ -301,7 +301,7 @@ def _sampled(
 
         def body(carry: tuple) -> tuple:
             t, state, score, moves = carry
-            logits = finite(evaluate(params, state))
+            logits = as_logits(evaluate(params, state))
             policy = distribution(logits)
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
             action = invert(policy.cumulative, policy.last, number)

@@ -17,7 +17,6 @@ from jaxpgs.puzzles.lines import first_by_prior, informed_rollouts, make_line_fn
 from jaxpgs.puzzles.solving import Solution, solve
 from jaxpgs.search import (
     Nodes,
-    adaptation,
     auto_sgd,
     batched_mcts_policy,
     best_value,
@@ -27,7 +26,8 @@ from jaxpgs.search import (
     pgs_policy,
     reinforce,
 )
-from jaxpgs.search.estimators import Estimator
+from jaxpgs.search.parts.estimator import Estimator
+from jaxpgs.search.simulators import adaptation
 
 
 def plain_mcts(

@@ -1,17 +1,22 @@
-"""The search: one scan and its parts."""
+"""The search: one loop, its parts, its simulators and the presets."""
 
-from jaxpgs.search.adaptation import reset_adapted
-from jaxpgs.search.backups import last_value, n_step
-from jaxpgs.search.estimators import reinforce
+from jaxpgs.search.loop import Carry, Search, finish, init, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.nodes import Nodes, reroot
-from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search
-from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
-from jaxpgs.search.root_selection import RootSelection, max_min_puct, muzero_puct, puct, ucb1
-from jaxpgs.search.scan import search
-from jaxpgs.search.step_size import auto_sgd
-from jaxpgs.search.targets import best_value, completed_q, visit_counts
-from jaxpgs.search.truncation import (
+from jaxpgs.search.parts.backup import last_value, n_step
+from jaxpgs.search.parts.estimator import regularized, reinforce
+from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.improvement import SampledPolicy, improved_policy
+from jaxpgs.search.parts.selection import (
+    Selection,
+    max_min_puct,
+    muzero_puct,
+    puct,
+    ucb1,
+    with_dirichlet_noise,
+)
+from jaxpgs.search.parts.step_size import auto_sgd
+from jaxpgs.search.parts.target import best_value, completed_q, visit_counts
+from jaxpgs.search.parts.truncation import (
     Truncation,
     by_probability,
     by_visits,
@@ -19,36 +24,19 @@ from jaxpgs.search.truncation import (
     growing,
     until_new,
 )
+from jaxpgs.search.policies import (
+    batched_mcts_policy,
+    batched_mcts_search,
+    gumbel_mcts_policy,
+    gumbel_mcts_search,
+    gumbel_pgs_policy,
+    gumbel_pgs_search,
+    mcs_policy,
+    mcs_search,
+    pgs_policy,
+    pgs_search,
+)
+from jaxpgs.search.simulators.adaptation import reset_adapted
+from jaxpgs.search.simulators.nodes import Nodes, reroot
 
-__all__ = [
-    "MemoryEstimate",
-    "NestedSearch",
-    "Nodes",
-    "RootSelection",
-    "Truncation",
-    "auto_sgd",
-    "batched_mcts_policy",
-    "best_value",
-    "by_probability",
-    "by_visits",
-    "completed_q",
-    "estimate_memory",
-    "fixed",
-    "growing",
-    "last_value",
-    "max_min_puct",
-    "mcs_policy",
-    "muzero_puct",
-    "n_step",
-    "nrpa_policy",
-    "nrpa_search",
-    "pgs_policy",
-    "puct",
-    "reinforce",
-    "reroot",
-    "reset_adapted",
-    "search",
-    "ucb1",
-    "until_new",
-    "visit_counts",
-]
+from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search  # isort: skip

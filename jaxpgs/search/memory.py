@@ -1,15 +1,19 @@
 """How much memory a search needs, before it runs."""
 
-import os
-from typing import Any, NamedTuple
+import functools
+from typing import NamedTuple
 
 import jax
 import mctx
 
 from jaxpgs.base import Adapt, Params, RecurrentFn
-from jaxpgs.search import adaptation
-from jaxpgs.search.split import split_in_two
-from jaxpgs.search.truncation import Truncation, get_max_depth, until_new
+from jaxpgs.device_memory import num_bytes
+from jaxpgs.search.loop import init
+from jaxpgs.search.parts.truncation import Truncation
+from jaxpgs.search.policies import mcs_search, pgs_search
+from jaxpgs.search.simulators import adaptation, cached, constant
+from jaxpgs.search.simulators.split import split_in_two
+from jaxpgs.base import statistics_dtype
 
 
 class MemoryEstimate(NamedTuple):
@@ -22,8 +26,8 @@ class MemoryEstimate(NamedTuple):
       per_node: one visited state: its children (4 bytes an action), embedding, features, and six
         numbers.
       adapted: the adapted parameters, one copy per root, and their gradients.
-      walks: what the K simulations of an update keep: policies and gradients of logits, or features
-        for the gradient, and the table of `until_new` in constant mode.
+      walks: what the K simulations of an update keep: policies, or features for the gradient, and
+        the table of `until_new` in constant mode.
     """
 
     total: int
@@ -41,9 +45,10 @@ def estimate_memory(
     *,
     mode: str = "constant",
     adapt: Adapt = None,
-    simulations_per_update: int = 32,
+    simulations_per_update: int | None = None,
     max_depth: int | None = None,
     truncation: Truncation | None = None,
+    capacity: int | None = None,
     num_kept: int = 1,
 ) -> MemoryEstimate:
     """Estimates the memory of a search without compiling it.
@@ -58,67 +63,46 @@ def estimate_memory(
       num_simulations: N.
       mode: "constant" or "cached"; `batched_mcts_policy` is cached.
       adapt: which parameters adapt.
-      simulations_per_update: K.
+      simulations_per_update: K; as in the search if None.
       max_depth: as in the search.
       truncation: when a simulation stops; `until_new()` if None.
+      capacity: as in the search.
       num_kept: nodes handed on from an earlier search, the root included.
 
     Returns:
       The estimate, in bytes.
+
+    Raises:
+      ValueError: as the search.
     """
-    truncation = truncation or until_new()
-    depth = get_max_depth(max_depth, truncation)
+    preset = mcs_search if adapt is None else functools.partial(pgs_search, adapt=adapt)
+    search = preset(
+        recurrent_fn,
+        num_simulations,
+        mode=mode,
+        simulations_per_update=simulations_per_update,
+        truncation=truncation,
+        max_depth=max_depth,
+        capacity=capacity,
+    )
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    carry = jax.eval_shape(functools.partial(init, search), params, key, root)
     batch_size, num_actions = root.prior_logits.shape
     mask = adaptation.adapt_mask(params, adapt)
-    own, _ = adaptation.split(params, mask)
-    head = batch_size * _bytes(own)
-    steps = depth * batch_size * simulations_per_update
-    split_fn = split_in_two(params, mask, root, recurrent_fn)
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size))
+    adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
+    split_fn = split_in_two(recurrent_fn, any(mask), statistics_dtype(root))
     action = jax.ShapeDtypeStruct((batch_size,), "int32")
-    expansion, embedding = jax.eval_shape(split_fn.expand, params, keys, action, root.embedding)
-    features = _bytes(expansion.features) // batch_size
-    per_node = (_bytes((expansion, embedding)) // batch_size) + 4 * num_actions + 12
+    expansion, embedding = jax.eval_shape(split_fn.expand, params, key, action, root.embedding)
+    features = num_bytes(expansion.features) // batch_size
+    per_node = num_bytes((expansion, embedding)) // batch_size + 4 * num_actions + 12
     if mode == "cached":
-        new = num_simulations * (truncation.new_nodes or depth) + simulations_per_update
-        nodes = batch_size * (new + num_kept) * per_node
-        rows = min(depth * simulations_per_update, new + num_kept) + simulations_per_update
-        # Policies, and the gradients of the logits.
-        walks = 2 * batch_size * rows * 4 * num_actions if head else 0
+        depth = cached.max_depth(search, num_kept)
+        new_rows = carry.memory.nodes.parent.shape[1] - 1
+        nodes = batch_size * (new_rows + num_kept) * per_node
+        walks = num_bytes(carry.memory.states)
     else:
-        nodes = 0
-        walks = steps * features if head else 0
-        walks += batch_size * truncation.table_size
-    walks += steps * 4 * 10  # rewards, values and the like
-    adapted = 3 * head
+        depth, nodes = constant.max_depth(search), 0
+        steps = depth * batch_size * search.simulations_per_update
+        walks = num_bytes(carry.memory.seen) + (steps * features if any(mask) else 0)
+    walks += depth * batch_size * search.simulations_per_update * 4 * 10  # rewards and the like
     return MemoryEstimate(nodes + adapted + walks, nodes, per_node, adapted, walks)
-
-
-def check_fits(num_bytes: int, what: str, advice: str) -> None:
-    """Raises `MemoryError` if an array cannot fit in the devices' memory.
-
-    Args:
-      num_bytes: its size.
-      what: what it is, for the message.
-      advice: what to change, for the message.
-    """
-    limit = _device_memory()
-    if limit is not None and num_bytes > limit:
-        raise MemoryError(
-            f"{what} need {num_bytes / 2**30:,.1f} GiB, and the {jax.default_backend()} has "
-            f"{limit / 2**30:,.1f} GiB. {advice}"
-        )
-
-
-def _bytes(tree: Any) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _device_memory() -> int | None:
-    """Returns the bytes of all local devices together, None if they do not tell."""
-    limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
-    if all(limits):
-        return sum(limits)
-    if jax.default_backend() == "cpu" and hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None

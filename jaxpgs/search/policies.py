@@ -1,23 +1,249 @@
-"""The searches: presets of `jaxpgs.search.scan.search`, a few lines each.
+"""The searches: presets of the loop, a few lines each.
 
-They take mctx's positional arguments, so one replaces `mctx.muzero_policy` by its name. What the
-arguments mean stands in `search`'s docstring.
+Each comes twice. `pgs_search(recurrent_fn, num_simulations, ...)` makes the `Search`, for `init`,
+`step`, `finish` and `search_for`. `pgs_policy(params, rng_key, root, recurrent_fn,
+num_simulations, ...)` runs it, with the positional arguments of `mctx.muzero_policy`. What all
+knobs mean stands in `Search`.
 """
 
+import difflib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import chex
 import mctx
 import optax
 
-from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
-from jaxpgs.search.backups import Backup, last_value, n_step
-from jaxpgs.search.estimators import Estimator, reinforce
-from jaxpgs.search.root_selection import RootSelection, puct
-from jaxpgs.search.scan import search
-from jaxpgs.search.step_size import auto_sgd
-from jaxpgs.search.targets import Target, visit_counts
-from jaxpgs.search.truncation import Truncation, until_new
+from jaxpgs.base import Adapt, Embedding, Params, PolicyOutput, RecurrentFn
+from jaxpgs.search.loop import Search, run
+from jaxpgs.search.parts.backup import Backup, n_step
+from jaxpgs.search.parts.estimator import Estimator, reinforce
+from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.improvement import SampledPolicy
+from jaxpgs.search.parts.selection import Selection, puct, with_dirichlet_noise
+from jaxpgs.search.parts.step_size import auto_sgd
+from jaxpgs.search.parts.target import Target, visit_counts
+from jaxpgs.search.parts.truncation import Truncation, until_new
+from jaxpgs.search.simulators.simulator import Simulator
+
+
+def mcs_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    simulations_per_update: int | None = None,
+    root_selection: Selection | None = None,
+    interior_selection: Selection | SampledPolicy | None = None,
+    truncation: Truncation | None = None,
+    backup: Backup | None = None,
+    target: Target | None = None,
+    dirichlet_fraction: float | chex.Array = 0.0,
+    dirichlet_alpha: float | chex.Array = 0.12,
+    mode: str | Simulator = "constant",
+    **more: Any,
+) -> Search:
+    """Monte Carlo search: PUCT at the root, the network's policy below it.
+
+    Anthony et al. 2019, sections 2.4 and 4.1: PUCT with c_puct 5 and virtual loss, 32 simulations
+    at a time, each until its action sequence is new, the visit distribution.
+
+    Deviation: returns include the rewards on the way; the paper's is `backup=last_value()`.
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      simulations_per_update: K; 32, or N if that is less, if None.
+      root_selection: `puct(5.0)` if None.
+      interior_selection: None draws actions below the root from the network's policy.
+      truncation: `until_new()` if None.
+      backup: `n_step()` if None.
+      target: `visit_counts()` if None.
+      dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, 0 to
+        1; AlphaZero's self-play takes 0.25. May be traced. 0 draws none.
+      dirichlet_alpha: concentration of the noise, above 0; Anthony et al. take 0.12.
+      mode: "constant" or "cached". In constant mode a simulation has at most 16 actions unless
+        `max_depth` or the truncation says otherwise; `search_state.depth_limited` tells how many
+        met that bound. The cached mode has no bound.
+      **more: `max_depth`, `capacity`, `best_of` and the other fields of `Search`.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `Search` and the parts.
+    """
+    root_selection = root_selection or puct(5.0)
+    # Static zero, the default, draws nothing.
+    if not (isinstance(dirichlet_fraction, int | float) and dirichlet_fraction == 0):
+        root_selection = with_dirichlet_noise(root_selection, dirichlet_fraction, dirichlet_alpha)
+    return Search(
+        recurrent_fn=recurrent_fn,
+        num_simulations=num_simulations,
+        simulations_per_update=_default_k(simulations_per_update, num_simulations),
+        root_selection=root_selection,
+        interior_selection=interior_selection,
+        truncation=truncation or until_new(),
+        backup=backup or n_step(),
+        target=target or visit_counts(),
+        mode=mode,
+        **more,
+    )
+
+
+def pgs_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    adapt: Adapt,
+    estimator: Estimator | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    **knobs: Any,
+) -> Search:
+    """Policy gradient search: `mcs_search` whose simulation policy learns as it searches.
+
+    Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
+    REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
+    adapting (`adapt=lambda path, leaf: True`) it is the paper's PGS-UF (section 4.3).
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      adapt: which parameters adapt: a pytree of booleans like `params`, such as
+        `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
+      estimator: how the parameters move; `reinforce()` if None.
+      optimizer: any optax optimizer; `auto_sgd()` if None. The paper's is `optax.sgd` with a step
+        tuned to each network, from 2e-5 to 5e-4.
+      **knobs: those of `mcs_search`. In constant mode a simulation has at most 16 actions unless
+        `max_depth` or the truncation says otherwise.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `mcs_search`.
+    """
+    return mcs_search(
+        recurrent_fn,
+        num_simulations,
+        adapt=adapt,
+        estimator=estimator or reinforce(),
+        optimizer=optimizer or auto_sgd(),
+        **knobs,
+    )
+
+
+def batched_mcts_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    root_selection: Selection | None = None,
+    interior_selection: Selection | None = None,
+    **knobs: Any,
+) -> Search:
+    """Monte Carlo tree search, K leaves at a time: PUCT with virtual loss in every node.
+
+    The tree search of Anthony et al. 2019, section 4.1, parallel as in Segal 2010: K simulations
+    choose their ways one after another, each counting the ones before it as lost, and the network
+    evaluates their K leaves in one call. With K = 1 it is plain sequential PUCT.
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      root_selection: `puct(5.0)` if None.
+      interior_selection: that of the other nodes; the root's if None.
+      **knobs: those of `mcs_search`. The mode is "cached", so no bound cuts a simulation off unless
+        `max_depth` does. Below the root, actions whose logits are the lowest float or -inf are
+        never taken where there is another.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `mcs_search`.
+    """
+    root_selection = root_selection or puct(5.0)
+    return mcs_search(
+        recurrent_fn,
+        num_simulations,
+        mode="cached",
+        root_selection=root_selection,
+        interior_selection=interior_selection or root_selection,
+        **knobs,
+    )
+
+
+def gumbel_pgs_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    adapt: Adapt,
+    max_num_considered_actions: int = 16,
+    gumbel_scale: float | chex.Array = 1.0,
+    simulations_per_update: int | None = None,
+    **knobs: Any,
+) -> Search:
+    """Policy gradient search whose root is Gumbel MuZero's.
+
+    Danihelka et al. 2022 at the root: some actions drawn without replacement, sequential halving
+    among them, and the policy improved by completed Q-values as the answer. Below the root it is
+    `pgs_search`.
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      adapt: which parameters adapt, as in `pgs_search`.
+      max_num_considered_actions: how many actions the root considers at most.
+      gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
+      simulations_per_update: K; about N / 16 if None.
+      **knobs: those of `pgs_search`. In constant mode a simulation has at most 16 actions unless
+        `max_depth` or the truncation says otherwise.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `pgs_search` and `gumbel_root`.
+    """
+    knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
+    count = simulations_per_update or _sixteenth(num_simulations)
+    return pgs_search(
+        recurrent_fn, num_simulations, adapt=adapt, simulations_per_update=count, **knobs
+    )
+
+
+def gumbel_mcts_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    max_num_considered_actions: int = 16,
+    gumbel_scale: float | chex.Array = 1.0,
+    simulations_per_update: int | None = None,
+    **knobs: Any,
+) -> Search:
+    """Gumbel MuZero's tree search (Danihelka et al. 2022), K leaves at a time.
+
+    With K = 1 it is `mctx.gumbel_muzero_policy`: the same key gives the same visit counts.
+    Simulations in flight count as visits.
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      max_num_considered_actions: how many actions the root considers at most.
+      gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
+      simulations_per_update: K; about N / 16 if None.
+      **knobs: those of `batched_mcts_search`, whose remarks on depth and legality hold here.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `batched_mcts_search` and `gumbel_root`.
+    """
+    knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
+    knobs.setdefault("interior_selection", gumbel_inner())
+    count = simulations_per_update or _sixteenth(num_simulations)
+    return batched_mcts_search(recurrent_fn, num_simulations, simulations_per_update=count, **knobs)
 
 
 def mcs_policy(
@@ -28,19 +254,9 @@ def mcs_policy(
     num_simulations: int,
     invalid_actions: chex.Array | None = None,
     max_depth: int | None = None,
-    *,
-    simulations_per_update: int = 32,
-    truncation: Truncation | None = None,
-    backup: Backup | None = None,
-    root_selection: RootSelection | None = None,
-    target: Target | None = None,
     **knobs: Any,
 ) -> PolicyOutput:
-    """Monte Carlo search: PUCT at the root, the network's policy below it.
-
-    Anthony et al. 2019, sections 2.4 and 4.1. The paper's settings are the defaults: PUCT with
-    c_puct 5 and virtual loss, 32 simulations at a time, each until its action sequence is new, the
-    value of the last state, the visit distribution.
+    """Runs `mcs_search`: Monte Carlo search (Anthony et al. 2019, sections 2.4 and 4.1).
 
     Args:
       params: the network's parameters.
@@ -49,35 +265,21 @@ def mcs_policy(
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 where the action is illegal.
-      max_depth: T, the largest number of actions in a simulation.
-      simulations_per_update: K, a divisor of N.
-      truncation: when a simulation stops; `until_new()` if None.
-      backup: what it reports; `last_value()` if None.
-      root_selection: the bandit at the root; `puct(5.0)` if None.
-      target: the policy in the end; `visit_counts()` if None.
-      **knobs: further arguments of `jaxpgs.search`, such as `dirichlet_fraction`.
+      max_depth: T, the largest number of actions in a simulation; None is 16 in constant mode,
+        unless the truncation has a bound of its own, and no bound in cached mode.
+      **knobs: those of `mcs_search`; `nodes` and `adapted_params` of `init`.
 
     Returns:
       A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
 
     Raises:
-      ValueError: as `jaxpgs.search`.
+      ValueError: as `mcs_search` and `init`.
+      TypeError: if a knob is unknown.
     """
-    return search(
-        params,
-        rng_key,
-        root,
-        recurrent_fn,
-        num_simulations,
-        invalid_actions,
-        max_depth,
-        simulations_per_update=simulations_per_update,
-        truncation=truncation or until_new(),
-        backup=backup or last_value(),
-        root_selection=root_selection or puct(5.0),
-        target=target or visit_counts(),
-        **knobs,
-    )
+    return _run(
+        "mcs_policy", mcs_search, (params, rng_key, root), (recurrent_fn, num_simulations),
+        invalid_actions, max_depth, knobs,
+    )  # fmt: skip
 
 
 def pgs_policy(
@@ -90,16 +292,9 @@ def pgs_policy(
     max_depth: int | None = None,
     *,
     adapt: Adapt,
-    optimizer: optax.GradientTransformation | None = None,
-    estimator: Estimator | None = None,
-    adapted_params: Params | None = None,
     **knobs: Any,
 ) -> PolicyOutput:
-    """Policy gradient search: `mcs_policy` whose simulation policy learns as it searches.
-
-    Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
-    REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
-    adapting it is the paper's PGS-UF (section 4.3).
+    """Runs `pgs_search`: policy gradient search (Anthony et al. 2019, section 3).
 
     Args:
       params: the network's parameters.
@@ -108,36 +303,23 @@ def pgs_policy(
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 where the action is illegal.
-      max_depth: T, the largest number of actions in a simulation.
-      adapt: which parameters adapt: a pytree of booleans like `params`, such as
-        `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
-      optimizer: any optax optimizer; `auto_sgd()` if None, whose step fits any network. The paper's
-        is `optax.sgd` with a step tuned to each network, from 2e-5 to 5e-4.
-      estimator: how the parameters move; `reinforce()` if None.
-      adapted_params: `search_state.params` of the game's last search, to go on from, as the paper
-        does within a game; None starts from `params`.
-      **knobs: arguments of `mcs_policy` and `jaxpgs.search`.
+      max_depth: T, the largest number of actions in a simulation; None is 16 in constant mode,
+        unless the truncation has a bound of its own, and no bound in cached mode.
+      adapt: which parameters adapt, as in `pgs_search`.
+      **knobs: those of `pgs_search`; `nodes` and `adapted_params` of `init`, the latter to go on
+        from what the game's last search learned, as the paper does.
 
     Returns:
       A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
 
     Raises:
-      ValueError: as `jaxpgs.search`, and if `adapt` chooses no parameter.
+      ValueError: as `pgs_search` and `init`, and if `adapt` chooses no parameter.
+      TypeError: if a knob is unknown.
     """
-    return mcs_policy(
-        params,
-        rng_key,
-        root,
-        recurrent_fn,
-        num_simulations,
-        invalid_actions,
-        max_depth,
-        adapt=adapt,
-        optimizer=optimizer or auto_sgd(),
-        estimator=estimator or reinforce(),
-        adapted_params=adapted_params,
-        **knobs,
-    )
+    return _run(
+        "pgs_policy", pgs_search, (params, rng_key, root), (recurrent_fn, num_simulations),
+        invalid_actions, max_depth, knobs | {"adapt": adapt},
+    )  # fmt: skip
 
 
 def batched_mcts_policy(
@@ -148,17 +330,9 @@ def batched_mcts_policy(
     num_simulations: int,
     invalid_actions: chex.Array | None = None,
     max_depth: int | None = None,
-    *,
-    root_selection: RootSelection | None = None,
-    interior_selection: RootSelection | None = None,
-    backup: Backup | None = None,
     **knobs: Any,
 ) -> PolicyOutput:
-    """Monte Carlo tree search, K leaves at a time: PUCT with virtual loss in every node.
-
-    The tree search of Anthony et al. 2019, section 4.1, parallel as in Segal 2010: K simulations
-    choose their ways one after another, each counting the ones before it as lost, and the network
-    evaluates their K leaves in one call. With K = 1 it is plain sequential PUCT.
+    """Runs `batched_mcts_search`: tree search, K leaves at a time (Segal 2010).
 
     Args:
       params: the network's parameters.
@@ -166,33 +340,149 @@ def batched_mcts_policy(
       root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      invalid_actions: `[B, A]`, 1 where the action is illegal at the root. Below it, actions whose
-        logits are the lowest float or -inf are never taken where there is another.
-      max_depth: the largest number of actions in a simulation.
-      root_selection: the bandit at the root; `puct(5.0)` if None.
-      interior_selection: that of the other nodes; the root's if None.
-      backup: what a simulation reports; `n_step()` if None.
-      **knobs: arguments of `mcs_policy` and `jaxpgs.search`, such as `simulations_per_update` or
-        `nodes`.
+      invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
+      max_depth: the largest number of actions in a simulation; None sets no bound.
+      **knobs: those of `batched_mcts_search`; `nodes` of `init`.
 
     Returns:
       A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
 
     Raises:
-      ValueError: as `jaxpgs.search`.
+      ValueError: as `batched_mcts_search` and `init`.
+      TypeError: if a knob is unknown.
     """
-    root_selection = root_selection or puct(5.0)
-    return mcs_policy(
-        params,
-        rng_key,
-        root,
-        recurrent_fn,
-        num_simulations,
-        invalid_actions,
-        max_depth,
-        mode="cached",
-        root_selection=root_selection,
-        interior_selection=interior_selection or root_selection,
-        backup=backup or n_step(),
-        **knobs,
-    )
+    return _run(
+        "batched_mcts_policy", batched_mcts_search, (params, rng_key, root),
+        (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs,
+    )  # fmt: skip
+
+
+def gumbel_pgs_policy(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    *,
+    adapt: Adapt,
+    **knobs: Any,
+) -> PolicyOutput:
+    """Runs `gumbel_pgs_search`: policy gradient search below Gumbel MuZero's root.
+
+    Args:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed.
+      root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 where the action is illegal.
+      max_depth: T, the largest number of actions in a simulation; None is 16 in constant mode,
+        unless the truncation has a bound of its own, and no bound in cached mode.
+      adapt: which parameters adapt, as in `pgs_search`.
+      **knobs: those of `gumbel_pgs_search`, such as `gumbel_scale` and
+        `max_num_considered_actions`; `nodes` and `adapted_params` of `init`.
+
+    Returns:
+      A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
+
+    Raises:
+      ValueError: as `gumbel_pgs_search` and `init`.
+      TypeError: if a knob is unknown.
+    """
+    return _run(
+        "gumbel_pgs_policy", gumbel_pgs_search, (params, rng_key, root),
+        (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs | {"adapt": adapt},
+    )  # fmt: skip
+
+
+def gumbel_mcts_policy(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    **knobs: Any,
+) -> PolicyOutput:
+    """Runs `gumbel_mcts_search`: Gumbel MuZero's tree search, K leaves at a time.
+
+    Args:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed.
+      root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
+      max_depth: the largest number of actions in a simulation; None sets no bound.
+      **knobs: those of `gumbel_mcts_search`, such as `gumbel_scale` and
+        `max_num_considered_actions`; `nodes` of `init`.
+
+    Returns:
+      A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
+
+    Raises:
+      ValueError: as `gumbel_mcts_search` and `init`.
+      TypeError: if a knob is unknown.
+    """
+    return _run(
+        "gumbel_mcts_policy", gumbel_mcts_search, (params, rng_key, root),
+        (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs,
+    )  # fmt: skip
+
+
+def _run(
+    name: str,
+    preset: Callable[..., Search],
+    data: tuple[Params, chex.PRNGKey, mctx.RootFnOutput],
+    model: tuple[RecurrentFn, int],
+    invalid_actions: chex.Array | None,
+    max_depth: int | None,
+    knobs: dict[str, Any],
+) -> PolicyOutput:
+    """Makes a preset's search and runs it, with errors that name the function that was called."""
+    kept = {key: knobs.pop(key) for key in _KEPT if key in knobs}
+    known = _knobs(preset)
+    for knob in knobs:
+        if knob not in known:
+            near = difflib.get_close_matches(knob, known, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{name}() has no argument {knob!r}.{hint} It takes {sorted(known)}.")
+    search = preset(*model, max_depth=max_depth, **knobs)
+    return run(search, *data, invalid_actions, **kept)
+
+
+_KEPT = ("nodes", "adapted_params")
+
+
+def _knobs(preset: Callable[..., Search]) -> set[str]:
+    """Names of the keyword arguments that a preset takes, with those that it hands on."""
+    known = {"max_depth", "capacity", "best_of"}
+    chain = {
+        mcs_search: (mcs_search,),
+        pgs_search: (pgs_search, mcs_search),
+        batched_mcts_search: (batched_mcts_search, mcs_search),
+        gumbel_pgs_search: (gumbel_pgs_search, pgs_search, mcs_search),
+        gumbel_mcts_search: (gumbel_mcts_search, batched_mcts_search, mcs_search),
+    }[preset]
+    for function in chain:
+        parameters = inspect.signature(function).parameters.values()
+        known |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return known
+
+
+def _default_k(count: int | None, num_simulations: int) -> int:
+    return min(32, num_simulations) if count is None else count
+
+
+def _sixteenth(num_simulations: int) -> int:
+    return max(1, round(num_simulations / 16))
+
+
+def _gumbel(max_num_considered_actions: int, gumbel_scale: float | chex.Array) -> dict[str, Any]:
+    return {
+        "root_selection": gumbel_root(max_num_considered_actions, gumbel_scale),
+        "target": gumbel_target(),
+    }

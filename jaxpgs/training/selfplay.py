@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
-from jaxpgs.search import adaptation
+from jaxpgs.search.simulators import adaptation
 from jaxpgs.training.experts import Decision, Expert
 
 

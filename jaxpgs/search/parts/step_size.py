@@ -6,8 +6,6 @@ import chex
 import jax.numpy as jnp
 import optax
 
-from jaxpgs.base import Trajectory
-
 
 class AutoState(NamedTuple):
     """What the updates of a search have shown so far.
@@ -58,22 +56,3 @@ def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
         return optax.tree.scale(-scale, updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def logit_square(trajectory: Trajectory, weight: chex.Array) -> chex.Array:
-    """Squared norm of the objective's gradient at the logits of all states visited, about.
-
-    The gradient of `w log pi(a|s)` at the logits is `w (e_a - pi)`, of squared norm
-    `w^2 ((1 - pi_a)^2 + sum of the other pi^2)`. The sum, at most as large as the rest, is left
-    out: a trajectory knows the probabilities of its own actions only.
-
-    Args:
-      trajectory: walks with axes `[T, B, K]`.
-      weight: `[T, B, K]` the gradient of the objective with respect to the log probabilities.
-
-    Returns:
-      `[B]`.
-    """
-    other = -jnp.expm1(trajectory.log_prob)
-    square = jnp.where(trajectory.alive, jnp.square(weight * other), 0.0)
-    return jnp.sum(square[1:], axis=(0, 2))

@@ -46,14 +46,17 @@ def _discounted(trajectory: Trajectory, reward: chex.Array) -> chex.Array:
     """Returns `G_t = reward + discount G_{t+1}`, bootstrapping at the last step taken."""
     following = jnp.concatenate([trajectory.alive[1:], jnp.zeros_like(trajectory.alive[:1])])
 
-    def back(later: chex.Array, step: tuple[chex.Array, ...]) -> tuple[chex.Array, chex.Array]:
-        alive, goes_on, reward, discount, value = step
-        target = jnp.where(goes_on, later, value)
+    def back(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
+        t, returns = carry
+        later = returns[jnp.minimum(t + 1, len(returns) - 1)]
+        target = jnp.where(following[t], later, trajectory.value[t])
+        discount = trajectory.discount[t]
         # A zero discount must end the sum even if the value behind it is not finite.
         tail = jnp.where(discount == 0, 0.0, discount * target)
-        later = jnp.where(alive, reward + tail, 0.0)
-        return later, later
+        now = jnp.where(trajectory.alive[t], reward[t] + tail, 0.0)
+        return t - 1, returns.at[t].set(now)
 
-    steps = (trajectory.alive, following, reward, trajectory.discount, trajectory.value)
-    _, returns = jax.lax.scan(back, jnp.zeros_like(reward[0]), steps, reverse=True)
-    return returns
+    # From the deepest step that any simulation took: most are far from the bound on their length.
+    last = jnp.max(trajectory.depth) - 1
+    start = (last, jnp.zeros_like(reward))
+    return jax.lax.while_loop(lambda carry: carry[0] >= 0, back, start)[1]

@@ -1,7 +1,8 @@
 """The memory of the cached mode: every action sequence visited is a node with its evaluation.
 
 Node 0 is the root and no other node's child, so a child of 0 means "not visited", and nodes full of
-zeros are an empty memory.
+zeros are an empty memory. Behind the nodes that a search may keep there is room for those of one
+update that find no place any more: they serve that update, and the next one writes over them.
 """
 
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import Embedding, ExpandFn, Expansion, Params, broadcast_keys
-from jaxpgs.search.memory import check_fits
+from jaxpgs.base import Embedding, ExpandFn, Expansion, NodeStats, Params
+from jaxpgs.device_memory import check_fits
 
 
 class Nodes(NamedTuple):
@@ -26,7 +27,8 @@ class Nodes(NamedTuple):
       reward: `[B, M]` reward of the step into the node.
       discount: `[B, M]` its discount.
       value: `[B, M]` the network's value.
-      visits: `[B, M]` int32, simulations of a tree search that took the step into the node.
+      visits: `[B, M]` int32, simulations that took the step into the node; counted in searches whose
+        actions below the root depend on it, else 0.
       value_sum: `[B, M]` the sum of their returns, from the view of the player who took it.
       features: `[B, M, ...]` what the adapted head reads, or the logits if nothing adapts.
       embedding: `[B, M, ...]` the states.
@@ -73,8 +75,8 @@ def make_nodes(
     """
     batch_size, num_actions = root.prior_logits.shape
     action = jnp.zeros(batch_size, jnp.int32)
-    keys = broadcast_keys(jax.random.key(0), batch_size)
-    expansion, embedding = jax.eval_shape(expand_fn, params, keys, action, root.embedding)
+    key = jax.random.key(0)
+    expansion, embedding = jax.eval_shape(expand_fn, params, key, action, root.embedding)
     parts = expansion._asdict() | {
         "embedding": embedding,
         "parent": action,
@@ -91,8 +93,8 @@ def make_nodes(
     check_fits(
         sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes)),
         f"The {num_rows} nodes of each of {batch_size} roots",
-        'Lower num_simulations or search fewer roots at once, or use mode="constant", which '
-        "remembers none; jaxpgs.estimate_memory tells what a search needs.",
+        "Lower num_simulations or capacity, or search fewer roots at once, or use "
+        'mode="constant", which remembers none; jaxpgs.estimate_memory tells what a search needs.',
     )
     with jax.named_scope("make_nodes"):
         rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -162,27 +164,48 @@ def lookup(nodes: Nodes, node: chex.Array, action: chex.Array) -> chex.Array:
     return take(flat, node * nodes.children.shape[-1] + action)
 
 
-def child_stats(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Returns visits and value sums `[B, A]` of the children of nodes `[B]`."""
-    child = take(nodes.children, node[:, None])[:, 0]
+def node_stats(
+    nodes: Nodes, node: chex.Array, logits: chex.Array, *, ranges: bool = False
+) -> NodeStats:
+    """Returns the statistics of nodes.
+
+    Args:
+      nodes: the memory.
+      node: `[B]` or `[B, W]` int32.
+      logits: `[B, A]` or `[B, W, A]` their logits, illegal actions at the lowest float.
+      ranges: whether the smallest and the greatest returns are wanted.
+
+    Returns:
+      Statistics with the axes of `node`, and A.
+    """
+    child = take(nodes.children, node)
+    known = child > 0
     visits, value_sum = take((nodes.visits, nodes.value_sum), child)
-    return jnp.where(child > 0, visits, 0), jnp.where(child > 0, value_sum, 0.0)
+    visits = jnp.where(known, visits, 0)
+    stats = NodeStats(
+        prior_logits=logits,
+        value=take(nodes.value, node),
+        visits=visits,
+        value_sum=jnp.where(known, value_sum, 0.0),
+        valid=logits > jnp.finfo(logits.dtype).min,
+    )
+    if not ranges:
+        return stats
+    lowest, highest = take((nodes.lowest, nodes.highest), child)
+    return stats._replace(
+        lowest=jnp.where(visits > 0, lowest, jnp.inf),
+        highest=jnp.where(visits > 0, highest, -jnp.inf),
+    )
 
 
-def child_ranges(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Returns the smallest and the greatest returns `[B, A]` of the children of nodes `[B]`."""
-    child = take(nodes.children, node[:, None])[:, 0]
-    visits, lowest, highest = take((nodes.visits, nodes.lowest, nodes.highest), child)
-    tried = (child > 0) & (visits > 0)
-    return jnp.where(tried, lowest, jnp.inf), jnp.where(tried, highest, -jnp.inf)
-
-
-def add_visits(nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: chex.Array) -> Nodes:
-    """Adds simulations `[T, B, K]` to the statistics of the nodes that they visited."""
+def add_visits(
+    nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: chex.Array, limit: int
+) -> Nodes:
+    """Adds simulations `[T, B, K]` to the statistics of the nodes up to `limit` that they visited."""
     visited, alive, returns = (
         jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1) for x in (visited, alive, returns)
     )
-    visited = jnp.where(alive, visited, nodes.visits.shape[1])
+    visited = jnp.where(alive & (visited <= limit), visited, nodes.visits.shape[1])
     add = jax.vmap(lambda x, i, new: x.at[i].add(new, mode="drop"))
     returns = returns.astype(nodes.value_sum.dtype)
     if nodes.lowest is not None and nodes.highest is not None:
@@ -205,6 +228,7 @@ def expand(
     action: chex.Array,
     wanted: chex.Array,
     call: Callable[[chex.Array, Embedding], tuple[Expansion, Embedding]],
+    limit: int | None = None,
 ) -> tuple[Nodes, chex.Array]:
     """Adds the children that K walks of each root ask for, with one network call.
 
@@ -216,6 +240,8 @@ def expand(
       action: `[B, K]` actions that have no child there.
       wanted: `[B, K]` bool, which of the walks ask.
       call: `(action [B, K], embedding [B, K, ...]) -> (Expansion, embedding)`.
+      limit: the last node that may be kept; nodes behind it have no parent that knows them. None
+        sets no limit.
 
     Returns:
       The memory, and the children `[B, K]`, 0 where none was wanted.
@@ -233,9 +259,13 @@ def expand(
         for name, new in block.items()
     }
     numbers = jnp.arange(parent.shape[1])[None]
-    linked = jnp.where(numbers < count[:, None], parent, nodes.children.shape[1])
+    child = start[:, None] + numbers
+    linked = numbers < count[:, None]
+    if limit is not None:
+        linked &= child <= limit
+    linked = jnp.where(linked, parent, nodes.children.shape[1])
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
-    children = link(nodes.children, linked, action, start[:, None] + numbers)
+    children = link(nodes.children, linked, action, child)
     nodes = nodes._replace(size=nodes.size + count, children=children, **rows)
     return nodes, jnp.where(wanted, start[:, None] + row, 0)
 
@@ -261,8 +291,14 @@ def reroot(
       Nodes whose root is the state after the action.
 
     Raises:
-      ValueError: if `num_kept` is below 1.
+      ValueError: if `num_kept` is below 1, or `nodes` is None, as a search of the constant mode
+        leaves it.
     """
+    if not isinstance(nodes, Nodes):
+        raise ValueError(
+            'reroot needs the nodes of a search with mode="cached" (or a tree search); got '
+            f"{nodes!r}. Searches of the constant mode leave none."
+        )
     if num_kept < 1:
         raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
     batch_size, num_nodes = nodes.parent.shape

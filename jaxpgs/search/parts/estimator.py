@@ -1,8 +1,10 @@
 """Estimators: how the adapted parameters move.
 
 An estimator is a function `(root, trajectory, returns [T, B, K]) -> objective [B]`. The search
-ascends its gradient with respect to the adapted parameters, of which only the trajectory's log
-probabilities are functions. No estimator at all (None) is Monte Carlo search.
+ascends its gradient with respect to the adapted parameters. Of all that the estimator sees, only the
+trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functions of them; which of
+these an estimator uses, the search finds out by itself. No estimator at all (None) is Monte Carlo
+search.
 """
 
 from collections.abc import Callable
@@ -11,9 +13,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import RootStats, Trajectory
+from jaxpgs.base import NodeStats, Trajectory
+from jaxpgs.checks import check_number, check_word
 
-Estimator = Callable[[RootStats, Trajectory, chex.Array], chex.Array]
+Estimator = Callable[[NodeStats, Trajectory, chex.Array], chex.Array]
 
 
 def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
@@ -40,10 +43,9 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
     Raises:
       ValueError: if `baseline` is not one of the four words.
     """
-    if baseline not in ("none", "value", "root", "mean"):
-        raise ValueError(f'baseline must be "none", "value", "root" or "mean", got {baseline!r}.')
+    check_word("reinforce", "baseline", baseline, ("none", "value", "root", "mean"))
 
-    def estimate(root: RootStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
+    def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
         advantage = returns[1:]
         if baseline == "value":
             advantage -= trajectory.value[:-1]
@@ -62,5 +64,45 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
             scale = jnp.sqrt(jnp.sum(jnp.square(advantage), axis=(0, 2)) / count)
             advantage /= jnp.maximum(scale, 1e-6)[None, :, None]
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
+
+    return estimate
+
+
+def regularized(
+    estimator: Estimator,
+    *,
+    entropy: float | chex.Array = 0.0,
+    kl_to_prior: float | chex.Array = 0.0,
+    kl_from_prior: float | chex.Array = 0.0,
+) -> Estimator:
+    """Adds an entropy bonus and penalties for leaving the prior (Brosseit 2023, section 3.2).
+
+    The objective gains `sum_t entropy H(pi(.|s_t)) - kl_to_prior KL(pi || prior) - kl_from_prior
+    KL(prior || pi)` over the steps t >= 1 of all simulations, a sum as in `reinforce`.
+
+    Args:
+      estimator: what to add to.
+      entropy: weight of the entropy bonus, at least 0. May be traced, like the others.
+      kl_to_prior: weight of the penalty `KL(pi || prior)`, at least 0.
+      kl_from_prior: weight of the penalty `KL(prior || pi)`, at least 0.
+
+    Returns:
+      An estimator. Weights of 0 cost nothing.
+
+    Raises:
+      ValueError: if a weight is negative or not finite.
+    """
+    weights = {"entropy": entropy, "kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior}
+    for name, weight in weights.items():
+        check_number("regularized", name, weight, 0)
+
+    def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
+        objective = estimator(root, trajectory, returns)
+        for name, weight in weights.items():
+            if isinstance(weight, int | float) and weight == 0:
+                continue
+            sign = 1 if name == "entropy" else -1
+            objective += sign * weight * jnp.sum(getattr(trajectory, name), axis=(0, 2))
+        return objective
 
     return estimate

@@ -1,7 +1,5 @@
 """A network in two parts: what the cached mode remembers, and the policy that it computes anew."""
 
-from collections.abc import Callable
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,31 +7,40 @@ import mctx
 
 from jaxpgs.base import (
     Embedding,
+    ExpandFn,
     Expansion,
     Params,
     RecurrentFn,
     SplitRecurrentFn,
-    broadcast_keys,
-    finite_or_zero,
+    as_logits,
+    as_values,
 )
-from jaxpgs.search import adaptation
+from jaxpgs.search.simulators import adaptation
 
 
 def split_in_two(
-    params: Params, mask: list[bool], root: mctx.RootFnOutput, recurrent_fn: RecurrentFn
+    recurrent_fn: RecurrentFn, adapts: bool, dtype: jnp.dtype
 ) -> SplitRecurrentFn:
-    """Returns the two parts of `recurrent_fn`, with what is not finite replaced by 0.
+    """Returns the two parts of `recurrent_fn`, with numbers that a search can count on.
 
     Where nothing adapts, the whole network is the first part and its logits are the features.
+
+    Args:
+      recurrent_fn: the model.
+      adapts: whether any of its parameters adapt.
+      dtype: the type of the search's statistics.
+
+    Raises:
+      ValueError: if parameters adapt and the model is not of two parts.
     """
-    if not any(mask):
+    if not adapts:
 
         def evaluate(
             params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
         ) -> tuple[Expansion, Embedding]:
             output, embedding = recurrent_fn(params, rng_key, action, embedding)
-            parts = output.reward, output.discount, output.value, output.prior_logits
-            return Expansion(*parts), embedding
+            logits = as_logits(output.prior_logits, dtype)
+            return Expansion(output.reward, output.discount, output.value, logits), embedding
 
         split_fn = SplitRecurrentFn(evaluate, lambda params, logits, embedding: logits)
     elif isinstance(recurrent_fn, SplitRecurrentFn):
@@ -50,38 +57,30 @@ def split_in_two(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
         expansion, embedding = split_fn.expand(params, rng_key, action, embedding)
-        dtype = root.value.dtype
-        reward, discount, value = (finite_or_zero(x.astype(dtype)) for x in expansion[:3])
+        reward, discount, value = (as_values(x, dtype) for x in expansion[:3])
         return Expansion(reward, discount, value, expansion.features), embedding
 
-    _check_independent(expand, params, mask, root)
-    max_batch = getattr(recurrent_fn, "max_batch", None)
-    return SplitRecurrentFn(expand, split_fn.policy, max_batch)
+    return SplitRecurrentFn(expand, split_fn.policy, getattr(recurrent_fn, "max_batch", None))
 
 
-def _check_independent(
-    expand: Callable, params: Params, mask: list[bool], root: mctx.RootFnOutput
+def check_independent(
+    expand: ExpandFn, params: Params, mask: list[bool], root: mctx.RootFnOutput
 ) -> None:
     """Raises `ValueError` if what is to be remembered depends on parameters that adapt."""
+    if not any(mask):
+        return
     own, frozen = adaptation.split(params, mask)
     action = jax.ShapeDtypeStruct(root.value.shape, jnp.int32)
 
     def evaluate(
         own: Params, frozen: Params, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
-        keys = broadcast_keys(jax.random.key(0), len(action))
-        return expand(adaptation.merge(own, frozen), keys, action, embedding)
+        return expand(adaptation.merge(own, frozen), jax.random.key(0), action, embedding)
 
-    # An output that depends on a mapped input cannot leave the map unmapped.
-    mapped = jax.vmap(evaluate, (0, None, None, None), None, axis_size=1)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
-    try:
-        jax.eval_shape(mapped, one, frozen, action, root.embedding)
-    except ValueError as error:
-        if "out_axes" not in str(error):
-            raise
+    if adaptation.depends(evaluate, one, frozen, action, root.embedding):
         raise ValueError(
             'mode="cached" remembers the evaluation of every node but for the policy, so only the '
             "policy head may adapt, and not the torso or the value head; adapt fewer parameters, "
             'such as networks.policy_head(params), or use mode="constant".'
-        ) from error
+        )

@@ -1,8 +1,8 @@
-"""Truncation: when a simulation stops.
+"""Truncations: when a simulation stops.
 
 A `Truncation` is a pure function `path -> [B, K]` that tells where a simulation ends in the state
 it has just reached, and what the search must know to serve it. A simulation also ends where its
-episode ends, and after `max_depth` steps.
+episode ends, and after the search's `max_depth` steps.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,14 @@ import jax.numpy as jnp
 
 from jaxpgs.base import Path
 
-DEFAULT_MAX_DEPTH = 16
-
 
 class Truncation(NamedTuple):
     """The rule that ends simulations.
 
     Attributes:
       stop: `path -> [B, K]` bool.
-      max_depth: the largest number of actions that the rule allows, None if it sets no bound.
+      max_depth: `num_simulations -> int`: the largest number of actions that the rule allows a
+        simulation in a search of so many; None if it sets no bound.
       new_nodes: how many new sequences a simulation can reach before it stops, None for as many as
         it takes actions. The cached mode reserves memory for them.
       one_call: whether every simulation stops in the first new state it reaches, so that the
@@ -31,7 +30,7 @@ class Truncation(NamedTuple):
     """
 
     stop: Callable[[Path], chex.Array]
-    max_depth: int | None = None
+    max_depth: Callable[[int], int] | None = None
     new_nodes: int | None = None
     one_call: bool = False
     table_size: int = 0
@@ -46,14 +45,14 @@ def fixed(depth: int) -> Truncation:
       depth: number of actions, at least 1.
 
     Returns:
-      A truncation, with `max_depth` equal to `depth`.
+      A truncation.
 
     Raises:
       ValueError: if `depth` is below 1.
     """
     if depth < 1:
         raise ValueError(f"fixed truncation needs a depth of at least 1, got {depth}.")
-    return Truncation(lambda path: path.depth >= depth, max_depth=depth)
+    return Truncation(lambda path: path.depth >= depth, max_depth=lambda num_simulations: depth)
 
 
 def growing(initial: int = 1, every: int = 100) -> Truncation:
@@ -75,7 +74,10 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
         raise ValueError(
             f"growing truncation needs initial and every of at least 1, got {initial} and {every}."
         )
-    return Truncation(lambda path: path.depth >= initial + path.simulation[None] // every)
+    return Truncation(
+        lambda path: path.depth >= initial + path.simulation // every,
+        max_depth=lambda num_simulations: initial + (num_simulations - 1) // every,
+    )
 
 
 def by_visits(branching: float = 3.0) -> Truncation:
@@ -97,8 +99,15 @@ def by_visits(branching: float = 3.0) -> Truncation:
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
+    def bound(num_simulations: int) -> int:
+        depth = 1
+        while branching**depth <= num_simulations - 1:
+            depth += 1
+        return depth
+
     return Truncation(
-        lambda path: branching ** path.depth.astype(jnp.float32) > path.visits.astype(jnp.float32)
+        lambda path: branching ** path.depth.astype(jnp.float32) > path.visits.astype(jnp.float32),
+        max_depth=bound,
     )
 
 
@@ -157,7 +166,3 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
 
     return Truncation(stop, new_nodes=1, one_call=not count_siblings, table_size=table_size)
 
-
-def get_max_depth(max_depth: int | None, truncation: Truncation) -> int:
-    """Returns T: what the caller says, else the truncation's own bound, else a default."""
-    return max_depth or truncation.max_depth or DEFAULT_MAX_DEPTH

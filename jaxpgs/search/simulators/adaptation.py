@@ -1,5 +1,6 @@
 """Which parameters adapt, and how they are kept one set per root."""
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -117,3 +118,24 @@ def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> P
         return jnp.where(done.reshape(-1, *[1] * (adapted.ndim - 1)), own, adapted)
 
     return jax.tree.map(reset, adapted_params, params, is_leaf=lambda x: x is None)
+
+
+def depends(function: Callable[..., Any], one: Any, *rest: Any) -> bool:
+    """Tells whether the result of a function depends on its first argument.
+
+    Nothing is computed; arguments are shapes (`jax.ShapeDtypeStruct`).
+
+    Args:
+      function: the function.
+      one: the first argument, with an additional leading axis of length 1.
+      *rest: the other arguments.
+    """
+    # An output that depends on a mapped input cannot leave the map unmapped.
+    mapped = jax.vmap(function, (0, *[None] * len(rest)), None, axis_size=1)
+    try:
+        jax.eval_shape(mapped, one, *rest)
+    except ValueError as error:
+        if "out_axes" not in str(error):
+            raise
+        return True
+    return False

@@ -1,0 +1,216 @@
+"""Compares the answers of two versions of the library: same keys, same parts, every preset.
+
+    python -m benchmarks.answers --out new.npz                     # in one checkout
+    python -m benchmarks.answers --out old.npz                     # in another one
+    python -m benchmarks.answers --compare old.npz new.npz         # a table of differences
+
+It uses only what both versions know, so that it can be copied into an older checkout. Every case
+names its bound on the depth, its backup and its K, whose defaults have changed. Differences that are
+wanted are listed in `WANTED`, with their reason.
+"""
+
+import argparse
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxpgs
+
+FIELDS = (
+    "visits", "qvalues", "value", "num_evaluations", "num_calls", "depth", "entropy",
+    "gradient_norm", "skipped_updates",
+)  # fmt: skip
+# A part of a case's name and a field -> why the answers differ.
+WANTED = {
+    ("", "qvalues"): "-inf where an action was never tried, which was 0",
+    ("completed_q", "weights"): "completed as in mctx: the range counts illegal actions, too",
+    ("completed_q", "action"): "completed as in mctx: the range counts illegal actions, too",
+    ("dirichlet completed_q", "weights"): "the target reads the prior without noise",
+    ("dirichlet", "action"): "ties are broken by the prior without noise",
+    ("kept tree", "value"): "returns divided by the visits that they belong to",
+}
+
+
+def setting() -> Any:
+    """The shipped network of 5x5 Hex, and positions from the opening to a finished game."""
+    net = jaxpgs.load_pretrained("hex-5x5-early")
+    state = jax.vmap(net.env.init)(jax.random.split(jax.random.key(0), 6))
+    moves = np.random.default_rng(1).permuted(np.tile(np.arange(25), (6, 1)), axis=1)
+    step = jax.jit(jax.vmap(net.env.step))
+    for t in range(25):
+        after = step(state, jnp.asarray(moves[:, t], jnp.int32))
+        goes_on = np.array([t < plies for plies in (0, 2, 5, 9, 13, 25)]) & ~state.terminated
+        state = jax.tree.map(
+            lambda new, old, on=goes_on: jnp.where(on.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            after,
+            state,
+        )
+    return net, state
+
+
+def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+    """The name, the preset and the knobs of every case."""
+    base = {"max_depth": 16, "simulations_per_update": 8, "backup": jaxpgs.n_step()}
+    head = {"adapt": jaxpgs.networks.policy_head(net.params)}
+    learn = head | {"optimizer": optax.sgd(0.02)}
+    rules = {
+        "fixed": jaxpgs.fixed(4),
+        "growing": jaxpgs.growing(1, every=16),
+        "by_visits": jaxpgs.by_visits(2.0),
+        "by_probability": jaxpgs.by_probability(0.01),
+        "until_new": jaxpgs.until_new(),
+        "siblings": jaxpgs.until_new(count_siblings=True),
+    }
+    for mode in ("constant", "cached"):
+        for name, rule in rules.items():
+            yield f"pgs {mode} {name}", jaxpgs.pgs_policy, base | learn | {
+                "mode": mode, "truncation": rule,
+            }  # fmt: skip
+        yield f"mcs {mode}", jaxpgs.mcs_policy, base | {"mode": mode}
+        yield f"pgs {mode} auto_sgd", jaxpgs.pgs_policy, base | head | {"mode": mode}
+        for baseline in ("value", "root", "mean"):
+            yield f"pgs {mode} {baseline}", jaxpgs.pgs_policy, base | learn | {
+                "mode": mode, "estimator": jaxpgs.reinforce(baseline, normalize=baseline == "mean"),
+            }  # fmt: skip
+        yield f"pgs {mode} adam", jaxpgs.pgs_policy, base | learn | {
+            "mode": mode, "optimizer": optax.adam(1e-2), "backup": jaxpgs.last_value(),
+        }  # fmt: skip
+        yield f"mcs {mode} dirichlet", jaxpgs.mcs_policy, base | {
+            "mode": mode, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.3,
+        }  # fmt: skip
+        yield f"mcs {mode} dirichlet completed_q", jaxpgs.mcs_policy, base | {
+            "mode": mode, "dirichlet_fraction": 0.25, "target": jaxpgs.completed_q(),
+        }  # fmt: skip
+        yield f"mcs {mode} completed_q", jaxpgs.mcs_policy, base | {
+            "mode": mode, "target": jaxpgs.completed_q(),
+        }  # fmt: skip
+    yield "pgs constant everything", jaxpgs.pgs_policy, base | {
+        "adapt": lambda path, leaf: True, "optimizer": optax.sgd(1e-4),
+    }  # fmt: skip
+    selections = {
+        "puct": jaxpgs.puct(1.0, virtual_loss=0.5, unvisited="value"),
+        "puct without loss": jaxpgs.puct(1.0, virtual_loss=None),
+        "ucb1": jaxpgs.ucb1(),
+        "muzero_puct": jaxpgs.muzero_puct(),
+        "max_min_puct": jaxpgs.max_min_puct(),
+        "max_min_puct returns": jaxpgs.max_min_puct(bounds="returns"),
+    }
+    for name, selection in selections.items():
+        yield f"mcts {name}", jaxpgs.batched_mcts_policy, base | {"root_selection": selection}
+        yield f"mcs cached {name}", jaxpgs.mcs_policy, base | {
+            "mode": "cached", "root_selection": selection,
+        }  # fmt: skip
+    yield "mcts one at a time", jaxpgs.batched_mcts_policy, base | {"simulations_per_update": 1}
+    yield "mcts best_value", jaxpgs.batched_mcts_policy, base | {"target": jaxpgs.best_value()}
+
+
+def answer(output: Any) -> dict[str, np.ndarray]:
+    """The numbers of an answer, by name."""
+    state = output.search_state
+    found = {name: getattr(state, name) for name in FIELDS}
+    found |= {"action": output.action, "weights": output.action_weights}
+    leaves = jax.tree_util.tree_leaves_with_path(state.params)
+    found |= {f"params{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
+    return {name: np.asarray(x) for name, x in found.items()}
+
+
+def collect(count: int = 48) -> dict[str, np.ndarray]:
+    """Runs all cases; two searches in a row where nodes and heads are kept."""
+    net, state = setting()
+    root_fn = jaxpgs.make_root_fn(net.env, net.apply_fn)
+    recurrent_fn = jaxpgs.make_recurrent_fn(net.env, net.apply_fn)
+    keys = jax.random.split(jax.random.key(7), 6)
+    found: dict[str, np.ndarray] = {}
+
+    def search(params: Any, keys: Any, state: Any, policy: Any, knobs: Any, **kept: Any) -> Any:
+        root = root_fn(params, keys, state)
+        invalid = ~state.legal_action_mask
+        knobs = dict(knobs)
+        depth = knobs.pop("max_depth")
+        return policy(
+            params, keys, root, recurrent_fn, count, invalid, depth, **knobs, **kept
+        )
+
+    def note(name: str, function: Callable[..., Any]) -> None:
+        start = time.perf_counter()
+        outputs = jax.jit(function)(net.params, keys, state)
+        for i, output in enumerate(outputs):
+            found.update({f"{name} {i}|{field}": x for field, x in answer(output).items()})
+        print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
+
+    for name, policy, knobs in cases(net):
+        note(name, lambda p, k, s, a=policy, b=knobs: [search(p, k, s, a, b)])
+
+    def in_a_row(policy: Any, knobs: Any, params: Any, keys: Any, state: Any) -> Any:
+        one = search(params, keys, state, policy, knobs)
+        nodes = jaxpgs.reroot(one.search_state.nodes, one.action, num_kept=20)
+        kept = {"nodes": nodes}
+        if "adapt" in knobs:
+            kept["adapted_params"] = one.search_state.params
+        after = jax.vmap(net.env.step)(state, one.action)
+        return [one, search(params, keys, after, policy, knobs, **kept)]
+
+    base = {"max_depth": 16, "simulations_per_update": 8, "backup": jaxpgs.n_step()}
+    head = {"adapt": jaxpgs.networks.policy_head(net.params), "optimizer": optax.sgd(0.02)}
+    rows = {
+        "kept tree": (jaxpgs.batched_mcts_policy, base),
+        "kept nodes and head": (jaxpgs.pgs_policy, base | head | {"mode": "cached"}),
+    }
+    for name, (policy, knobs) in rows.items():
+        note(name, lambda *data, a=policy, b=knobs: in_a_row(a, b, *data))
+    return found
+
+
+def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> list[tuple[str, str, str]]:
+    """Lists what differs: case and field, by how much, and why if it is wanted."""
+    rows = []
+    for key in sorted(set(old) | set(new)):
+        case, field = key.split("|")
+        if key not in old or key not in new:
+            rows.append((key, "only in one", ""))
+            continue
+        if np.array_equal(old[key], new[key], equal_nan=True):
+            continue
+        finite = np.isfinite(old[key]) & np.isfinite(new[key])
+        size = np.max(np.abs(np.where(finite, old[key] - new[key], 0.0)), initial=0.0)
+        reason = next((w for (c, f), w in WANTED.items() if c in case and f == field), "")
+        untried = field == "qvalues" and np.array_equal(
+            np.where(np.isfinite(new[key]), new[key], 0.0), old[key]
+        )
+        if field == "qvalues" and not untried:
+            reason = ""
+        rows.append((key, f"{size:.2g}", reason))
+    return rows
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the comparison; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.answers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=pathlib.Path, help="where to write the answers")
+    parser.add_argument("--compare", type=pathlib.Path, nargs=2, metavar=("OLD", "NEW"))
+    args = parser.parse_args(argv)
+    if args.out:
+        np.savez_compressed(args.out, **collect())
+    if args.compare:
+        old, new = (dict(np.load(path)) for path in args.compare)
+        rows = compare(old, new)
+        unexplained = [row for row in rows if not row[2]]
+        for key, size, reason in rows if not unexplained else unexplained:
+            print(f"{key:60} {size:12} {reason}")
+        print(f"{len(old)} arrays, {len(rows)} differ, {len(unexplained)} without a reason.")
+        if unexplained:
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

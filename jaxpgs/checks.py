@@ -1,0 +1,43 @@
+"""Checks of arguments that can be made before anything is traced."""
+
+import math
+from typing import Any
+
+import jax
+
+
+def check_number(
+    owner: str, name: str, value: Any, low: float, high: float = math.inf, *, open_low: bool = False
+) -> None:
+    """Raises `ValueError` unless a number is finite and in its range; traced numbers pass.
+
+    Args:
+      owner: the function whose argument it is, for the message.
+      name: the argument's name.
+      value: a number, or a traced scalar, which cannot be looked at.
+      low: the least that is allowed.
+      high: the most that is allowed.
+      open_low: whether `low` itself is not allowed.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    number = float(value)
+    if math.isfinite(number) and low <= number <= high and not (open_low and number == low):
+        return
+    if open_low:
+        allowed = f"above {low:g}"
+    elif low == -math.inf:
+        allowed = ""
+    else:
+        allowed = f"at least {low:g}"
+    if high < math.inf:
+        allowed += f" and at most {high:g}"
+    words = f"a finite number {allowed}".strip()
+    raise ValueError(f"{owner} needs {name} to be {words}; got {value}.")
+
+
+def check_word(owner: str, name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raises `ValueError` unless a word is one of those allowed."""
+    if value not in allowed:
+        words = ", ".join(f'"{word}"' for word in allowed)
+        raise ValueError(f"{owner} needs {name} to be one of {words}; got {value!r}.")

@@ -1,0 +1,594 @@
+"""The one loop under every search: init, step, finish.
+
+    carry = init(search, params, rng_key, root, invalid_actions)
+    carry = step(search, params, carry)       # one update: K simulations of every root
+    output = finish(search, carry)            # may be asked at any time, changes nothing
+
+`search` is a `Search`, the choice of parts. The carry is a pytree whose arrays all have a leading
+axis B: it may leave `jit`, go on later, be saved, or be shared among devices. The answer does not
+depend on how the steps were cut.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+import optax
+
+from jaxpgs import trees
+from jaxpgs.base import (
+    Adapt,
+    Embedding,
+    NodeStats,
+    Params,
+    Path,
+    PolicyOutput,
+    PolicyTerms,
+    RecurrentFn,
+    SearchState,
+    Trajectory,
+    as_logits,
+    as_values,
+    broadcast_keys,
+    statistics_dtype,
+)
+from jaxpgs.search.parts.backup import Backup
+from jaxpgs.search.parts.estimator import Estimator
+from jaxpgs.search.parts.improvement import SampledPolicy
+from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.target import Target
+from jaxpgs.search.parts.truncation import Truncation
+from jaxpgs.search.simulators import adaptation, cached, constant, terms
+from jaxpgs.search.simulators.nodes import Nodes, node_stats
+from jaxpgs.search.simulators.simulator import Simulations, Simulator
+
+MODES = {"constant": constant.simulator, "cached": cached.simulator}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Search:
+    """A search: a model, a budget and the parts that decide everything. Presets make one.
+
+    Attributes:
+      recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
+        It is called with one key, under `jax.vmap` over roots, with a batch of K. Its logits are
+        treated as the root's; rewards, discounts and values that are not finite count as 0.
+      num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
+      simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
+        K does not divide N, the last update runs the simulations that are left.
+      root_selection: which first actions the simulations take.
+      truncation: when a simulation stops.
+      backup: what return it reports.
+      target: what the search says in the end.
+      interior_selection: how actions below the root are chosen. None draws them from the adapted
+        policy; a `SampledPolicy` draws them from a policy that reads the nodes' statistics; a
+        `Selection` chooses them by these statistics, which makes the search a tree search, and then
+        nothing may adapt. Cached mode only, but for None.
+      estimator: how the adapted parameters move; None keeps them, which is Monte Carlo search.
+      optimizer: an optax optimizer of the adapted parameters; its state starts anew in each search.
+        Required with an estimator.
+      adapt: which parameters adapt: a pytree of booleans like `params`, or a predicate
+        `(path, leaf) -> bool`. Required with an estimator.
+      max_depth: T, the largest number of actions in a simulation; memory grows with it. None takes
+        the truncation's own bound if it has one. Otherwise the constant mode takes 16, and the
+        cached mode cuts nothing off.
+      mode: "constant" simulates in memory that does not depend on N. "cached" remembers every
+        state visited and evaluates it once, so that with `until_new` an update is one network call;
+        if parameters adapt it needs a `SplitRecurrentFn`, such as `make_recurrent_fn` returns. Both
+        give the same answer from the same key, but for collisions in the constant mode's hash table
+        (`until_new`). Or a `Simulator` of your own.
+      capacity: how many states the cached mode remembers of this search; None is room for all. When
+        the memory is full, simulations go on along the states it holds: a new state that they reach
+        is evaluated and counted, and forgotten after the update.
+      best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
+        that simulations stopped in, the root included, is `search_state.best`. None keeps none.
+
+    Raises:
+      ValueError: if a count is below 1, `mode` is unknown, or parts do not go together.
+    """
+
+    recurrent_fn: RecurrentFn
+    num_simulations: int
+    simulations_per_update: int
+    root_selection: Selection
+    truncation: Truncation
+    backup: Backup
+    target: Target
+    interior_selection: Selection | SampledPolicy | None = None
+    estimator: Estimator | None = None
+    optimizer: optax.GradientTransformation | None = None
+    adapt: Adapt = None
+    max_depth: int | None = None
+    mode: str | Simulator = "constant"
+    capacity: int | None = None
+    best_of: Callable[[Embedding], chex.Array] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without data."""
+        for name in ("num_simulations", "simulations_per_update", "max_depth", "capacity"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}.")
+        if isinstance(self.mode, str) and self.mode not in MODES:
+            raise ValueError(f'mode must be "constant" or "cached", got {self.mode!r}.')
+        if self.mode == "constant" and not (self.interior_selection is None is self.capacity):
+            raise ValueError(
+                'interior_selection and capacity are for mode="cached"; mode="constant" has no '
+                f"nodes. Got {self.interior_selection!r} and {self.capacity!r}."
+            )
+        if isinstance(self.interior_selection, Selection) and self.adapt is not None:
+            raise ValueError(
+                "With a Selection for interior_selection a tree search chooses the actions, so "
+                f"there is no policy that could adapt; got adapt={self.adapt!r}."
+            )
+        if self.estimator is not None and (self.optimizer is None or self.adapt is None):
+            raise ValueError(
+                "An estimator needs an optimizer and adapt, the parameters that it moves; got "
+                f"optimizer={self.optimizer!r} and adapt={self.adapt!r}."
+            )
+
+    @property
+    def num_updates(self) -> int:
+        """How many steps the budget lasts."""
+        return -(-self.num_simulations // self.simulations_per_update)
+
+    @property
+    def simulator(self) -> Simulator:
+        """The memory mode."""
+        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
+
+
+class Totals(NamedTuple):
+    """What is counted or summed over the updates, `[B]` each.
+
+    Attributes:
+      simulations: int32, simulations run.
+      evaluations: int32, network evaluations used.
+      calls: int32, network calls one after another.
+      depth: int32, steps of the simulations.
+      limited: int32, simulations that `max_depth` ended.
+      entropy: the policy's entropy over the states that it acted in.
+      acted: the number of those states.
+      gradient_norm: the gradient's norm.
+      skipped: int32, updates left out.
+    """
+
+    simulations: chex.Array
+    evaluations: chex.Array
+    calls: chex.Array
+    depth: chex.Array
+    limited: chex.Array
+    entropy: chex.Array
+    acted: chex.Array
+    gradient_norm: chex.Array
+    skipped: chex.Array
+
+
+class Carry(NamedTuple):
+    """A search under way. Every array has a leading axis B.
+
+    Attributes:
+      num_updates: `[B]` int32, updates done.
+      update_keys: `[B]` keys that the updates take theirs from.
+      target_keys: `[B]` keys of the answer.
+      stats: what is known at the root.
+      selection: the state of the selection at the root.
+      adapted: the parameters that adapt, None where nothing does.
+      opt_state: the optimizer's state.
+      memory: the simulator's memory.
+      totals: counts and sums.
+      best: the best embedding so far, None if nobody asked.
+    """
+
+    num_updates: chex.Array
+    update_keys: chex.PRNGKey
+    target_keys: chex.PRNGKey
+    stats: NodeStats
+    selection: Any
+    adapted: Params
+    opt_state: Any
+    memory: Any
+    totals: Totals
+    best: Any
+
+
+def init(
+    search: Search,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    invalid_actions: chex.Array | None = None,
+    *,
+    nodes: Nodes | None = None,
+    adapted_params: Params | None = None,
+) -> Carry:
+    """Begins a search of B roots.
+
+    Args:
+      search: the parts.
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed. With a key per root, a root's answer
+        does not depend on the other roots of the batch.
+      root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that
+        are not finite count as the lowest (NaN, -inf) or highest (inf) float.
+      invalid_actions: `[B, A]`, 1 where the action is illegal.
+      nodes: cached mode only: `search_state.nodes` of the game's last search after `reroot`, or
+        `init_nodes` for none; None starts from nothing.
+      adapted_params: `search_state.params` of the game's last search, or `init_adapted` for the
+        network's own; None starts from `params`.
+
+    Returns:
+      The search before its first update.
+
+    Raises:
+      ValueError: if a shape does not fit.
+    """
+    batch_size = _check_root(root, invalid_actions)
+    mask = adaptation.adapt_mask(params, search.adapt)
+    own, _ = adaptation.split(params, mask)
+    adapted = adaptation.per_root(own, batch_size)
+    if adapted_params is not None:
+        adaptation.check_like(adapted_params, adapted)
+        adapted = adapted_params
+    keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
+    _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
+    stats = _root_stats(search, root, invalid_actions)
+    memory = search.simulator.init(search, params, root, nodes, _needed(search, stats))
+    if nodes is not None and search.interior_selection is not None:
+        # The search goes on from the visits that its root has had as an inner node.
+        first = jnp.zeros(batch_size, jnp.int32)
+        ranges = search.root_selection.needs_range
+        known = node_stats(memory.nodes, first, stats.prior_logits, ranges=ranges)
+        stats = known._replace(value=stats.value, valid=stats.valid)
+    count, mean = jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size)
+    carry = Carry(
+        num_updates=count,
+        update_keys=update_keys,
+        target_keys=target_keys,
+        stats=stats,
+        selection=search.root_selection.init(rng_key, stats, search.num_simulations),
+        adapted=adapted,
+        opt_state=() if search.optimizer is None else jax.vmap(search.optimizer.init)(adapted),
+        memory=memory,
+        totals=Totals(count, count, count, count, count, mean, mean, mean, count),
+        best=None if search.best_of is None else root.embedding,
+    )
+    return _spread_like_roots(carry)
+
+
+def step(search: Search, params: Params, carry: Carry) -> Carry:
+    """Does one update: K simulations of every root, and what is learned from them.
+
+    Args:
+      search: the parts, those that `init` was given.
+      params: the network's parameters, likewise.
+      carry: the search so far.
+
+    Returns:
+      The search one update on. When the budget of simulations is spent nothing changes any more.
+    """
+    keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
+    needed = _needed(search, carry.stats)
+    with jax.named_scope("root_selection"):
+        actions = _select_first(search, carry)
+    path = _start(search, carry, actions)
+    started = path.alive
+    with jax.named_scope("simulate"):
+        simulations = search.simulator.simulate(
+            search, params, carry.adapted, carry.memory, keys, actions, path, needed
+        )
+    with jax.named_scope("backup"):
+        returns = jax.lax.stop_gradient(search.backup(simulations.trajectory))
+    norm, skipped = jnp.zeros(len(started)), jnp.zeros(len(started), bool)
+    if needed:
+        carry, simulations, norm, skipped = _learn(
+            search, params, carry, simulations, returns, needed
+        )
+    trajectory = simulations.trajectory
+    best = carry.best
+    if search.best_of is not None:
+        best = _better(search.best_of, best, trajectory.last)
+    return carry._replace(
+        num_updates=carry.num_updates + jnp.any(started, axis=1).astype(jnp.int32),
+        stats=_add_returns(carry.stats, actions, returns[0], started),
+        memory=search.simulator.remember(search, simulations, returns),
+        totals=_add_totals(carry.totals, trajectory, started, norm, skipped),
+        best=best,
+    )
+
+
+def finish(search: Search, carry: Carry) -> PolicyOutput:
+    """Says what the search has found so far.
+
+    Args:
+      search: the parts.
+      carry: the search, after any number of updates.
+
+    Returns:
+      A `PolicyOutput`. The search may go on from the same carry.
+    """
+    stats, totals = carry.stats, carry.totals
+    action, action_weights = jax.vmap(search.target)(carry.target_keys, stats, carry.selection)
+    count = jnp.maximum(totals.simulations, 1)
+    visits = jnp.sum(stats.visits, axis=-1)
+    playable = jnp.any(stats.valid, axis=-1)
+    value = jnp.sum(stats.value_sum, axis=-1) / jnp.maximum(visits, 1)
+    state = SearchState(
+        visits=stats.visits,
+        qvalues=jnp.where(stats.visits > 0, stats.qvalues, -jnp.inf),
+        value=jnp.where(visits > 0, value, jnp.where(playable, stats.value, 0.0)),
+        params=carry.adapted,
+        num_evaluations=totals.evaluations,
+        num_calls=jnp.max(totals.calls),
+        depth=totals.depth / count,
+        depth_limited=totals.limited / count,
+        entropy=totals.entropy / jnp.maximum(totals.acted, 1),
+        gradient_norm=totals.gradient_norm / jnp.maximum(carry.num_updates, 1),
+        skipped_updates=totals.skipped,
+        nodes=getattr(carry.memory, "nodes", None),
+        best=carry.best,
+    )
+    return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
+
+
+def advance(search: Search, params: Params, carry: Carry, num_updates: chex.Array) -> Carry:
+    """Does several updates; how many may be traced, so that one compilation serves all."""
+    return jax.lax.fori_loop(0, num_updates, lambda _, carry: step(search, params, carry), carry)
+
+
+def run(
+    search: Search,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    invalid_actions: chex.Array | None = None,
+    *,
+    nodes: Nodes | None = None,
+    adapted_params: Params | None = None,
+) -> PolicyOutput:
+    """Searches with the whole budget: `init`, a loop of `step`, `finish`. Wrap it in `jax.jit`.
+
+    Args and Raises: as `init`.
+
+    Returns:
+      A `PolicyOutput`.
+    """
+    carry = init(
+        search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params
+    )
+    carry, _ = jax.lax.scan(
+        lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
+    )
+    return finish(search, carry)
+
+
+def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
+    """Raises `ValueError` for mistakes that shapes show; returns B."""
+    if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
+        raise ValueError(
+            "root must have prior_logits [B, A] and value [B]; got shapes "
+            f"{root.prior_logits.shape} and {root.value.shape}."
+        )
+    if not root.prior_logits.size:
+        raise ValueError(
+            "root must have at least one root and one action; got prior_logits of shape "
+            f"{root.prior_logits.shape}."
+        )
+    embedding_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(root.embedding)]
+    if any(shape[:1] != root.value.shape for shape in embedding_shapes):
+        raise ValueError(
+            f"root must have an embedding with a leading axis of {root.value.shape[0]} roots; got "
+            f"leaves of shapes {embedding_shapes}."
+        )
+    if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
+        raise ValueError(
+            f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
+            f"got {invalid_actions.shape}."
+        )
+    return root.prior_logits.shape[0]
+
+
+def _root_stats(
+    search: Search, root: mctx.RootFnOutput, invalid_actions: chex.Array | None
+) -> NodeStats:
+    """What is known at the root before the first simulation."""
+    dtype = statistics_dtype(root)
+    logits = as_logits(root.prior_logits, dtype)
+    valid = jnp.ones(logits.shape, bool)
+    if invalid_actions is not None:
+        valid = ~jnp.asarray(invalid_actions).astype(bool)
+    logits = jnp.where(valid, logits, jnp.finfo(dtype).min)
+    zeros = jnp.zeros(logits.shape, dtype)
+    stats = NodeStats(logits, as_values(root.value, dtype), zeros.astype(jnp.int32), zeros, valid)
+    if not search.root_selection.needs_range:
+        return stats
+    return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
+
+
+def _needed(search: Search, stats: NodeStats) -> frozenset[str]:
+    """Names of the policy terms that the objective depends on; none without an estimator."""
+    estimator = search.estimator
+    if estimator is None:
+        return frozenset()
+    batch_size, num_walks = len(stats.value), search.simulations_per_update
+    steps = (3, batch_size, num_walks)
+    real, flag = jax.ShapeDtypeStruct(steps, stats.value.dtype), jax.ShapeDtypeStruct(steps, bool)
+    whole = jax.ShapeDtypeStruct(steps[1:], jnp.int32)
+    per_root = jax.ShapeDtypeStruct(steps[1:2], jnp.int32)
+    trajectory = Trajectory(
+        flag, *[real] * 7, whole, jax.ShapeDtypeStruct(steps[1:], bool), per_root, per_root
+    )
+    stats = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stats)
+
+    def objective(
+        name: str, term: chex.Array, stats: NodeStats, trajectory: Trajectory, returns: chex.Array
+    ) -> chex.Array:
+        return estimator(stats, trajectory._replace(**{name: term}), returns)
+
+    one = jax.ShapeDtypeStruct((1, *steps), real.dtype)
+    rest = (stats, trajectory, real)
+    return frozenset(
+        name
+        for name in PolicyTerms._fields
+        if adaptation.depends(functools.partial(objective, name), one, *rest)
+    )
+
+
+def _select_first(search: Search, carry: Carry) -> chex.Array:
+    """Chooses K first actions `[B, K]`, each seeing those before it as pending."""
+    stats, num_walks = carry.stats, search.simulations_per_update
+
+    def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
+        action = search.root_selection.select(carry.selection, stats, pending)
+        chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
+        return pending + chosen, action.astype(jnp.int32)
+
+    start = (stats.visits * 0).astype(stats.value_sum.dtype)
+    _, actions = jax.lax.scan(choose, start, length=num_walks, unroll=min(num_walks, 4))
+    return actions.T
+
+
+def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
+    """The K simulations before their first step."""
+    stats, num_walks = carry.stats, actions.shape[1]
+    earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
+    log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
+    number = carry.num_updates[:, None] * num_walks + jnp.arange(num_walks)[None]
+    playable = jnp.any(stats.valid, axis=-1, keepdims=True)
+    counts = actions * 0
+    return Path(
+        depth=counts,
+        code=counts.astype(jnp.uint32),
+        log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
+        alive=playable & (number < search.num_simulations),
+        visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
+        new=playable & (counts > 0),
+        simulation=number,
+    )
+
+
+def _learn(
+    search: Search,
+    params: Params,
+    carry: Carry,
+    simulations: Simulations,
+    returns: chex.Array,
+    needed: frozenset[str],
+) -> tuple[Carry, Simulations, chex.Array, chex.Array]:
+    """Moves the adapted parameters along the gradient of the objective.
+
+    Updates of a root are left out where the gradient, or what the optimizer makes of it, is not
+    finite.
+
+    Returns:
+      The carry, the simulations, the norm `[B]` of the gradient, and where an update was left out.
+    """
+    assert search.estimator is not None and search.optimizer is not None
+    estimator, trajectory = search.estimator, simulations.trajectory
+
+    def loss(found: PolicyTerms) -> chex.Array:
+        objective = estimator(carry.stats, trajectory._replace(**found._asdict()), returns)
+        # Each root has its own copy of the leaves, so their gradients do not mix.
+        return -jnp.sum(objective)
+
+    cotangents = jax.grad(loss)(trajectory.terms)
+    gradient, simulations = search.simulator.gradient(
+        search, params, carry.adapted, simulations, cotangents, needed
+    )
+    # A root without simulations has nothing to learn from, whatever a model says of it.
+    ran = jnp.any(trajectory.alive, axis=(0, 2))
+    gradient = trees.where(ran, gradient, jax.tree.map(jnp.zeros_like, gradient))
+    with jax.named_scope("optimizer"):
+        norm = jax.vmap(optax.tree.norm)(gradient)
+        square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
+        update = optax.with_extra_args_support(search.optimizer).update
+        updates, opt_state = jax.vmap(
+            lambda g, s, p, square: update(g, s, p, logit_square=square)
+        )(gradient, carry.opt_state, carry.adapted, square)
+        adapted = optax.apply_updates(carry.adapted, updates)
+        sound = jnp.isfinite(norm) & _all_finite(adapted) & ~_any_nan(opt_state, norm)
+    moved = trees.where(sound & ran, (adapted, opt_state), (carry.adapted, carry.opt_state))
+    carry = carry._replace(adapted=moved[0], opt_state=moved[1])
+    return carry, simulations, jnp.where(sound, norm, 0.0), ran & ~sound
+
+
+def _all_finite(tree: Any) -> chex.Array:
+    """Tells root by root whether all numbers are finite."""
+    rows = [
+        jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)
+    ]
+    return functools.reduce(jnp.logical_and, rows)
+
+
+def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
+    """Tells root by root whether any number is NaN."""
+    rows = [jnp.any(jnp.isnan(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.logical_or, rows, jnp.zeros(like.shape, bool))
+
+
+def _add_returns(
+    stats: NodeStats, actions: chex.Array, returns: chex.Array, started: chex.Array
+) -> NodeStats:
+    """Adds the returns `[B, K]` of the simulations that were started to the root's statistics."""
+    chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=stats.value_sum.dtype)
+    chosen = jnp.where(started[:, :, None], chosen, 0.0)
+    returns = returns.astype(chosen.dtype)
+    if stats.lowest is not None and stats.highest is not None:
+        taken, returned = chosen > 0, returns[:, :, None]
+        lowest = jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)
+        highest = jnp.max(jnp.where(taken, returned, -jnp.inf), axis=1)
+        stats = stats._replace(
+            lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
+        )
+    return stats._replace(
+        visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
+        value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
+    )
+
+
+def _add_totals(
+    totals: Totals,
+    trajectory: Trajectory,
+    started: chex.Array,
+    norm: chex.Array,
+    skipped: chex.Array,
+) -> Totals:
+    """Adds one update to the counts and sums, so that nothing grows with their number."""
+    now = Totals(
+        simulations=jnp.sum(started, axis=1),
+        evaluations=trajectory.num_evaluations,
+        calls=trajectory.num_calls,
+        depth=jnp.sum(trajectory.depth, axis=-1),
+        limited=jnp.sum(trajectory.limited, axis=-1),
+        entropy=jnp.sum(trajectory.entropy, axis=(0, 2)),
+        acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
+        gradient_norm=norm,
+        skipped=skipped,
+    )
+    return jax.tree.map(lambda total, new: total + new.astype(total.dtype), totals, now)
+
+
+def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) -> Any:
+    """Returns the best of one embedding `[B, ...]` and K others `[B, K, ...]`, root by root."""
+    scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
+    first = jnp.argmax(scores, axis=1)
+    other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
+    return trees.where(jnp.max(scores, axis=1) > best_of(best), other, best)
+
+
+def _spread_like_roots(carry: Carry) -> Carry:
+    """Spreads fresh zeros over devices as the roots are, so that a loop may start from the carry."""
+    zero = trees.zero_rows(carry.stats.valid)
+
+    def spread(x: chex.Array) -> chex.Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return x
+        rows = zero.reshape(-1, *[1] * (x.ndim - 1))
+        return x | (rows > 0) if x.dtype == bool else x + rows.astype(x.dtype)
+
+    return jax.tree.map(spread, carry)

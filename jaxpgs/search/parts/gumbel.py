@@ -1,0 +1,209 @@
+"""Gumbel selections and target (Danihelka et al. 2022), for K simulations at a time.
+
+At the root some actions are drawn without replacement, by the Gumbel-top-k trick, and sequential
+halving shares the simulations among them. With K = 1 and `gumbel_inner` in every other node this is
+`mctx.gumbel_muzero_policy`, choice by choice.
+"""
+
+import math
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
+from jaxpgs.checks import check_number
+from jaxpgs.search.parts.improvement import check_sigma, sigma
+from jaxpgs.search.parts.selection import Selection, highest
+from jaxpgs.search.parts.target import Target
+
+
+class GumbelState(NamedTuple):
+    """What the selection at the root draws and plans.
+
+    Attributes:
+      gumbel: `[B, A]` the noise, times its scale.
+      before: `[B, A]` int32, visits that the root had before this search.
+      schedule: `[B, N]` int32, how often the action that simulation n takes has been taken before.
+    """
+
+    gumbel: chex.Array
+    before: chex.Array
+    schedule: chex.Array
+
+
+def gumbel_root(
+    max_num_considered_actions: int = 16,
+    gumbel_scale: float | chex.Array = 1.0,
+    *,
+    value_scale: float | chex.Array = 0.1,
+    maxvisit_init: float | chex.Array = 50.0,
+    rescale_values: bool = True,
+) -> Selection:
+    """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
+
+    Of the actions that have been taken as often as the schedule says, takes the one with the
+    largest `gumbel + logits + sigma(completed Q)`. Simulations in flight count as visits; the
+    Q-values are those of the simulations that have returned.
+
+    Args:
+      max_num_considered_actions: how many actions are considered at most, at least 1.
+      gumbel_scale: scale of the noise, at least 0; 0 for evaluation in games of full information.
+        May be traced.
+      value_scale: as in `sigma`.
+      maxvisit_init: as in `sigma`.
+      rescale_values: as in `sigma`.
+
+    Returns:
+      A selection for the root. Its noise is mctx's for the same key, where one key is given for all
+      roots. Make the target with `gumbel_target` and the same arguments.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    check_number("gumbel_root", "max_num_considered_actions", max_num_considered_actions, 1)
+    check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0)
+    check_sigma("gumbel_root", value_scale, maxvisit_init)
+    most = int(max_num_considered_actions)
+
+    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> GumbelState:
+        shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
+        if is_one_key(rng_key):
+            noise = jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
+        else:
+            keys = broadcast_keys(rng_key, shape[0])
+            keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
+            noise = jax.vmap(lambda key: jax.random.gumbel(key, shape[1:], dtype))(keys)
+        table = np.array([considered_visits(m, num_simulations) for m in range(most + 1)], np.int32)
+        num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1), most)
+        return GumbelState(gumbel_scale * noise, root.visits, jnp.asarray(table)[num_considered])
+
+    def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
+        if state is None:
+            raise ValueError(
+                "gumbel_root chooses at the root only; inner nodes take gumbel_inner or another "
+                "selection."
+            )
+        visits = node.visits - state.before + pending.astype(jnp.int32)
+        # Steps beyond the last simulation go on as the last one.
+        index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
+        wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
+        bonus = sigma(node, value_scale, maxvisit_init, rescale_values)
+        return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
+
+    return Selection(select, init)
+
+
+def gumbel_inner(
+    *,
+    value_scale: float | chex.Array = 0.1,
+    maxvisit_init: float | chex.Array = 50.0,
+    rescale_values: bool = True,
+) -> Selection:
+    """Follows the improved policy as closely as counts can (Danihelka et al. 2022, section 5).
+
+    Takes the action with the largest `pi'(a) - n(a) / (1 + n)`, where
+    `pi' = softmax(logits + sigma(completed Q))` and visits count simulations in flight.
+
+    Args:
+      value_scale: as in `sigma`.
+      maxvisit_init: as in `sigma`.
+      rescale_values: as in `sigma`.
+
+    Returns:
+      A selection for the nodes of a tree.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    check_sigma("gumbel_inner", value_scale, maxvisit_init)
+
+    def select(state: None, node: NodeStats, pending: chex.Array) -> chex.Array:
+        del state
+        bonus = sigma(node, value_scale, maxvisit_init, rescale_values)
+        policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
+        visits = node.visits.astype(policy.dtype) + pending
+        scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
+        return highest(scores, node.valid)
+
+    return Selection(select)
+
+
+def gumbel_target(
+    *,
+    value_scale: float | chex.Array = 0.1,
+    maxvisit_init: float | chex.Array = 50.0,
+    rescale_values: bool = True,
+) -> Target:
+    """The answer of a Gumbel search (Danihelka et al. 2022, sections 3 and 4).
+
+    The action is the one with the largest `gumbel + logits + sigma(completed Q)` among the most
+    visited; the weights are `softmax(logits + sigma(completed Q))`.
+
+    Args:
+      value_scale: as in `sigma`.
+      maxvisit_init: as in `sigma`.
+      rescale_values: as in `sigma`.
+
+    Returns:
+      A target for searches whose root selection is `gumbel_root`. Where no action is legal, the
+      action is 0 and every weight is 0.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    check_sigma("gumbel_target", value_scale, maxvisit_init)
+
+    def target(
+        rng_key: chex.PRNGKey, root: NodeStats, state: GumbelState
+    ) -> tuple[chex.Array, chex.Array]:
+        del rng_key
+        if not isinstance(state, GumbelState):
+            raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
+        bonus = sigma(root, value_scale, maxvisit_init, rescale_values)
+        visits = root.visits - state.before
+        scores = _considered(root, state.gumbel, bonus, visits == jnp.max(visits))
+        action = highest(scores, root.valid)
+        playable = jnp.any(root.valid)
+        scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
+        weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)
+        return jnp.where(playable, action, 0).astype(jnp.int32), weights
+
+    return target
+
+
+def _considered(
+    node: NodeStats, gumbel: chex.Array, bonus: chex.Array, chosen: chex.Array
+) -> chex.Array:
+    """Scores `[..., A]` of the actions chosen, -inf for the others."""
+    logits = node.prior_logits - jnp.max(node.prior_logits, axis=-1, keepdims=True)
+    scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), gumbel + as_logits(logits) + bonus)
+    return jnp.where(chosen, scores, -jnp.inf)
+
+
+def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
+    """The schedule of sequential halving (Karnin et al. 2013), as visits before each simulation.
+
+    The actions considered are halved after every round, down to two; each round visits all that
+    remain equally often, and the rounds share the simulations equally.
+
+    Args:
+      num_considered: how many actions are considered, at least 0.
+      num_simulations: N.
+
+    Returns:
+      N numbers: simulation n takes an action that has been taken so many times.
+    """
+    if num_considered <= 1:
+        return list(range(num_simulations))
+    rounds = math.ceil(math.log2(num_considered))
+    sequence: list[int] = []
+    remaining, times = num_considered, 0
+    while len(sequence) < num_simulations:
+        for _ in range(max(1, num_simulations // (rounds * remaining))):
+            sequence += [times] * remaining
+            times += 1
+        remaining = max(2, remaining // 2)
+    return sequence[:num_simulations]

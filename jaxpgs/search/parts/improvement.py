@@ -1,0 +1,118 @@
+"""Policy improvement by completed Q-values (Danihelka et al. 2022, section 4 and appendix D).
+
+What targets, the Gumbel selections and the improved simulation policy share.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import NodeStats
+from jaxpgs.checks import check_number
+
+
+def completed_qvalues(node: NodeStats) -> chex.Array:
+    """Q-values of all actions; those never tried get the node's mixed value.
+
+    The mixed value (appendix D, eq. 33) averages the network's value and the Q-values of the
+    actions tried, weighed by the prior.
+
+    Args:
+      node: statistics with axes `[..., A]`.
+
+    Returns:
+      `[..., A]`.
+    """
+    tried = node.visits > 0
+    prior = jax.nn.softmax(node.prior_logits, axis=-1)
+    # An action that the prior rules out may have been tried.
+    prior = jnp.maximum(jnp.asarray(jnp.finfo(prior.dtype).tiny, prior.dtype), prior)
+    mass = jnp.sum(jnp.where(tried, prior, 0.0), axis=-1, keepdims=True)
+    share = prior * node.qvalues / jnp.where(tried, mass, 1.0)
+    mean = jnp.sum(jnp.where(tried, share, 0.0), axis=-1, keepdims=True)
+    total = jnp.sum(node.visits, axis=-1, keepdims=True).astype(prior.dtype)
+    mixed = (node.value[..., None] + total * mean) / (total + 1)
+    return jnp.where(tried, node.qvalues, mixed)
+
+
+def sigma(
+    node: NodeStats,
+    value_scale: float | chex.Array = 0.1,
+    maxvisit_init: float | chex.Array = 50.0,
+    rescale_values: bool = True,
+) -> chex.Array:
+    """How much the Q-values add to the logits: `(maxvisit_init + max n(a)) value_scale Q(a)`.
+
+    Equal to `mctx.qtransform_completed_by_mix_value`.
+
+    Args:
+      node: statistics with axes `[..., A]`.
+      value_scale: scale of sigma.
+      maxvisit_init: visits that sigma starts from.
+      rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
+
+    Returns:
+      `[..., A]`, for `softmax(logits + sigma)`.
+    """
+    qvalues = completed_qvalues(node)
+    if rescale_values:
+        low = jnp.min(qvalues, axis=-1, keepdims=True)
+        high = jnp.max(qvalues, axis=-1, keepdims=True)
+        qvalues = (qvalues - low) / jnp.maximum(high - low, 1e-8)
+    most = jnp.max(node.visits, axis=-1, keepdims=True).astype(qvalues.dtype)
+    return (maxvisit_init + most) * value_scale * qvalues
+
+
+def check_sigma(owner: str, value_scale: float | chex.Array, maxvisit_init: float | chex.Array) -> None:
+    """Raises `ValueError` unless the knobs of `sigma` are finite and not negative."""
+    check_number(owner, "value_scale", value_scale, 0)
+    check_number(owner, "maxvisit_init", maxvisit_init, 0)
+
+
+class SampledPolicy(NamedTuple):
+    """A simulation policy that reads the statistics of the nodes it is in (cached mode).
+
+    Attributes:
+      logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
+        are the logits of the adapted policy. Actions are drawn from their softmax, and where a
+        policy adapts, the gradient is that of this policy, the statistics held constant.
+    """
+
+    logits: Callable[[NodeStats], chex.Array]
+
+
+def improved_policy(
+    scale: float | chex.Array = 1.0,
+    *,
+    value_scale: float | chex.Array = 0.1,
+    maxvisit_init: float | chex.Array = 50.0,
+    rescale_values: bool = True,
+) -> SampledPolicy:
+    """Simulates with the policy improved by what the nodes remember: `logits + scale sigma(Q)`.
+
+    With it a Monte Carlo search becomes a sampled tree search without virtual loss: simulations of
+    an update spread by chance.
+
+    Args:
+      scale: weight of sigma, at least 0; 0 is the policy itself.
+      value_scale: as in `sigma`.
+      maxvisit_init: as in `sigma`.
+      rescale_values: as in `sigma`.
+
+    Returns:
+      A simulation policy, for `interior_selection`.
+
+    Raises:
+      ValueError: if a number is not finite or out of range.
+    """
+    check_number("improved_policy", "scale", scale, 0)
+    check_sigma("improved_policy", value_scale, maxvisit_init)
+
+    def logits(node: NodeStats) -> chex.Array:
+        bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values)
+        return jnp.where(node.valid, node.prior_logits + bonus, node.prior_logits)
+
+    return SampledPolicy(logits)

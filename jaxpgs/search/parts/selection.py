@@ -1,0 +1,310 @@
+"""Selections: which action each simulation takes at the root, and in every node of a tree search.
+
+At the root the K actions of an update are chosen one after another, each seeing the ones before it
+as pending: visits whose result is not known yet. The same rule may serve in every other node.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import NodeStats, as_logits, broadcast_keys
+from jaxpgs.checks import check_number, check_word
+
+
+def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> None:
+    """The `init` of selections that keep nothing."""
+    del rng_key, root, num_simulations
+
+
+class Selection(NamedTuple):
+    """A rule that chooses actions by the statistics of a node.
+
+    Attributes:
+      select: `(state, node, pending [B, A]) -> [B]` int32: the next action, given what is known and
+        how many choices of each action are pending. At the root `state` is what `init` made; below
+        it, in a tree search, it is None.
+      init: `(rng_key, root, num_simulations) -> state`, called once a search, at the root. The key
+        is the search's own, one or `[B]`, so derive others from it; every array of the state has a
+        leading axis B. The target sees the state too.
+      needs_range: whether it looks at the smallest and the greatest return of each action.
+    """
+
+    select: Callable[[Any, NodeStats, chex.Array], chex.Array]
+    init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
+    needs_range: bool = False
+
+
+def by_score(
+    score: Callable[[NodeStats, chex.Array], chex.Array], needs_range: bool = False
+) -> Selection:
+    """Makes the selection that takes the legal action with the largest score.
+
+    Args:
+      score: `(node, pending [B, A]) -> [B, A]`: how good each action looks. Its `node` has float
+        visits.
+      needs_range: as in `Selection`.
+
+    Returns:
+      A selection.
+    """
+
+    def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        del state
+        node = node._replace(visits=node.visits.astype(pending.dtype))
+        return highest(score(node, pending), node.valid)
+
+    return Selection(select, needs_range=needs_range)
+
+
+def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
+    """Returns the legal action with the largest score, the first of several.
+
+    Args:
+      scores: `[..., A]`; NaN counts as the lowest float.
+      valid: `[..., A]` bool.
+
+    Returns:
+      `[...]` int32. Where no action is legal, the last one.
+    """
+    scores = jnp.where(valid, as_logits(scores), -jnp.inf)
+    # Two plain reductions are faster than an argmax.
+    best = valid & (scores == jnp.max(scores, axis=-1, keepdims=True))
+    numbers = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
+    return jnp.min(jnp.where(best, numbers, scores.shape[-1] - 1), axis=-1)
+
+
+def puct(
+    c_puct: float | chex.Array = 5.0,
+    *,
+    virtual_loss: float | chex.Array | None = 1.0,
+    unvisited: str = "zero",
+) -> Selection:
+    """PUCT with virtual loss (Anthony et al. 2019, sections 3 and 4.1).
+
+    Takes the action with the largest `Q(a) + c_puct P(a) sqrt(n) / (1 + n(a))`, with `n` the sum of
+    the visits `n(a)`, at least 1, so that the very first choice follows the prior.
+
+    Args:
+      c_puct: weight of exploration, at least 0; the paper's is 5.
+      virtual_loss: a simulation in flight counts as a visit with the return `-virtual_loss` (Segal
+        2010), in units of the value. None counts the visit and leaves Q alone.
+      unvisited: Q of an action never tried: "zero", or "value" for the network's value of the node.
+
+    Returns:
+      A selection. Actions that are not valid are never chosen while a valid one exists.
+
+    Raises:
+      ValueError: if a number is not finite or out of range, or `unvisited` is another word.
+    """
+    check_number("puct", "c_puct", c_puct, 0)
+    if virtual_loss is not None:
+        check_number("puct", "virtual_loss", virtual_loss, -math.inf)
+    check_word("puct", "unvisited", unvisited, ("zero", "value"))
+
+    def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(node.prior_logits, axis=-1)
+        visits = node.visits + pending
+        if virtual_loss is None:
+            tried, value_sum, count = node.visits > 0, node.value_sum, node.visits
+        else:
+            tried, value_sum, count = visits > 0, node.value_sum - virtual_loss * pending, visits
+        default = 0.0 if unvisited == "zero" else node.value[:, None]
+        qvalues = jnp.where(tried, value_sum / jnp.maximum(count, 1), default)
+        total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
+        return qvalues + c_puct * prior * jnp.sqrt(total) / (1 + visits)
+
+    return by_score(score)
+
+
+def ucb1(
+    c: float | chex.Array = 1.0, *, virtual_loss: float | chex.Array | None = 1.0
+) -> Selection:
+    """UCB1 with virtual loss (Auer et al. 2002): largest `Q(a) + c sqrt(ln n / n(a))`.
+
+    Every valid action is tried once, in the order of the prior, before any is tried again.
+
+    Args:
+      c: weight of exploration, at least 0, in units of the value.
+      virtual_loss: as in `puct`.
+
+    Returns:
+      A selection.
+
+    Raises:
+      ValueError: if a number is not finite or out of range.
+    """
+    check_number("ucb1", "c", c, 0)
+    if virtual_loss is not None:
+        check_number("ucb1", "virtual_loss", virtual_loss, -math.inf)
+
+    def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(node.prior_logits, axis=-1)
+        visits = node.visits + pending
+        if virtual_loss is None:
+            qvalues = node.qvalues
+        else:
+            qvalues = (node.value_sum - virtual_loss * pending) / jnp.maximum(visits, 1)
+        total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
+        bonus = c * jnp.sqrt(jnp.log(total) / jnp.maximum(visits, 1))
+        # Far above every score of a visited action, yet ordered by the prior.
+        return jnp.where(visits > 0, qvalues + bonus, 1e6 * (1 + prior))
+
+    return by_score(score)
+
+
+def muzero_puct(
+    pb_c_init: float | chex.Array = 1.25,
+    pb_c_base: float | chex.Array = 19652.0,
+    *,
+    virtual_loss: bool = True,
+) -> Selection:
+    """MuZero's PUCT (Schrittwieser et al. 2020, appendix B), with virtual loss.
+
+    Q-values are brought to [0, 1] by the smallest and the largest of them and the node's own value;
+    an action never tried counts as 0. Takes the action with the largest
+    `Q(a) + P(a) sqrt(n) / (1 + n(a)) (pb_c_init + ln((n + pb_c_base + 1) / pb_c_base))`, with
+    `n - 1` the sum of the visits. One simulation at a time, this is `mctx.muzero_policy`'s choice,
+    but for its random breaking of ties.
+
+    Args:
+      pb_c_init: weight of exploration, at least 0.
+      pb_c_base: visits after which exploration grows, above 0.
+      virtual_loss: whether a simulation in flight counts as a visit with the lowest Q, 0; otherwise
+        it counts as a visit and leaves Q alone.
+
+    Returns:
+      A selection.
+
+    Raises:
+      ValueError: if a number is not finite or out of range.
+    """
+    check_number("muzero_puct", "pb_c_init", pb_c_init, 0)
+    check_number("muzero_puct", "pb_c_base", pb_c_base, 0, open_low=True)
+
+    def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(node.prior_logits, axis=-1)
+        known = jnp.sum(node.visits, axis=-1, keepdims=True)
+        total = jnp.sum(node.value_sum, axis=-1, keepdims=True)
+        value = (node.value[:, None] + total) / (1 + known)
+        tried = node.visits > 0
+        qvalues = jnp.where(tried, node.qvalues, value)
+        lowest = jnp.minimum(value, jnp.min(qvalues, axis=-1, keepdims=True))
+        highest = jnp.maximum(value, jnp.max(qvalues, axis=-1, keepdims=True))
+        scaled = (qvalues - lowest) / jnp.maximum(highest - lowest, 1e-8)
+        scaled = jnp.where(tried, scaled, 0.0)
+        visits = node.visits + pending
+        if virtual_loss:
+            scaled *= node.visits / jnp.maximum(visits, 1)
+        node_visits = 1 + known + jnp.sum(pending, axis=-1, keepdims=True)
+        weight = pb_c_init + jnp.log((node_visits + pb_c_base + 1) / pb_c_base)
+        return scaled + weight * prior * jnp.sqrt(node_visits) / (1 + visits)
+
+    return by_score(score)
+
+
+def max_min_puct(
+    c_puct: float | chex.Array = 2.0,
+    *,
+    bounds: str = "qvalues",
+    virtual_loss: float | chex.Array = 0.01,
+) -> Selection:
+    """PUCT for rewards of unknown size: Q-values brought to [0, 1] node by node (Seify 2020).
+
+    Takes the action with the largest `Qn(a) - w W(a) Qn(a) + c_puct P(a) sqrt(n) / (1 + n(a))`
+    (eq. 4.5 and 5.1), where `Qn(a) = (Q(a) - low) / (high - low)`, `W(a)` counts the choices that
+    are pending, and `n(a)` the visits with them. The virtual loss is relative to the normalised
+    value (eq. 4.4), so it needs no idea of what a loss is. An action never tried has the value of
+    the node itself, such as what a rollout from there earned (section 4.3).
+
+    Args:
+      c_puct: weight of exploration, at least 0; the thesis takes from 2 to 30, less for larger
+        boards.
+      bounds: what `low` and `high` are: "qvalues" for the lowest and the highest Q-value of the
+        legal actions (max-min normalisation, eq. 4.3), "returns" for the lowest and the highest
+        return that a simulation through the node has had (space-local normalisation, eq. 4.2).
+        Where they are equal, every `Qn(a)` is 1.
+      virtual_loss: w.
+
+    Returns:
+      A selection.
+
+    Raises:
+      ValueError: if a number is not finite or out of range, or `bounds` is another word.
+
+    Deviation from eq. 4.2: where the node's bounds are equal, its source takes those of the whole
+    tree. That is the same number for all actions of the node, and this takes 1, as eq. 4.3 does.
+    """
+    check_number("max_min_puct", "c_puct", c_puct, 0)
+    check_number("max_min_puct", "virtual_loss", virtual_loss, -math.inf)
+    check_word("max_min_puct", "bounds", bounds, ("qvalues", "returns"))
+
+    def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        prior = jax.nn.softmax(node.prior_logits, axis=-1)
+        tried = node.visits > 0
+        qvalues = jnp.where(tried, node.qvalues, node.value[:, None])
+        low, high = qvalues, qvalues
+        if bounds == "returns":
+            assert node.lowest is not None and node.highest is not None
+            low = jnp.where(tried, node.lowest, qvalues)
+            high = jnp.where(tried, node.highest, qvalues)
+        low = jnp.min(jnp.where(node.valid, low, jnp.inf), axis=-1, keepdims=True)
+        high = jnp.max(jnp.where(node.valid, high, -jnp.inf), axis=-1, keepdims=True)
+        spread = high - low
+        scaled = jnp.where(spread > 0, (qvalues - low) / jnp.where(spread > 0, spread, 1), 1.0)
+        visits = node.visits + pending
+        total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
+        explore = c_puct * prior * jnp.sqrt(total) / (1 + visits)
+        return scaled * (1 - virtual_loss * pending) + explore
+
+    return by_score(score, needs_range=bounds == "returns")
+
+
+def with_dirichlet_noise(
+    selection: Selection, fraction: float | chex.Array = 0.25, alpha: float | chex.Array = 0.12
+) -> Selection:
+    """Mixes Dirichlet noise into the prior that a selection sees at the root.
+
+    As AlphaZero does in self-play; Anthony et al. 2019 take the defaults. The noise is the
+    selection's alone: targets and estimators read the network's own prior.
+
+    Args:
+      selection: the selection to explore with.
+      fraction: share of the noise in the prior, 0 to 1. May be traced.
+      alpha: concentration of the noise, above 0. May be traced.
+
+    Returns:
+      A selection.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    check_number("with_dirichlet_noise", "fraction", fraction, 0, 1)
+    check_number("with_dirichlet_noise", "alpha", alpha, 0, open_low=True)
+
+    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> tuple:
+        keys = broadcast_keys(rng_key, len(root.value))
+        keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
+        logits = root.prior_logits
+        lowest = jnp.finfo(logits.dtype).min
+        # A Dirichlet over the legal actions is a normalised vector of gammas.
+        gamma = jax.vmap(
+            lambda key: jax.random.loggamma(key, alpha, logits.shape[1:], logits.dtype)
+        )
+        noise = jax.nn.softmax(jnp.where(root.valid, gamma(keys), lowest), axis=-1)
+        prior = jax.nn.softmax(logits, axis=-1)
+        prior = (1 - fraction) * prior + fraction * noise
+        noisy = jnp.where(root.valid, as_logits(jnp.log(prior)), lowest)
+        return noisy, selection.init(rng_key, root, num_simulations)
+
+    def select(state: tuple | None, node: NodeStats, pending: chex.Array) -> chex.Array:
+        if state is None:
+            return selection.select(None, node, pending)
+        noisy, inner = state
+        return selection.select(inner, node._replace(prior_logits=noisy), pending)
+
+    return Selection(select, init, selection.needs_range)

@@ -1,0 +1,558 @@
+"""The cached mode: simulations along remembered nodes.
+
+A simulation walks down the nodes that earlier updates have made, reads the torso's features from
+them and applies only the adapted head. The network is called for the nodes that the K simulations
+of an update add, all in one batch: with `until_new`, N simulations cost at most N evaluations in
+N / K calls (Anthony et al. 2019, end of section 3.1).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs import trees
+from jaxpgs.base import (
+    Embedding,
+    Expansion,
+    Params,
+    Path,
+    PolicyTerms,
+    SplitRecurrentFn,
+    Trajectory,
+    as_logits,
+    statistics_dtype,
+)
+from jaxpgs.search.parts.improvement import SampledPolicy
+from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.simulators import adaptation, terms
+from jaxpgs.search.simulators.gradient import ActedStates, Actions, differentiate
+from jaxpgs.search.simulators.nodes import (
+    Nodes,
+    add_visits,
+    expand,
+    lookup,
+    make_nodes,
+    node_stats,
+    take,
+    unique,
+    write,
+)
+from jaxpgs.search.simulators.simulator import (
+    Distribution,
+    Simulations,
+    Simulator,
+    delay,
+    distribution,
+    draw,
+    extend_code,
+    fold_in,
+    go_on,
+    invert,
+)
+from jaxpgs.search.simulators.split import check_independent, split_in_two
+from jaxpgs.search.simulators.tree import choose_in_nodes
+
+if TYPE_CHECKING:
+    from jaxpgs.search.loop import Search
+
+
+class Memory(NamedTuple):
+    """What is kept from update to update.
+
+    Attributes:
+      nodes: the visited states.
+      states: where the last update acted, None if nothing learns.
+    """
+
+    nodes: Nodes
+    states: ActedStates | None
+
+
+class Residuals(NamedTuple):
+    """What the gradient and the statistics need to know of an update.
+
+    Attributes:
+      actions: what was done where.
+      visited: `[T, B, K]` int32, the node that each step reached.
+    """
+
+    actions: Actions
+    visited: chex.Array
+
+
+class _Context(NamedTuple):
+    """What the steps of an update have in common.
+
+    Attributes:
+      search: the search.
+      params: the network's own parameters.
+      adapted: those that adapt, leading axis B.
+      split_fn: the model in two parts.
+      step_keys: `[B]` keys for the network calls.
+      uniform: `[T, B, K]` random numbers for the actions.
+      limit: the last node that may be kept.
+      needed: names of the policy terms to differentiate.
+    """
+
+    search: "Search"
+    params: Params
+    adapted: Params
+    split_fn: SplitRecurrentFn
+    step_keys: chex.PRNGKey
+    uniform: chex.Array
+    limit: int
+    needed: frozenset[str]
+
+
+class _Walks(NamedTuple):
+    """The simulations of an update, on their way; arrays `[T, B, K]` tell of each step.
+
+    Attributes:
+      path: as the truncation sees them.
+      node: `[B, K]` the last known node reached.
+      action: `[B, K]` the action to take from there.
+      waiting: `[B, K]` bool, stopped in a node that is yet to be made.
+      limited: `[B, K]` bool, ended by `max_depth`.
+      num_calls: `[B]` int32 network calls.
+      visited: the node that each step reached.
+      terms: the policy's terms for the action taken in that node, 0 where none followed.
+      norms: the norms of their derivatives.
+      actions: which action was taken, and where its state stands among the acted ones.
+    """
+
+    path: Path
+    node: chex.Array
+    action: chex.Array
+    waiting: chex.Array
+    limited: chex.Array
+    num_calls: chex.Array
+    visited: chex.Array
+    terms: PolicyTerms
+    norms: PolicyTerms
+    actions: Actions
+
+
+def init(
+    search: "Search",
+    params: Params,
+    root: mctx.RootFnOutput,
+    kept: Nodes | None,
+    needed: frozenset[str],
+) -> Memory:
+    """Makes the memory; see `Simulator`."""
+    num_kept = 1 if kept is None else kept.parent.shape[1]
+    num_new = _num_new(search) + _num_spare(search)
+    mask = adaptation.adapt_mask(params, search.adapt)
+    expand_fn = split_in_two(search.recurrent_fn, any(mask), statistics_dtype(root)).expand
+    check_independent(expand_fn, params, mask, root)
+    nodes = make_nodes(params, root, expand_fn, num_new, kept, ranges=_keeps_ranges(search))
+    if not needed:
+        return Memory(nodes, None)
+    batch_size, num_rows, num_actions = nodes.children.shape
+    num_walks = search.simulations_per_update
+    # At most every known state; and one more block, as the last one may reach over the end.
+    depth = max_depth(search, num_kept)
+    rows = (batch_size, min(depth * num_walks, num_rows) + num_walks)
+    policies = jnp.zeros((*rows, num_actions), statistics_dtype(root))
+    prior = jnp.zeros_like(policies) if terms.needs_prior(needed) else None
+    return Memory(nodes, ActedStates(nodes.size, jnp.zeros(rows, jnp.int32), policies, prior))
+
+
+def max_depth(search: "Search", num_kept: int) -> int:
+    """Returns T: what the search says, else the truncation's bound, else what nodes make possible.
+
+    A simulation of `until_new` takes at most one step more than the deepest one of the updates
+    before it, so nothing is cut off.
+
+    Args:
+      search: the search.
+      num_kept: how many nodes it may start from, the root included.
+    """
+    if search.max_depth is not None:
+        return search.max_depth
+    if search.truncation.max_depth is not None:
+        return search.truncation.max_depth(search.num_simulations)
+    if search.truncation.one_call:
+        return search.num_updates + num_kept - 1
+    if search.truncation.new_nodes is not None:
+        return search.num_simulations * search.truncation.new_nodes + num_kept - 1
+    raise ValueError(
+        'mode="cached" makes room for every state that a simulation may reach, and this truncation '
+        "sets no bound: max_depth must be given, got None."
+    )
+
+
+def simulate(
+    search: "Search",
+    params: Params,
+    adapted: Params,
+    memory: Memory,
+    rng_keys: chex.PRNGKey,
+    actions: chex.Array,
+    path: Path,
+    needed: frozenset[str],
+) -> Simulations:
+    """Runs K simulations of each root; see `Simulator`."""
+    nodes, states = memory
+    num_rows = nodes.parent.shape[1]
+    depth = max_depth(search, num_rows - _num_new(search) - _num_spare(search))
+    step_keys, uniform = draw(rng_keys, depth, actions.shape[1])
+    adapts = any(adaptation.adapt_mask(params, search.adapt))
+    split_fn = split_in_two(search.recurrent_fn, adapts, nodes.value.dtype)
+    limit = num_rows - _num_spare(search) - 1
+    context = _Context(search, params, adapted, split_fn, step_keys, uniform, limit, needed)
+    before = nodes.size
+    if states is not None:
+        states = states._replace(size=jnp.zeros_like(before))
+    walks = _start(actions, path, depth, nodes.value.dtype)
+    t = jnp.sum(before) * 0  # not a constant: it varies over devices as the nodes do
+    nodes, walks = _arrive(context, t, nodes, walks)
+    _, nodes, walks, states = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[2].path.alive),
+        functools.partial(_step, context),
+        (t, nodes, walks, states),
+    )
+    nodes, walks = _make_last(context, nodes, walks)
+    trajectory = _trajectory(context, nodes, walks, nodes.size - before)
+    memory = Memory(nodes._replace(size=jnp.minimum(nodes.size, limit)), states)
+    norms = PolicyTerms(*map(delay, walks.norms))
+    return Simulations(trajectory, norms, Residuals(walks.actions, walks.visited), memory)
+
+
+def gradient(
+    search: "Search",
+    params: Params,
+    adapted: Params,
+    simulations: Simulations,
+    cotangents: PolicyTerms,
+    needed: frozenset[str],
+) -> tuple[Params, Simulations]:
+    """Differentiates the policy in the states where the simulations acted; see `Simulator`."""
+    nodes, states = simulations.memory
+    _, frozen = adaptation.split(params, adaptation.adapt_mask(params, search.adapt))
+    assert isinstance(search.recurrent_fn, SplitRecurrentFn)
+    with jax.named_scope("gradient"):
+        found, states = differentiate(
+            functools.partial(_get_logits, search.recurrent_fn, frozen, nodes),
+            adapted,
+            states,
+            simulations.residuals.actions,
+            simulations.trajectory.alive,
+            cotangents,
+            needed,
+        )
+    return found, simulations._replace(memory=Memory(nodes, states))
+
+
+def remember(search: "Search", simulations: Simulations, returns: chex.Array) -> Memory:
+    """Adds the returns to the nodes' statistics, if anybody reads them; see `Simulator`."""
+    nodes, states = simulations.memory
+    if search.interior_selection is None:
+        return simulations.memory
+    limit = nodes.parent.shape[1] - _num_spare(search) - 1
+    visited, alive = simulations.residuals.visited, simulations.trajectory.alive
+    return Memory(add_visits(nodes, visited, alive, returns, limit), states)
+
+
+def _num_new(search: "Search") -> int:
+    """How many nodes a search may add."""
+    return search.capacity or _num_wanted(search, search.num_simulations)
+
+
+def _num_wanted(search: "Search", num_simulations: int) -> int:
+    """How many nodes so many simulations may want to add."""
+    return num_simulations * (search.truncation.new_nodes or max_depth(search, 1))
+
+
+def _num_spare(search: "Search") -> int:
+    """How many nodes stand behind those that may be kept: a block, and where nodes may run out,
+    all of an update."""
+    num_walks = search.simulations_per_update
+    if _num_new(search) >= _num_wanted(search, search.num_simulations):
+        return num_walks
+    return num_walks + _num_wanted(search, num_walks)
+
+
+def _keeps_ranges(search: "Search") -> bool:
+    """Whether nodes keep their smallest and greatest returns."""
+    inner = search.interior_selection
+    if inner is None:
+        return False
+    return search.root_selection.needs_range or getattr(inner, "needs_range", False)
+
+
+def _start(actions: chex.Array, path: Path, depth: int, dtype: jnp.dtype) -> _Walks:
+    """The simulations before their first step."""
+    rows = trees.zero_rows(actions)
+    counts = trees.zeros((depth, *actions.shape), jnp.int32, rows, axis=1)
+    reals = counts.astype(dtype)
+    nothing = PolicyTerms(reals, reals, reals, reals)
+    return _Walks(
+        path=path._replace(code=extend_code(path.code, actions)),
+        node=actions * 0,
+        action=actions,
+        waiting=path.alive & False,
+        limited=path.alive & False,
+        num_calls=rows,
+        visited=counts,
+        terms=nothing,
+        norms=nothing,
+        actions=Actions(counts[..., 0], counts, counts),
+    )
+
+
+def _step(context: _Context, carry: tuple) -> tuple:
+    """Chooses the actions that follow step t, and takes step t + 1."""
+    t, nodes, walks, states = carry
+    if isinstance(context.search.interior_selection, Selection):
+        walks = _select(context, t, nodes, walks)
+    else:
+        walks, states = _sample(context, t, nodes, walks, states)
+    nodes, walks = _arrive(context, t + 1, nodes, walks)
+    return t + 1, nodes, walks, states
+
+
+def _arrive(
+    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks
+) -> tuple[Nodes, _Walks]:
+    """Takes step t, as far as it leads to known nodes, and stops those that must stop."""
+    truncation = context.search.truncation
+    alive = walks.path.alive
+    child = lookup(nodes, walks.node, walks.action)
+    path = walks.path._replace(depth=walks.path.depth + alive.astype(jnp.int32), new=child == 0)
+    own_end, at_limit = truncation.stop(path), path.depth >= len(walks.visited)
+    stopping = own_end | at_limit
+    num_calls = walks.num_calls
+    if not truncation.one_call:
+        wanted = alive & (child == 0) & ~stopping
+        called = jnp.any(wanted)
+        num_calls += called.astype(jnp.int32)
+        nodes, made = jax.lax.cond(
+            called,
+            lambda nodes: _expand(context, t, nodes, walks, wanted),
+            lambda nodes: (nodes, child * 0),
+            nodes,
+        )
+        child = jnp.where(wanted, made, child)
+    known = child > 0
+    over = known & (take(nodes.discount, child) == 0)
+    walks = walks._replace(
+        path=path._replace(alive=alive & ~(stopping | over)),
+        node=jnp.where(alive & known, child, walks.node),
+        waiting=walks.waiting | (alive & ~known),
+        limited=walks.limited | (alive & at_limit & ~own_end & ~over),
+        num_calls=num_calls,
+        visited=walks.visited.at[t].set(child),
+    )
+    return nodes, walks
+
+
+def _sample(
+    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks, states: ActedStates | None
+) -> tuple[_Walks, ActedStates | None]:
+    """Draws the actions that follow step t from the simulation policy."""
+    alive, (batch_size, num_walks) = walks.path.alive, walks.node.shape
+    row, index, count = unique(walks.node, alive)
+    node = take(walks.node, index)
+    widths = _widths(num_walks)
+    policy, prior = jax.lax.switch(
+        _which(widths, count),
+        [functools.partial(_policies, context, nodes, width, num_walks) for width in widths],
+        node,
+    )
+    num_actions = policy.policy.shape[-1]
+    cumulative, last = take((policy.cumulative, policy.last), row)
+    action = invert(cumulative, last, context.uniform[t])
+    log_prob = jnp.log(take(policy.policy.reshape(batch_size, -1), row * num_actions + action))
+    actions = walks.actions
+    if states is not None:
+        actions = Actions(
+            start=actions.start.at[t].set(states.size),
+            row=actions.row.at[t].set(row),
+            action=actions.action.at[t].set(action),
+        )
+        if prior is not None:
+            states = states._replace(prior=write(states.prior, prior, states.size))
+        states = states._replace(
+            size=states.size + count,
+            node=write(states.node, node, states.size),
+            policy=write(states.policy, policy.policy, states.size),
+        )
+    found, norms = _terms(context, policy, prior, row, log_prob)
+    walks = walks._replace(
+        path=go_on(walks.path, action, log_prob),
+        action=jnp.where(alive, action, walks.action),
+        terms=_record(walks.terms, t, found, alive),
+        norms=_record(walks.norms, t, norms, alive),
+        actions=actions,
+    )
+    return walks, states
+
+
+def _policies(
+    context: _Context, nodes: Nodes, width: int, num_walks: int, node: chex.Array
+) -> tuple[Distribution, chex.Array | None]:
+    """The simulation policy in the first `width` of `[B, K]` nodes, and the prior's if needed."""
+    search, split_fn = context.search, context.split_fn
+    node = node[:, :width]
+    _, frozen = adaptation.split(
+        context.params, adaptation.adapt_mask(context.params, search.adapt)
+    )
+    logits = as_logits(_get_logits(split_fn, frozen, nodes, context.adapted, node))
+    if isinstance(search.interior_selection, SampledPolicy):
+        stats = node_stats(nodes, node, logits)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
+        logits = as_logits(search.interior_selection.logits(flat).reshape(logits.shape))
+    prior = None
+    if terms.needs_prior(context.needed):
+        features, embedding = take((nodes.features, nodes.embedding), node)
+        own = jax.vmap(functools.partial(split_fn.policy, context.params))(features, embedding)
+        prior = jax.nn.softmax(as_logits(own, logits.dtype), axis=-1)
+        prior = _widen(prior, num_walks)
+    return jax.tree.map(lambda x: _widen(x, num_walks), distribution(logits)), prior
+
+
+def _terms(
+    context: _Context,
+    policy: Distribution,
+    prior: chex.Array | None,
+    row: chex.Array,
+    log_prob: chex.Array,
+) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
+    """The policy's terms, and the norms of their derivatives, of each simulation."""
+    found = {"entropy": policy.entropy}
+    norms = {}
+    if context.needed - {"log_prob"}:
+        found, slopes = terms.values(policy.policy, prior, policy.entropy)
+        norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
+    found, norms = take((found, norms), row)
+    if "log_prob" in context.needed:
+        norms["log_prob"] = terms.log_prob_norm(log_prob)
+    return found | {"log_prob": log_prob}, norms
+
+
+def _record(
+    told: PolicyTerms, t: chex.Array, now: dict[str, chex.Array], alive: chex.Array
+) -> PolicyTerms:
+    """Writes down `[B, K]` terms of step t."""
+    return told._replace(
+        **{
+            name: getattr(told, name).at[t].set(jnp.where(alive, x, 0.0))
+            for name, x in now.items()
+        }
+    )
+
+
+def _select(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
+    """Chooses the actions that follow step t by the statistics of the nodes."""
+    alive = walks.path.alive
+    action, log_prob, entropy = choose_in_nodes(
+        context.search.interior_selection, nodes, walks.node, alive
+    )
+    return walks._replace(
+        path=go_on(walks.path, action, log_prob),
+        action=jnp.where(alive, action, walks.action),
+        terms=_record(walks.terms, t, {"entropy": entropy}, alive),
+    )
+
+
+@jax.named_scope("expand")
+def _expand(
+    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks, wanted: chex.Array
+) -> tuple[Nodes, chex.Array]:
+    """Makes the nodes that simulations want, with one network call."""
+    call = functools.partial(_call_expand, context, fold_in(context.step_keys, t))
+    return expand(nodes, walks.node, walks.action, wanted, call, context.limit)
+
+
+def _call_expand(
+    context: _Context, keys: chex.PRNGKey, action: chex.Array, embedding: Embedding
+) -> tuple[Expansion, Embedding]:
+    """Evaluates `[B, K]` new states, in pieces if the model asks for it."""
+    split_fn = context.split_fn
+    batch_size, num_walks = action.shape
+
+    def call(inputs: tuple) -> tuple[Expansion, Embedding]:
+        return split_fn.expand(context.params, *inputs)
+
+    at_once = (split_fn.max_batch or batch_size * num_walks) // num_walks
+    inputs = (keys, action, embedding)
+    if at_once >= batch_size:
+        return jax.vmap(call)(inputs)
+    return jax.lax.map(call, inputs, batch_size=max(at_once, 1))
+
+
+def _make_last(context: _Context, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
+    """Makes the nodes that simulations have stopped in, and tells them where they are."""
+    depth = len(walks.visited)
+    # What one waits for may have been made on the way, for another that had to go on.
+    found = lookup(nodes, walks.node, walks.action)
+    wanted = walks.waiting & (found == 0)
+    nodes, made = _expand(context, jnp.int32(depth), nodes, walks, wanted)
+    made = jnp.where(wanted, made, found)
+    is_last = jnp.arange(depth)[:, None, None] == walks.path.depth[None] - 1
+    called = jnp.any(wanted).astype(jnp.int32)
+    return nodes, walks._replace(
+        visited=jnp.where(walks.waiting[None] & is_last, made, walks.visited),
+        num_calls=walks.num_calls + called,
+    )
+
+
+def _trajectory(
+    context: _Context, nodes: Nodes, walks: _Walks, num_evaluations: chex.Array
+) -> Trajectory:
+    """Reads what the simulations met from the nodes that they visited."""
+    visited, depth = walks.visited, walks.path.depth
+    alive = jnp.arange(len(visited))[:, None, None] < depth[None]
+    reward, discount, value = (
+        jnp.where(alive, jax.vmap(take, (None, 0))(x, visited), 0.0)
+        for x in (nodes.reward, nodes.discount, nodes.value)
+    )
+    last = None
+    if context.search.best_of is not None:
+        last = take(nodes.embedding, jnp.max(jnp.where(alive, visited, 0), axis=0))
+    return Trajectory(
+        alive=alive,
+        reward=reward,
+        discount=discount,
+        value=value,
+        **{name: delay(x) for name, x in walks.terms._asdict().items()},
+        depth=depth,
+        limited=walks.limited,
+        num_evaluations=num_evaluations,
+        num_calls=walks.num_calls,
+        last=last,
+    )
+
+
+def _get_logits(
+    split_fn: SplitRecurrentFn, frozen: Params, nodes: Nodes, adapted: Params, node: chex.Array
+) -> chex.Array:
+    """The adapted policy's logits `[B, W, A]` in nodes `[B, W]`."""
+    features, states = take((nodes.features, nodes.embedding), node)
+    logits = jax.vmap(lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e))(
+        adapted, features, states
+    )
+    return as_logits(logits, nodes.value.dtype)
+
+
+def _widths(num_walks: int) -> list[int]:
+    """The numbers of rows for which the head is compiled: the fewest that hold all are taken."""
+    return sorted({-(-num_walks * eighths // 8) for eighths in (1, 2, 4, 6, 8)})
+
+
+def _which(widths: list[int], count: chex.Array) -> chex.Array:
+    return jnp.sum(jnp.max(count) > jnp.array(widths))
+
+
+def _widen(x: chex.Array, num_walks: int) -> chex.Array:
+    """Pads `[B, W, ...]` to `[B, K, ...]`."""
+    return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
+
+
+simulator = Simulator(init, simulate, gradient, remember)

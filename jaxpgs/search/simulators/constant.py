@@ -1,0 +1,337 @@
+"""The constant mode: plain rollouts, in memory that does not depend on how many there are.
+
+All `B * K` simulations of an update take their steps together through `recurrent_fn`; a step is one
+network call, and when every simulation has stopped, the remaining ones are skipped. The gradient
+runs through the rollouts. Kept for it is only what the adapted leaves touch (a policy head: its
+features), so the rest of the network is evaluated once and never differentiated.
+"""
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs import trees
+from jaxpgs.base import Embedding, Params, Path, PolicyTerms, Trajectory, as_logits, as_values
+from jaxpgs.search.simulators import adaptation, terms
+from jaxpgs.search.simulators.simulator import (
+    Simulations,
+    Simulator,
+    delay,
+    distribution,
+    draw,
+    extend_code,
+    fold_in,
+    go_on,
+    invert,
+)
+
+if TYPE_CHECKING:
+    from jaxpgs.search.loop import Search
+
+DEFAULT_MAX_DEPTH = 16
+
+
+class Memory(NamedTuple):
+    """What is kept from update to update.
+
+    Attributes:
+      embedding: `[B, ...]` the roots.
+      seen: `[B, S]` bool, flags of the sequences taken, indexed by their hash; S may be 0.
+    """
+
+    embedding: Embedding
+    seen: chex.Array
+
+
+class _Context(NamedTuple):
+    """What the steps of an update have in common.
+
+    Attributes:
+      search: the search.
+      params: the network's own parameters.
+      memory: the memory.
+      first: `[B, K]` the first actions.
+      step_keys: `[B]` keys for the network calls.
+      zero: `[B]` int32 zeros.
+      dtype: the type of the statistics.
+      needed: names of the policy terms to differentiate.
+    """
+
+    search: "Search"
+    params: Params
+    memory: Memory
+    first: chex.Array
+    step_keys: chex.PRNGKey
+    zero: chex.Array
+    dtype: Any
+    needed: frozenset[str]
+
+
+class _Rollouts(NamedTuple):
+    """The simulations of an update, on their way.
+
+    Attributes:
+      embedding: `[B, K, ...]` the states reached.
+      action: `[B, K]` the actions to take there.
+      path: as the truncation sees them.
+      limited: `[B, K]` bool, ended by `max_depth`.
+      num_calls: `[B]` int32 network calls so far.
+    """
+
+    embedding: Embedding
+    action: chex.Array
+    path: Path
+    limited: chex.Array
+    num_calls: chex.Array
+
+
+class _Told(NamedTuple):
+    """What is told of one step, `[B, K]` each; see `Trajectory` and `Simulations`."""
+
+    alive: chex.Array
+    reward: chex.Array
+    discount: chex.Array
+    value: chex.Array
+    code: chex.Array
+    terms: dict[str, chex.Array]
+    norms: dict[str, chex.Array]
+
+
+def init(
+    search: "Search", params: Params, root: mctx.RootFnOutput, kept: Any, needed: frozenset[str]
+) -> Memory:
+    """Makes the memory; see `Simulator`."""
+    del params, needed
+    if kept is not None:
+        raise ValueError('nodes are for mode="cached"; mode="constant" keeps none.')
+    shape = (len(root.value), search.truncation.table_size)
+    return Memory(root.embedding, jnp.zeros(shape, bool))
+
+
+def max_depth(search: "Search") -> int:
+    """Returns T: what the search says, else the truncation's own bound, else 16."""
+    bound = search.truncation.max_depth
+    own = None if bound is None else bound(search.num_simulations)
+    return search.max_depth or own or DEFAULT_MAX_DEPTH
+
+
+def simulate(
+    search: "Search",
+    params: Params,
+    adapted: Params,
+    memory: Memory,
+    rng_keys: chex.PRNGKey,
+    actions: chex.Array,
+    path: Path,
+    needed: frozenset[str],
+) -> Simulations:
+    """Runs K simulations of each root; see `Simulator`."""
+    depth = max_depth(search)
+    step_keys, uniform = draw(rng_keys, depth, actions.shape[1])
+    zero = trees.zero_rows(actions)
+    context = _Context(
+        search, params, memory, actions, step_keys, zero, path.log_prob.dtype, needed
+    )
+    rollout = functools.partial(_rollout, context, path=path, uniform=uniform)
+    if needed:
+        _, pull_back, (trajectory, norms, codes) = jax.vjp(rollout, adapted, has_aux=True)
+    else:
+        pull_back = None
+        _, (trajectory, norms, codes) = rollout(adapted)
+    memory = memory._replace(seen=_note(memory.seen, codes, trajectory.alive))
+    return Simulations(trajectory, norms, pull_back, memory)
+
+
+def gradient(
+    search: "Search",
+    params: Params,
+    adapted: Params,
+    simulations: Simulations,
+    cotangents: PolicyTerms,
+    needed: frozenset[str],
+) -> tuple[Params, Simulations]:
+    """Differentiates through the rollouts; see `Simulator`."""
+    del search, params, adapted, needed
+    return simulations.residuals(cotangents)[0], simulations
+
+
+def remember(search: "Search", simulations: Simulations, returns: chex.Array) -> Memory:
+    """Returns the memory, in which returns have no place; see `Simulator`."""
+    del search, returns
+    return simulations.memory
+
+
+def _rollout(
+    context: _Context, adapted: Params, *, path: Path, uniform: chex.Array
+) -> tuple[PolicyTerms, tuple[Trajectory, PolicyTerms, chex.Array]]:
+    """Simulates to the end. Returns what is differentiated, and all that is told."""
+    first, keeps_last = context.first, context.search.best_of is not None
+    start = _Rollouts(
+        embedding=_spread(context.memory.embedding, first.shape[1]),
+        action=first,
+        path=path._replace(code=extend_code(path.code, first)),
+        limited=path.alive & False,
+        num_calls=context.zero,
+    )
+    step = functools.partial(_maybe_step, context, adapted)
+    end, told = jax.lax.scan(step, start, (jnp.arange(len(uniform)), uniform))
+    nothing = jnp.zeros_like(told.value)
+    found = PolicyTerms(
+        **{name: delay(told.terms.get(name, nothing)) for name in PolicyTerms._fields}
+    )
+    norms = PolicyTerms(
+        **{name: delay(told.norms.get(name, nothing)) for name in PolicyTerms._fields}
+    )
+    trajectory = Trajectory(
+        alive=told.alive,
+        reward=told.reward,
+        discount=told.discount,
+        value=told.value,
+        **found._asdict(),
+        depth=end.path.depth,
+        limited=end.limited,
+        num_evaluations=jnp.sum(end.path.depth, axis=-1),
+        num_calls=end.num_calls,
+        last=end.embedding if keeps_last else None,
+    )
+    return found, (trajectory, norms, told.code)
+
+
+def _maybe_step(
+    context: _Context, adapted: Params, rollouts: _Rollouts, inputs: tuple
+) -> tuple[_Rollouts, _Told]:
+    """Takes a step if any simulation is still on its way."""
+    shapes = jax.eval_shape(functools.partial(_step, context), adapted, rollouts, inputs)[1]
+    nothing = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, context.zero), shapes)
+    return jax.lax.cond(
+        jnp.any(rollouts.path.alive),
+        functools.partial(_step, context),
+        lambda adapted, rollouts, inputs: (rollouts, nothing),
+        adapted,
+        rollouts,
+        inputs,
+    )
+
+
+def _step(
+    context: _Context, adapted: Params, rollouts: _Rollouts, inputs: tuple
+) -> tuple[_Rollouts, _Told]:
+    """Takes one step of all simulations and draws the actions that follow it."""
+    t, uniform = inputs
+    search, path = context.search, rollouts.path
+    alive, code = path.alive, path.code
+    output, logits, prior_logits, embedding = _evaluate(context, adapted, t, rollouts)
+    policy = distribution(logits)
+    actions = invert(policy.cumulative, policy.last, uniform)
+    found = terms.differentiable(logits, prior_logits, actions, context.needed)
+    found = {"entropy": policy.entropy} | found
+    norms = {}
+    if context.needed:
+        norms = _norms(policy.policy, prior_logits, found, context.needed)
+    reward, discount, value = (
+        as_values(x, context.dtype) for x in (output.reward, output.discount, output.value)
+    )
+    path = path._replace(
+        depth=path.depth + alive.astype(jnp.int32), new=_is_new(context.memory.seen, code)
+    )
+    own_end = (discount == 0) | search.truncation.stop(path)
+    at_limit = path.depth >= max_depth(search)
+    path = go_on(path._replace(alive=alive & ~own_end & ~at_limit), actions, found["log_prob"])
+
+    def while_alive(x: chex.Array) -> chex.Array:
+        return jnp.where(path.alive, x, 0.0)
+
+    told = _Told(
+        alive=alive,
+        reward=jnp.where(alive, reward, 0.0),
+        discount=jnp.where(alive, discount, 0.0),
+        value=jnp.where(alive, value, 0.0),
+        code=code,
+        terms={name: while_alive(x) for name, x in found.items()},
+        norms={name: while_alive(x) for name, x in norms.items()},
+    )
+    limited = rollouts.limited | (alive & at_limit & ~own_end)
+    return _Rollouts(embedding, actions, path, limited, rollouts.num_calls + 1), told
+
+
+def _evaluate(
+    context: _Context, adapted: Params, t: chex.Array, rollouts: _Rollouts
+) -> tuple[mctx.RecurrentFnOutput, chex.Array, chex.Array, Embedding]:
+    """Plays the actions and evaluates where they lead: output, logits, the prior's, embedding.
+
+    Simulations that have stopped take their first step once more. Behind the end of an episode a
+    model may say anything, and NaN there would spoil the gradient although nobody looks.
+    """
+    search, alive = context.search, rollouts.path.alive
+    _, frozen = adaptation.split(
+        context.params, adaptation.adapt_mask(context.params, search.adapt)
+    )
+    start = _spread(context.memory.embedding, alive.shape[1])
+    before = trees.where(alive, rollouts.embedding, start)
+    actions = jnp.where(alive, rollouts.action, context.first)
+    keys = fold_in(context.step_keys, t)
+    call = jax.vmap(
+        lambda own, key, action, embedding: search.recurrent_fn(
+            adaptation.merge(own, frozen), key, action, embedding
+        )
+    )
+    output, embedding = call(adapted, keys, actions, before)
+    if search.best_of is not None:
+        embedding = trees.where(alive, embedding, rollouts.embedding)
+    logits = as_logits(output.prior_logits, context.dtype)
+    prior_logits = logits
+    if terms.needs_prior(context.needed):
+        recall = jax.vmap(functools.partial(search.recurrent_fn, context.params))
+        prior_logits = as_logits(recall(keys, actions, before)[0].prior_logits, context.dtype)
+    return output, logits, prior_logits, embedding
+
+
+def _norms(
+    policy: chex.Array,
+    prior_logits: chex.Array,
+    found: dict[str, chex.Array],
+    needed: frozenset[str],
+) -> dict[str, chex.Array]:
+    """Norms `[B, K]` of the needed terms' derivatives by the logits."""
+    found = jax.lax.stop_gradient(found)
+    norms = {"log_prob": terms.log_prob_norm(found["log_prob"])}
+    if needed - {"log_prob"}:
+        prior = jax.nn.softmax(prior_logits, axis=-1) if terms.needs_prior(needed) else None
+        _, slopes = terms.values(policy, prior, found["entropy"])
+        norms |= {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
+    return {name: norm for name, norm in norms.items() if name in needed}
+
+
+def _spread(embedding: Embedding, num_walks: int) -> Embedding:
+    """Gives each of the K simulations its root's state."""
+    return jax.tree.map(
+        lambda x: jnp.broadcast_to(x[:, None], (len(x), num_walks, *x.shape[1:])), embedding
+    )
+
+
+def _locate(seen: chex.Array, code: chex.Array) -> chex.Array:
+    return (code & jnp.uint32(max(seen.shape[1], 1) - 1)).astype(jnp.int32)
+
+
+def _is_new(seen: chex.Array, code: chex.Array) -> chex.Array:
+    """Tells which sequences `[B, K]` have not been noted."""
+    if not seen.shape[1]:
+        return jnp.ones(code.shape, bool)
+    return ~jnp.take_along_axis(seen, _locate(seen, code), axis=1)
+
+
+def _note(seen: chex.Array, codes: chex.Array, alive: chex.Array) -> chex.Array:
+    """Notes the sequences `[T, B, K]` of the steps taken."""
+    if not seen.shape[1]:
+        return seen
+    # Flags, not bits: several sequences may then be noted in one scatter.
+    places = jnp.where(alive, _locate(seen, codes), seen.shape[1])
+    places = jnp.moveaxis(places, 1, 0).reshape(len(seen), -1)
+    return jax.vmap(lambda row, i: row.at[i].set(True, mode="drop"))(seen, places)
+
+
+simulator = Simulator(init, simulate, gradient, remember)

@@ -1,0 +1,152 @@
+"""What a simulator is, and what all of them share: drawing actions, and terms of the policy.
+
+A simulator runs the K simulations of an update. `constant` does so in memory that does not depend
+on the number of simulations, `cached` remembers every state visited.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.base import Params, Path, PolicyTerms, Trajectory
+
+
+class Simulations(NamedTuple):
+    """What a simulator gives back of one update.
+
+    Attributes:
+      trajectory: the simulations, step by step.
+      norms: `[T, B, K]` each, norms of the terms' derivatives by the logits, for
+        `auto_sgd`; 0 for terms that the objective does not depend on.
+      residuals: what `gradient` needs to know.
+      memory: the memory after the simulations.
+    """
+
+    trajectory: Trajectory
+    norms: PolicyTerms
+    residuals: Any
+    memory: Any
+
+
+class Simulator(NamedTuple):
+    """A memory mode: four pure functions. `search` is the `Search` that they serve.
+
+    Attributes:
+      init: `(search, params, root, kept, needed) -> memory`, with the roots as `mctx.RootFnOutput`,
+        the nodes that an earlier search left behind, or None, and the names of the `PolicyTerms`
+        that the objective depends on; none if nothing learns. Every array has a leading axis B.
+      simulate: `(search, params, adapted, memory, rng_keys [B], actions [B, K], path, needed) ->
+        Simulations`, with the parameters that adapt (leading axis B), the first actions and the
+        simulations before their first step.
+      gradient: `(search, params, adapted, simulations, cotangents, needed)`: leads `PolicyTerms`
+        of cotangents back to the adapted parameters. Returns them and the simulations, whose memory
+        it may have written into.
+      remember: `(search, simulations, returns [T, B, K]) -> memory`, for the next update.
+    """
+
+    init: Callable[..., Any]
+    simulate: Callable[..., Simulations]
+    gradient: Callable[..., tuple[Params, Simulations]]
+    remember: Callable[..., Any]
+
+
+def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:
+    """Returns `[B]` keys for the network calls and `[T, B, K]` uniform numbers for the actions.
+
+    Every random number of the update comes in one draw: one uniform an action, not one a logit.
+    """
+    step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (max_depth, num_walks)))(sample_keys)
+    return step_keys, jnp.moveaxis(uniform, 0, 1)
+
+
+def fold_in(rng_keys: chex.PRNGKey, t: chex.Array) -> chex.PRNGKey:
+    """Returns the `[B]` keys of step t."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, t))(rng_keys)
+
+
+def go_on(path: Path, action: chex.Array, log_prob: chex.Array) -> Path:
+    """Takes the simulations that are alive one action further."""
+    return path._replace(
+        code=jnp.where(path.alive, extend_code(path.code, action), path.code),
+        log_prob=path.log_prob + jnp.where(path.alive, jax.lax.stop_gradient(log_prob), 0.0),
+    )
+
+
+def delay(x: chex.Array) -> chex.Array:
+    """Moves `[T, ...]` one step on: step t sampled the action that step t+1 takes."""
+    return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
+
+
+def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
+    """Hashes one more action into the codes of sequences (a multiply-and-shift mix of 32 bits)."""
+    code = (code ^ (action.astype(jnp.uint32) + 1)) * jnp.uint32(0x9E3779B1)
+    code = (code ^ (code >> 15)) * jnp.uint32(0x85EBCA77)
+    return code ^ (code >> 13)
+
+
+class Distribution(NamedTuple):
+    """A policy, ready to draw from.
+
+    Attributes:
+      policy: `[..., A]` probabilities.
+      cumulative: `[..., A]` their sums up to each action, -1 where the probability is 0.
+      last: `[...]` int32, the last action that is not impossible.
+      entropy: `[...]` in nats.
+    """
+
+    policy: chex.Array
+    cumulative: chex.Array
+    last: chex.Array
+    entropy: chex.Array
+
+
+def distribution(logits: chex.Array) -> Distribution:
+    """Makes the distribution of finite logits `[..., A]`; not differentiable."""
+    logits = jax.lax.stop_gradient(logits)
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+    weight = jnp.exp(shifted)
+    positive = weight > 0
+    cumulative = _cumsum(weight)
+    total = cumulative[..., -1:]
+    policy = weight / total
+    numbers = _numbers(logits)
+    return Distribution(
+        policy=policy,
+        # Rounding of the sums must never pick an action of probability 0.
+        cumulative=jnp.where(positive, cumulative / total, -1.0),
+        last=jnp.max(jnp.where(positive, numbers, 0), axis=-1),
+        entropy=jnp.log(total[..., 0])
+        - jnp.sum(jnp.where(positive, policy * shifted, 0.0), axis=-1),
+    )
+
+
+def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
+    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function."""
+    # The first of those reached; a minimum is a faster reduction than an argmax.
+    reached = cumulative > uniform[..., None]
+    return jnp.minimum(
+        jnp.min(jnp.where(reached, _numbers(cumulative), cumulative.shape[-1]), axis=-1), last
+    )
+
+
+def _numbers(x: chex.Array) -> chex.Array:
+    """The numbers of the last axis, with as many axes as `x`."""
+    return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+
+
+def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
+    """The cumulative sum over the last axis, most of it as one product with a triangle of ones."""
+    size = x.shape[-1]
+    num_blocks = -(-size // block)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_blocks * block - size)])
+    x = x.reshape(*x.shape[:-1], num_blocks, block)
+    within = jnp.matmul(x, np.triu(np.ones((block, block), x.dtype)), precision="highest")
+    if num_blocks > 1:
+        ends = jnp.cumsum(within[..., -1], axis=-1)
+        within = within.at[..., 1:, :].add(ends[..., :-1, None])
+    return within.reshape(*x.shape[:-2], num_blocks * block)[..., :size]
