@@ -1,13 +1,25 @@
-"""The search: one loop, its parts, its simulators and the presets."""
+"""The search: one loop, its parts, its simulators and the presets.
 
-from jaxpgs.search.loop import Carry, Search, finish, init, run, step
+`loop` has `init`, `step` and `finish`, `policies` the presets, `parts` what a search is made of and
+`simulators` the two memory modes. What one needs to write a part or a simulator is public here.
+"""
+
+from jaxpgs.search.anytime import Progress, search_for
+from jaxpgs.search.loop import Carry, Search, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.parts.backup import last_value, n_step
-from jaxpgs.search.parts.estimator import regularized, reinforce
-from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
-from jaxpgs.search.parts.improvement import SampledPolicy, improved_policy
+from jaxpgs.search.parts.backup import Backup, last_value, n_step
+from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce
+from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.improvement import (
+    SampledPolicy,
+    completed_qvalues,
+    improved_policy,
+    sigma,
+)
 from jaxpgs.search.parts.selection import (
     Selection,
+    by_score,
+    highest,
     max_min_puct,
     muzero_puct,
     puct,
@@ -15,7 +27,7 @@ from jaxpgs.search.parts.selection import (
     with_dirichlet_noise,
 )
 from jaxpgs.search.parts.step_size import auto_sgd
-from jaxpgs.search.parts.target import best_value, completed_q, visit_counts
+from jaxpgs.search.parts.target import Target, best_value, completed_q, visit_counts
 from jaxpgs.search.parts.truncation import (
     Truncation,
     by_probability,
@@ -36,7 +48,81 @@ from jaxpgs.search.policies import (
     pgs_policy,
     pgs_search,
 )
-from jaxpgs.search.simulators.adaptation import reset_adapted
-from jaxpgs.search.simulators.nodes import Nodes, reroot
+from jaxpgs.search.simulators.adaptation import init_adapted, own_like, reset_adapted
+from jaxpgs.search.simulators.nodes import Nodes, node_stats, reroot
+from jaxpgs.search.simulators.simulator import (
+    Distribution,
+    Simulations,
+    Simulator,
+    distribution,
+    invert,
+)
 
-from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search  # isort: skip
+__all__ = [
+    "Backup",
+    "Carry",
+    "Distribution",
+    "Estimator",
+    "GumbelState",
+    "MemoryEstimate",
+    "Nodes",
+    "Progress",
+    "SampledPolicy",
+    "Search",
+    "Selection",
+    "Simulations",
+    "Simulator",
+    "Target",
+    "Truncation",
+    "advance",
+    "auto_sgd",
+    "batched_mcts_policy",
+    "batched_mcts_search",
+    "best_value",
+    "by_probability",
+    "by_score",
+    "by_visits",
+    "completed_q",
+    "completed_qvalues",
+    "distribution",
+    "estimate_memory",
+    "finish",
+    "fixed",
+    "growing",
+    "gumbel_inner",
+    "gumbel_mcts_policy",
+    "gumbel_mcts_search",
+    "gumbel_pgs_policy",
+    "gumbel_pgs_search",
+    "gumbel_root",
+    "gumbel_target",
+    "highest",
+    "improved_policy",
+    "init",
+    "init_adapted",
+    "init_nodes",
+    "invert",
+    "last_value",
+    "max_min_puct",
+    "mcs_policy",
+    "mcs_search",
+    "muzero_puct",
+    "n_step",
+    "node_stats",
+    "own_like",
+    "pgs_policy",
+    "pgs_search",
+    "puct",
+    "regularized",
+    "reinforce",
+    "reroot",
+    "reset_adapted",
+    "run",
+    "search_for",
+    "sigma",
+    "step",
+    "ucb1",
+    "until_new",
+    "visit_counts",
+    "with_dirichlet_noise",
+]

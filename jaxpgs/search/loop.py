@@ -261,6 +261,39 @@ def init(
     return _spread_like_roots(carry)
 
 
+def init_nodes(
+    search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int
+) -> Nodes:
+    """Returns an empty memory as `nodes` of a first search.
+
+    For loops of searches that hand `reroot(search_state.nodes, action, num_kept=...)` on from move
+    to move and need something of that shape to begin with.
+
+    Args:
+      search: the search, in cached mode.
+      params: the network's parameters.
+      root: the roots; shapes suffice.
+      num_kept: as in `reroot`.
+
+    Returns:
+      Nodes of which none is in use but the root.
+
+    Raises:
+      ValueError: if the search keeps no nodes, or `num_kept` is below 1.
+    """
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    memory = jax.eval_shape(functools.partial(init, search), params, key, root).memory
+    if not hasattr(memory, "nodes"):
+        raise ValueError(f'init_nodes needs a search with mode="cached", got {search.mode!r}.')
+
+    def empty(x: Any) -> chex.Array:
+        return jnp.zeros(x.shape if x.ndim == 1 else (len(root.value), num_kept, *x.shape[2:]), x.dtype)
+
+    return jax.tree.map(empty, memory.nodes)
+
+
 def step(search: Search, params: Params, carry: Carry) -> Carry:
     """Does one update: K simulations of every root, and what is learned from them.
 

@@ -6,6 +6,8 @@ import chex
 import jax.numpy as jnp
 import optax
 
+from jaxpgs.checks import check_number
+
 
 class AutoState(NamedTuple):
     """What the updates of a search have shown so far.
@@ -19,7 +21,7 @@ class AutoState(NamedTuple):
     logit_square: chex.Array
 
 
-def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
+def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformationExtraArgs:
     """Gradient ascent whose step is measured at the logits, not at the parameters.
 
     Anthony et al. 2019 tuned PGS's step to each network, from 5e-4 down to 2e-5, and lost strength
@@ -31,16 +33,25 @@ def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
     the network's scale. Where the walks' gradients add up, the quotient grows with their number and
     the step shrinks, so that it does not depend much on the simulations an update either.
 
-    It needs what the search passes to its optimizer beside the gradient: `logit_square`.
+    Where the gradient all but vanishes and `u` does not, as for two simulations that cancel, its
+    direction is rounding. So a step is never longer than the parameters themselves (or 1, if that
+    is more), and there is none where the gradient is 0. Ordinary steps are far below that.
+
+    It needs what the search passes to its optimizer beside the gradient: `logit_square`, the
+    squared norm of the objective's gradient at the logits, entropy and KL terms included.
 
     Args:
-      step_size: how far the logits move for an advantage of 1. In
+      step_size: how far the logits move for an advantage of 1, above 0. In
         `benchmarks/results/strength_sweep-step-*.json` the default was the best of five from 0.1 to
         10 on both early networks and level with the best on the other four.
 
     Returns:
       An optax optimizer, for the argument `optimizer` of the searches.
+
+    Raises:
+      ValueError: if the step is not finite or not above 0.
     """
+    check_number("auto_sgd", "step_size", step_size, 0, open_low=True)
 
     def init(params: Any) -> AutoState:
         del params
@@ -49,10 +60,15 @@ def auto_sgd(step_size: float = 3.0) -> optax.GradientTransformationExtraArgs:
     def update(
         updates: Any, state: AutoState, params: Any = None, *, logit_square: chex.Array, **_: Any
     ) -> tuple[Any, AutoState]:
-        del params
-        square = state.parameter_square + optax.tree.norm(updates, squared=True)
+        now = optax.tree.norm(updates, squared=True)
+        square = state.parameter_square + now
         state = AutoState(square, state.logit_square + logit_square)
-        scale = step_size * state.logit_square / jnp.maximum(square, jnp.finfo(square.dtype).tiny)
+        tiny = jnp.finfo(square.dtype).tiny
+        scale = step_size * state.logit_square / jnp.maximum(square, tiny)
+        if params is not None:
+            length = jnp.maximum(scale * jnp.sqrt(now), tiny)
+            scale *= jnp.minimum(jnp.maximum(optax.tree.norm(params), 1.0) / length, 1.0)
+        scale = jnp.where(now > 0, scale, 0.0)
         return optax.tree.scale(-scale, updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)

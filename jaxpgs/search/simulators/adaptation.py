@@ -65,6 +65,26 @@ def per_root(chosen: Params, batch_size: int) -> Params:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
 
 
+def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
+    """Returns the network's own parameters as `adapted_params` of a first search.
+
+    For loops of searches that hand `search_state.params` on from move to move and need something of
+    that shape to begin with.
+
+    Args:
+      params: the network's parameters.
+      adapt: which of them adapt, as in `pgs_search`.
+      batch_size: B.
+
+    Returns:
+      A pytree like `params`: adapting leaves `[B, ...]`, None elsewhere.
+
+    Raises:
+      ValueError: if `adapt` does not fit `params` or chooses nothing.
+    """
+    return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
+
+
 def own_like(shapes: Params, params: Params) -> Params:
     """Returns the network's own parameters, one copy per root, for a search yet to come.
 

@@ -1,0 +1,116 @@
+"""A search under a budget of seconds: the same steps, cut into slices."""
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import mctx
+
+from jaxpgs.base import Params, PolicyOutput
+from jaxpgs.checks import check_number
+from jaxpgs.search.loop import Carry, Search, advance, finish, init
+from jaxpgs.search.simulators.nodes import Nodes
+
+_init = jax.jit(init, static_argnums=0)
+_advance = jax.jit(advance, static_argnums=0, donate_argnums=2)
+_finish = jax.jit(finish, static_argnums=0)
+# Which shapes of arguments each search has been compiled for.
+_compiled: weakref.WeakKeyDictionary[Search, set[Any]] = weakref.WeakKeyDictionary()
+
+
+class Progress(NamedTuple):
+    """What a callback is told after a slice.
+
+    Attributes:
+      seconds: since the search began.
+      num_updates: done so far.
+      output: what the search would say if it ended now.
+    """
+
+    seconds: float
+    num_updates: int
+    output: PolicyOutput
+
+
+def search_for(
+    search: Search,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    invalid_actions: chex.Array | None = None,
+    *,
+    seconds: float,
+    nodes: Nodes | None = None,
+    adapted_params: Params | None = None,
+    slice_seconds: float | None = None,
+    callback: Callable[[Progress], Any] | None = None,
+) -> PolicyOutput:
+    """Searches as long as time allows, on the host; do not wrap it in `jax.jit`.
+
+    The search is compiled once for each `search` and shapes of the arguments, and the time of that
+    does not count: make the `search` once and use it for all moves of a game. It then runs in
+    slices of some updates and stops before a slice that would not fit, by the time that the slowest
+    update so far has taken. So it ends over the budget by one slice at most. At least one update is
+    done, and no more than `search.num_simulations` allow.
+
+    The answer is that of `init`, as many `step`s and `finish`. For a selection that plans with the
+    number of simulations, as `gumbel_root` does, that is not the answer of a shorter search: give
+    such a search about the simulations that fit.
+
+    Args:
+      search: what to run, such as `pgs_search(...)`. Its `num_simulations` is an upper limit, for
+        which the cached mode makes room (`capacity`).
+      params: as in `init`, and likewise `rng_key`, `root` and `invalid_actions`.
+      rng_key: one key, or `[B]` keys.
+      root: the roots.
+      invalid_actions: `[B, A]`, 1 where the action is illegal.
+      seconds: the budget, above 0.
+      nodes: as in `init`.
+      adapted_params: as in `init`.
+      slice_seconds: about how long a slice takes, above 0; a twentieth of the budget if None.
+      callback: called with a `Progress` after every slice. What it returns is ignored; its time
+        counts.
+
+    Returns:
+      A `PolicyOutput`; the number of simulations is the sum of its visits.
+
+    Raises:
+      ValueError: as `init`, and if a number of seconds is not above 0.
+    """
+    check_number("search_for", "seconds", seconds, 0, open_low=True)
+    slice_seconds = seconds / 20 if slice_seconds is None else slice_seconds
+    check_number("search_for", "slice_seconds", slice_seconds, 0, open_low=True)
+    kept = {"nodes": nodes, "adapted_params": adapted_params}
+
+    def begin() -> Carry:
+        return _init(search, params, rng_key, root, invalid_actions, **kept)
+
+    shapes = jax.tree.map(jax.typeof, (params, rng_key, root, invalid_actions, kept))
+    signature = str(shapes)
+    if signature not in _compiled.setdefault(search, set()):
+        jax.block_until_ready(_finish(search, _advance(search, params, begin(), 0)))
+        _compiled[search].add(signature)
+
+    start = time.perf_counter()
+    carry, done, slowest = begin(), 0, 0.0
+    jax.block_until_ready(carry.num_updates)
+    while done < search.num_updates:
+        now = time.perf_counter() - start
+        count = 1
+        if done:
+            if now + slowest > seconds:
+                break
+            fits = min(slice_seconds, seconds - now) / slowest
+            count = max(1, min(int(fits), search.num_updates - done))
+        carry = _advance(search, params, carry, count)
+        jax.block_until_ready(carry.num_updates)
+        done += count
+        if callback is not None:
+            output = _finish(search, carry)
+            jax.block_until_ready(output)
+            callback(Progress(time.perf_counter() - start, done, output))
+        slowest = max(slowest, (time.perf_counter() - start - now) / count)
+    return _finish(search, carry)
