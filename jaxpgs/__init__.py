@@ -6,12 +6,16 @@ The searches take the same positional arguments as mctx's policies:
                                invalid_actions, adapt=jaxpgs.networks.policy_head(params))
 """
 
+from typing import TYPE_CHECKING
+
 from jaxpgs import envs, networks, puzzles
 from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import Expansion, Games, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
+from jaxpgs.base import Expansion, PolicyOutput, RootStats, SearchState, SplitRecurrentFn
+from jaxpgs.deprecation import former_names
+from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
+from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search import (
-    NestedSearch,
     RootSelection,
     Truncation,
     auto_sgd,
@@ -28,8 +32,6 @@ from jaxpgs.search import (
     mcs_policy,
     muzero_puct,
     n_step,
-    nrpa_policy,
-    nrpa_search,
     pgs_policy,
     puct,
     reinforce,
@@ -43,8 +45,8 @@ from jaxpgs.search import (
 
 __all__ = [
     "Expansion",
-    "Games",
     "NestedSearch",
+    "PlayedGames",
     "PolicyOutput",
     "RootSelection",
     "RootStats",
@@ -85,3 +87,6 @@ __all__ = [
     "until_new",
     "visit_counts",
 ]
+
+if not TYPE_CHECKING:  # or no misspelt name would be found
+    __getattr__ = former_names(__name__, {"Games": "jaxpgs.envs.played_games:PlayedGames"})

@@ -7,9 +7,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
 from jaxpgs.evaluation.players import Player
+from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import adaptation
 
 

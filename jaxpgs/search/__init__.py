@@ -5,7 +5,6 @@ from jaxpgs.search.backups import last_value, n_step
 from jaxpgs.search.estimators import reinforce
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.nodes import Nodes, reroot
-from jaxpgs.search.nrpa import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search.policies import batched_mcts_policy, mcs_policy, pgs_policy
 from jaxpgs.search.root_selection import RootSelection, max_min_puct, muzero_puct, puct, ucb1
 from jaxpgs.search.scan import search
@@ -22,7 +21,6 @@ from jaxpgs.search.truncation import (
 
 __all__ = [
     "MemoryEstimate",
-    "NestedSearch",
     "Nodes",
     "RootSelection",
     "Truncation",
@@ -40,8 +38,6 @@ __all__ = [
     "mcs_policy",
     "muzero_puct",
     "n_step",
-    "nrpa_policy",
-    "nrpa_search",
     "pgs_policy",
     "puct",
     "reinforce",
