@@ -5,8 +5,8 @@
     python -m benchmarks.answers --compare old.npz new.npz         # a table of differences
 
 It uses only what both versions know, so that it can be copied into an older checkout. Every case
-names its bound on the depth, its backup and its K, whose defaults have changed. Differences that are
-wanted are listed in `WANTED`, with their reason.
+names its bound on the depth, its backup and its K, whose defaults have changed. Differences that
+are wanted are listed in `WANTED`, with their reason.
 """
 
 import argparse
@@ -135,9 +135,7 @@ def collect(count: int = 48) -> dict[str, np.ndarray]:
         invalid = ~state.legal_action_mask
         knobs = dict(knobs)
         depth = knobs.pop("max_depth")
-        return policy(
-            params, keys, root, recurrent_fn, count, invalid, depth, **knobs, **kept
-        )
+        return policy(params, keys, root, recurrent_fn, count, invalid, depth, **knobs, **kept)
 
     def note(name: str, function: Callable[..., Any]) -> None:
         start = time.perf_counter()
@@ -207,7 +205,7 @@ def main(argv: list[str] | None = None) -> None:
         old, new = (dict(np.load(path)) for path in args.compare)
         rows = compare(old, new)
         unexplained = [row for row in rows if not row[2]]
-        for key, size, reason in rows if not unexplained else unexplained:
+        for key, size, reason in unexplained or rows:
             print(f"{key:60} {size:12} {reason}")
         print(f"{len(old)} arrays, {len(rows)} differ, {len(unexplained)} without a reason.")
         if unexplained:

@@ -18,7 +18,7 @@ import jaxpgs
 from benchmarks import report
 from benchmarks.report import RESULTS
 from jaxpgs import evaluation
-from jaxpgs.training import zoo
+from jaxpgs.training import recipes
 from jaxpgs.training.head_to_head import head_to_head
 
 EXPERTS = ("mcs", "pgs", "mcts")
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--network", default="hex-7x7-early", choices=zoo.RECIPES)
+    parser.add_argument("--network", default="hex-7x7-early", choices=recipes.RECIPES)
     parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
     parser.add_argument("--simulations", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=200)
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     given = ("simulations", "iterations", "games", "snapshots", "seed")
     options = [text for name in given for text in (f"--{name}", str(getattr(args, name)))]
     for expert in args.experts:
-        zoo.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
+        recipes.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
     networks = [
         (expert, int(name.rsplit("-", 1)[1]), jaxpgs.load_pretrained(name, directory=folder))
         for expert in args.experts

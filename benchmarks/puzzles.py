@@ -56,10 +56,10 @@ class Knobs(NamedTuple):
 
 
 # (env, rng_keys, states, simulations a move, knobs)
-Player = Callable[[Any, Any, Any, int, Knobs], Solution]
+Solve = Callable[[Any, Any, Any, int, Knobs], Solution]
 
 
-def _with_knobs(play: Callable[..., Solution], **own: Any) -> Player:
+def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
     """Takes a search of `jaxpgs.puzzles` with the network that comes with the library."""
     return lambda env, rng_keys, states, n, knobs: with_network(
         play, c_puct=knobs.c_puct, temperature=knobs.temperature, **own
@@ -72,7 +72,7 @@ def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution
     return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
 
-def _nested(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
+def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
     # On small boards many short runs make more of as many games than few long ones.
     small = env.num_actions < 64
     shape: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
@@ -83,17 +83,17 @@ def _biased(
     env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int, *, c_puct: float
 ) -> Solution:
     del c_puct
-    return _nested(env, rng_keys, states, n, puzzles.prior_bias(env, apply_fn, params, states))
+    return _nrpa(env, rng_keys, states, n, puzzles.prior_bias(env, apply_fn, params, states))
 
 
-SEARCHES: dict[str, Player] = {
+SEARCHES: dict[str, Solve] = {
     "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1].c_puct),
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
     "PV-MCTS": _with_knobs(puzzles.pv_mcts),
     "MCS": _pgs,
     "PGS": _pgs,
-    "NRPA": lambda *x: _nested(*x[:-1]),
+    "NRPA": lambda *x: _nrpa(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
 # From `--sweep`, on other boards. PGS and informed rollouts on 10x10 and 15x15 take what 7x7 has,

@@ -1,6 +1,6 @@
 """The searches that `benchmarks.samegame` compares, by name.
 
-To add one, write a function like `nested` below, which returns a `Search`, and name it in
+To add one, write a function like `nrpa_on_devices` below, which returns a `Search`, and name it in
 `SEARCHES`:
 
     def mine(**knobs) -> Search:
@@ -32,7 +32,7 @@ import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame_sequences import code_features, play_sequences
-from jaxpgs.search.nrpa import NestedSearch, best_of_boards, nrpa_search
+from jaxpgs.puzzles import NestedSearch, nrpa_search
 
 
 class Best(NamedTuple):
@@ -55,7 +55,7 @@ Play = Callable[[SameGame, Any, Any, int], Any]
 Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
 
 
-def nested(prior: Prior | None = None, *, by_color: bool = True, **knobs: Any) -> Search:
+def nrpa_on_devices(prior: Prior | None = None, *, by_color: bool = True, **knobs: Any) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
     Args:
@@ -97,7 +97,7 @@ def nested(prior: Prior | None = None, *, by_color: bool = True, **knobs: Any) -
 
         init = on_each(lambda states, bias: make(states).init(bias))
         step = on_each(lambda states, keys, state: make(states).step(keys, state))
-        best = on_each(lambda states, state: best_of_boards(state, num_boards))
+        best = on_each(lambda states, state: make(states).finish(state))
 
         def start(boards: np.ndarray, rng_key: chex.PRNGKey) -> tuple:
             states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
@@ -202,12 +202,12 @@ def _options() -> dict[str, Any]:
 _NESTED: dict[str, Any] = {"iterations": (100, 400, 100), "parallel": (4, 2, 1)}
 # Those from "policy-mcts" on need a network, which comes with the library for some sizes.
 SEARCHES: dict[str, Search] = {
-    "random": nested(iterations=(1,), parallel=(256,), playouts=64),
-    "nrpa": nested(**_NESTED),
-    "nrpa by block": nested(by_color=False, **_NESTED),
+    "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
+    "nrpa": nrpa_on_devices(**_NESTED),
+    "nrpa by block": nrpa_on_devices(by_color=False, **_NESTED),
     "mcts": whole_games(puzzles.plain_mcts, 256),
     "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
     "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),
     "pgs": whole_games(with_network(puzzles.pgs), 256),
-    "gnrpa": nested(shipped_prior, **_NESTED),
+    "gnrpa": nrpa_on_devices(shipped_prior, **_NESTED),
 }

@@ -54,7 +54,7 @@ def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
         [
             row["player"],
             simulations[row["player"]],
-            _elo(row["elo"], row["half_width"]),
+            elo_text(row["elo"], row["half_width"]),
             row["evaluations_per_move"],
             row["calls_per_search"],
             row["ms_per_move"],
@@ -66,19 +66,19 @@ def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
     columns = ["player", "simulations", "Elo", "evaluations a move", "calls in a row",
                "ms a move", "scratch MB", "compile s"]  # fmt: skip
     text = _title(path, data, f"Strength: {setting['network']}, {budget} ({path.stem})")
-    text += _table(columns, rows)
+    text += markdown_table(columns, rows)
     pairings = [
         [
             p["first"],
             p["second"],
             f"{p['won']:g} of {p['games']:g}",
-            _elo(p["elo"], p["half_width"]),
+            elo_text(p["elo"], p["half_width"]),
             games_to_decide(p),
         ]
         for p in data["pairings"]
     ]
     columns = ["first", "second", "first won", "Elo of the first", "games to decide"]
-    text += "\n" + _table(columns, pairings)
+    text += "\n" + markdown_table(columns, pairings)
     return text + _picture(path)
 
 
@@ -102,14 +102,14 @@ def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
             match["player"],
             match["opponent"],
             f"{match['won']:g} of {match['games']:g}",
-            _elo(match["elo"], match["half_width"]),
+            elo_text(match["elo"], match["half_width"]),
         ]
         for name, figures in sorted(data.items())
         for match in figures["matches"]
     ]
     record = {"command": "python -m benchmarks.networks"} | next(iter(data.values()))
     text = _title(path, record, "Networks")
-    text += _table(["network", "player", "opponent", "won", "Elo"], rows)
+    text += markdown_table(["network", "player", "opponent", "won", "Elo"], rows)
     signs = [
         f"`{name}` {figures['value_sign_agreement']:.1%}"
         for name, figures in sorted(data.items())
@@ -143,7 +143,9 @@ def speed(path: pathlib.Path, data: dict[str, Any]) -> str:
     columns = ["network", "simulations", "roots", "search", "ms", "searches a second",
                "x bare network", "x faster than mctx MuZero", "calls in a row", "scratch MB",
                "compile s"]  # fmt: skip
-    return _title(path, data, f"Speed ({path.stem})") + _table(columns, rows) + _picture(path)
+    return (
+        _title(path, data, f"Speed ({path.stem})") + markdown_table(columns, rows) + _picture(path)
+    )
 
 
 def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -157,7 +159,7 @@ def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
     names = [scope.replace("_", " ") for scope in scopes]
     title = f"Where the time goes: {data['simulations']} simulations"
     columns = ["network", "roots", "search", "cores busy", *names]
-    return _title(path, data, title) + _table(columns, rows)
+    return _title(path, data, title) + markdown_table(columns, rows)
 
 
 def rng(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -168,7 +170,7 @@ def rng(path: pathlib.Path, data: dict[str, Any]) -> str:
     ]
     columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
     title = f"Random numbers: {data['network']}, {data['simulations']} simulations"
-    return _title(path, data, title) + _table(columns, rows)
+    return _title(path, data, title) + markdown_table(columns, rows)
 
 
 def memory(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -181,7 +183,7 @@ def memory(path: pathlib.Path, data: dict[str, Any]) -> str:
     sizes = [f"largest N, 64 roots in {size} GiB" for size in data["rows"][0]["largest"]]
     columns = ["space", "actions", "search", "bytes a simulation and root", "by the formula"]
     return (
-        _title(path, data, f"Memory ({path.stem})") + _table([*columns, *sizes], rows)
+        _title(path, data, f"Memory ({path.stem})") + markdown_table([*columns, *sizes], rows)
     ) + _picture(path)
 
 
@@ -192,7 +194,7 @@ def cost(path: pathlib.Path, data: dict[str, Any]) -> str:
     record = {"command": "python -m benchmarks.cost"} | data
     title = f"Cost before running: {data['network']}, {data['roots']} roots, constant mode"
     rows = [[row[column] for column in columns] for row in data["rows"]]
-    return _title(path, record, title) + _table(names, rows)
+    return _title(path, record, title) + markdown_table(names, rows)
 
 
 def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -217,7 +219,7 @@ def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
         "x pgx",
         "x OpenSpiel",
     ]
-    return _title(path, data, "Hex environments") + _table(columns, rows) + _picture(path)
+    return _title(path, data, "Hex environments") + markdown_table(columns, rows) + _picture(path)
 
 
 def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -232,7 +234,7 @@ def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
         for row in data["rows"]
     ]
     text = _title(path, data, "SameGame: random games on 15x15 with five colours")
-    text += _table(["system", "boards at once", "games a second", "moves a second"], rows)
+    text += markdown_table(["system", "boards at once", "games a second", "moves a second"], rows)
     anchors = data["anchors_games_per_second"].items()
     text += "\nReference figures, not measured here: "
     text += "; ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in anchors) + ".\n\n"
@@ -242,7 +244,7 @@ def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
         for row in data["mean_scores"]
     ]  # fmt: skip
     columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
-    return text + _table(columns, means)
+    return text + markdown_table(columns, means)
 
 
 def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -257,7 +259,7 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
     seconds, games = setting["seconds"], setting["simulations"]
     budget = f"{games:,} games" if seconds is None else f"{seconds:g} seconds"
     text = _title(path, data, f"SameGame: {what}, {budget} a position ({path.stem})")
-    text += _table(*scores.table(data))
+    text += markdown_table(*scores.table(data))
     text += "\nThe rules in NumPy replayed every game of ours; * marks a cleared board. "
     text += _PENALTIES[setting["penalty"]]
     if setting["together"] > 1:
@@ -273,12 +275,12 @@ def samegame_scores(path: pathlib.Path, data: dict[str, Any]) -> str:
 def puzzle_searches(path: pathlib.Path, data: dict[str, Any]) -> str:
     """The searches of whole games on random boards."""
     text = _title(path, data, f"SameGame: searches on random boards ({path.stem})")
-    text += _table(*puzzles.table(data["rows"]))
+    text += markdown_table(*puzzles.table(data["rows"]))
     text += "\nRandom boards with five colours. ± are 99% intervals.\n"
     if "--sweep" in data["command"]:
         return text
     text += "\nDifferences on the same boards, at equal simulations and at equal time:\n\n"
-    text += _table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))
+    text += markdown_table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))
     for picture in sorted(path.parent.glob(f"{path.stem}_*.png")):
         text += f"\n![{picture.stem}](results/{picture.name})\n"
     return text
@@ -288,7 +290,7 @@ def targets(path: pathlib.Path, data: dict[str, Any]) -> str:
     """What value networks should learn."""
     setting = data["setting"]
     text = _title(path, data, "SameGame 7x7: targets of the value")
-    text += _table(*value_targets.table(data["rows"]))
+    text += markdown_table(*value_targets.table(data["rows"]))
     return text + (
         f"\nPV-MCTS with {setting['simulations']} simulations a move on {setting['boards']} boards "
         "with each network; differences on the same boards with 99% intervals, which know "
@@ -311,18 +313,18 @@ def selfplay(path: pathlib.Path, data: dict[str, Any]) -> str:
         "evaluations a position",
         "in the network",
     ]
-    return _title(path, data, title) + _table(columns, rows)
+    return _title(path, data, title) + markdown_table(columns, rows)
 
 
 def learning(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Raw networks along training."""
     rows = [
-        [row["expert"], row["iteration"], _elo(row["elo"], row["half_width"])]
+        [row["expert"], row["iteration"], elo_text(row["elo"], row["half_width"])]
         for row in data["rows"]
     ]
     seconds = ", ".join(f"{name} {value:,.0f} s" for name, value in data["seconds"].items())
     text = _title(path, data, f"Three experts teach: {data['network']}")
-    text += _table(["expert", "iteration", "Elo of the raw network"], rows)
+    text += markdown_table(["expert", "iteration", "Elo of the raw network"], rows)
     return text + f"\nTraining took: {seconds}.\n" + _picture(path)
 
 
@@ -360,7 +362,8 @@ def _title(path: pathlib.Path, data: dict[str, Any], title: str) -> str:
     )
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a Markdown table of the rows, without columns that say nothing."""
     rows = list(rows)
     # A column without a single figure says nothing.
     used = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
@@ -383,7 +386,8 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _elo(elo: float, half_width: float) -> str:
+def elo_text(elo: float, half_width: float) -> str:
+    """Returns a difference in Elo with its interval, "0" for a player that sets the zero."""
     return "0" if half_width == 0 else f"{elo:+.0f} ± {half_width:.0f}"
 
 

@@ -23,8 +23,8 @@ from benchmarks.puzzles import paired, scores_of
 from benchmarks.report import RESULTS
 from benchmarks.samegame import open_record
 from jaxpgs import networks, puzzles
-from jaxpgs.training import generations
-from jaxpgs.training.zoo_samegame import RECIPES
+from jaxpgs.training import puzzle_iteration
+from jaxpgs.training.recipes_samegame import RECIPES
 
 # Target, and the weights of errors of values that are too low and too high (sections 6.1 and 6.2).
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -50,11 +50,11 @@ def measure(
     _, apply_fn = networks.functional(make_network(seed))
     count = setting["simulations"]
 
-    def player(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:
+    def solver(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:
         return puzzles.pv_mcts(env, apply_fn, params, rng_key, state, count, c_puct=5.0, **noise)
 
     def noisy(*args: Any) -> puzzles.Solution:
-        return player(*args, dirichlet_fraction=0.25, dirichlet_alpha=0.75)
+        return solver(*args, dirichlet_fraction=0.25, dirichlet_alpha=0.75)
 
     def first(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
         del params
@@ -67,18 +67,18 @@ def measure(
         update(len(log))
 
     begin = time.perf_counter()
-    state = generations.train(
-        env, make_network, player=noisy, first_player=first,
-        num_generations=setting["generations"], num_runs=setting["runs"],
+    state = puzzle_iteration.train(
+        env, make_network, solver=noisy, first_solver=first,
+        num_iterations=setting["generations"], num_runs=setting["runs"],
         first_runs=setting["first_runs"], runs_at_once=64, training_length=100_000,
         batch_size=128, max_epochs=5, patience=None, fresh_weights=False, num_test_boards=0,
-        optimizer=generations.l2_adam(), seed=seed, directory=folder, callback=callback,
+        optimizer=puzzle_iteration.l2_adam(), seed=seed, directory=folder, callback=callback,
         **VARIANTS[name],
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     keys = jax.random.split(jax.random.key(seed + 1000), setting["boards"])
     boards = jax.jit(jax.vmap(env.init))(keys)
-    found = jax.jit(player)(state.params, jax.random.key(seed + 2000), boards)
+    found = jax.jit(solver)(state.params, jax.random.key(seed + 2000), boards)
     # How far the value is from what the search then earned, over all positions of these games.
     searches = found.searches
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)

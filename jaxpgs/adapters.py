@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
-from jaxpgs.networks.functional import SplitApplyFn
+from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 
-# (params, observation [B, ...]) -> (logits [B, A], value [B])
-ApplyFn = Callable[[Params, chex.Array], tuple[chex.Array, chex.Array]]
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 
 
@@ -38,7 +36,9 @@ def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
         del rng_key
         logits, value = apply_fn(params, jax.vmap(env.observe)(state))
         return mctx.RootFnOutput(
-            prior_logits=_policy(env, logits, state), value=_value(value, state), embedding=state
+            prior_logits=mask_logits(env, logits, state),
+            value=mask_value(value, state),
+            embedding=state,
         )
 
     return root_fn
@@ -78,8 +78,8 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         output = mctx.RecurrentFnOutput(
             reward=reward.astype(value.dtype),
             discount=discount.astype(value.dtype),
-            prior_logits=_policy(env, logits, state),
-            value=_value(value, state),
+            prior_logits=mask_logits(env, logits, state),
+            value=mask_value(value, state),
         )
         return output, state
 
@@ -94,16 +94,26 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         value = apply_fn.value_head(params, features)
         reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
-        return Expansion(reward, discount, _value(value, state), features), state
+        return Expansion(reward, discount, mask_value(value, state), features), state
 
     def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
-        return _policy(env, apply_fn.policy_head(params, features), embedding)
+        return mask_logits(env, apply_fn.policy_head(params, features), embedding)
 
     return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
 
 
-def _policy(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
-    """Returns the logits `[B, A]` of the actions, illegal ones at the lowest float."""
+def mask_logits(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
+    """Turns a network's logits into those of the actions, the illegal ones left out.
+
+    Args:
+      env: the environment. If it has `policy_logits`, they pass through it, as where the network
+        sees the board in another frame.
+      logits: `[B, A]` what the network says.
+      state: `[B]` states.
+
+    Returns:
+      `[B, A]` logits; illegal actions, and all of a finished game, hold the lowest float.
+    """
     if hasattr(env, "policy_logits"):
         logits = jax.vmap(env.policy_logits)(state, logits)
     # pgx marks every action legal in a finished game.
@@ -111,6 +121,6 @@ def _policy(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
     return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
 
 
-def _value(value: chex.Array, state: Embedding) -> chex.Array:
-    """Returns the value `[B]`, 0 after the end."""
+def mask_value(value: chex.Array, state: Embedding) -> chex.Array:
+    """Returns the values `[B]` of `[B]` states, 0 where the game is over."""
     return jnp.where(state.terminated, 0.0, value)

@@ -262,7 +262,7 @@ class PolicyOutput:
 
 
 def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
-    """Returns the type in which a search counts and averages: float32, or wider if the root's is."""
+    """Returns the type in which a search averages: float32, or wider if the root's is."""
     dtype = jnp.promote_types(root.prior_logits.dtype, root.value.dtype)
     return jnp.promote_types(dtype, jnp.float32)
 
@@ -334,22 +334,3 @@ def is_one_key(rng_key: chex.PRNGKey) -> bool:
     """Tells one key, new-style or raw, from an array of keys."""
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
     return bool(rng_key.ndim == (0 if is_typed else 1))
-class Games(NamedTuple):
-    """B whole games of at most T moves, each in its lane, as nested searches exchange them.
-
-    A policy chooses among codes: C numbers that stand for the moves, told apart in every position.
-
-    Attributes:
-      score: `[B]` float32, the sum of the rewards.
-      length: `[B]` int32, how many moves.
-      legal: `[T, W, B]` unsigned, the codes among which each move was chosen, packed into W words
-        of H = C / W bits: bit h of word w is code `(H - 1 - h) * W + w`. 0 after the end.
-      chosen: `[T, B]` int32, the chosen codes; -1 after the end.
-      action: `[T, B]` int32, the actions; -1 after the end.
-    """
-
-    score: chex.Array
-    length: chex.Array
-    legal: chex.Array
-    chosen: chex.Array
-    action: chex.Array

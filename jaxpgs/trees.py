@@ -1,4 +1,4 @@
-"""Pytrees with a leading axis of roots, games or boards, chosen between and made row by row."""
+"""Operations on pytrees of batched arrays."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ import jax.numpy as jnp
 
 
 def where(condition: chex.Array, new: Any, old: Any) -> Any:
-    """Chooses between two pytrees row by row.
+    """Chooses between two pytrees, entry by entry of their leading axes.
 
     Args:
-      condition: `[B, ...]` bool, over the leading axes of every leaf.
-      new: the pytree to take where the condition holds.
-      old: the pytree to take elsewhere, of the same structure, shapes and dtypes.
+      condition: `[B]` bool, or with more axes, such as `[B, K]`, or with none.
+      new: a pytree of arrays whose first axes are those of the condition; any axes may follow.
+      old: a pytree of the same structure, shapes and types.
 
     Returns:
-      A pytree like both.
+      A pytree like `new`, with the entries of `new` where the condition is true, else of `old`.
     """
 
-    def choose(n: chex.Array, o: chex.Array) -> chex.Array:
-        rest = max(jnp.ndim(n), jnp.ndim(o)) - condition.ndim
-        return jnp.where(condition.reshape(*condition.shape, *[1] * rest), n, o)
+    def choose(new: chex.Array, old: chex.Array) -> chex.Array:
+        missing = jnp.ndim(new) - jnp.ndim(condition)
+        return jnp.where(jnp.reshape(condition, jnp.shape(condition) + (1,) * missing), new, old)
 
     return jax.tree.map(choose, new, old)
 

@@ -1,4 +1,4 @@
-"""Training for games of one player in generations."""
+"""Expert iteration for games of one player."""
 
 import chex
 import jax
@@ -8,34 +8,31 @@ import optax
 import pytest
 from flax import nnx
 
-import jaxpgs
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.training import fitting, generations
+from jaxpgs.training import example_queue, fitting, puzzle_iteration
 from jaxpgs.training.losses import asymmetric_square
 
 ENV = SameGame(4, 4, 3)
 
 
-def make_network(seed, heads="policy"):
-    return networks.SameGameCNN(
+def make_network(seed):
+    return networks.SameGameResNet(
         ENV.observation_shape,
         ENV.num_actions,
         num_filters=16,
-        num_layers=6,
-        heads=heads,
-        pooling=False,
+        num_blocks=1,
         value_scale=20.0,
         rngs=nnx.Rngs(seed),
     )
 
 
-def first_player(params, rng_key, state):
+def first_solver(params, rng_key, state):
     del params
     return puzzles.plain_mcts(ENV, rng_key, state, 16, follow="best")
 
 
-def player(params, rng_key, state):
+def solver(params, rng_key, state):
     apply_fn = networks.functional(make_network(0))[1]
     return puzzles.policy_mcts(
         ENV, apply_fn, params, rng_key, state, 8, dirichlet_fraction=0.25, dirichlet_alpha=0.75
@@ -44,63 +41,14 @@ def player(params, rng_key, state):
 
 def train(**arguments):
     defaults = {
-        "player": player, "first_player": first_player, "num_generations": 2, "num_runs": 32,
+        "solver": solver, "first_solver": first_solver, "num_iterations": 2, "num_runs": 32,
         "runs_at_once": 16, "batch_size": 32, "max_epochs": 2, "num_test_boards": 0,
         "training_length": 300,
     }  # fmt: skip
     log = []
     callback = arguments.pop("callback", lambda state, metrics: log.append(metrics))
-    state = generations.train(ENV, make_network, callback=callback, **(defaults | arguments))
+    state = puzzle_iteration.train(ENV, make_network, callback=callback, **(defaults | arguments))
     return state, log
-
-
-# --- the network ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("size", "count"), [(7, 459_569), (10, 790_820), (15, 2_814_945)])
-def test_parameters_are_as_many_as_the_thesis_says(size, count):
-    env = SameGame(size, size, 5)
-    module = nnx.eval_shape(
-        lambda: networks.SameGameCNN(env.observation_shape, env.num_actions, rngs=nnx.Rngs(0))
-    )
-    assert sum(x.size for x in jax.tree.leaves(nnx.state(module))) == count
-
-
-def test_heads_of_the_network():
-    observation = jax.vmap(ENV.observe)(jax.vmap(ENV.init)(jax.random.split(jax.random.key(0), 3)))
-    for heads in ("policy", "policy_value"):
-        params, apply_fn = networks.functional(make_network(1, heads))
-        logits, value = jax.jit(apply_fn)(params, observation)
-        assert logits.shape == (3, 16) and value.shape == (3,)
-        assert (np.asarray(value) == 0).all() == (heads == "policy")
-        head = networks.policy_head(params)
-        assert all(jax.tree.leaves(head["policy_head"])) and not any(jax.tree.leaves(head["torso"]))
-        assert isinstance(apply_fn, networks.SplitApplyFn)
-    pooled = networks.SameGameCNN(
-        (5, 5, 4), 25, num_filters=8, heads="policy_value", rngs=nnx.Rngs(0)
-    )
-    assert pooled.torso(jnp.zeros((2, 5, 5, 4))).shape == (2, 8)
-    for arguments, message in (
-        ({"num_layers": 5}, "num_layers > 5, got 5"),
-        ({"heads": "value"}, "must be one of"),
-        ({"num_filters": 0}, "num_filters >= 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            networks.SameGameCNN((5, 5, 4), 25, **arguments, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="at least 3"):
-        networks.SameGameCNN((1, 9, 4), 9, rngs=nnx.Rngs(0))
-
-
-def test_the_registry_knows_the_network(tmp_path):
-    module = make_network(2, "policy_value")
-    params, apply_fn = networks.functional(module)
-    jaxpgs.save_pretrained(tmp_path, "tiny", env=ENV, module=module, params=params)
-    loaded = jaxpgs.load_pretrained("tiny", directory=tmp_path)
-    assert loaded.env == ENV
-    observation = jnp.ones((2, *ENV.observation_shape))
-    chex.assert_trees_all_equal(
-        loaded.apply_fn(loaded.params, observation), apply_fn(params, observation)
-    )
 
 
 # --- losses and queues ----------------------------------------------------------------------------
@@ -116,7 +64,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
     state = jax.vmap(ENV.init)(jax.random.split(jax.random.key(0), 4))
     action = jnp.argmax(state.legal_action_mask, axis=-1).astype(jnp.int32)
     examples = fitting.Examples(state, action, jnp.array([8.0, -40.0, 3.0, 0.0]))
-    module = make_network(0, "policy_value")
+    module = make_network(0)
     params, apply_fn = networks.functional(module)
     fit = fitting.make_fit(
         ENV, module, optax.sgd(0.0), batch_size=4, max_epochs=1, patience=None, learns_value=True,
@@ -143,12 +91,12 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
 
 
 def test_queues_drop_the_oldest():
-    queue = generations._empty(jax.eval_shape(ENV.init, jax.random.key(0)), 5)
+    queue = example_queue.empty(jax.eval_shape(ENV.init, jax.random.key(0)), 5)
     for first in (0, 3, 6):
         state = jax.vmap(ENV.init)(jax.random.split(jax.random.key(first), 3))
         number = np.arange(first, first + 3, dtype=np.int32)
         examples = fitting.Examples(jax.device_get(state), number, number.astype(np.float32))
-        queue = generations._append(queue, examples)
+        queue = example_queue.append(queue, examples)
     assert int(queue.size) == 5
     np.testing.assert_array_equal(queue.examples.action, [4, 5, 6, 7, 8])
 
@@ -162,7 +110,7 @@ def test_training_improves_the_policy():
         fresh_weights=False, patience=4, optimizer=optax.adam(3e-3), num_test_boards=6000,
     )  # fmt: skip
     last = log[-1]
-    assert int(state.generation) == 2 and last["iteration"] == 2
+    assert int(state.iteration) == 2 and last["iteration"] == 2
     assert last["policy_loss"] < 0.9 * np.log(16)
     # Means of 6000 games each. Scores spread by less than 450, so were the policies equal, a
     # difference of 25 would be 3 standard errors: a false alarm in 700 runs.
@@ -183,24 +131,24 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
 def test_training_goes_on_from_given_weights():
     still = optax.sgd(0.0)
     given = jax.tree.map(lambda x: x + 1.0, networks.functional(make_network(0))[0])
-    for fresh in (True, False):  # the first generation takes them either way
+    for fresh in (True, False):  # the first iteration takes them either way
         state, _ = train(
-            num_generations=1, init_params=given, optimizer=still, fresh_weights=fresh
+            num_iterations=1, init_params=given, optimizer=still, fresh_weights=fresh
         )  # fmt: skip
         chex.assert_trees_all_equal(state.params, given)
-    state, _ = train(num_generations=1, optimizer=still)
+    state, _ = train(num_iterations=1, optimizer=still)
     chex.assert_trees_all_equal(state.params, networks.functional(make_network(0))[0])
 
 
 def test_value_targets():
     solution = jax.device_get(
-        jax.jit(lambda key: first_player(
+        jax.jit(lambda key: first_solver(
             None, key, jax.vmap(ENV.init)(jax.random.split(key, 16))
         ))(jax.random.key(0))
     )  # fmt: skip
     boards = 16
     for target in ("return", "q"):
-        found, metrics = generations._search(
+        found, metrics = puzzle_iteration.search_boards(
             ENV, lambda *_: solution, None, jax.random.key(0), boards, boards, target
         )
         keep = solution.searches.searched

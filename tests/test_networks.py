@@ -63,7 +63,6 @@ def test_curated_exports():
     assert set(networks.__all__) == {
         "AlphaZeroResNet",
         "FullyConnectedResNet",
-        "SameGameCNN",
         "SameGameResNet",
         "SplitApplyFn",
         "functional",

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks import samegame as bench
-from benchmarks.samegame_searches import SEARCHES, Best, nested
+from benchmarks.samegame_searches import SEARCHES, Best, nrpa_on_devices
 from jaxpgs import puzzles
-from jaxpgs.base import Games
 from jaxpgs.envs import SameGame, columns, samegame_rules
+from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame_sequences import code_features, play_sequences
-from jaxpgs.search import nrpa
+from jaxpgs.puzzles import nrpa_loop
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
 
@@ -41,7 +41,7 @@ def games_of(legal, chosen, bits):
                 words[t, code % 2, lane] |= 1 << (bits - 1 - code // 2)
     chosen = jnp.array(chosen, jnp.int32)
     length = jnp.sum(chosen >= 0, axis=0, dtype=jnp.int32)
-    return Games(jnp.zeros(len(legal[0])), length, jnp.array(words), chosen, chosen)
+    return PlayedGames(jnp.zeros(len(legal[0])), length, jnp.array(words), chosen, chosen)
 
 
 GAMES = games_of([[{0, 1, 4}, {2, 3}], [{1, 5}, set()]], [[4, 3], [1, -1]], bits=3)
@@ -51,7 +51,7 @@ def test_a_step_by_hand():
     # Lane 0: three codes of weights 1, 2, 1, the last is chosen; then 2 and 4, the first is chosen.
     # Lane 1: two codes of equal weights.
     log = np.log([[1, 2, 1, 1, 1, 4], [5, 5, 3, 3, 5, 5]]).T.astype(np.float32)
-    moved = nrpa.adapt(jnp.array(log), GAMES, 0.5) - log
+    moved = nrpa_loop.adapt(jnp.array(log), GAMES, 0.5) - log
     expected = 0.5 * np.array(
         [
             [-1 / 4, -2 / 4 + 1 - 2 / 6, 0, 0, 1 - 1 / 4, -4 / 6],
@@ -79,7 +79,7 @@ def test_the_step_is_the_gradient_of_the_log_likelihood(sharing):
 
     parameters = values, jnp.array([[0.3, 0.1], [-0.2, 0.0], [0.5, 1.0]])
     of_table, of_weights = jax.grad(log_likelihood, argnums=(0, 1))(*parameters)
-    moved = nrpa.adapt(logits_of(*parameters), GAMES, 0.3, features, sharing)
+    moved = nrpa_loop.adapt(logits_of(*parameters), GAMES, 0.3, features, sharing)
     changed = values + 0.3 * of_table, parameters[1] + 0.3 * sharing * of_weights
     np.testing.assert_allclose(moved, logits_of(*changed), atol=1e-6)
 
@@ -91,9 +91,9 @@ def test_codes_have_the_colors_of_their_blocks():
 
 
 def test_logits_stay_bounded():
-    logits = jnp.full((6, 2), nrpa.MAX_LOGIT)
-    moved = nrpa.adapt(logits, GAMES, 100.0)
-    assert jnp.max(jnp.abs(moved)) == nrpa.MAX_LOGIT
+    logits = jnp.full((6, 2), nrpa_loop.MAX_LOGIT)
+    moved = nrpa_loop.adapt(logits, GAMES, 100.0)
+    assert jnp.max(jnp.abs(moved)) == nrpa_loop.MAX_LOGIT
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
@@ -186,7 +186,7 @@ def test_moves_are_drawn_from_the_softmax():
 
 def small_search(states, lanes, **knobs):
     states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
-    return nrpa.nrpa_search(
+    return nrpa_loop.nrpa_search(
         lambda keys, logits: play_sequences(SMALL, keys, states, logits), **knobs
     )
 
@@ -226,7 +226,7 @@ def test_nesting_never_loses_the_best(three_boards):
     assert counts == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]
     assert not seen[6].levels[0].logits.any() and seen[5].levels[0].logits.any()
     np.testing.assert_array_equal(seen[3].levels[0].logits, seen[3].levels[1].logits)
-    best = nrpa.best_of_boards(seen[-1], 3)
+    best = small_search(three_boards, 6, **KNOBS).finish(seen[-1])
     for lane in range(3):
         actions = best.action[: int(best.length[lane]), lane].tolist()
         board = np.asarray(SMALL.board(jax.tree.map(lambda x, i=lane: x[i], three_boards)))
@@ -254,7 +254,7 @@ def test_boards_with_nothing_to_choose():
         return play_sequences(env, keys, states, logits)
 
     found = jax.jit(
-        lambda key: nrpa.nrpa_policy(
+        lambda key: nrpa_loop.nrpa_policy(
             key, playout, jnp.zeros((6, 3)), 2, iterations=(3,), parallel=(1,)
         )
     )(jax.random.key(8))
@@ -278,7 +278,7 @@ def test_it_is_better_than_as_many_random_games():
 
     @jax.jit
     def best_with(scale):
-        return nrpa.nrpa_policy(
+        return nrpa_loop.nrpa_policy(
             jax.random.key(11),
             lambda keys, logits: play_sequences(env, keys, lanes, scale * logits),
             jnp.zeros((64, boards)), steps, iterations=(40, 10), parallel=(4, 1),
@@ -297,7 +297,7 @@ def test_it_is_better_than_as_many_random_games():
 )  # fmt: skip
 def test_mistakes_are_named(knobs):
     with pytest.raises(ValueError, match=r"iterations.*got"):
-        nrpa.nrpa_search(lambda keys, logits: None, **knobs)
+        nrpa_loop.nrpa_search(lambda keys, logits: None, **knobs)
 
 
 # --- the benchmark --------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_a_network_gives_the_bias():
 def test_the_searches_solve_small_boards():
     env = SameGame(height=4, width=4, num_colors=2)
     boards = np.stack([board_of("0011", "0011", "1100", "1100"), np.zeros((4, 4), int)])
-    run = nested(iterations=(3,), parallel=(2,))(env, 2)
+    run = nrpa_on_devices(iterations=(3,), parallel=(2,))(env, 2)
     best = next(run(boards, jax.random.key(0)))
     for board, actions, score in zip(boards, best.actions, best.scores, strict=True):
         assert bench.verified(board, actions, "per_color")["score"] == score

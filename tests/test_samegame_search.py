@@ -33,13 +33,10 @@ def boards(env=ENV, count=NUM_BOARDS, seed=0):
 def network():
     """A small random network of two heads, its value in points."""
     with jax.ensure_compile_time_eval():
-        module = jaxpgs.networks.SameGameCNN(
+        module = jaxpgs.networks.SameGameResNet(
             ENV.observation_shape,
             ENV.num_actions,
             num_filters=8,
-            num_layers=6,
-            heads="policy_value",
-            pooling=False,
             value_scale=10.0,
             rngs=nnx.Rngs(0),
         )
@@ -168,8 +165,8 @@ def test_reinforce_with_the_mean_as_baseline():
 
 
 def test_nodes_keep_the_range_of_their_returns():
-    fns = puzzles.make_line_fns(ENV, rollout=puzzles.random_rollouts(ENV))
-    line = puzzles.start_lines(ENV, boards())
+    fns = puzzles.make_episode_fns(ENV, rollout=puzzles.random_rollouts(ENV))
+    line = puzzles.start_episodes(ENV, boards())
 
     @jit
     def run(key):
@@ -187,7 +184,7 @@ def test_nodes_keep_the_range_of_their_returns():
     assert np.isposinf(lowest[~tried]).all()
 
 
-# --- rollouts and lines ---------------------------------------------------------------------------
+# --- rollouts and episodes ------------------------------------------------------------------------
 
 
 def replayed(env, state, moves):
@@ -216,17 +213,17 @@ def test_recorded_playouts_replay(tabu):
     np.testing.assert_array_equal(nested.score.reshape(-1), ends.score)
 
 
-def test_a_line_knows_its_moves():
+def test_an_episode_knows_its_moves():
     params, apply_fn = network()
     kinds = [puzzles.random_rollouts(ENV), puzzles.informed_rollouts(ENV, apply_fn)]
     kinds += [puzzles.first_by_prior(ENV, kind) for kind in kinds]
     state = boards()
     for kind in kinds:
-        root_fn, recurrent_fn = puzzles.make_line_fns(ENV, apply_fn, rollout=kind)
+        root_fn, recurrent_fn = puzzles.make_episode_fns(ENV, apply_fn, rollout=kind)
 
         @jit
         def two_moves(key, root_fn=root_fn, recurrent_fn=recurrent_fn):
-            root = root_fn(params, key, puzzles.start_lines(ENV, state))
+            root = root_fn(params, key, puzzles.start_episodes(ENV, state))
             first = jnp.argmax(root.prior_logits, -1)
             output, line = recurrent_fn(params, key, first, root.embedding)
             second = jnp.argmax(output.prior_logits, -1)
@@ -329,9 +326,9 @@ def test_restarts_and_a_limit():
     with pytest.raises(ValueError, match="rollout must be"):
         puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
     with pytest.raises(ValueError, match="needs a rollout"):
-        puzzles.make_line_fns(ENV)
+        puzzles.make_episode_fns(ENV)
     with pytest.raises(ValueError, match="for one player"):
-        puzzles.make_line_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
+        puzzles.make_episode_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ def test_the_page_is_that_of_the_files():
 
 def test_cells():
     columns = ["name", "figure", "empty"]
-    text = tables._table(columns, [["a", 1234.5, None], ["b", 0.125, None], ["c", None, None]])
+    text = tables.markdown_table(
+        columns, [["a", 1234.5, None], ["b", 0.125, None], ["c", None, None]]
+    )
     assert text.splitlines() == [
         "| name | figure |",
         "| --- | ---: |",

@@ -19,14 +19,14 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Games
 from jaxpgs.envs import columns
+from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame import SameGame, SameGameState
 
 
 def play_sequences(
     env: SameGame, rng_key: chex.PRNGKey, state: SameGameState, logits: chex.Array
-) -> Games:
+) -> PlayedGames:
     """Plays games to their ends; moves are drawn from the softmax of their codes' logits.
 
     Args:
@@ -52,7 +52,7 @@ def play_sequences(
         column, bit, chosen = _once(
             lambda: _choose(env, words, alive, weights, numbers[step]), step
         )
-        record = Games(
+        record = PlayedGames(
             record.score,
             record.length + (bit > 0).astype(jnp.int32),
             record.legal.at[step].set(words),
@@ -68,7 +68,7 @@ def play_sequences(
         words = _first_frame(columns.candidates(*columns.links(planes)), alive)
         return planes, alive, words, total, step + 1, record
 
-    record = Games(
+    record = PlayedGames(
         jnp.zeros(batch),
         jnp.zeros(batch, jnp.int32),
         jnp.zeros((most, env.width, batch), planes.dtype),

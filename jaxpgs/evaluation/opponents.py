@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters import ApplyFn, make_root_fn
+from jaxpgs.adapters import make_root_fn
 from jaxpgs.envs import Hex, HexState
 from jaxpgs.evaluation.players import Player
 from jaxpgs.evaluation.solvers import solve_hex
+from jaxpgs.networks.functional import ApplyFn
 
 
 def uniform_random(env: Any, *, name: str = "random") -> Player:

@@ -40,7 +40,7 @@ class Player:
     host: bool = False
 
 
-class Games(NamedTuple):
+class MatchGames(NamedTuple):
     """G games under way.
 
     Attributes:
@@ -65,7 +65,7 @@ class Turn(NamedTuple):
       finished: `[]` int32, how many are over after the move.
     """
 
-    games: Games
+    games: MatchGames
     memory: Any
     stats: dict[str, Any]
     moves: Any
@@ -87,12 +87,14 @@ class CompiledPlayer:
 
     player: Player
     batch_size: int
-    turn: Callable[[chex.PRNGKey, Games, Any], Turn]
+    turn: Callable[[chex.PRNGKey, MatchGames, Any], Turn]
     compile_seconds: float
     temp_bytes: int | None
 
 
-def advance(env: Any, games: Games, action: chex.Array) -> tuple[Games, chex.Array, chex.Array]:
+def advance(
+    env: Any, games: MatchGames, action: chex.Array
+) -> tuple[MatchGames, chex.Array, chex.Array]:
     """Plays one action `[G]` in each game.
 
     Returns:
@@ -102,16 +104,16 @@ def advance(env: Any, games: Games, action: chex.Array) -> tuple[Games, chex.Arr
     state = jax.vmap(env.step)(games.state, jnp.asarray(action, jnp.int32))
     reward = jnp.take_along_axis(state.rewards, games.opener[:, None], axis=-1)[:, 0]
     finished = jnp.sum(state.terminated, dtype=jnp.int32)
-    return Games(state, games.opener, games.score + reward), moves, finished
+    return MatchGames(state, games.opener, games.score + reward), moves, finished
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> Games:
+def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> MatchGames:
     """Starts one game for each opening action `[G]` and plays it."""
     num_games = openings.shape[0]
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
     opener = jnp.asarray(state.current_player, jnp.int32)
-    games = Games(state, opener, jnp.zeros(num_games, jnp.float32))
+    games = MatchGames(state, opener, jnp.zeros(num_games, jnp.float32))
     return advance(env, games, openings)[0]
 
 
@@ -141,14 +143,14 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     if player.host:
         compiled_step = jax.jit(step).lower(games, openings).compile()
 
-        def host_turn(rng_key: chex.PRNGKey, games: Games, memory: Any) -> Turn:
+        def host_turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
             action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)
             games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32))
             return Turn(games, memory, stats, moves, finished)
 
         return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
 
-    def turn(rng_key: chex.PRNGKey, games: Games, memory: Any) -> Turn:
+    def turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
         action, new_memory, stats = player.act(rng_key, games.state, memory)
         if jnp.shape(action) != (batch_size,):
             raise ValueError(

@@ -7,10 +7,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
 from jaxpgs.evaluation.players import Player
-from jaxpgs.search.simulators import adaptation
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.search import own_like
 
 
 def search_player(
@@ -58,7 +59,7 @@ def search_player(
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
         shapes = jax.eval_shape(lambda: search(jax.random.key(0), states).search_state.params)
-        return adaptation.own_like(shapes, params)
+        return own_like(shapes, params)
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
         output = search(rng_key, state, **({"adapted_params": memory} if keep_adapted else {}))

@@ -12,13 +12,11 @@ from jaxpgs.networks.functional import (
 )
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
-from jaxpgs.networks.samegame_cnn import SameGameCNN
 from jaxpgs.networks.samegame_resnet import SameGameResNet
 
 __all__ = [
     "AlphaZeroResNet",
     "FullyConnectedResNet",
-    "SameGameCNN",
     "SameGameResNet",
     "SplitApplyFn",
     "functional",

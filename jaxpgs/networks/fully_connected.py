@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.heads import PolicyHead, ValueHead
+
 
 class FullyConnectedResNet(nnx.Module):
     """Policy and value from the flattened observation, with ReZero residual blocks.
@@ -52,8 +55,8 @@ class FullyConnectedResNet(nnx.Module):
         self.width, self.num_blocks = width, num_blocks
         self.dtype = jnp.dtype(dtype).name
         self.torso = _Torso(self.observation_shape, width, num_blocks, dtype=dtype, rngs=rngs)
-        self.policy_head = _PolicyHead(width, num_actions, rngs=rngs)
-        self.value_head = _ValueHead(width, rngs=rngs)
+        self.policy_head = PolicyHead(width, num_actions, rngs=rngs)
+        self.value_head = ValueHead(width, rngs=rngs)
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
         """Evaluates a batch of observations.
@@ -69,22 +72,6 @@ class FullyConnectedResNet(nnx.Module):
         """
         features = self.torso(observation)
         return self.policy_head(features), self.value_head(features)
-
-
-def check_sizes(owner: str, **sizes: int) -> None:
-    """Raises `ValueError` unless every named size is at least 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{owner} needs {name} >= 1, got {size}.")
-
-
-def check_observation(observation: chex.Array, shape: tuple[int, ...]) -> None:
-    """Raises `ValueError` unless `observation` is a batch of arrays of this shape."""
-    if observation.ndim == 0 or observation.shape[1:] != shape:
-        raise ValueError(
-            f"The observation must have shape (B, {', '.join(map(str, shape))}), "
-            f"got {observation.shape}."
-        )
 
 
 class _Block(nnx.Module):
@@ -120,19 +107,3 @@ class _Torso(nnx.Module):
         for block in self.blocks:
             x = block(x)
         return x
-
-
-class _PolicyHead(nnx.Module):
-    def __init__(self, width: int, num_actions: int, *, rngs: nnx.Rngs) -> None:
-        self.linear = nnx.Linear(width, num_actions, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        return self.linear(features.astype(jnp.float32))
-
-
-class _ValueHead(nnx.Module):
-    def __init__(self, width: int, *, rngs: nnx.Rngs) -> None:
-        self.linear = nnx.Linear(width, 1, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        return jnp.tanh(self.linear(features.astype(jnp.float32)))[:, 0]

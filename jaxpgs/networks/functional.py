@@ -12,8 +12,10 @@ import chex
 import jax
 from flax import nnx
 
-Params = dict[str, Any]
-Outputs = tuple[chex.Array, chex.Array]
+from jaxpgs.base import Params
+
+Outputs = tuple[chex.Array, chex.Array]  # logits [B, A], value [B]
+# A network as a pure function: (params, observation [B, ...]) -> (logits [B, A], value [B]).
 ApplyFn = Callable[[Params, chex.Array], Outputs]
 TrainFn = Callable[[Params, chex.Array], tuple[Outputs, Params]]
 

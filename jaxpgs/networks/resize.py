@@ -6,7 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.networks.functional import Params, functional
+from jaxpgs.base import Params
+from jaxpgs.networks.functional import functional
 
 
 def resize(params: Params, source: Any, target: Any) -> Params:

@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.fully_connected import check_observation, check_sizes
-
-# The usual 0.99 needs hundreds of updates before population statistics can be trusted.
-_MOMENTUM = 0.9
+from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.heads import MOMENTUM, PolicyHead, ValueHead
 
 
 class AlphaZeroResNet(nnx.Module):
@@ -70,8 +68,13 @@ class AlphaZeroResNet(nnx.Module):
         self.dtype = jnp.dtype(dtype).name
         height, width, _ = self.observation_shape
         self.torso = _Torso(self.observation_shape, num_filters, num_blocks, dtype=dtype, rngs=rngs)
-        self.policy_head = _PolicyHead(height * width, num_filters, num_actions, rngs=rngs)
-        self.value_head = _ValueHead(height * width, num_filters, value_hidden, rngs=rngs)
+        cells = height * width
+        self.policy_head = PolicyHead(
+            num_filters, num_actions, num_planes=2, num_cells=cells, rngs=rngs
+        )
+        self.value_head = ValueHead(
+            num_filters, num_planes=1, num_cells=cells, num_hidden=value_hidden, rngs=rngs
+        )
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
         """Evaluates a batch of observations.
@@ -95,7 +98,7 @@ class _ConvNorm(nnx.Module):
         self, inputs: int, outputs: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs
     ) -> None:
         self.conv = nnx.Conv(inputs, outputs, (3, 3), use_bias=False, dtype=dtype, rngs=rngs)
-        self.norm = nnx.BatchNorm(outputs, momentum=_MOMENTUM, rngs=rngs)
+        self.norm = nnx.BatchNorm(outputs, momentum=MOMENTUM, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
         # Statistics of a batch lose too many digits in bfloat16; XLA fuses the casts away.
@@ -134,32 +137,3 @@ class _Torso(nnx.Module):
         for block in self.blocks:
             x = block(x)
         return x
-
-
-# In the heads a 1x1 convolution is written as the matrix product it is. With one kernel per root,
-# as in a search that adapts the head, `vmap` makes that a batched product, but would make a
-# convolution a grouped one, which is slow.
-
-
-class _PolicyHead(nnx.Module):
-    def __init__(self, cells: int, filters: int, num_actions: int, *, rngs: nnx.Rngs) -> None:
-        self.conv = nnx.Linear(filters, 2, use_bias=False, rngs=rngs)
-        self.norm = nnx.BatchNorm(2, momentum=_MOMENTUM, rngs=rngs)
-        self.linear = nnx.Linear(2 * cells, num_actions, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        x = jax.nn.relu(self.norm(self.conv(features.astype(jnp.float32))))
-        return self.linear(x.reshape(len(x), -1))
-
-
-class _ValueHead(nnx.Module):
-    def __init__(self, cells: int, filters: int, hidden: int, *, rngs: nnx.Rngs) -> None:
-        self.conv = nnx.Linear(filters, 1, use_bias=False, rngs=rngs)
-        self.norm = nnx.BatchNorm(1, momentum=_MOMENTUM, rngs=rngs)
-        self.hidden = nnx.Linear(cells, hidden, rngs=rngs)
-        self.linear = nnx.Linear(hidden, 1, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        x = jax.nn.relu(self.norm(self.conv(features.astype(jnp.float32))))
-        x = jax.nn.relu(self.hidden(x.reshape(len(x), -1)))
-        return jnp.tanh(self.linear(x))[:, 0]

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.fully_connected import check_observation, check_sizes
+from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.heads import PolicyHead, ValueHead
 
 
 class SameGameResNet(nnx.Module):
@@ -72,8 +73,22 @@ class SameGameResNet(nnx.Module):
         self.torso = _Torso(
             self.observation_shape, num_filters, num_blocks, radius, dtype=dtype, rngs=rngs
         )
-        self.policy_head = _PolicyHead(num_filters, rngs=rngs)
-        self.value_head = _ValueHead(num_filters, value_scale, rngs=rngs)
+        self.policy_head = PolicyHead(
+            num_filters,
+            num_actions,
+            num_hidden=num_filters,
+            per_cell=True,
+            activation=jax.nn.elu,
+            rngs=rngs,
+        )
+        self.value_head = ValueHead(
+            num_filters,
+            num_hidden=64,
+            pooled=True,
+            scale=value_scale,
+            activation=jax.nn.elu,
+            rngs=rngs,
+        )
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
         """Evaluates a batch of observations.
@@ -150,26 +165,3 @@ class _Block(nnx.Module):
         y = jax.nn.elu(self.first(x))
         whole = jnp.concatenate([jnp.mean(y, axis=(1, 2)), jnp.max(y, axis=(1, 2))], axis=-1)
         return x + self.second(jax.nn.elu(y + self.whole(whole)[:, None, None]))
-
-
-class _PolicyHead(nnx.Module):
-    def __init__(self, filters: int, *, rngs: nnx.Rngs) -> None:
-        self.hidden = nnx.Linear(2 * filters, filters, rngs=rngs)
-        self.linear = nnx.Linear(filters, 1, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        x = features.astype(jnp.float32)
-        whole = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
-        return self.linear(jax.nn.elu(self.hidden(jnp.concatenate([x, whole], axis=-1))))[..., 0]
-
-
-class _ValueHead(nnx.Module):
-    def __init__(self, filters: int, scale: float, *, rngs: nnx.Rngs) -> None:
-        self.scale = scale
-        self.hidden = nnx.Linear(2 * filters, 64, rngs=rngs)
-        self.linear = nnx.Linear(64, 1, rngs=rngs)
-
-    def __call__(self, features: chex.Array) -> chex.Array:
-        x = features.astype(jnp.float32)
-        whole = jnp.concatenate([jnp.mean(x, axis=1), jnp.max(x, axis=1)], axis=-1)
-        return self.scale * self.linear(jax.nn.elu(self.hidden(whole)))[:, 0]

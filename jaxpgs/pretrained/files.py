@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import chex
 import numpy as np
 
-from jaxpgs.networks.functional import Params
+from jaxpgs.base import Params
 
 
 def flatten(params: Params) -> dict[str, np.ndarray]:

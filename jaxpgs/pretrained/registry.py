@@ -22,7 +22,8 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxpgs import envs, networks
-from jaxpgs.networks.functional import ApplyFn, Params
+from jaxpgs.base import Params
+from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")

@@ -1,33 +1,33 @@
-"""Games of one player, played to the end by a search for every move: what counts is the best line.
+"""Games of one player, played to the end by a search for every move: what counts is the best game.
 
-`presets` and `nested` have the searches, `solving` the loop of whole games, `lines` states that
-remember their moves, and rollouts.
+`presets` and `nrpa_samegame` have the searches, `solving` the loop of whole games, `episodes` the
+states that remember their moves, `rollouts` the ways to play a position to its end, and `nrpa_loop`
+nested rollout policy adaptation for any game.
 """
 
-from jaxpgs.puzzles.lines import (
-    Line,
-    Rollout,
-    first_by_prior,
-    informed_rollouts,
-    make_line_fns,
-    play_move,
-    random_rollouts,
-    start_lines,
-)
-from jaxpgs.puzzles.nested import nrpa, prior_bias
+from typing import TYPE_CHECKING
+
+from jaxpgs.deprecation import former_names
+from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes
+from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
+from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
 from jaxpgs.puzzles.presets import pgs, plain_mcts, policy_mcts, pv_mcts
+from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
 __all__ = [
-    "Line",
+    "Episode",
+    "NestedSearch",
     "Plan",
     "Rollout",
     "Searches",
     "Solution",
     "first_by_prior",
     "informed_rollouts",
-    "make_line_fns",
+    "make_episode_fns",
     "nrpa",
+    "nrpa_policy",
+    "nrpa_search",
     "pgs",
     "plain_mcts",
     "play_move",
@@ -36,5 +36,15 @@ __all__ = [
     "pv_mcts",
     "random_rollouts",
     "solve",
-    "start_lines",
+    "start_episodes",
 ]
+
+if not TYPE_CHECKING:  # or no misspelt name would be found
+    __getattr__ = former_names(
+        __name__,
+        {
+            "Line": "jaxpgs.puzzles:Episode",
+            "make_line_fns": "jaxpgs.puzzles:make_episode_fns",
+            "start_lines": "jaxpgs.puzzles:start_episodes",
+        },
+    )

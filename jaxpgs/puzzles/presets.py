@@ -1,4 +1,4 @@
-"""Searches that play whole games of one player and return the best line they ever saw.
+"""Searches that play whole games of one player and return the best game they ever saw.
 
 Those of Seify 2020 and policy gradient search, a few lines each: presets of `solve`, which
 searches, plays a move and searches again. All take B boards at once and can be jitted.
@@ -10,24 +10,26 @@ import chex
 import mctx
 import optax
 
-from jaxpgs.adapters import ApplyFn, RootFn
+from jaxpgs.adapters import RootFn
 from jaxpgs.base import Adapt, Params, PolicyOutput
 from jaxpgs.networks import policy_head
-from jaxpgs.puzzles.lines import first_by_prior, informed_rollouts, make_line_fns, random_rollouts
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.puzzles.episodes import make_episode_fns
+from jaxpgs.puzzles.rollouts import first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Solution, solve
 from jaxpgs.search import (
+    Estimator,
     Nodes,
     auto_sgd,
     batched_mcts_policy,
     best_value,
     fixed,
+    init_adapted,
     max_min_puct,
     n_step,
     pgs_policy,
     reinforce,
 )
-from jaxpgs.search.parts.estimator import Estimator
-from jaxpgs.search.simulators import adaptation
 
 
 def plain_mcts(
@@ -62,7 +64,7 @@ def plain_mcts(
       The solution.
     """
     rollout = random_rollouts(env, tabu=tabu)
-    fns = make_line_fns(env, rollout=rollout)
+    fns = make_episode_fns(env, rollout=rollout)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
     return _tree_search(env, fns, {}, rng_key, state, num_simulations, knobs)
@@ -107,7 +109,7 @@ def policy_mcts(
     if rollout not in ("random", "informed"):
         raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
     kind = random_rollouts(env) if rollout == "random" else informed_rollouts(env, apply_fn)
-    fns = make_line_fns(env, apply_fn, rollout=first_by_prior(env, kind))
+    fns = make_episode_fns(env, apply_fn, rollout=first_by_prior(env, kind))
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
     return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
@@ -129,7 +131,7 @@ def pv_mcts(
     """Tree search by a network's policy and value, without rollouts (Seify 2020, chapter 6).
 
     The tree is handed on from move to move, unless `num_kept` says otherwise. Only games that the
-    tree or the moves played reach the end of count as lines.
+    tree or the moves played reach the end of count.
 
     Args:
       env: a game of one player.
@@ -146,7 +148,7 @@ def pv_mcts(
     Returns:
       The solution.
     """
-    fns = make_line_fns(env, apply_fn)
+    fns = make_episode_fns(env, apply_fn)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {
         "root_selection": selection,
@@ -203,7 +205,7 @@ def pgs(
     Returns:
       The solution.
     """
-    root_fn, recurrent_fn = make_line_fns(env, apply_fn)
+    root_fn, recurrent_fn = make_episode_fns(env, apply_fn)
     loop, own = _split_knobs(knobs)
     adapt = policy_head(params) if adapt is None else adapt
     search: dict[str, Any] = {
@@ -216,8 +218,7 @@ def pgs(
         "target": best_value(),
     } | own
     if not forget:
-        chosen, _ = adaptation.split(params, adaptation.adapt_mask(params, adapt))
-        loop["adapted_params"] = adaptation.per_root(chosen, len(state.terminated))
+        loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
 
     def plan(
         rng_keys: chex.PRNGKey,
@@ -236,7 +237,7 @@ def pgs(
             invalid,
             adapt=adapt,
             adapted_params=adapted,
-            best_of=lambda line: line.total,
+            best_of=lambda episode: episode.total,
             **search,
         )
 
@@ -275,7 +276,7 @@ def _tree_search(
             num_simulations,
             invalid,
             nodes=nodes,
-            best_of=lambda line: line.total,
+            best_of=lambda episode: episode.total,
             **search,
         )
 

@@ -1,5 +1,6 @@
-"""The loop of whole games of one player: search, play a move, search again, keep the best line."""
+"""The loop of whole games of one player: search, play a move, search again, keep the best game."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+from jaxpgs import trees
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, PolicyOutput, broadcast_keys
-from jaxpgs.puzzles.lines import Line, play_move, start_lines
+from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot
 
 # (rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) -> the search's answer
@@ -42,7 +44,7 @@ class Searches(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The best line that was seen on each of B boards.
+    """The best game that was seen on each of B boards.
 
     Attributes:
       score: `[B]` its score.
@@ -75,16 +77,16 @@ def solve(
     adapted_params: Params | None = None,
     max_moves: int | None = None,
 ) -> Solution:
-    """Plays B games, a search for every move, and returns the best lines that were seen.
+    """Plays B games, a search for every move, and returns the best games that were seen.
 
     Seify 2020, section 5.2.2: each search has the same budget and its answer is played. The best
-    line ever seen is remembered, and in the end it counts, not the one that was played.
+    game ever seen is remembered, and in the end it counts, not the one that was played.
 
     Args:
       env: a game of one player.
-      root_fn: from `make_line_fns`.
+      root_fn: from `make_episode_fns`.
       plan: the search, `(rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) ->
-        PolicyOutput`, with `best_of=lambda line: line.total`.
+        PolicyOutput`, with `best_of=lambda episode: episode.total`.
       params: the network's parameters, for `root_fn`.
       rng_key: one key, or `[B]` keys, one per board; consumed. With a key per board, a board's
         answer does not depend on the others.
@@ -93,12 +95,12 @@ def solve(
         spends everything on the first move.
       restart: whether a game that is over begins anew, until S searches are done.
       follow: "value" plays the search's action, as the thesis does; "best" plays the next move of
-        the best line.
+        the best game.
       num_kept: nodes to hand on from search to search (`reroot`); 0 begins each search from
         nothing, as the thesis does where it uses rollouts.
       adapted_params: what a search that adapts starts each game from, one per board, to be handed
         on from search to search; None begins each search from the network's own.
-      max_moves: as in `start_lines`.
+      max_moves: as in `start_episodes`.
 
     Returns:
       The solution. A board without a move has score 0 and no moves.
@@ -116,69 +118,149 @@ def solve(
         )
     if restart and num_searches is None:
         raise ValueError("With restart a game never ends: num_searches must be given, got None.")
-    start = start_lines(env, state, max_moves)
+    start = start_episodes(env, state, max_moves)
     batch_size, length = start.moves.shape
     keys = broadcast_keys(rng_key, batch_size)
-    count = num_searches if restart or num_searches is not None else length
-    assert count is not None
+    count = length if num_searches is None else num_searches
+    game = _Game(env, root_fn, plan, params, keys, start, adapted_params, restart, follow, num_kept)
+    progress = _Progress(
+        number=jnp.int32(0),
+        episode=start,
+        best=start,
+        played=start.total,
+        nodes=_no_nodes(game) if num_kept else None,
+        adapted=adapted_params,
+        searches=_no_searches(state, count),
+    )
+    progress = jax.lax.while_loop(
+        lambda progress: (progress.number < count) & jnp.any(~progress.episode.state.terminated),
+        functools.partial(_search_and_play, game),
+        progress,
+    )
+    best, searches = progress.best, progress.searches
+    done = jnp.arange(count)[:, None] < progress.number
+    searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
+    return Solution(
+        score=best.total,
+        moves=best.moves,
+        num_moves=jnp.sum(best.moves >= 0, axis=-1, dtype=jnp.int32),
+        played=progress.played,
+        searches=searches,
+    )
 
-    def search(
-        i: chex.Array, line: Line, nodes: Nodes | None, adapted: Params | None
-    ) -> PolicyOutput:
-        root_keys, plan_keys = jnp.moveaxis(
-            jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, i)))(keys), 1, 0
-        )
-        root = root_fn(params, root_keys, line)
-        legal = line.state.legal_action_mask & ~line.state.terminated[:, None]
-        return plan(plan_keys, root, ~legal, nodes, adapted)
 
-    def body(carry: tuple) -> tuple:
-        i, line, best, played, nodes, adapted, searches = carry
-        output = search(i, line, nodes, adapted)
-        found = output.search_state
-        playing = ~line.state.terminated
-        best = _where(playing & (found.best.total > best.total), found.best, best)
-        action = output.action
-        if follow == "best":
-            action = jnp.where(playing, _next_move(best, line, action), action)
-        values = jnp.where(found.visits > 0, found.qvalues, -jnp.inf)
-        entry = Searches(
-            state=line.state,
-            action=action,
-            value=jnp.max(values, axis=-1),
-            score=line.score,
-            searched=playing,
-            best=best.total,
-            num_evaluations=found.num_evaluations,
-        )
-        entry = _where(playing, entry, jax.tree.map(jnp.zeros_like, entry))
-        entry = entry._replace(best=best.total)
-        searches = jax.tree.map(lambda x, new: x.at[i].set(new), searches, entry)
-        after, _ = play_move(env, line, action)
-        over = after.state.terminated
-        played = jnp.where(playing & over, jnp.maximum(played, after.total), played)
-        best = _where(after.total > best.total, after, best)
-        again = over & restart
-        if nodes is not None:
-            nodes = reroot(found.nodes, action, num_kept=num_kept, reset=again)
-        if adapted is not None:
-            adapted = _where(again, adapted_params, _where(playing, found.params, adapted))
-        return i + 1, _where(again, start, after), best, played, nodes, adapted, searches
+class _Game(NamedTuple):
+    """What does not change while games are played: arguments of `solve`, and where games start."""
 
-    def goes_on(carry: tuple) -> chex.Array:
-        return (carry[0] < count) & jnp.any(~carry[1].state.terminated)
+    env: Any
+    root_fn: RootFn
+    plan: Plan
+    params: Params
+    keys: chex.PRNGKey
+    start: Episode
+    adapted_params: Params | None
+    restart: bool
+    follow: str
+    num_kept: int
 
-    nodes = None
-    if num_kept:
-        # An empty memory is full of zeros.
-        shapes = jax.eval_shape(lambda: search(jnp.int32(0), start, None, None).search_state.nodes)
-        nodes = jax.tree.map(
-            lambda x: jnp.zeros(x.shape if x.ndim == 1 else (batch_size, num_kept, *x.shape[2:]),
-                                x.dtype),
-            shapes,
-        )  # fmt: skip
+
+class _Progress(NamedTuple):
+    """The games after a number of searches.
+
+    Attributes:
+      number: `[]` int32, searches done.
+      episode: the games in play.
+      best: the best games so far.
+      played: `[B]` the best score of a game that was played to its end, -inf before.
+      nodes: what the next search takes over from the last; None where it takes over nothing.
+      adapted: the parameters that the next search starts from; None for the network's own.
+      searches: `[S, B]` what was searched.
+    """
+
+    number: chex.Array
+    episode: Episode
+    best: Episode
+    played: chex.Array
+    nodes: Nodes | None
+    adapted: Params | None
+    searches: Searches
+
+
+def _search(
+    game: _Game,
+    number: chex.Array,
+    episode: Episode,
+    nodes: Nodes | None,
+    adapted: Params | None,
+) -> PolicyOutput:
+    """Searches the positions of all games."""
+    root_keys, plan_keys = jnp.moveaxis(
+        jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(game.keys), 1, 0
+    )
+    root = game.root_fn(game.params, root_keys, episode)
+    legal = episode.state.legal_action_mask & ~episode.state.terminated[:, None]
+    return game.plan(plan_keys, root, ~legal, nodes, adapted)
+
+
+def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
+    """Searches once in every game and plays a move."""
+    number, episode, best, played, nodes, adapted, searches = progress
+    output = _search(game, number, episode, nodes, adapted)
+    found = output.search_state
+    playing = ~episode.state.terminated
+    best = trees.where(playing & (found.best.total > best.total), found.best, best)
+    action = output.action
+    if game.follow == "best":
+        action = jnp.where(playing, _next_move(best, episode, action), action)
+    entry = Searches(
+        state=episode.state,
+        action=action,
+        value=jnp.max(jnp.where(found.visits > 0, found.qvalues, -jnp.inf), axis=-1),
+        score=episode.score,
+        searched=playing,
+        best=best.total,
+        num_evaluations=found.num_evaluations,
+    )
+    entry = trees.where(playing, entry, jax.tree.map(jnp.zeros_like, entry))
+    entry = entry._replace(best=best.total)
+    after, _ = play_move(game.env, episode, action)
+    over = after.state.terminated
+    again = over & game.restart
+    if nodes is not None:
+        nodes = reroot(found.nodes, action, num_kept=game.num_kept, reset=again)
+    if adapted is not None:
+        adapted = trees.where(playing, found.params, adapted)
+        adapted = trees.where(again, game.adapted_params, adapted)
+    return _Progress(
+        number=number + 1,
+        episode=trees.where(again, game.start, after),
+        best=trees.where(after.total > best.total, after, best),
+        played=jnp.where(playing & over, jnp.maximum(played, after.total), played),
+        nodes=nodes,
+        adapted=adapted,
+        searches=jax.tree.map(lambda x, new: x.at[number].set(new), searches, entry),
+    )
+
+
+def _no_nodes(game: _Game) -> Nodes:
+    """Returns an empty memory, which is full of zeros."""
+    batch_size = len(game.start.score)
+    shapes = jax.eval_shape(
+        lambda: _search(game, jnp.int32(0), game.start, None, None).search_state.nodes
+    )
+
+    def zeros(x: jax.ShapeDtypeStruct) -> chex.Array:
+        shape = x.shape if x.ndim == 1 else (batch_size, game.num_kept, *x.shape[2:])
+        return jnp.zeros(shape, x.dtype)
+
+    return jax.tree.map(zeros, shapes)
+
+
+def _no_searches(state: Any, count: int) -> Searches:
+    """Returns room for S searches of each of `[B]` positions."""
+    batch_size = len(state.terminated)
     reals, whole = jnp.zeros((count, batch_size)), jnp.zeros((count, batch_size), jnp.int32)
-    searches = Searches(
+    return Searches(
         state=jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), state),
         action=whole,
         value=reals,
@@ -187,31 +269,13 @@ def solve(
         best=reals,
         num_evaluations=whole,
     )
-    carry = (jnp.int32(0), start, start, start.total, nodes, adapted_params, searches)
-    num_done, _, best, played, _, _, searches = jax.lax.while_loop(goes_on, body, carry)
-    done = jnp.arange(count)[:, None] < num_done
-    searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
-    return Solution(
-        score=best.total,
-        moves=best.moves,
-        num_moves=jnp.sum(best.moves >= 0, axis=-1, dtype=jnp.int32),
-        played=played,
-        searches=searches,
-    )
 
 
-def _next_move(best: Line, line: Line, otherwise: chex.Array) -> chex.Array:
-    """Returns the move of the best line that follows those played, if it begins with them."""
-    length = line.moves.shape[1]
-    earlier = jnp.arange(length)[None] < line.num_played[:, None]
-    same = jnp.all(~earlier | (best.moves == line.moves), axis=-1)
-    place = jnp.minimum(line.num_played, length - 1)[:, None]
+def _next_move(best: Episode, episode: Episode, otherwise: chex.Array) -> chex.Array:
+    """Returns the move of the best game that follows those played, if it begins with them."""
+    length = episode.moves.shape[1]
+    earlier = jnp.arange(length)[None] < episode.num_played[:, None]
+    same = jnp.all(~earlier | (best.moves == episode.moves), axis=-1)
+    place = jnp.minimum(episode.num_played, length - 1)[:, None]
     move = jnp.take_along_axis(best.moves, place, axis=1)[:, 0].astype(otherwise.dtype)
     return jnp.where(same & (move >= 0), move, otherwise)
-
-
-def _where(condition: chex.Array, new: Any, old: Any) -> Any:
-    """Chooses between two pytrees `[B, ...]`, board by board."""
-    return jax.tree.map(
-        lambda n, o: jnp.where(condition.reshape(-1, *[1] * (jnp.ndim(n) - 1)), n, o), new, old
-    )

@@ -261,9 +261,7 @@ def init(
     return _spread_like_roots(carry)
 
 
-def init_nodes(
-    search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int
-) -> Nodes:
+def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int) -> Nodes:
     """Returns an empty memory as `nodes` of a first search.
 
     For loops of searches that hand `reroot(search_state.nodes, action, num_kept=...)` on from move
@@ -289,7 +287,9 @@ def init_nodes(
         raise ValueError(f'init_nodes needs a search with mode="cached", got {search.mode!r}.')
 
     def empty(x: Any) -> chex.Array:
-        return jnp.zeros(x.shape if x.ndim == 1 else (len(root.value), num_kept, *x.shape[2:]), x.dtype)
+        return jnp.zeros(
+            x.shape if x.ndim == 1 else (len(root.value), num_kept, *x.shape[2:]), x.dtype
+        )
 
     return jax.tree.map(empty, memory.nodes)
 
@@ -540,9 +540,9 @@ def _learn(
         norm = jax.vmap(optax.tree.norm)(gradient)
         square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
         update = optax.with_extra_args_support(search.optimizer).update
-        updates, opt_state = jax.vmap(
-            lambda g, s, p, square: update(g, s, p, logit_square=square)
-        )(gradient, carry.opt_state, carry.adapted, square)
+        updates, opt_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
+            gradient, carry.opt_state, carry.adapted, square
+        )
         adapted = optax.apply_updates(carry.adapted, updates)
         sound = jnp.isfinite(norm) & _all_finite(adapted) & ~_any_nan(opt_state, norm)
     moved = trees.where(sound & ran, (adapted, opt_state), (carry.adapted, carry.opt_state))
@@ -552,9 +552,7 @@ def _learn(
 
 def _all_finite(tree: Any) -> chex.Array:
     """Tells root by root whether all numbers are finite."""
-    rows = [
-        jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)
-    ]
+    rows = [jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
     return functools.reduce(jnp.logical_and, rows)
 
 

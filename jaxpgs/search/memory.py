@@ -6,14 +6,13 @@ from typing import NamedTuple
 import jax
 import mctx
 
-from jaxpgs.base import Adapt, Params, RecurrentFn
+from jaxpgs.base import Adapt, Params, RecurrentFn, statistics_dtype
 from jaxpgs.device_memory import num_bytes
 from jaxpgs.search.loop import init
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.policies import mcs_search, pgs_search
 from jaxpgs.search.simulators import adaptation, cached, constant
 from jaxpgs.search.simulators.split import split_in_two
-from jaxpgs.base import statistics_dtype
 
 
 class MemoryEstimate(NamedTuple):

@@ -15,7 +15,7 @@ import chex
 import mctx
 import optax
 
-from jaxpgs.base import Adapt, Embedding, Params, PolicyOutput, RecurrentFn
+from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.loop import Search, run
 from jaxpgs.search.parts.backup import Backup, n_step
 from jaxpgs.search.parts.estimator import Estimator, reinforce

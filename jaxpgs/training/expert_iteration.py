@@ -40,7 +40,7 @@ class Best(NamedTuple):
     elo: chex.Array
 
 
-class TrainState(NamedTuple):
+class ExpertIterationState(NamedTuple):
     """Everything a run needs to go on.
 
     Attributes:
@@ -56,7 +56,7 @@ class TrainState(NamedTuple):
 
     params: Params
     opt_state: Any
-    games: selfplay.Games
+    games: selfplay.SelfPlayGames
     replay: replay.Replay
     resignation: resignation.Resignation
     best: Best
@@ -94,8 +94,8 @@ def train(
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
     keep: int = 2,
-    callback: Callable[[TrainState, dict[str, float]], Any] | None = None,
-) -> TrainState:
+    callback: Callable[[ExpertIterationState, dict[str, float]], Any] | None = None,
+) -> ExpertIterationState:
     """Trains a network from nothing by self-play.
 
     The defaults are those of Anthony et al. 2019, section 5.1, at a size that fits a small machine;
@@ -192,7 +192,7 @@ def train(
     }
     fit = _make_fit(env, network, optimizer, trainable, batch_size, value_weight)
 
-    def iterate(state: TrainState) -> tuple[TrainState, dict[str, chex.Array]]:
+    def iterate(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
         rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
         resign_below = resignation.threshold(state.resignation)
         games, experience, report = selfplay.play(
@@ -236,9 +236,9 @@ def train(
 
     rng_key, games_key = jax.random.split(jax.random.key(seed))
 
-    def init(params: Params) -> TrainState:
+    def init(params: Params) -> ExpertIterationState:
         num_blocks = buffer_size // (num_games * num_steps)
-        return TrainState(
+        return ExpertIterationState(
             params=params,
             opt_state=optimizer.init(params),
             games=selfplay.init_games(env, games_key, num_games, **start),
@@ -317,7 +317,9 @@ def _make_fit(
     return fit
 
 
-def _rate(state: TrainState, score: float, num_games: int) -> tuple[TrainState, float]:
+def _rate(
+    state: ExpertIterationState, score: float, num_games: int
+) -> tuple[ExpertIterationState, float]:
     """Rates the network by its match against the best one, whose place it may take."""
     difference = elo_difference(score * num_games, num_games).elo
     elo = float(state.best.elo) + difference
@@ -338,7 +340,7 @@ def _like(params: Params, template: Params) -> Params:
     return jax.tree.map(jnp.asarray, params)
 
 
-def _shardings(state: TrainState, devices: Sequence[jax.Device]) -> TrainState:
+def _shardings(state: ExpertIterationState, devices: Sequence[jax.Device]) -> ExpertIterationState:
     """Shares the axis of the games among devices; everything else is on each of them."""
     mesh = jax.sharding.Mesh(np.asarray(devices), ("games",))
 

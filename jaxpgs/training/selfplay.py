@@ -6,13 +6,15 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import ApplyFn, make_recurrent_fn, make_root_fn
+from jaxpgs import trees
+from jaxpgs.adapters import make_recurrent_fn, make_root_fn
 from jaxpgs.base import Params
-from jaxpgs.search.simulators import adaptation
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.search import own_like, reset_adapted
 from jaxpgs.training.experts import Decision, Expert
 
 
-class Games(NamedTuple):
+class SelfPlayGames(NamedTuple):
     """G games in play.
 
     Attributes:
@@ -76,7 +78,7 @@ def init_games(
     *,
     max_random_moves: int = 0,
     resign_fraction: float = 0.0,
-) -> Games:
+) -> SelfPlayGames:
     """Starts games from positions of uniformly random play.
 
     Tournaments force every opening, good or bad, and a search looks at bad moves as well as good
@@ -106,14 +108,14 @@ def init_games(
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
             after = env.step(state, jax.random.categorical(rng_key, logits))
             take = (number < count) & ~after.terminated
-            state = jax.tree.map(lambda new, old: jnp.where(take, new, old), after, state)
+            state = trees.where(take, after, state)
             return (state, made + take), None
 
         inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
     state, made = jax.vmap(start)(jax.random.split(start_key, num_games))
-    return Games(
+    return SelfPlayGames(
         state=state,
         move=made,
         may_resign=jax.random.uniform(resign_key, (num_games,)) < resign_fraction,
@@ -127,7 +129,7 @@ def play(
     expert: Expert,
     params: Params,
     rng_key: chex.PRNGKey,
-    games: Games,
+    games: SelfPlayGames,
     num_steps: int,
     *,
     sampled_moves: int = 30,
@@ -135,7 +137,7 @@ def play(
     resign_fraction: float = 0.0,
     resign_below: chex.Array | float = -jnp.inf,
     keep_adapted: bool = False,
-) -> tuple[Games, Experience, Report]:
+) -> tuple[SelfPlayGames, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
     Args:
@@ -171,9 +173,11 @@ def play(
         adapted = jax.eval_shape(decide, rng_key, games.state).adapted_params
         if not jax.tree.leaves(adapted):
             raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
-        return {"adapted_params": adaptation.own_like(adapted, params)}
+        return {"adapted_params": own_like(adapted, params)}
 
-    def step(carry: tuple[Games, dict], rng_key: chex.PRNGKey) -> tuple[tuple[Games, dict], Any]:
+    def step(
+        carry: tuple[SelfPlayGames, dict], rng_key: chex.PRNGKey
+    ) -> tuple[tuple[SelfPlayGames, dict], Any]:
         games, kept = carry
         search_key, reset_key = jax.random.split(rng_key)
         state = games.state
@@ -211,9 +215,6 @@ def play(
             num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
         )
 
-        def restart(new: chex.Array, old: chex.Array) -> chex.Array:
-            return jnp.where(finished.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
         fresh = init_games(
             env,
             reset_key,
@@ -221,14 +222,10 @@ def play(
             max_random_moves=max_random_moves,
             resign_fraction=resign_fraction,
         )
-        going_on = Games(after, games.move + 1, games.may_resign, lowest)
-        games = jax.tree.map(restart, fresh, going_on)
+        going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
+        games = trees.where(finished, fresh, going_on)
         if keep_adapted:
-            kept = {
-                "adapted_params": adaptation.reset_adapted(
-                    decision.adapted_params, params, finished
-                )
-            }
+            kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
         return (games, kept), (observation, legal, policy, reward, discount, report)
 
     start = (games, network_own() if keep_adapted else {})

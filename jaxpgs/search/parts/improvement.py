@@ -66,7 +66,9 @@ def sigma(
     return (maxvisit_init + most) * value_scale * qvalues
 
 
-def check_sigma(owner: str, value_scale: float | chex.Array, maxvisit_init: float | chex.Array) -> None:
+def check_sigma(
+    owner: str, value_scale: float | chex.Array, maxvisit_init: float | chex.Array
+) -> None:
     """Raises `ValueError` unless the knobs of `sigma` are finite and not negative."""
     check_number(owner, "value_scale", value_scale, 0)
     check_number(owner, "maxvisit_init", maxvisit_init, 0)

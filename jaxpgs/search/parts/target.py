@@ -38,9 +38,7 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
     """
     check_number("visit_counts", "temperature", temperature, 0)
 
-    def target(
-        rng_key: chex.PRNGKey, root: NodeStats, state: Any
-    ) -> tuple[chex.Array, chex.Array]:
+    def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         visits = root.visits.astype(root.value_sum.dtype)
         total = jnp.sum(visits)
@@ -87,9 +85,7 @@ def completed_q(
     check_number("completed_q", "temperature", temperature, 0)
     check_sigma("completed_q", value_scale, maxvisit_init)
 
-    def target(
-        rng_key: chex.PRNGKey, root: NodeStats, state: Any
-    ) -> tuple[chex.Array, chex.Array]:
+    def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         bonus = sigma(root, value_scale, maxvisit_init, rescale_values)
         scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
@@ -114,9 +110,7 @@ def best_value() -> Target:
       0 and every weight is 0.
     """
 
-    def target(
-        rng_key: chex.PRNGKey, root: NodeStats, state: Any
-    ) -> tuple[chex.Array, chex.Array]:
+    def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         tried = root.valid & (root.visits > 0)
         qvalues = jnp.where(tried, root.qvalues, -jnp.inf)

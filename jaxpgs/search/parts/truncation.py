@@ -98,6 +98,7 @@ def by_visits(branching: float = 3.0) -> Truncation:
     """
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
+
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
     def bound(num_simulations: int) -> int:
         depth = 1
@@ -165,4 +166,3 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
         return path.new & ~jnp.any(jnp.tril(same, -1), axis=-1)
 
     return Truncation(stop, new_nodes=1, one_call=not count_siblings, table_size=table_size)
-

@@ -7,7 +7,6 @@ N / K calls (Anthony et al. 2019, end of section 3.1).
 """
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import chex
@@ -317,9 +316,7 @@ def _step(context: _Context, carry: tuple) -> tuple:
     return t + 1, nodes, walks, states
 
 
-def _arrive(
-    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks
-) -> tuple[Nodes, _Walks]:
+def _arrive(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
     """Takes step t, as far as it leads to known nodes, and stops those that must stop."""
     truncation = context.search.truncation
     alive = walks.path.alive
@@ -441,10 +438,7 @@ def _record(
 ) -> PolicyTerms:
     """Writes down `[B, K]` terms of step t."""
     return told._replace(
-        **{
-            name: getattr(told, name).at[t].set(jnp.where(alive, x, 0.0))
-            for name, x in now.items()
-        }
+        **{name: getattr(told, name).at[t].set(jnp.where(alive, x, 0.0)) for name, x in now.items()}
     )
 
 

@@ -18,9 +18,7 @@ from jaxpgs.base import (
 from jaxpgs.search.simulators import adaptation
 
 
-def split_in_two(
-    recurrent_fn: RecurrentFn, adapts: bool, dtype: jnp.dtype
-) -> SplitRecurrentFn:
+def split_in_two(recurrent_fn: RecurrentFn, adapts: bool, dtype: jnp.dtype) -> SplitRecurrentFn:
     """Returns the two parts of `recurrent_fn`, with numbers that a search can count on.
 
     Where nothing adapts, the whole network is the first part and its logits are the features.

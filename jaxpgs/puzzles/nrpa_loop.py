@@ -4,7 +4,7 @@ Like PGS it teaches its own playouts while it searches, but the policy is a tabl
 each move code, the gradient is that of imitation of the best game so far instead of REINFORCE on
 returns, and it is nested: a level starts from its parent's table, and reports its best game. It
 works on whole games from a `playout` function instead of simulations through a `recurrent_fn`, and
-so does not go through `jaxpgs.search`.
+so has a loop of its own, with the same three functions: `init`, `step` and `finish`.
 """
 
 import functools
@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import Games
+from jaxpgs.envs.played_games import PlayedGames
 
 MAX_LOGIT = 30.0
-Playout = Callable[[chex.PRNGKey, chex.Array], Games]
+Playout = Callable[[chex.PRNGKey, chex.Array], PlayedGames]
 
 
 class NRPALevel(NamedTuple):
@@ -32,7 +32,7 @@ class NRPALevel(NamedTuple):
     """
 
     logits: chex.Array
-    best: Games
+    best: PlayedGames
     iterations: chex.Array
 
 
@@ -47,22 +47,25 @@ class NRPAState(NamedTuple):
     """
 
     levels: tuple[NRPALevel, ...]
-    best: Games
+    best: PlayedGames
     bias: chex.Array
     steps: chex.Array
 
 
 class NestedSearch(NamedTuple):
-    """A pair of pure functions, as in optax.
+    """A search as three pure functions of its state.
 
     Attributes:
       init: `bias [C, M] -> NRPAState` for M boards.
       step: `(rng_keys [M], state) -> state`: a run of the first level in every lane, which is
-        `iterations[0] * playouts` games each.
+        `iterations[0] * playouts` games each. Give it the same keys at every step.
+      finish: `state -> PlayedGames`, the best game so far of each of the M boards. It may be asked
+        at any time and changes nothing.
     """
 
     init: Callable[[chex.Array], NRPAState]
     step: Callable[[chex.PRNGKey, NRPAState], NRPAState]
+    finish: Callable[[NRPAState], PlayedGames]
 
 
 def nrpa_search(
@@ -96,8 +99,9 @@ def nrpa_search(
     goes on as long as it is asked to; logits stay within -30 and 30.
 
     Args:
-      playout: `(rng_keys [B], logits [C, B]) -> Games` plays a game in each of B lanes, of which
-        the lanes of a board are neighbours, with moves drawn from the softmax of their logits.
+      playout: `(rng_keys [B], logits [C, B]) -> PlayedGames` plays a game in each of B lanes, of
+        which the lanes of a board are neighbours, with moves drawn from the softmax of their
+        logits.
       iterations: N of each level from the first on, each at least 1.
       parallel: how many runs of each level share a parent, each at least 1; the last counts
         independent searches.
@@ -108,7 +112,7 @@ def nrpa_search(
       sharing: alpha of a feature's weight, in units of `step_size`, at least 0.
 
     Returns:
-      `init` and `step`.
+      `init`, `step` and `finish`.
 
     Raises:
       ValueError: if a number is out of its range, or the levels differ.
@@ -128,56 +132,13 @@ def nrpa_search(
     lanes = int(np.prod(parallel))
     if features is not None:
         features = jnp.repeat(features, lanes, axis=2)
-
-    def learn(logits: chex.Array, games: Games) -> chex.Array:
-        return adapt(logits, games, step_size, features, sharing)
-
-    def init(bias: chex.Array) -> NRPAState:
-        bias = _clip(jnp.repeat(jnp.asarray(bias, jnp.float32), lanes, axis=1))
-        games = _no_games(playout, bias)
-        levels = tuple(NRPALevel(bias, games, jnp.int32(0)) for _ in iterations[1:])
-        return NRPAState(levels, games, bias, jnp.int32(0))
-
-    def step(rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
-        keys = jax.vmap(lambda key: jax.random.split(key, lanes))(rng_keys).reshape(-1)
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
-        start = state.levels[0].logits if state.levels else state.bias
-        games = first_level(keys, start)
-        levels = climb(state.bias, games, state.levels, 0)
-        return NRPAState(levels, better(games, state.best), state.bias, state.steps + 1)
-
-    def first_level(keys: chex.PRNGKey, logits: chex.Array) -> Games:
-        def body(index: chex.Array, carry: tuple) -> tuple:
-            logits, best = carry
-            now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-            best = better(playout(now, logits), best)
-            if playouts == 1:
-                return learn(logits, best), best
-            last = (index + 1) % playouts == 0
-            return jax.lax.cond(last, lambda: learn(logits, best), lambda: logits), best
-
-        carry = (logits, _no_games(playout, logits))
-        return jax.lax.fori_loop(0, iterations[0] * playouts, body, carry)[1]
-
-    def climb(
-        bias: chex.Array, games: Games, levels: tuple[NRPALevel, ...], below: int
-    ) -> tuple[NRPALevel, ...]:
-        """Hands the best games of level `below + 1` to the levels above it."""
-        if not levels:
-            return ()
-        level, above = levels[0], levels[1:]
-        best = better(_share(games, parallel[below]), level.best)
-        level = NRPALevel(learn(level.logits, best), best, level.iterations + 1)
-
-        def finish() -> tuple[NRPALevel, ...]:
-            higher = climb(bias, best, above, below + 1)
-            start = higher[0].logits if higher else bias
-            return (NRPALevel(start, _no_games(playout, bias), jnp.int32(0)), *higher)
-
-        done = level.iterations >= iterations[below + 1]
-        return jax.lax.cond(done, finish, lambda: (level, *above))
-
-    return NestedSearch(init, step)
+    learn = functools.partial(adapt, step_size=step_size, features=features, sharing=sharing)
+    setting = _Setting(playout, learn, tuple(iterations), tuple(parallel), playouts, lanes)
+    return NestedSearch(
+        functools.partial(_init, setting),
+        functools.partial(_step, setting),
+        functools.partial(_finish, setting),
+    )
 
 
 def nrpa_policy(
@@ -186,7 +147,7 @@ def nrpa_policy(
     bias: chex.Array,
     num_steps: int,
     **knobs: Any,
-) -> Games:
+) -> PlayedGames:
     """Searches M boards by nested rollout policy adaptation; see `nrpa_search`.
 
     Args:
@@ -209,16 +170,82 @@ def nrpa_policy(
     num_boards = bias.shape[1]
     keys = jax.random.split(rng_key, num_boards) if rng_key.ndim == 0 else rng_key
     state = jax.lax.fori_loop(0, num_steps, lambda _, s: search.step(keys, s), search.init(bias))
-    return best_of_boards(state, num_boards)
+    return search.finish(state)
 
 
-def best_of_boards(state: NRPAState, num_boards: int) -> Games:
-    """Returns the best game so far of each of M boards."""
-    lanes = state.bias.shape[1] // num_boards
-    return jax.tree.map(lambda x: x[..., ::lanes], _share(state.best, lanes))
+class _Setting(NamedTuple):
+    """What does not change while a search runs; the arguments of `nrpa_search`, checked."""
+
+    playout: Playout
+    learn: Callable[[chex.Array, PlayedGames], chex.Array]
+    iterations: tuple[int, ...]
+    parallel: tuple[int, ...]
+    playouts: int
+    lanes: int
 
 
-def better(new: Games, old: Games) -> Games:
+def _init(setting: _Setting, bias: chex.Array) -> NRPAState:
+    bias = _clip(jnp.repeat(jnp.asarray(bias, jnp.float32), setting.lanes, axis=1))
+    games = _no_games(setting.playout, bias)
+    levels = tuple(NRPALevel(bias, games, jnp.int32(0)) for _ in setting.iterations[1:])
+    return NRPAState(levels, games, bias, jnp.int32(0))
+
+
+def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
+    keys = jax.vmap(lambda key: jax.random.split(key, setting.lanes))(rng_keys).reshape(-1)
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
+    start = state.levels[0].logits if state.levels else state.bias
+    games = _run_first_level(setting, keys, start)
+    levels = _climb(setting, state.bias, games, state.levels, 0)
+    return NRPAState(levels, better(games, state.best), state.bias, state.steps + 1)
+
+
+def _finish(setting: _Setting, state: NRPAState) -> PlayedGames:
+    best = _share(state.best, setting.lanes)
+    return jax.tree.map(lambda x: x[..., :: setting.lanes], best)
+
+
+def _run_first_level(setting: _Setting, keys: chex.PRNGKey, logits: chex.Array) -> PlayedGames:
+    """Plays, keeps the best game and learns from it, again and again; returns that game."""
+    playouts = setting.playouts
+
+    def body(index: chex.Array, carry: tuple) -> tuple:
+        logits, best = carry
+        now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
+        best = better(setting.playout(now, logits), best)
+        if playouts == 1:
+            return setting.learn(logits, best), best
+        last = (index + 1) % playouts == 0
+        return jax.lax.cond(last, lambda: setting.learn(logits, best), lambda: logits), best
+
+    carry = (logits, _no_games(setting.playout, logits))
+    return jax.lax.fori_loop(0, setting.iterations[0] * playouts, body, carry)[1]
+
+
+def _climb(
+    setting: _Setting,
+    bias: chex.Array,
+    games: PlayedGames,
+    levels: tuple[NRPALevel, ...],
+    below: int,
+) -> tuple[NRPALevel, ...]:
+    """Hands the best games of level `below + 1` to the levels above it."""
+    if not levels:
+        return ()
+    level, above = levels[0], levels[1:]
+    best = better(_share(games, setting.parallel[below]), level.best)
+    level = NRPALevel(setting.learn(level.logits, best), best, level.iterations + 1)
+
+    def hand_on() -> tuple[NRPALevel, ...]:
+        higher = _climb(setting, bias, best, above, below + 1)
+        start = higher[0].logits if higher else bias
+        return (NRPALevel(start, _no_games(setting.playout, bias), jnp.int32(0)), *higher)
+
+    done = level.iterations >= setting.iterations[below + 1]
+    return jax.lax.cond(done, hand_on, lambda: (level, *above))
+
+
+def better(new: PlayedGames, old: PlayedGames) -> PlayedGames:
     """Returns the better game of each lane, of equals the new one."""
     is_better = new.score >= old.score
     return jax.tree.map(lambda n, o: jnp.where(is_better, n, o), new, old)
@@ -226,7 +253,7 @@ def better(new: Games, old: Games) -> Games:
 
 def adapt(
     logits: chex.Array,
-    games: Games,
+    games: PlayedGames,
     step_size: float | chex.Array,
     features: chex.Array | None = None,
     sharing: float = 0.0,
@@ -283,7 +310,7 @@ def adapt(
     return _clip(logits + step)
 
 
-def _share(games: Games, group: int) -> Games:
+def _share(games: PlayedGames, group: int) -> PlayedGames:
     """Gives every lane the best game of its group of neighbours, of equals the first."""
     if group == 1:
         return games
@@ -292,7 +319,7 @@ def _share(games: Games, group: int) -> Games:
     return jax.tree.map(lambda x: x[..., lanes], games)
 
 
-def _no_games(playout: Playout, logits: chex.Array) -> Games:
+def _no_games(playout: Playout, logits: chex.Array) -> PlayedGames:
     """Returns games of no moves that are worse than any."""
     batch = logits.shape[1]
     like = jax.eval_shape(playout, jax.random.split(jax.random.key(0), batch), logits)

@@ -1,0 +1,27 @@
+"""Whole games as records of the codes that they chose among."""
+
+from typing import NamedTuple
+
+import chex
+
+
+class PlayedGames(NamedTuple):
+    """B whole games of at most T moves, each in its lane.
+
+    Nested rollout policy adaptation plays them and learns from them. Its policy chooses among
+    codes: C numbers that stand for the moves, told apart in every position.
+
+    Attributes:
+      score: `[B]` float32, the sum of the rewards.
+      length: `[B]` int32, how many moves.
+      legal: `[T, W, B]` unsigned, the codes among which each move was chosen, packed into W words
+        of H = C / W bits: bit h of word w is code `(H - 1 - h) * W + w`. 0 after the end.
+      chosen: `[T, B]` int32, the chosen codes; -1 after the end.
+      action: `[T, B]` int32, the actions; -1 after the end.
+    """
+
+    score: chex.Array
+    length: chex.Array
+    legal: chex.Array
+    chosen: chex.Array
+    action: chex.Array

@@ -1,0 +1,134 @@
+"""The heads of all networks: from a torso's features to logits and to a value, in float32."""
+
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+# The usual 0.99 needs hundreds of updates before population statistics can be trusted.
+MOMENTUM = 0.9
+
+
+class PolicyHead(nnx.Module):
+    """Logits from features `[B, num_features]`, or `[B, ..., num_features]` with cells in between.
+
+    There are up to three layers: `conv`, a 1x1 convolution with batch normalisation `norm`;
+    `hidden`; and always `linear`, the last.
+
+    Args:
+      num_features: size of the last axis of the features.
+      num_actions: A, the number of logits.
+      num_planes: outputs of the 1x1 convolution, after which all cells are joined; 0 for none.
+      num_cells: how many cells the features have, for the 1x1 convolution.
+      num_hidden: width of a hidden layer; 0 for none.
+      per_cell: whether the features are `[B, A, num_features]` and each cell gives one logit, from
+        its own features and their mean over the board.
+      activation: what follows the hidden layer.
+      rngs: random keys for the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_actions: int,
+        *,
+        num_planes: int = 0,
+        num_cells: int = 1,
+        num_hidden: int = 0,
+        per_cell: bool = False,
+        activation: Callable[[chex.Array], chex.Array] = jax.nn.relu,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.per_cell, self.activation = per_cell, activation
+        inputs = 2 * num_features if per_cell else num_features
+        if num_planes:
+            inputs = num_planes * num_cells
+        self.conv, self.norm = _pointwise(num_features, num_planes, rngs)
+        self.hidden = nnx.Linear(inputs, num_hidden, rngs=rngs) if num_hidden else None
+        self.linear = nnx.Linear(num_hidden or inputs, 1 if per_cell else num_actions, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        """Returns logits `[B, A]`."""
+        x = features.astype(jnp.float32)
+        if self.per_cell:
+            mean = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
+            x = jnp.concatenate([x, mean], axis=-1)
+        x = _squeeze(self.conv, self.norm, x)
+        if self.hidden is not None:
+            x = self.activation(self.hidden(x))
+        x = self.linear(x)
+        return x[..., 0] if self.per_cell else x
+
+
+class ValueHead(nnx.Module):
+    """A value from features `[B, num_features]`, or `[B, ..., num_features]` with cells in between.
+
+    The layers are those of `PolicyHead`.
+
+    Args:
+      num_features: size of the last axis of the features.
+      num_planes: outputs of the 1x1 convolution, after which all cells are joined; 0 for none.
+      num_cells: how many cells the features have, for the 1x1 convolution.
+      num_hidden: width of a hidden layer; 0 for none.
+      pooled: whether the features are `[B, cells, num_features]`, of which the mean and the
+        greatest over the board count.
+      scale: what the output is multiplied by; None keeps it within -1 and 1 by `tanh` instead.
+      activation: what follows the hidden layer.
+      rngs: random keys for the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        num_planes: int = 0,
+        num_cells: int = 1,
+        num_hidden: int = 0,
+        pooled: bool = False,
+        scale: float | None = None,
+        activation: Callable[[chex.Array], chex.Array] = jax.nn.relu,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.pooled, self.scale, self.activation = pooled, scale, activation
+        inputs = 2 * num_features if pooled else num_features
+        if num_planes:
+            inputs = num_planes * num_cells
+        self.conv, self.norm = _pointwise(num_features, num_planes, rngs)
+        self.hidden = nnx.Linear(inputs, num_hidden, rngs=rngs) if num_hidden else None
+        self.linear = nnx.Linear(num_hidden or inputs, 1, rngs=rngs)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        """Returns values `[B]`."""
+        x = features.astype(jnp.float32)
+        if self.pooled:
+            x = jnp.concatenate([jnp.mean(x, axis=1), jnp.max(x, axis=1)], axis=-1)
+        x = _squeeze(self.conv, self.norm, x)
+        if self.hidden is not None:
+            x = self.activation(self.hidden(x))
+        x = self.linear(x)
+        return jnp.tanh(x)[:, 0] if self.scale is None else self.scale * x[:, 0]
+
+
+def _pointwise(
+    num_features: int, num_planes: int, rngs: nnx.Rngs
+) -> tuple[nnx.Linear | None, nnx.BatchNorm | None]:
+    """Makes a 1x1 convolution and its normalisation, or neither.
+
+    The convolution is written as the matrix product it is. With one kernel per root, as in a search
+    that adapts the head, `vmap` makes that a batched product, but would make a convolution a
+    grouped one, which is slow.
+    """
+    if not num_planes:
+        return None, None
+    # Batch normalisation has a bias of its own.
+    conv = nnx.Linear(num_features, num_planes, use_bias=False, rngs=rngs)
+    return conv, nnx.BatchNorm(num_planes, momentum=MOMENTUM, rngs=rngs)
+
+
+def _squeeze(conv: nnx.Linear | None, norm: nnx.BatchNorm | None, x: chex.Array) -> chex.Array:
+    """Applies the 1x1 convolution, if there is one, and joins all cells."""
+    if conv is None or norm is None:
+        return x
+    return jax.nn.relu(norm(conv(x))).reshape(len(x), -1)

@@ -1,0 +1,219 @@
+"""Episodes: states that remember the moves that led to them, and a rollout's moves to the end.
+
+For games of one player what counts is the best game ever seen, whatever the search thinks of its
+first move. A search over `Episode`s in place of bare states can tell it: every node knows its moves
+and its score, and a rollout from there completes both. `best_of=lambda episode: episode.total`
+makes the search keep the best one.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.adapters import RootFn, mask_logits, mask_value
+from jaxpgs.base import Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
+from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
+from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
+
+
+class Episode(NamedTuple):
+    """B positions, each with the moves of a game through it.
+
+    Attributes:
+      state: `[B]` states of the environment.
+      moves: `[B, L]` integers: the actions from the start, first those played, then those that a
+        rollout proposes; -1 after the last.
+      num_played: `[B]` int32, how many of them have been played.
+      score: `[B]` float32, the rewards of the moves played.
+      total: `[B]` float32, the rewards of all moves; -inf if they stop before the game's end.
+    """
+
+    state: Any
+    moves: chex.Array
+    num_played: chex.Array
+    score: chex.Array
+    total: chex.Array
+
+
+def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episode:
+    """Starts an episode at each of B positions.
+
+    Args:
+      env: a game of one player.
+      state: `[B]` positions to start from.
+      max_moves: L, the most moves that a game can have; half the actions if None, as in SameGame,
+        where each move takes two cells or more.
+
+    Returns:
+      Episodes without a move, whose scores count from here.
+    """
+    batch_size, length = len(state.terminated), max_moves or max(env.num_actions // 2, 1)
+    dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32
+    zeros = jnp.zeros(batch_size, jnp.float32)
+    return Episode(
+        state=state,
+        moves=jnp.full((batch_size, length), -1, dtype),
+        num_played=jnp.zeros(batch_size, jnp.int32),
+        score=zeros,
+        total=jnp.where(state.terminated, 0.0, -jnp.inf),
+    )
+
+
+def play_move(env: Any, episode: Episode, action: chex.Array) -> tuple[Episode, chex.Array]:
+    """Plays an action in each episode; those that are over stay as they are.
+
+    Args:
+      env: the game.
+      episode: B episodes. What a rollout proposed is forgotten.
+      action: `[B]` actions, legal where the game is not over.
+
+    Returns:
+      The episodes, and the rewards `[B]`.
+    """
+    state = jax.vmap(env.step)(episode.state, action)
+    playing = ~episode.state.terminated
+    reward = jnp.where(playing, state.rewards[:, 0], 0.0)
+    places = jnp.arange(episode.moves.shape[1])[None] - episode.num_played[:, None]
+    now = (places == 0) & playing[:, None]
+    moves = jnp.where(places < 0, episode.moves, episode.moves.dtype.type(-1))
+    moves = jnp.where(now, action[:, None].astype(moves.dtype), moves)
+    score = episode.score + reward
+    episode = Episode(
+        state=state,
+        moves=moves,
+        num_played=episode.num_played + playing.astype(jnp.int32),
+        score=score,
+        total=jnp.where(state.terminated, score, -jnp.inf),
+    )
+    return episode, reward
+
+
+def make_episode_fns(
+    env: Any,
+    apply_fn: ApplyFn | None = None,
+    *,
+    rollout: Rollout | None = None,
+    split: bool = False,
+) -> tuple[RootFn, RecurrentFn]:
+    """Makes the `root_fn` and `recurrent_fn` of a search over episodes.
+
+    They are those of `make_root_fn` and `make_recurrent_fn` for embeddings that are `Episode`s, and
+    may take a rollout's return in place of the network's value.
+
+    Args:
+      env: a game of one player, ours or pgx's.
+      apply_fn: the network, as in `make_root_fn`. None stands for a policy uniform over the legal
+        actions, without a value.
+      rollout: plays each new state to the end; what it earns is the state's value. None takes the
+        network's value.
+      split: whether to return a `SplitRecurrentFn`, for a search that adapts in cached mode. As
+        nothing that is remembered may depend on what adapts, its rollouts see a uniform prior.
+
+    Returns:
+      `root_fn(params, rng_key, episode)`, where the key may be one or `[B]`, and `recurrent_fn`.
+      The rollouts of one root do not depend on the other roots.
+
+    Raises:
+      ValueError: if there is neither a network nor a rollout, the game has several players, or the
+        network cannot be split.
+    """
+    if apply_fn is None and rollout is None:
+        raise ValueError("Without a network a search needs a rollout to value states; got neither.")
+    if env.num_players != 1:
+        raise ValueError(f"Episodes are for one player, got a game of {env.num_players}.")
+    setting = _Setting(env, apply_fn, rollout)
+    root_fn = functools.partial(_evaluate_root, setting)
+    if not split:
+        return root_fn, functools.partial(_play_and_evaluate, setting)
+    if not isinstance(apply_fn, SplitApplyFn):
+        raise ValueError(f"split needs a networks.SplitApplyFn, got {apply_fn!r}.")
+    parts = apply_fn
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, episode: Episode
+    ) -> tuple[Expansion, Episode]:
+        episode, reward = play_move(env, episode, action)
+        features = parts.torso(params, jax.vmap(env.observe)(episode.state))
+        value = mask_value(parts.value_head(params, features), episode.state)
+        uniform = uniform_logits(env, episode.state)
+        episode, value = _complete(setting, params, rng_key, episode, uniform, value)
+        return Expansion(reward, _discount(episode), value, features), episode
+
+    def policy(params: Params, features: Any, episode: Episode) -> chex.Array:
+        return mask_logits(env, parts.policy_head(params, features), episode.state)
+
+    return root_fn, SplitRecurrentFn(expand, policy, parts.max_batch)
+
+
+class _Setting(NamedTuple):
+    """The arguments of `make_episode_fns`."""
+
+    env: Any
+    apply_fn: ApplyFn | None
+    rollout: Rollout | None
+
+
+def _evaluate_root(
+    setting: _Setting, params: Params, rng_key: chex.PRNGKey, episode: Episode
+) -> mctx.RootFnOutput:
+    logits, value = _evaluate(setting, params, episode)
+    episode, value = _complete(setting, params, rng_key, episode, logits, value)
+    return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=episode)
+
+
+def _play_and_evaluate(
+    setting: _Setting, params: Params, rng_key: chex.PRNGKey, action: chex.Array, episode: Episode
+) -> tuple[mctx.RecurrentFnOutput, Episode]:
+    episode, reward = play_move(setting.env, episode, action)
+    logits, value = _evaluate(setting, params, episode)
+    episode, value = _complete(setting, params, rng_key, episode, logits, value)
+    output = mctx.RecurrentFnOutput(
+        reward=reward, discount=_discount(episode), prior_logits=logits, value=value
+    )
+    return output, episode
+
+
+def _evaluate(setting: _Setting, params: Params, episode: Episode) -> tuple[chex.Array, chex.Array]:
+    """Returns the prior's logits `[B, A]` and the network's values `[B]`."""
+    env, state = setting.env, episode.state
+    if setting.apply_fn is None:
+        return uniform_logits(env, state), episode.score
+    logits, value = setting.apply_fn(params, jax.vmap(env.observe)(state))
+    return mask_logits(env, logits, state), mask_value(value, state)
+
+
+def _complete(
+    setting: _Setting,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    episode: Episode,
+    logits: chex.Array,
+    value: chex.Array,
+) -> tuple[Episode, chex.Array]:
+    """Plays episodes to the end by the rollout, if there is one, and returns what it earned."""
+    if setting.rollout is None:
+        return episode, value
+    keys = broadcast_keys(rng_key, len(value))
+    value, moves = setting.rollout(params, keys, episode.state, logits)
+    over = episode.state.terminated
+    value = jnp.where(over, 0.0, value)
+    moves = _continued(episode, jnp.where(over[:, None], -1, moves))
+    return episode._replace(moves=moves, total=episode.score + value), value
+
+
+def _discount(episode: Episode) -> chex.Array:
+    return jnp.where(episode.state.terminated, 0.0, 1.0)
+
+
+def _continued(episode: Episode, moves: chex.Array) -> chex.Array:
+    """Puts a rollout's moves `[B, R]` behind those that an episode has played."""
+    length = episode.moves.shape[1]
+    missing = max(length - moves.shape[1], 0)
+    moves = jnp.pad(moves, [(0, 0), (0, missing)], constant_values=-1)[:, :length]
+    places = jnp.arange(length)[None] - episode.num_played[:, None]
+    later = jnp.take_along_axis(moves, jnp.maximum(places, 0), axis=1)
+    return jnp.where(places < 0, episode.moves, later.astype(episode.moves.dtype))

@@ -1,0 +1,120 @@
+"""Nested rollout policy adaptation as one of the searches that solve boards of SameGame."""
+
+import math
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import Params, broadcast_keys
+from jaxpgs.envs.played_games import PlayedGames
+from jaxpgs.envs.samegame import SameGame
+from jaxpgs.envs.samegame_sequences import code_features, play_sequences
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
+from jaxpgs.puzzles.nrpa_loop import nrpa_policy
+from jaxpgs.puzzles.solving import Searches, Solution
+
+
+def nrpa(
+    env: SameGame,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    bias: chex.Array | None = None,
+    by_color: bool = True,
+    **knobs: Any,
+) -> Solution:
+    """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.nrpa_search`.
+
+    It searches the first position only, and its best game is the solution, so that what is told of
+    later positions is that game.
+
+    Args:
+      env: SameGame.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, games a board, rounded up to whole runs of the first level.
+      bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
+      by_color: whether blocks of a colour learn from one another.
+      **knobs: arguments of `jaxpgs.nrpa_search`.
+
+    Returns:
+      The solution. `searches` holds the best game: its positions and actions, and as `value` what
+      it earned from there on. `num_evaluations` are 0, as nothing is evaluated.
+
+    Raises:
+      ValueError: if `num_simulations` is below 1, and as `jaxpgs.nrpa_search`.
+    """
+    if num_simulations < 1:
+        raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    knobs = {"iterations": (50, 100), "parallel": (4, 1)} | knobs
+    lanes = math.prod(knobs["parallel"])
+    games_per_step = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes
+    num_boards = len(state.terminated)
+    keys = broadcast_keys(rng_key, num_boards)
+    boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
+    if by_color:
+        knobs["features"] = code_features(env, state)
+    games = nrpa_policy(
+        keys,
+        lambda keys, logits: play_sequences(env, keys, boards, logits),
+        jnp.zeros((env.num_actions, num_boards)) if bias is None else bias,
+        -(-num_simulations // games_per_step),
+        **knobs,
+    )
+    return _replayed(env, state, games)
+
+
+def prior_bias(
+    env: SameGame, apply_fn: ApplyFn, params: Params, state: Any, *, scale: float = 1.0
+) -> chex.Array:
+    """Makes the bias of generalised NRPA from a network's logits of the first boards' cells.
+
+    A block keeps its cell's logit, centred, for the whole game, so the network is called once.
+
+    Args:
+      env: SameGame.
+      apply_fn: the network.
+      params: its parameters.
+      state: `[B]` positions.
+      scale: what the logits are multiplied by.
+
+    Returns:
+      `[A, B]` logits.
+    """
+    logits = apply_fn(params, jax.vmap(env.observe)(state))[0]
+    return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
+
+
+def _replayed(env: SameGame, state: Any, games: PlayedGames) -> Solution:
+    """Lists the positions of games and what was earned there."""
+    start = start_episodes(env, state)
+
+    def body(episode: Episode, action: chex.Array) -> tuple[Episode, tuple]:
+        action = jnp.maximum(action, 0)
+        after, _ = play_move(env, episode, action)
+        # NRPA names a group by any of its cells; searches name it by the legal action.
+        labels = jax.vmap(env.group_labels)(episode.state)
+        legal = jnp.take_along_axis(labels, action[:, None], axis=1)[:, 0]
+        return after, (episode.state, legal, episode.score, ~episode.state.terminated)
+
+    end, (states, actions, scores, searched) = jax.lax.scan(body, start, games.action)
+    total = jnp.broadcast_to(end.total, scores.shape)
+    return Solution(
+        score=end.total,
+        moves=end.moves,
+        num_moves=end.num_played,
+        played=jnp.where(state.terminated, -jnp.inf, end.total),
+        searches=Searches(
+            state=states,
+            action=jnp.where(searched, actions, 0),
+            value=jnp.where(searched, total - scores, 0.0),
+            score=jnp.where(searched, scores, 0.0),
+            searched=searched,
+            best=total,
+            num_evaluations=jnp.zeros_like(games.action),
+        ),
+    )

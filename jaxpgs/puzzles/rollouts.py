@@ -1,0 +1,148 @@
+"""Rollouts: how a search plays a position to the end of the game, to see what it is worth."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.adapters import mask_logits
+from jaxpgs.base import Params, as_logits
+from jaxpgs.envs.samegame import SameGame
+from jaxpgs.envs.samegame_playouts import recorded_playout
+from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
+from jaxpgs.search import distribution, invert
+
+# (params, rng_keys [B], state [B], logits [B, A]) -> (return [B], moves [B, L], -1 after the last)
+Rollout = Callable[
+    [Params, chex.PRNGKey, Any, chex.Array],
+    tuple[chex.Array, chex.Array],
+]
+
+
+def uniform_logits(env: Any, state: Any) -> chex.Array:
+    """Returns logits `[B, A]` of a policy uniform over the legal actions of `[B]` states.
+
+    Where a search finds several actions equally good it takes the first in the board's order. Seify
+    2020, section 4.3, found the leftmost, then lowest group the better choice, so on boards the
+    logits lean that way, by less than any return can miss.
+    """
+    logits = jnp.zeros(env.num_actions)
+    if hasattr(env, "height") and hasattr(env, "width"):
+        row, column = jnp.divmod(jnp.arange(env.num_actions), env.width)
+        logits = -1e-5 * (column * env.height + env.height - 1 - row).astype(jnp.float32)
+    legal = state.legal_action_mask & ~state.terminated[:, None]
+    return jnp.where(legal, logits[None], jnp.finfo(logits.dtype).min)
+
+
+def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
+    """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
+
+    Args:
+      env: the game. SameGame is played out by its own fast loop, others through their `step`.
+      tabu: SameGame only: keep the most frequent colour for last.
+
+    Returns:
+      A rollout.
+    """
+    if not isinstance(env, SameGame):
+        return _sampled(env, lambda params, state: uniform_logits(env, state))
+
+    def rollout(
+        params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
+    ) -> tuple[chex.Array, chex.Array]:
+        del params, logits
+        ends, moves = jax.vmap(lambda k, s: recorded_playout(env, k, s, tabu=tabu))(rng_keys, state)
+        return ends.score, moves
+
+    return rollout
+
+
+def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
+    """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
+
+    Every move is a network call, for all positions at once.
+
+    Args:
+      env: the game.
+      apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
+      greedy: whether to take the likeliest action in place of drawing one.
+
+    Returns:
+      A rollout.
+    """
+
+    def evaluate(params: Params, state: Any) -> chex.Array:
+        observation = jax.vmap(env.observe)(state)
+        if isinstance(apply_fn, SplitApplyFn):
+            logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
+        else:
+            logits, _ = apply_fn(params, observation)
+        return mask_logits(env, logits, state)
+
+    return _sampled(env, evaluate, greedy)
+
+
+def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
+    """Begins a rollout with the action that the prior likes best (Seify 2020, section 5.1).
+
+    Args:
+      env: the game.
+      rollout: how it goes on.
+
+    Returns:
+      A rollout.
+    """
+
+    def begin(
+        params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
+    ) -> tuple[chex.Array, chex.Array]:
+        action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        after = jax.vmap(env.step)(state, action)
+        score, moves = rollout(params, rng_keys, after, logits)
+        moves = jnp.where(after.terminated[:, None], -1, moves)
+        moves = jnp.concatenate([action[:, None], moves.astype(jnp.int32)[:, :-1]], axis=1)
+        return after.rewards[:, 0] + jnp.where(after.terminated, 0.0, score), moves
+
+    return begin
+
+
+def _sampled(
+    env: Any, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
+) -> Rollout:
+    """Makes a rollout that draws every action from a policy `(params, state) -> logits`."""
+
+    def rollout(
+        params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
+    ) -> tuple[chex.Array, chex.Array]:
+        del logits
+        length = max(env.num_actions // 2, 1)
+
+        def body(carry: tuple) -> tuple:
+            t, state, score, moves = carry
+            logits = as_logits(evaluate(params, state))
+            policy = distribution(logits)
+            number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
+            action = invert(policy.cumulative, policy.last, number)
+            if greedy:
+                action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+            playing = ~state.terminated
+            after = jax.vmap(env.step)(state, action)
+            score = score + jnp.where(playing, after.rewards[:, 0], 0.0)
+            moves = moves.at[:, t].set(jnp.where(playing, action, -1))
+            return t + 1, after, score, moves
+
+        batch_size = len(state.terminated)
+        carry = (
+            jnp.int32(0),
+            state,
+            jnp.zeros(batch_size, jnp.float32),
+            jnp.full((batch_size, length), -1, jnp.int32),
+        )
+        _, _, score, moves = jax.lax.while_loop(
+            lambda carry: (carry[0] < length) & jnp.any(~carry[1].terminated), body, carry
+        )
+        return score, moves
+
+    return rollout
