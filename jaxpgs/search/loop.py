@@ -287,9 +287,8 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
         raise ValueError(f'init_nodes needs a search with mode="cached", got {search.mode!r}.')
 
     def empty(x: Any) -> chex.Array:
-        return jnp.zeros(
-            x.shape if x.ndim == 1 else (len(root.value), num_kept, *x.shape[2:]), x.dtype
-        )
+        shape = x.shape if x.ndim == 1 else (len(x), num_kept, *x.shape[2:])
+        return jnp.zeros(shape, x.dtype)
 
     return jax.tree.map(empty, memory.nodes)
 
@@ -454,7 +453,15 @@ def _needed(search: Search, stats: NodeStats) -> frozenset[str]:
     whole = jax.ShapeDtypeStruct(steps[1:], jnp.int32)
     per_root = jax.ShapeDtypeStruct(steps[1:2], jnp.int32)
     trajectory = Trajectory(
-        flag, *[real] * 7, whole, jax.ShapeDtypeStruct(steps[1:], bool), per_root, per_root
+        alive=flag,
+        reward=real,
+        discount=real,
+        value=real,
+        **dict.fromkeys(PolicyTerms._fields, real),
+        depth=whole,
+        limited=jax.ShapeDtypeStruct(steps[1:], bool),
+        num_evaluations=per_root,
+        num_calls=per_root,
     )
     stats = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stats)
 
@@ -613,7 +620,7 @@ def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) 
 
 
 def _spread_like_roots(carry: Carry) -> Carry:
-    """Spreads fresh zeros over devices as the roots are, so that a loop may start from the carry."""
+    """Spreads fresh zeros over devices as the roots are, so that a loop may start there."""
     zero = trees.zero_rows(carry.stats.valid)
 
     def spread(x: chex.Array) -> chex.Array:

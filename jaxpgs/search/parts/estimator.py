@@ -1,10 +1,10 @@
 """Estimators: how the adapted parameters move.
 
 An estimator is a function `(root, trajectory, returns [T, B, K]) -> objective [B]`. The search
-ascends its gradient with respect to the adapted parameters. Of all that the estimator sees, only the
-trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functions of them; which of
-these an estimator uses, the search finds out by itself. No estimator at all (None) is Monte Carlo
-search.
+ascends its gradient with respect to the adapted parameters. Of all that the estimator sees, only
+the trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functions of them;
+which of these an estimator uses, the search finds out by itself. No estimator at all (None) is
+Monte Carlo search.
 """
 
 from collections.abc import Callable

@@ -308,8 +308,9 @@ def _start(actions: chex.Array, path: Path, depth: int, dtype: jnp.dtype) -> _Wa
 def _step(context: _Context, carry: tuple) -> tuple:
     """Chooses the actions that follow step t, and takes step t + 1."""
     t, nodes, walks, states = carry
-    if isinstance(context.search.interior_selection, Selection):
-        walks = _select(context, t, nodes, walks)
+    interior = context.search.interior_selection
+    if isinstance(interior, Selection):
+        walks = _select(interior, t, nodes, walks)
     else:
         walks, states = _sample(context, t, nodes, walks, states)
     nodes, walks = _arrive(context, t + 1, nodes, walks)
@@ -442,12 +443,10 @@ def _record(
     )
 
 
-def _select(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
+def _select(selection: Selection, t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
     """Chooses the actions that follow step t by the statistics of the nodes."""
     alive = walks.path.alive
-    action, log_prob, entropy = choose_in_nodes(
-        context.search.interior_selection, nodes, walks.node, alive
-    )
+    action, log_prob, entropy = choose_in_nodes(selection, nodes, walks.node, alive)
     return walks._replace(
         path=go_on(walks.path, action, log_prob),
         action=jnp.where(alive, action, walks.action),

@@ -92,7 +92,7 @@ def _sum_step(
     t: chex.Array,
     last: chex.Array,
 ) -> ActedStates:
-    """Puts gradients of the logits in the place of the policies of the states that step t led to."""
+    """Puts gradients of the logits in the place of the policies where step t led to."""
     max_depth, _, num_walks = alive.shape
     numbers = jnp.arange(num_walks)[None]
     taken = alive[t + 1]

@@ -27,8 +27,8 @@ class Nodes(NamedTuple):
       reward: `[B, M]` reward of the step into the node.
       discount: `[B, M]` its discount.
       value: `[B, M]` the network's value.
-      visits: `[B, M]` int32, simulations that took the step into the node; counted in searches whose
-        actions below the root depend on it, else 0.
+      visits: `[B, M]` int32, simulations that took the step into the node; counted where the
+        search's actions below the root depend on it, else 0.
       value_sum: `[B, M]` the sum of their returns, from the view of the player who took it.
       features: `[B, M, ...]` what the adapted head reads, or the logits if nothing adapts.
       embedding: `[B, M, ...]` the states.
@@ -201,7 +201,7 @@ def node_stats(
 def add_visits(
     nodes: Nodes, visited: chex.Array, alive: chex.Array, returns: chex.Array, limit: int
 ) -> Nodes:
-    """Adds simulations `[T, B, K]` to the statistics of the nodes up to `limit` that they visited."""
+    """Adds simulations `[T, B, K]` to the statistics of the nodes visited, up to `limit`."""
     visited, alive, returns = (
         jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1) for x in (visited, alive, returns)
     )
