@@ -20,7 +20,7 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.search import Truncation
-from jaxpgs.search.nodes import expand, lookup, make_nodes, unique
+from jaxpgs.search.simulators.nodes import expand, lookup, make_nodes, unique
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

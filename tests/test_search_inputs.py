@@ -8,7 +8,6 @@ import pytest
 import toy
 
 import jaxpgs
-from jaxpgs.search.scan import _init_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -94,17 +93,14 @@ BAD_CALLS = {
         {"root": reroot(embedding=jnp.zeros((), jnp.int32))},
         r"leading axis of 3 roots; got leaves of shapes \[\(\)\]",
     ),
-    "K that does not divide N": (
-        {"simulations_per_update": 3},
-        "at least 1 and divide num_simulations; got 3 and 4",
+    "K of 0": ({"simulations_per_update": 0}, "simulations_per_update must be at least 1, got 0"),
+    "K below 0": ({"simulations_per_update": -2}, "simulations_per_update must be .* got -2"),
+    "capacity of 0": ({"mode": "cached", "capacity": 0}, "capacity must be at least 1, got 0"),
+    "capacity, constant": ({"capacity": 8}, 'capacity are for mode="cached".*None and 8'),
+    "no roots": (
+        {"root": toy.root(game(), [])},
+        r"at least one root and one action; got prior_logits of shape \(0, 2\)",
     ),
-    "K above N": ({"simulations_per_update": 8}, "divide num_simulations; got 8 and 4"),
-    "default K above N": (
-        {"simulations_per_update": 32},
-        "divide num_simulations; got 32 and 4",
-    ),
-    "K of 0": ({"simulations_per_update": 0}, "at least 1.*got 0 and 4"),
-    "K below 0": ({"simulations_per_update": -2}, "at least 1.*got -2 and 4"),
     "N of 0": ({"num_simulations": 0}, "num_simulations must be at least 1, got 0"),
     "N below 0": ({"num_simulations": -4}, "num_simulations must be at least 1, got -4"),
     "max_depth of 0": ({"max_depth": 0}, "max_depth must be at least 1, got 0"),
@@ -180,29 +176,40 @@ def test_mistakes_are_named(name):
 
 def test_estimator_without_optimizer_is_named():
     with pytest.raises(ValueError, match=r"needs an optimizer and adapt.*optimizer=None"):
-        params = game()
-        jaxpgs.search(
-            params,
-            jax.random.key(0),
-            toy.root(params, [0]),
+        jaxpgs.Search(
             toy.recurrent_fn,
-            4,
+            num_simulations=4,
+            simulations_per_update=2,
             root_selection=jaxpgs.puct(),
             truncation=jaxpgs.fixed(2),
             backup=jaxpgs.n_step(),
             target=jaxpgs.visit_counts(),
             estimator=jaxpgs.reinforce(),
             adapt=toy.adapt_head,
-            simulations_per_update=2,
         )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: jaxpgs.reinforce("median"), """"value", "root" or "mean", got 'median'"""),
-        (lambda: jaxpgs.reinforce(None), '"value", "root" or "mean", got None'),
-        (lambda: jaxpgs.puct(unvisited="parent"), """"zero" or "value", got 'parent'"""),
+        (lambda: jaxpgs.reinforce("median"), """"value", "root", "mean"; got 'median'"""),
+        (lambda: jaxpgs.reinforce(None), '"value", "root", "mean"; got None'),
+        (lambda: jaxpgs.puct(unvisited="parent"), """"zero", "value"; got 'parent'"""),
+        (lambda: jaxpgs.puct(float("nan")), "puct needs c_puct .* at least 0; got nan"),
+        (lambda: jaxpgs.puct(virtual_loss=float("inf")), "virtual_loss .* finite number; got inf"),
+        (lambda: jaxpgs.ucb1(-1), "ucb1 needs c to be .* at least 0; got -1"),
+        (lambda: jaxpgs.muzero_puct(pb_c_base=0), "pb_c_base to be .* above 0; got 0"),
+        (lambda: jaxpgs.max_min_puct(float("nan")), "max_min_puct needs c_puct .* got nan"),
+        (lambda: jaxpgs.visit_counts(float("nan")), "needs temperature .* at least 0; got nan"),
+        (lambda: jaxpgs.completed_q(-1.0), "completed_q needs temperature .* got -1"),
+        (lambda: jaxpgs.completed_q(value_scale=float("nan")), "needs value_scale .* got nan"),
+        (lambda: jaxpgs.auto_sgd(0), "auto_sgd needs step_size .* above 0; got 0"),
+        (lambda: jaxpgs.regularized(jaxpgs.reinforce(), entropy=-1), "needs entropy .* got -1"),
+        (lambda: jaxpgs.gumbel_root(0), "max_num_considered_actions .* at least 1; got 0"),
+        (lambda: jaxpgs.gumbel_root(gumbel_scale=-1), "gumbel_scale .* at least 0; got -1"),
+        (lambda: jaxpgs.improved_policy(-1), "improved_policy needs scale .* got -1"),
+        (lambda: call(dirichlet_fraction=1.5), "fraction .* at least 0 and at most 1; got 1.5"),
+        (lambda: call(dirichlet_fraction=0.2, dirichlet_alpha=0), "alpha .* above 0; got 0"),
         (lambda: jaxpgs.fixed(0), "depth of at least 1, got 0"),
         (lambda: jaxpgs.fixed(-3), "depth of at least 1, got -3"),
         (lambda: jaxpgs.growing(0), "initial and every of at least 1, got 0 and 100"),
@@ -322,7 +329,9 @@ def test_root_values_that_are_not_finite(search, bad):
     root = root.replace(value=jnp.full(B, bad, jnp.float32))
     check_finite(search(game(), root))
     # What selections and baselines see of it:
-    assert not np.any(_init_stats(root, None, keys(0), 0.0, 0.12).value)
+    search_of = jaxpgs.mcs_search(toy.recurrent_fn, 4)
+    carry = jaxpgs.search.init(search_of, game(), keys(0), root)
+    assert not np.any(carry.stats.value)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

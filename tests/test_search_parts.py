@@ -10,10 +10,9 @@ import toy
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from jaxpgs.base import RootStats, Trajectory
-from jaxpgs.search import Truncation
-from jaxpgs.search.scan import _init_stats
-from jaxpgs.search.walk import distribution, extend_code, invert
+from jaxpgs.base import NodeStats, Trajectory
+from jaxpgs.search import Truncation, distribution, invert, select_in_turn
+from jaxpgs.search.simulators.simulator import extend_code
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -28,16 +27,21 @@ def keys(seed, count):
 
 
 def bandit(logits, visits, value_sum=None, value=None, valid=None):
-    """RootStats of `[B, A]` arrays."""
+    """NodeStats of `[B, A]` arrays."""
     visits = jnp.asarray(visits, jnp.int32)
     zeros = jnp.zeros(visits.shape, jnp.float32)
-    return RootStats(
+    return NodeStats(
         prior_logits=jnp.asarray(logits, jnp.float32),
         value=zeros[:, 0] if value is None else jnp.asarray(value, jnp.float32),
         visits=visits,
         value_sum=zeros if value_sum is None else jnp.asarray(value_sum, jnp.float32),
         valid=jnp.ones(visits.shape, bool) if valid is None else jnp.asarray(valid),
     )
+
+
+def in_turn(selection, root, num_walks):
+    """The first actions of an update."""
+    return select_in_turn(selection, None, root, num_walks)
 
 
 def check_frequencies(counts, probabilities):
@@ -172,21 +176,19 @@ BASELINES = ("none", "value", "root")
 def walk_gradients(params, rng_keys, first, root_value, mode):
     """One update's trajectory `[4, B, K]`, returns, and gradient `[B, F, A]` for each baseline."""
     # Walk k of every root stops after k + 1 steps at the latest.
-    truncation = Truncation(lambda path: path.depth > path.simulation[None])
-    counts = {"num_simulations": 3, "simulations_per_update": 3}
-    adapted, simulator = toy.simulator(params, truncation, 4, 4, mode, adapts=True, **counts)
-    trajectory, pull, _ = simulator.run(
-        adapted, rng_keys, first, toy.start_path(first), simulator.init()
-    )
+    truncation = Truncation(lambda path: path.depth > path.simulation)
+    game = toy.Simulated(params, truncation, 4, 4, mode, 3, ["log_prob"], 1)
+    simulations = game.run(game.memory, rng_keys, first)
+    trajectory = simulations.trajectory
     returns = jaxpgs.n_step()(trajectory)
     stats = bandit(np.zeros((4, 3)), np.zeros((4, 3)), value=root_value)
 
     def gradient(baseline):
-        def objective(log_prob):
-            walked = trajectory._replace(log_prob=log_prob)
+        def objective(terms):
+            walked = trajectory._replace(**terms._asdict())
             return jaxpgs.reinforce(baseline)(stats, walked, returns).sum()
 
-        return pull(jax.grad(objective)(trajectory.log_prob))["head"]
+        return game.gradient(simulations, jax.grad(objective)(trajectory.terms))
 
     return trajectory, returns, jnp.stack([gradient(baseline) for baseline in BASELINES])
 
@@ -321,9 +323,12 @@ def test_returns_by_hand():
         value=jnp.asarray(arrays[2]),
         log_prob=zeros,
         entropy=zeros,
+        kl_to_prior=zeros,
+        kl_from_prior=zeros,
         depth=jnp.asarray(alive.sum(0)),
+        limited=jnp.zeros(alive.shape[1:], bool),
         num_evaluations=jnp.zeros(1, jnp.int32),
-        num_calls=jnp.int32(0),
+        num_calls=jnp.zeros(1, jnp.int32),
     )
     for backup, column in ((jaxpgs.n_step(), 1), (jaxpgs.last_value(), 2)):
         returns = backup(trajectory)
@@ -410,7 +415,7 @@ def test_puct_is_the_formula(num_walks):
     @jax.jit
     def select(root):
         rules = [jaxpgs.puct(c, virtual_loss=loss, unvisited=q) for c, loss, q in settings]
-        return [rule(root, num_walks) for rule in (*rules, jaxpgs.puct())]
+        return [in_turn(rule, root, num_walks) for rule in (*rules, jaxpgs.puct())]
 
     *chosen, default = select(root)
     for actions, (c, loss, q) in zip(chosen, settings, strict=True):
@@ -425,7 +430,7 @@ def test_puct_is_the_formula(num_walks):
 @pytest.mark.parametrize("virtual_loss", [1.0, 0.3, None])
 def test_ucb1_is_the_formula(virtual_loss):
     root = random_bandits()
-    actions = jaxpgs.ucb1(0.7, virtual_loss=virtual_loss)(root, 8)
+    actions = in_turn(jaxpgs.ucb1(0.7, virtual_loss=virtual_loss), root, 8)
     check_selection(
         actions, ucb1_reference, root, 8, c=0.7, virtual_loss=virtual_loss, unvisited="zero"
     )
@@ -435,11 +440,11 @@ def test_virtual_loss_spreads_simulations():
     # By hand: c = 0, one visit of value 1/2 and of 1/4. After one pending -1 the first has
     # (1/2 - 1) / 2 = -1/4, so the second is next, then (1/4 - 1) / 2 = -3/8, then the first again.
     root = bandit([[0.0, 0.0]], [[1, 1]], [[0.5, 0.25]])
-    assert jaxpgs.puct(0.0)(root, 3).tolist() == [[0, 1, 0]]
-    assert jaxpgs.puct(0.0, virtual_loss=None)(root, 3).tolist() == [[0, 0, 0]]
+    assert in_turn(jaxpgs.puct(0.0), root, 3).tolist() == [[0, 1, 0]]
+    assert in_turn(jaxpgs.puct(0.0, virtual_loss=None), root, 3).tolist() == [[0, 0, 0]]
     # A loss of 1/10 is too small for the first switch: (1/2 - 1/10) / 2 = 1/5 < 1/4, then 3/40.
-    assert jaxpgs.puct(0.0, virtual_loss=0.1)(root, 3).tolist() == [[0, 1, 0]]
-    assert jaxpgs.puct(0.0, virtual_loss=-0.1)(root, 3).tolist() == [[0, 0, 1]]
+    assert in_turn(jaxpgs.puct(0.0, virtual_loss=0.1), root, 3).tolist() == [[0, 1, 0]]
+    assert in_turn(jaxpgs.puct(0.0, virtual_loss=-0.1), root, 3).tolist() == [[0, 0, 1]]
 
 
 # --- truncation -----------------------------------------------------------------------------------
@@ -471,7 +476,7 @@ def lengths(truncation, longest, **fields):
 
 def test_fixed_stops_at_its_depth():
     truncation = jaxpgs.fixed(3)
-    assert truncation.max_depth == 3
+    assert truncation.max_depth(100) == 3
     assert truncation.stop(crafted([1, 2, 3, 4])).tolist() == [[False, False, True, True]]
 
 
@@ -584,6 +589,7 @@ def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction, m
         simulations_per_update=K,
         truncation=Truncation(stop, table_size=2**15),
         root_selection=jaxpgs.puct(2.0),
+        backup=jaxpgs.last_value(),
         dirichlet_fraction=dirichlet_fraction,
         mode=mode,
     )
@@ -599,13 +605,14 @@ def depth_counts(mode, rule, logits, seed=0):
         3,
         4,
         value=np.where(depth > 0, float(BASE) ** (depth - 1), 0),
-        reward=np.full((121, 3), 7.0),  # left out by the default backup
+        reward=np.full((121, 3), 7.0),  # left out by the paper's backup
     )
     root = toy.root(params, [0] * 3, logits=np.tile(logits, (3, 1)))
     legal = jnp.zeros((3, 3), jnp.int32)
     rule = list(RULES).index(rule)
     state = searched(params, keys(seed, 3), root, legal, rule, 0.0, mode).search_state
-    total = np.rint(np.asarray(state.qvalues, np.float64) * np.asarray(state.visits)).astype(int)
+    qvalues = np.where(state.visits > 0, state.qvalues, 0).astype(np.float64)
+    total = np.rint(qvalues * np.asarray(state.visits)).astype(int)
     counts = np.stack([total // BASE**d % BASE for d in range(T)], axis=-1)
     np.testing.assert_array_equal(counts.sum(-1), state.visits)
     np.testing.assert_array_equal(np.sum(state.visits, axis=-1), N)
@@ -696,10 +703,11 @@ def test_dirichlet_noise_has_its_moments():
     count, alpha, fraction = 5000, 0.5, 0.25
     logits = jnp.broadcast_to(jnp.array([1.0, 0.0, 5.0, 0.0]), (count, 4))
     invalid = jnp.broadcast_to(jnp.array([0, 0, 1, 0]), (count, 4))
-    root = toy.mctx.RootFnOutput(
-        prior_logits=logits, value=jnp.zeros(count), embedding=jnp.zeros(count)
-    )
-    prior = np.exp(_init_stats(root, invalid, keys(13, count), fraction, alpha).prior_logits)
+    stats = bandit(logits, np.zeros((count, 4)), valid=invalid == 0)
+    selection = jaxpgs.with_dirichlet_noise(jaxpgs.puct(), fraction, alpha)
+    logits = jnp.where(invalid == 1, np.finfo(np.float32).min, logits)
+    noisy, _ = selection.init(keys(13, count), stats._replace(prior_logits=logits), 1)
+    prior = np.exp(noisy)
     np.testing.assert_allclose(prior.sum(-1), 1, rtol=1e-5)
     assert (prior[:, 2] == 0).all()
     legal = np.exp([1, 0, 0]) / np.exp([1, 0, 0]).sum()
@@ -719,7 +727,7 @@ def test_dirichlet_noise_has_its_moments():
 @jax.jit
 def drawn(rng_keys, root, temperature):
     one = jax.tree.map(lambda x: x[0], root)
-    return jax.vmap(lambda key: jaxpgs.visit_counts(temperature)(key, one))(rng_keys)
+    return jax.vmap(lambda key: jaxpgs.visit_counts(temperature)(key, one, None))(rng_keys)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

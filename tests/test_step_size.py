@@ -7,8 +7,9 @@ import optax
 import pytest
 
 import jaxpgs
-from jaxpgs.base import Trajectory
-from jaxpgs.search.step_size import auto_sgd, logit_square
+from jaxpgs.base import PolicyTerms
+from jaxpgs.search import auto_sgd
+from jaxpgs.search.simulators.terms import log_prob_norm, logit_square
 
 
 def test_one_step_by_hand():

@@ -12,7 +12,8 @@ from flax import nnx
 from games import lenient_promotion
 
 import jaxpgs
-from jaxpgs.search.nodes import Nodes, child_stats
+from jaxpgs.search import Nodes
+from jaxpgs.search.simulators.nodes import node_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -138,9 +139,8 @@ def test_batched_search_is_the_plain_one(virtual_loss):
         state = jax.tree.map(lambda x, i=i: x[i], setting().states)
         root = reference_mcts(state, 96, 8, 1.5, virtual_loss)
         np.testing.assert_array_equal(output.search_state.visits[i], root.visits)
-        np.testing.assert_allclose(
-            output.search_state.qvalues[i], root.sums / np.maximum(root.visits, 1), atol=1e-5
-        )
+        expected = np.where(root.visits > 0, root.sums / np.maximum(root.visits, 1), -np.inf)
+        np.testing.assert_allclose(output.search_state.qvalues[i], expected, atol=1e-5)
 
 
 def test_tree_search_finds_the_win_that_the_network_misses():
@@ -188,7 +188,7 @@ def test_completed_q_is_mctxs():
         summary = tree.summary()
         completed = jax.vmap(transform, (0, None))(tree, 0)
     expected = jax.nn.softmax(jnp.where(legal, root.prior_logits + completed, -jnp.inf))
-    stats = jaxpgs.RootStats(
+    stats = jaxpgs.NodeStats(
         prior_logits=root.prior_logits,
         value=root.value,
         visits=summary.visit_counts,
@@ -196,14 +196,18 @@ def test_completed_q_is_mctxs():
         valid=jnp.asarray(legal),
     )
     target = jaxpgs.completed_q(0.0, rescale_values=False)
-    action, weights = jax.vmap(target)(jax.random.split(jax.random.key(0), NUM_ROOTS), stats)
+    action, weights = jax.vmap(lambda key, node: target(key, node, None))(
+        jax.random.split(jax.random.key(0), NUM_ROOTS), stats
+    )
     np.testing.assert_allclose(weights, expected, atol=1e-5)
     np.testing.assert_array_equal(action, jnp.argmax(expected, axis=-1))
     # Rescaled, by hand: two actions of Q 1 and 0, one never tried of a mixed value between.
-    stats = jaxpgs.RootStats(
+    stats = jaxpgs.NodeStats(
         *map(jnp.asarray, ([0.0, 0.0, 0.0], 0.5, [1, 1, 0], [1.0, 0.0, 0.0], [True] * 3))
     )
-    _, weights = jaxpgs.completed_q(value_scale=0.01, maxvisit_init=9.0)(jax.random.key(0), stats)
+    _, weights = jaxpgs.completed_q(value_scale=0.01, maxvisit_init=9.0)(
+        jax.random.key(0), stats, None
+    )
     np.testing.assert_allclose(weights, jax.nn.softmax(jnp.array([0.1, 0.0, 0.05])), atol=1e-6)
 
 
@@ -253,7 +257,8 @@ def test_reroot_keeps_what_is_behind_the_action():
             assert len(after) == min(len(expected), num_kept - 1)
             assert after.items() <= expected.items()
     # Two moves at once, a game that has ended, and an action that was never tried.
-    second = jnp.argmax(child_stats(moved, jnp.zeros_like(action))[0], axis=-1)
+    at_root = node_stats(moved, jnp.zeros_like(action), jnp.zeros(output.action_weights.shape))
+    second = jnp.argmax(at_root.visits, axis=-1)
     reset = jnp.arange(NUM_ROOTS) == 2
     twice = jaxpgs.reroot(moved, second, num_kept=500, reset=reset)
     untried = jnp.argmin(output.search_state.visits, axis=-1)
@@ -333,7 +338,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="no policy that could adapt"):
         head = jaxpgs.networks.policy_head(s.params)
         run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
-    with pytest.raises(ValueError, match='interior_selection are for mode="cached"'):
+    with pytest.raises(ValueError, match='interior_selection and capacity are for mode="cached"'):
         run(functools.partial(jaxpgs.mcs_policy, interior_selection=jaxpgs.puct()), count=32)
 
 

@@ -17,9 +17,8 @@ import optax
 
 import jaxpgs
 from jaxpgs.base import Path
-from jaxpgs.search import adaptation
-from jaxpgs.search.cached import walks_on_nodes
-from jaxpgs.search.walk import rollouts
+from jaxpgs.search import Search
+from jaxpgs.search.loop import MODES
 
 
 def adapt_head(path, leaf):
@@ -107,30 +106,36 @@ def recurrent_fn(params, rng_key, action, node):
     return split_fn(params, rng_key, action, node)
 
 
-def simulator(params, truncation, max_depth, batch_size, mode, *, adapts=False, **counts):
-    """The simulator of a memory mode, from node 0, and the adapted parameters to run it with.
+class Simulated:
+    """A simulator by itself: from node 0, with first actions and no bandit."""
 
-    The cached mode takes `num_simulations` and `simulations_per_update`.
-    """
-    mask = adaptation.adapt_mask(params, adapt_head)
-    own, frozen = adaptation.split(params, mask)
-    adapted, start = adaptation.per_root(own, batch_size), root(params, [0] * batch_size)
-    if mode == "constant":
-        return adapted, rollouts(
-            frozen, start.embedding, recurrent_fn, truncation, max_depth, adapts
+    def __init__(self, params, truncation, max_depth, batch_size, mode, num_walks, needed, updates):
+        self.search = Search(
+            recurrent_fn=recurrent_fn if mode == "constant" else split_fn,
+            num_simulations=updates * num_walks,
+            simulations_per_update=num_walks,
+            root_selection=jaxpgs.puct(),
+            truncation=truncation,
+            backup=jaxpgs.n_step(),
+            target=jaxpgs.visit_counts(),
+            adapt=adapt_head,
+            max_depth=max_depth,
+            mode=mode,
         )
-    return adapted, walks_on_nodes(
-        params,
-        mask,
-        start,
-        split_fn,
-        truncation,
-        max_depth,
-        adapts,
-        interior_selection=None,
-        nodes=None,
-        **counts,
-    )
+        self.parts, self.params, self.needed = MODES[mode], params, frozenset(needed)
+        self.adapted = jaxpgs.init_adapted(params, adapt_head, batch_size)
+        roots = root(params, [0] * batch_size)
+        self.memory = self.parts.init(self.search, params, roots, None, self.needed)
+
+    def run(self, memory, rng_keys, first, n=0):
+        """The simulations of update n."""
+        data = (self.params, self.adapted, memory, rng_keys, first, start_path(first, n))
+        return self.parts.simulate(self.search, *data, self.needed)
+
+    def gradient(self, simulations, cotangents):
+        """The gradient of the head `[B, F, A]`."""
+        data = (self.params, self.adapted, simulations, cotangents)
+        return self.parts.gradient(self.search, *data, self.needed)[0]["head"]
 
 
 def start_path(first, n=0):
@@ -143,7 +148,7 @@ def start_path(first, n=0):
         alive=jnp.ones(first.shape, bool),
         visits=zeros,
         new=jnp.zeros(first.shape, bool),
-        simulation=n * first.shape[1] + jnp.arange(first.shape[1]),
+        simulation=zeros + n * first.shape[1] + jnp.arange(first.shape[1])[None],
     )
 
 
@@ -151,15 +156,14 @@ def start_path(first, n=0):
 def simulate(params, rng_keys, first, truncation, max_depth, mode):
     """Simulates from node 0 with given first actions `[U, B, K]`; U trajectories, stacked."""
     num_updates, batch_size, num_walks = first.shape
-    counts = {"simulations_per_update": num_walks, "num_simulations": num_updates * num_walks}
-    adapted, run = simulator(params, truncation, max_depth, batch_size, mode, **counts)
+    game = Simulated(params, truncation, max_depth, batch_size, mode, num_walks, (), num_updates)
 
     def update(memory, n):
         keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(rng_keys)
-        trajectory, _, remember = run.run(adapted, keys, first[n], start_path(first[n], n), memory)
-        return remember(trajectory.value), trajectory
+        simulations = game.run(memory, keys, first[n], n)
+        return game.parts.remember(game.search, simulations, None), simulations.trajectory
 
-    return jax.lax.scan(update, run.init(), jnp.arange(num_updates))[1]
+    return jax.lax.scan(update, game.memory, jnp.arange(num_updates))[1]
 
 
 def until_new(mode, truncation, count_siblings, depth=7):

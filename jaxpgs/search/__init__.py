@@ -23,6 +23,7 @@ from jaxpgs.search.parts.selection import (
     max_min_puct,
     muzero_puct,
     puct,
+    select_in_turn,
     ucb1,
     with_dirichlet_noise,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "reset_adapted",
     "run",
     "search_for",
+    "select_in_turn",
     "sigma",
     "step",
     "ucb1",

@@ -40,7 +40,7 @@ from jaxpgs.base import (
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.improvement import SampledPolicy
-from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.selection import Selection, select_in_turn
 from jaxpgs.search.parts.target import Target
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.simulators import adaptation, cached, constant, terms
@@ -307,7 +307,9 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     needed = _needed(search, carry.stats)
     with jax.named_scope("root_selection"):
-        actions = _select_first(search, carry)
+        actions = select_in_turn(
+            search.root_selection, carry.selection, carry.stats, search.simulations_per_update
+        )
     path = _start(search, carry, actions)
     started = path.alive
     with jax.named_scope("simulate"):
@@ -477,20 +479,6 @@ def _needed(search: Search, stats: NodeStats) -> frozenset[str]:
         for name in PolicyTerms._fields
         if adaptation.depends(functools.partial(objective, name), one, *rest)
     )
-
-
-def _select_first(search: Search, carry: Carry) -> chex.Array:
-    """Chooses K first actions `[B, K]`, each seeing those before it as pending."""
-    stats, num_walks = carry.stats, search.simulations_per_update
-
-    def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
-        action = search.root_selection.select(carry.selection, stats, pending)
-        chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
-        return pending + chosen, action.astype(jnp.int32)
-
-    start = (stats.visits * 0).astype(stats.value_sum.dtype)
-    _, actions = jax.lax.scan(choose, start, length=num_walks, unroll=min(num_walks, 4))
-    return actions.T
 
 
 def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:

@@ -39,6 +39,32 @@ class Selection(NamedTuple):
     needs_range: bool = False
 
 
+def select_in_turn(
+    selection: Selection, state: Any, node: NodeStats, num_actions: int
+) -> chex.Array:
+    """Chooses several actions at a node, each seeing those before it as pending.
+
+    Args:
+      selection: the rule.
+      state: its state.
+      node: the statistics.
+      num_actions: K.
+
+    Returns:
+      `[B, K]` int32.
+    """
+
+    def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
+        action = selection.select(state, node, pending)
+        chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
+        return pending + chosen, action.astype(jnp.int32)
+
+    # Not plain zeros: they vary over devices as the visits do.
+    start = (node.visits * 0).astype(node.value_sum.dtype)
+    _, actions = jax.lax.scan(choose, start, length=num_actions, unroll=min(num_actions, 4))
+    return actions.T
+
+
 def by_score(
     score: Callable[[NodeStats, chex.Array], chex.Array], needs_range: bool = False
 ) -> Selection:
