@@ -1,4 +1,4 @@
-"""Searches of many boards: what a network for games of one player learns, and how it is measured."""
+"""Searches of many boards: what a network for games of one player learns, and its measurement."""
 
 from collections.abc import Callable
 from typing import Any
