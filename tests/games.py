@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 
-# Options of `jax.jit`: compiles in half the time, and runs slower.
+# Options of `jax.jit`: compiles in half the time, and runs slower. `FAST` is for programs that run
+# for longer than they compile, which `conftest` has compile quickly as well.
 QUICK = {"xla_backend_optimization_level": 0}
+FAST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 
 
 @contextlib.contextmanager

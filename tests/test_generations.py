@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.training import example_queue, fitting, puzzle_iteration
+from jaxpgs.training import board_searches, example_queue, fitting, puzzle_iteration
 from jaxpgs.training.losses import asymmetric_square
 
 ENV = SameGame(4, 4, 3)
@@ -148,7 +148,7 @@ def test_value_targets():
     )  # fmt: skip
     boards = 16
     for target in ("return", "q"):
-        found, metrics = puzzle_iteration.search_boards(
+        found, metrics = board_searches.search_boards(
             ENV, lambda *_: solution, None, jax.random.key(0), boards, boards, target
         )
         keep = solution.searches.searched

@@ -12,13 +12,18 @@ import pytest
 from jaxpgs.envs import Hex, HexState
 from jaxpgs.envs.render import hex_svg, hex_text
 
+# Compiled once for each board.
+init, step, observe, policy_logits = (
+    jax.jit(method, static_argnums=0)
+    for method in (Hex.init, Hex.step, Hex.observe, Hex.policy_logits)
+)
+
 
 def play(env, actions, state=None):
     """Plays a list of actions; returns all states, the first one included."""
-    step = jax.jit(env.step)
-    states = [env.init() if state is None else state]
+    states = [init(env) if state is None else state]
     for action in actions:
-        states.append(step(states[-1], action))
+        states.append(step(env, states[-1], np.int32(action)))
     return states
 
 
@@ -161,7 +166,7 @@ def test_last_stone_joins_groups_of_both_edges():
     env = Hex(5)
     state = env.from_board(board("..x..", "..x..", ".o.o.", "o.x.o", "..x.."))
     assert not bool(state.terminated)
-    after = env.step(state, 12)
+    after = step(env, state, np.int32(12))
     assert bool(after.terminated)
     np.testing.assert_array_equal(after.rewards, [1, -1])
 
@@ -200,7 +205,7 @@ def test_swap_is_legal_only_as_second_move():
 
 
 def test_swap_on_the_empty_board_loses():
-    after = Hex(3, swap=True).step(Hex(3, swap=True).init(), 9)
+    after = play(Hex(3, swap=True), [9])[-1]
     assert bool(after.terminated)
     np.testing.assert_array_equal(after.rewards, [-1, 1])
     assert not after.labels.any()
@@ -216,20 +221,20 @@ def test_observation_by_hand():
     seen = np.zeros((3, 3, 3))
     seen[..., 2] = 1
     seen[1, 0] = [0, 1, 0]
-    np.testing.assert_array_equal(env.observe(first), seen)
+    np.testing.assert_array_equal(observe(env, first), seen)
     # Player 0 sees the board as it is.
     seen = np.zeros((3, 3, 3))
     seen[..., 2] = 1
     seen[0, 1] = [1, 0, 0]
     seen[1, 2] = [0, 1, 0]
-    np.testing.assert_array_equal(env.observe(second), seen)
-    assert env.observe(first).dtype == jnp.float32
-    assert env.observe(first).shape == env.observation_shape
+    np.testing.assert_array_equal(observe(env, second), seen)
+    assert observe(env, first).dtype == jnp.float32
+    assert observe(env, first).shape == env.observation_shape
 
 
 def test_swap_plane():
     env = Hex(3, swap=True)
-    planes = [env.observe(s)[..., 3] for s in play(env, [2, 9])]
+    planes = [np.asarray(observe(env, s))[..., 3] for s in play(env, [2, 9])]
     assert [float(p.min()) for p in planes] == [0, 1, 0]
     assert [float(p.max()) for p in planes] == [0, 1, 0]
 
@@ -237,21 +242,21 @@ def test_swap_plane():
 @pytest.mark.parametrize("swap", [False, True])
 def test_policy_logits_transpose_for_the_second_player(swap):
     env = Hex(3, swap=swap)
-    logits = jnp.arange(env.num_actions, dtype=jnp.float32)
+    logits = np.arange(env.num_actions, dtype=np.float32)
     first, second = play(env, [4])
     tail = [9] if swap else []
-    np.testing.assert_array_equal(env.policy_logits(first, logits), logits)
+    np.testing.assert_array_equal(policy_logits(env, first, logits), logits)
     expected = [0, 3, 6, 1, 4, 7, 2, 5, 8, *tail]
-    np.testing.assert_array_equal(env.policy_logits(second, logits), expected)
+    np.testing.assert_array_equal(policy_logits(env, second, logits), expected)
 
 
 def test_policy_logits_point_where_the_observation_points():
     # A network that likes the cells where the other player stands must get those cells back.
     env = Hex(4)
     for state in play(env, [1, 7, 8, 2]):
-        logits = env.observe(state)[..., 1].reshape(-1)
-        theirs = jnp.sign(state.labels) == jnp.where(state.current_player == 0, -1, 1)
-        np.testing.assert_array_equal(env.policy_logits(state, logits) > 0, theirs)
+        logits = np.asarray(observe(env, state))[..., 1].reshape(-1)
+        theirs = np.sign(state.labels) == np.where(state.current_player == 0, -1, 1)
+        np.testing.assert_array_equal(np.asarray(policy_logits(env, state, logits)) > 0, theirs)
 
 
 @pytest.mark.parametrize("size", [3, 6])
@@ -259,11 +264,11 @@ def test_transposing_and_exchanging_players_changes_nothing_they_see(size):
     env = Hex(size)
     order = np.random.default_rng(0).permutation(size**2)
     mirrored = (order % size) * size + order // size
-    start = dataclasses.replace(env.init(), current_player=jnp.int32(1))
+    start = dataclasses.replace(init(env), current_player=np.int32(1))
     for ours, theirs in zip(play(env, order), play(env, mirrored, start), strict=True):
         assert int(ours.current_player) + int(theirs.current_player) == 1 or ours.terminated
-        np.testing.assert_array_equal(env.observe(ours), env.observe(theirs))
-        np.testing.assert_array_equal(ours.rewards, theirs.rewards[::-1])
+        np.testing.assert_array_equal(observe(env, ours), observe(env, theirs))
+        np.testing.assert_array_equal(ours.rewards, np.asarray(theirs.rewards)[::-1])
         assert bool(ours.terminated) == bool(theirs.terminated)
 
 
@@ -276,14 +281,16 @@ def test_from_board_agrees_with_stepping(size):
     order = np.random.default_rng(size).permutation(size**2)
     states = [s for s in play(env, order) if not bool(s.terminated)]
     for state in states[:: max(1, len(states) // 8)]:
-        stones = np.where(state.labels > 0, 1, np.where(state.labels < 0, 2, 0))
+        labels = np.asarray(state.labels)
+        stones = np.where(labels > 0, 1, np.where(labels < 0, 2, 0))
         given = env.from_board(stones.reshape(size, size))
-        np.testing.assert_array_equal(env.observe(given), env.observe(state))
-        np.testing.assert_array_equal(given.legal_action_mask, state.legal_action_mask)
+        np.testing.assert_array_equal(observe(env, given), observe(env, state))
+        legal = np.asarray(state.legal_action_mask)
+        np.testing.assert_array_equal(given.legal_action_mask, legal)
         assert int(given.current_player) == int(state.current_player)
         assert not bool(given.terminated)
         chex.assert_trees_all_equal_shapes_and_dtypes(given, state)
-        rest = [a for a in order if state.legal_action_mask[a]]
+        rest = [a for a in order if legal[a]]
         for one, two in zip(play(env, rest, given), play(env, rest, state), strict=True):
             assert bool(one.terminated) == bool(two.terminated)
 
@@ -336,7 +343,7 @@ def test_finished_games_stay_as_they_are():
     env = Hex(3)
     over = play(env, [1, 0, 4, 3, 7])[-1]
     for action in (0, 8):
-        after = env.step(over, action)
+        after = step(env, over, np.int32(action))
         assert not after.rewards.any()
         chex.assert_trees_all_equal(after, dataclasses.replace(over, rewards=after.rewards))
 
@@ -346,7 +353,7 @@ def test_illegal_moves_lose(mover):
     env = Hex(3)
     state = play(env, [4, 0][: mover + 1])[-1]
     loser = int(state.current_player)
-    after = env.step(state, 4)
+    after = step(env, state, np.int32(4))
     assert bool(after.terminated)
     assert float(after.rewards[loser]) == -1
     assert float(after.rewards[1 - loser]) == 1
@@ -359,31 +366,36 @@ def test_one_trace_serves_all_positions(swap):
     traces = 0
 
     @jax.jit
-    def step(state, action):
+    def counted(state, action):
         nonlocal traces
         traces += 1
         return env.step(state, action)
 
     state = env.init()
     for action in (3, 7, 24, 24, 0):
-        state = step(state, jnp.int32(action))
-    step(env.from_board(np.zeros((5, 5), int)), jnp.int32(1))
+        state = counted(state, np.int32(action))
+    counted(env.from_board(np.zeros((5, 5), int)), np.int32(1))
     assert traces == 1
 
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_strict_promotion_and_shapes(swap):
     env = Hex(4, swap=swap)
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        state = env.init(jax.random.key(0))
+
+    def everything(key):
+        state = env.init(key)
         after = env.step(state, jnp.int32(1))
         env.observe(after)
         env.policy_logits(after, jnp.zeros(env.num_actions))
         batch = jax.vmap(env.step, in_axes=(None, 0))(after, jnp.arange(env.num_actions))
+        return state, after, batch, state.legal_action_mask, batch.legal_action_mask
+
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        state, after, batch, *masks = jax.eval_shape(everything, jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
     assert isinstance(batch, HexState)
-    assert batch.legal_action_mask.shape == (env.num_actions, env.num_actions)
-    assert state.legal_action_mask.shape == (env.num_actions,)
+    actions = env.num_actions
+    assert [mask.shape for mask in masks] == [(actions,), (actions, actions)]
 
 
 # --- drawings -----------------------------------------------------------------------------------
@@ -424,7 +436,7 @@ def test_text_of_finished_games():
     env = Hex(2)
     over = play(env, [0, 1, 2])[-1]
     assert hex_text(env, over).endswith("X player 0 won")
-    assert hex_text(env, env.step(over, 3)).endswith("game over")
+    assert hex_text(env, step(env, over, np.int32(3))).endswith("game over")
 
 
 @pytest.mark.parametrize("size", [2, 5, 19])

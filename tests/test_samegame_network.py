@@ -48,7 +48,7 @@ def test_a_cell_sees_the_cells_around_it_and_the_edge():
     # Of one colour in a checkerboard of two: diagonal neighbours share it, straight ones do not.
     board = np.indices((6, 6)).sum(0) % 2
     observation = jnp.asarray(board[..., None] == np.array([0, 1, -1]), jnp.float32)[None]
-    planes = networks.samegame_resnet._relations(observation, 1)
+    planes = networks.samegame_resnet.color_relations(observation, 1)
     assert planes.shape == (1, 6, 6, 8 + 5)
     np.testing.assert_array_equal(planes[0, 2, 3, :8], [1, 0, 1, 0, 0, 1, 0, 1])
     np.testing.assert_array_equal(planes[0, 0, 0, :8], [0, 0, 0, 0, 0, 0, 0, 1])

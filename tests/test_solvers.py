@@ -1,5 +1,7 @@
 """The exact solvers against brute force, each other and known results."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,16 +21,28 @@ def states_of(boards):
     boards = np.asarray(boards)
     lead = (boards == 1).sum(-1) - (boards == 2).sum(-1)
     return HexState(
-        labels=jnp.asarray(np.where(boards == 2, -1, boards), jnp.int16),
-        current_player=jnp.asarray(lead, jnp.int32),
-        rewards=jnp.zeros((len(boards), 2)),
-        terminated=jnp.zeros(len(boards), bool),
+        labels=np.where(boards == 2, -1, boards).astype(np.int16),
+        current_player=lead.astype(np.int32),
+        rewards=np.zeros((len(boards), 2), np.float32),
+        terminated=np.zeros(len(boards), bool),
         swap_legal=None,
     )
 
 
+init, step = (jax.jit(method, static_argnums=0) for method in (Hex.init, Hex.step))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def codes(env, states):
+    return hex_code(env, jax.vmap(env.observe)(states))
+
+
 def look_up(env, table, boards):
-    return table[np.asarray(hex_code(env, jax.vmap(env.observe)(states_of(boards))))]
+    # Filled up to one of a few sizes, since each new one is compiled anew.
+    size = 4 ** int(np.ceil(np.log(max(len(boards), 16)) / np.log(4)))
+    filled = np.zeros((size, env.num_cells), int)
+    filled[: len(boards)] = boards
+    return table[np.asarray(codes(env, states_of(filled)))[: len(boards)]]
 
 
 def random_boards(rng, size, count, stones):
@@ -99,7 +113,7 @@ def test_solver_agrees_with_brute_force_on_3x3_positions(brute_force):
 def test_openings(tables, size, rows):
     env = Hex(size)
     expected = np.array([list(map(int, row)) for row in rows]).reshape(-1)
-    solution = solve_hex(env, env.init())
+    solution = solve_hex(env, init(env))
     assert solution.value == 1 == tables[size][0]
     np.testing.assert_array_equal(solution.winning_moves, expected)
     replies = look_up(env, tables[size], np.eye(size**2, dtype=int))
@@ -127,7 +141,6 @@ def test_4x4_values_are_the_best_of_their_children(tables):
     env = Hex(4)
     boards = random_boards(np.random.default_rng(1), 4, 200, (0, 15))
     families = [[child for _, child in children(board)] for board in boards]
-    # One look-up for all children, since each new batch size is compiled anew.
     replies = look_up(env, tables[4], np.concatenate(families))
     replies = np.split(replies, np.cumsum([len(family) for family in families])[:-1])
     for value, after in zip(look_up(env, tables[4], boards), replies, strict=True):
@@ -160,7 +173,7 @@ def test_4x4_table_is_symmetric_under_half_a_turn(tables):
 )
 def test_5x5_openings(opening, value):
     env = Hex(5)
-    state = env.step(env.init(), opening[0] * 5 + opening[1])
+    state = step(env, init(env), opening[0] * 5 + opening[1])
     solution = solve_hex(env, state, all_moves=False)
     assert solution.value == -value
     assert solution.winning_moves.sum() == (solution.value == 1)
@@ -175,7 +188,7 @@ def test_5x5_positions_agree_with_their_children():
             continue
         for cell, _ in children(board):
             # Without shared proofs, so that the two searches are independent.
-            reply = solve_hex(env, env.step(state, int(cell)), all_moves=False)
+            reply = solve_hex(env, step(env, state, int(cell)), all_moves=False)
             assert bool(solution.winning_moves[cell]) == (reply.value == -1)
 
 
@@ -198,11 +211,11 @@ def test_memo_is_extended_and_used():
 
 def test_finished_games():
     env = Hex(2)
-    won = env.step(env.from_board(np.array([[1, 2], [0, 0]])), 2)
+    won = step(env, env.from_board(np.array([[1, 2], [0, 0]])), 2)
     solution = solve_hex(env, won)
     assert solution.value == -1 and not solution.winning_moves.any()
     # Whoever plays an illegal move loses, so the other player, to move now, has won.
-    forfeited = env.step(env.step(env.init(), 0), 0)
+    forfeited = step(env, step(env, init(env), 0), 0)
     solution = solve_hex(env, forfeited)
     assert solution.value == 1 and not solution.winning_moves.any()
 
@@ -214,17 +227,18 @@ def test_table_is_an_exact_value_network_under_jit(tables):
     def value(states):
         return table[hex_code(env, jax.vmap(env.observe)(states))]
 
-    states = jax.vmap(env.step, in_axes=(None, 0))(env.init(), jnp.arange(9))
+    states = jax.jit(jax.vmap(env.step, in_axes=(None, 0)))(init(env), np.arange(9))
     np.testing.assert_array_equal(value(states), [1, 1, -1, -1, -1, -1, -1, 1, 1])
 
 
 def test_code_by_hand():
     env = Hex(2)
     state = env.from_board(np.array([[0, 1], [2, 0]]))
-    assert int(hex_code(env, env.observe(state))) == 1 * 3 + 2 * 9
+    code = jax.jit(lambda state: hex_code(env, env.observe(state)))
+    assert int(code(state)) == 1 * 3 + 2 * 9
     # Player 1 sees its own stones as 1, and (0, 1) as (1, 0).
     state = env.from_board(np.array([[0, 1], [0, 0]]))
-    assert int(hex_code(env, env.observe(state))) == 2 * 9
+    assert int(code(state)) == 2 * 9
 
 
 def test_refusals():

@@ -11,7 +11,7 @@ import chex
 import numpy as np
 
 
-class Replay(NamedTuple):
+class ReplayedGame(NamedTuple):
     """A replayed game of T moves.
 
     Attributes:
@@ -29,7 +29,9 @@ class Replay(NamedTuple):
     cleared: bool
 
 
-def replay(board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "per_color") -> Replay:
+def replay(
+    board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "per_color"
+) -> ReplayedGame:
     """Replays a recorded game and scores it.
 
     Args:
@@ -55,7 +57,7 @@ def replay(board: chex.ArrayNumpy, actions: Iterable[int], *, penalty: str = "pe
         legal = groups(boards[-1])
         end = 0 if legal else _end_reward(boards[-1], penalty)
         rewards.append(float((len(group) - 2) ** 2 + end))
-    return Replay(boards, rewards, sum(rewards), not legal, not (boards[-1] >= 0).any())
+    return ReplayedGame(boards, rewards, sum(rewards), not legal, not (boards[-1] >= 0).any())
 
 
 def groups(board: np.ndarray) -> list[list[int]]:

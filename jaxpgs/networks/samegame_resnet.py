@@ -106,8 +106,18 @@ class SameGameResNet(nnx.Module):
         return self.policy_head(features), self.value_head(features)
 
 
-def _relations(observation: chex.Array, radius: int) -> chex.Array:
-    """Tells of every cell which others share its colour, without telling the colour."""
+def color_relations(observation: chex.Array, radius: int) -> chex.Array:
+    """Tells of every cell which others share its colour, without telling the colour.
+
+    Args:
+      observation: `[B, height, width, planes]`: a plane for each colour, then the empty cells.
+      radius: R, how far a cell sees, in rows and columns.
+
+    Returns:
+      `[B, height, width, (2 R + 1)^2 + 4]`: whether each of the cells around has the same colour,
+      then the colour's share of the board, the root of it, whether the cell is filled, the share of
+      cells that are, and a plane of ones, which shows the edges.
+    """
     height, width = observation.shape[1:3]
     colors = observation[..., :-1]
     padded = jnp.pad(colors, [(0, 0), (radius, radius), (radius, radius), (0, 0)])
@@ -121,7 +131,6 @@ def _relations(observation: chex.Array, radius: int) -> chex.Array:
     share = jnp.sum(colors * jnp.mean(colors, axis=(1, 2), keepdims=True), axis=-1)
     block = jnp.sum(colors, axis=-1)
     left = jnp.broadcast_to(jnp.mean(block, axis=(1, 2), keepdims=True), block.shape)
-    # The convolutions pad with zeros, so a plane of ones shows the edges.
     return jnp.stack([*same, share, jnp.sqrt(share), block, left, jnp.ones_like(block)], axis=-1)
 
 
@@ -146,7 +155,7 @@ class _Torso(nnx.Module):
 
     def __call__(self, observation: chex.Array) -> chex.Array:
         check_observation(observation, self.observation_shape)
-        x = jax.nn.elu(self.stem(_relations(observation.astype(self.dtype), self.radius)))
+        x = jax.nn.elu(self.stem(color_relations(observation.astype(self.dtype), self.radius)))
         for block in self.blocks:
             x = block(x)
         return jax.nn.elu(x).reshape(len(x), -1, x.shape[-1])

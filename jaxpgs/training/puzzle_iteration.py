@@ -20,14 +20,12 @@ from flax import nnx
 
 from jaxpgs.base import Params
 from jaxpgs.networks import functional
-from jaxpgs.puzzles import Solution, informed_rollouts, random_rollouts
 from jaxpgs.training import example_queue, fitting
+from jaxpgs.training.board_searches import Solver, make_measure, search_boards
 from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.example_queue import ExampleQueue
 from jaxpgs.training.fitting import Examples
 
-# The search that plays: (params, rng_key, state [B]) -> Solution
-Solver = Callable[[Params, chex.PRNGKey, Any], Solution]
 _VALUE_TARGETS = ("none", "return", "q")
 
 
@@ -167,7 +165,7 @@ def train(
         augment=augment and hasattr(env, "permute_colors"),
     )
     base_key, test_key = jax.random.split(jax.random.key(seed))
-    measure = jax.jit(_make_measure(env, apply_fn, num_test_boards))
+    measure = jax.jit(make_measure(env, apply_fn, num_test_boards))
 
     def new_weights(iteration: int) -> tuple[Params, Any]:
         # Other weights each time, or every iteration would share the luck of the first.
@@ -220,51 +218,6 @@ def train(
 def l2_adam(step_size: float = 5e-4, weight: float = 1e-4) -> optax.GradientTransformation:
     """Adam on the loss plus an L2 norm of the weights (Seify 2020, section 6.1.3)."""
     return optax.chain(optax.add_decayed_weights(weight), optax.adam(step_size))
-
-
-def search_boards(
-    env: Any,
-    solver: Solver,
-    params: Params,
-    rng_key: chex.PRNGKey,
-    num_runs: int,
-    runs_at_once: int,
-    value_target: str,
-) -> tuple[Examples, dict[str, float]]:
-    """Searches the boards of one iteration and lists what the searches teach.
-
-    Args:
-      env: a game of one player.
-      solver: the search.
-      params: its network's parameters.
-      rng_key: a key, consumed.
-      num_runs: how many boards, drawn from `env.init`.
-      runs_at_once: how many of them side by side, a divisor of `num_runs`.
-      value_target: as in `train`.
-
-    Returns:
-      Examples as NumPy arrays, one for each position that was searched, and the means of the best
-      games' scores and of those played, as `score` and `played`.
-    """
-    found, scores, played = [], [], []
-    for chunk in range(num_runs // runs_at_once):
-        init_key, play_key = jax.random.split(jax.random.fold_in(rng_key, chunk))
-        boards = jax.vmap(env.init)(jax.random.split(init_key, runs_at_once))
-        solution = jax.device_get(solver(params, play_key, boards))
-        searches = solution.searches
-        value = searches.value
-        if value_target == "return":
-            value = solution.played[None] - searches.score
-        examples = Examples(searches.state, searches.action, value.astype(np.float32))
-        keep = searches.searched & np.isfinite(value)
-        found.append(jax.tree.map(lambda x, keep=keep: x[keep], examples))
-        scores.append(solution.score)
-        played.append(np.maximum(solution.played, -1e6))
-    examples = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
-    return examples, {
-        "score": float(np.mean(np.concatenate(scores))),
-        "played": float(np.mean(np.concatenate(played))),
-    }
 
 
 class _Run(NamedTuple):
@@ -340,24 +293,3 @@ def _check_arguments(
         raise ValueError(f"validation_share must be between 0 and 1, got {validation_share}.")
     if value_target not in _VALUE_TARGETS:
         raise ValueError(f"value_target must be one of {_VALUE_TARGETS}, got {value_target!r}.")
-
-
-def _make_measure(env: Any, apply_fn: Any, num_boards: int) -> Callable[..., dict[str, chex.Array]]:
-    """Makes the measurement of the policy alone against random play, always on the same boards."""
-
-    def measure(params: Params, rng_key: chex.PRNGKey) -> dict[str, chex.Array]:
-        board_key, play_key = jax.random.split(rng_key)
-        state = jax.vmap(env.init)(jax.random.split(board_key, num_boards))
-        keys = jax.random.split(play_key, num_boards)
-        logits = jnp.zeros((num_boards, env.num_actions))
-        scores = {}
-        for name, rollout in (
-            ("policy_score", informed_rollouts(env, apply_fn)),
-            ("greedy_score", informed_rollouts(env, apply_fn, greedy=True)),
-            ("random_score", random_rollouts(env)),
-        ):
-            score, _ = rollout(params, keys, state, logits)
-            scores[name] = jnp.mean(jnp.where(state.terminated, 0.0, score))
-        return scores
-
-    return measure
