@@ -30,7 +30,7 @@ FIELDS = (
 QUICK = {"xla_backend_optimization_level": 0}
 # A part of a case's name and a field -> why the answers differ.
 WANTED = {
-    ("", "qvalues"): "-inf where an action was never tried, which was 0",
+    ("", "qvalues"): "the lowest float where an action was never tried, which was 0",
     ("completed_q", "weights"): "completed as in mctx: the range counts illegal actions, too",
     ("completed_q", "action"): "completed as in mctx: the range counts illegal actions, too",
     ("dirichlet completed_q", "weights"): "the target reads the prior without noise",
@@ -181,7 +181,7 @@ def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> list[tupl
         size = np.max(np.abs(np.where(finite, old[key] - new[key], 0.0)), initial=0.0)
         reason = next((w for (c, f), w in WANTED.items() if c in case and f == field), "")
         untried = field == "qvalues" and np.array_equal(
-            np.where(np.isfinite(new[key]), new[key], 0.0), old[key]
+            np.where(new[key] > np.finfo(np.float32).min, new[key], 0.0), old[key]
         )
         if field == "qvalues" and not untried:
             reason = ""

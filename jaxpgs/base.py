@@ -209,8 +209,9 @@ class SearchState:
 
     Attributes:
       visits: `[B, A]` int32 simulations by first action.
-      qvalues: `[B, A]` mean return by first action, from the view of the player to move; -inf where
-        never visited, so that `qvalues.max(axis=-1)` is the value of the best action tried.
+      qvalues: `[B, A]` mean return by first action, from the view of the player to move; the lowest
+        float where never visited, so that `qvalues.max(axis=-1)` is the value of the best action
+        tried; 0 where no action is legal at all.
       value: `[B]` mean return of all simulations; the network's value before the first of them, and
         0 where no action is legal.
       params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading

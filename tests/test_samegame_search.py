@@ -12,10 +12,10 @@ from games import QUICK
 
 import jaxpgs
 from jaxpgs import puzzles
-from jaxpgs.base import RootStats
+from jaxpgs.base import NodeStats
 from jaxpgs.envs import SameGame, samegame_rules
 from jaxpgs.envs.samegame_playouts import recorded_playout
-from jaxpgs.search.nodes import child_ranges
+from jaxpgs.search import node_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -53,7 +53,7 @@ def stats(visits, qvalues, *, value=0.0, prior=None, lowest=None, highest=None, 
     prior = np.full(len(visits), 1 / len(visits)) if prior is None else np.asarray(prior)
     valid = np.ones(len(visits), bool) if valid is None else np.asarray(valid)
     real = lambda x: None if x is None else jnp.asarray([x], jnp.float32)  # noqa: E731
-    return RootStats(
+    return NodeStats(
         real(np.where(valid, np.log(prior), np.finfo(np.float32).min)),
         jnp.asarray([value], jnp.float32),
         jnp.asarray([visits], jnp.float32),
@@ -131,15 +131,17 @@ def test_best_value_target():
     target = jaxpgs.best_value()
     one = lambda **x: jax.tree.map(lambda y: y[0], stats(**x))  # noqa: E731
     # The highest value counts, however few visits, and what was never tried does not.
-    action, weights = target(keys[0], one(visits=[50, 1, 0], qvalues=[-5, -1, 0]))
+    action, weights = target(keys[0], one(visits=[50, 1, 0], qvalues=[-5, -1, 0]), None)
     assert int(action) == 1
     np.testing.assert_array_equal(weights, [0, 1, 0])
     # Ties are broken at random: 200 draws of two; outside 60 to 140 with probability below 1e-7.
     root = one(visits=[2, 9, 2], qvalues=[4, 3, 4])
-    actions, _ = jax.vmap(lambda key: target(key, root))(keys)
+    actions, _ = jax.vmap(lambda key: target(key, root, None))(keys)
     counts = np.bincount(np.asarray(actions), minlength=3)
     assert counts[1] == 0 and 60 < counts[0] < 140
-    action, weights = target(keys[0], one(visits=[0, 0], qvalues=[0, 0], valid=[False, False]))
+    action, weights = target(
+        keys[0], one(visits=[0, 0], qvalues=[0, 0], valid=[False, False]), None
+    )
     assert int(action) == 0 and not np.asarray(weights).any()
 
 
@@ -177,7 +179,9 @@ def test_nodes_keep_the_range_of_their_returns():
         ).search_state  # fmt: skip
 
     state = run(jax.random.key(0))
-    lowest, highest = map(np.asarray, child_ranges(state.nodes, jnp.zeros(NUM_BOARDS, jnp.int32)))
+    at_root = jnp.zeros(NUM_BOARDS, jnp.int32)
+    known = node_stats(state.nodes, at_root, jnp.zeros(state.visits.shape), ranges=True)
+    lowest, highest = np.asarray(known.lowest), np.asarray(known.highest)
     tried = np.asarray(state.visits) > 0
     q, low, high = (np.asarray(x)[tried] for x in (state.qvalues, lowest, highest))
     assert (low <= q + 1e-3).all() and (q <= high + 1e-3).all() and (low < high).any()

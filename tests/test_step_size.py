@@ -36,10 +36,33 @@ def test_square_at_the_logits():
     probability = rng.uniform(0.01, 0.99, (3, 2, 4)).astype(np.float32)
     weight = rng.normal(size=(3, 2, 4)).astype(np.float32)
     alive = rng.uniform(size=(3, 2, 4)) < 0.6
-    blank = Trajectory(*[None] * len(Trajectory._fields))
-    trajectory = blank._replace(log_prob=jnp.log(probability), alive=jnp.asarray(alive))
-    expected = np.where(alive, (weight * (1 - probability)) ** 2, 0)[1:].sum(axis=(0, 2))
-    np.testing.assert_allclose(logit_square(trajectory, weight), expected, rtol=1e-5)
+    # Of the other terms the norms are given; the squares of all are added.
+    others = rng.normal(size=(2, 3, 3, 2, 4)).astype(np.float32)
+    norms = PolicyTerms(log_prob_norm(jnp.log(probability)), *map(jnp.asarray, others[0]))
+    cotangents = PolicyTerms(*map(jnp.asarray, (weight, *others[1])))
+    total = (weight * (1 - probability)) ** 2 + ((others[0] * others[1]) ** 2).sum(0)
+    expected = np.where(alive, total, 0)[1:].sum(axis=(0, 2))
+    found = logit_square(norms, cotangents, jnp.asarray(alive))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_vanishing_gradient_takes_no_giant_step():
+    """Features of zero, and two simulations that cancel but for rounding."""
+    params = {"head": jnp.full((3, 4), 0.1)}
+    optimizer = auto_sgd()
+    for size in (0.0, 1.5e-7, 1e-15):
+        gradient = {"head": jnp.zeros((3, 4)).at[0, 0].set(size)}
+        moved, state = optimizer.update(
+            gradient, optimizer.init(params), params, logit_square=jnp.float32(0.5)
+        )
+        length = float(optax.tree.norm(moved))
+        assert length <= 1 + 1e-6 and np.isfinite(length)
+        assert (length == 0) == (size == 0)
+        # What was measured before keeps the next step in its place.
+        moved, _ = optimizer.update(
+            {"head": jnp.ones((3, 4))}, state, params, logit_square=jnp.float32(0.5)
+        )
+        assert 0 < float(optax.tree.norm(moved)) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("mode", ["constant", "cached"])

@@ -139,7 +139,8 @@ def test_batched_search_is_the_plain_one(virtual_loss):
         state = jax.tree.map(lambda x, i=i: x[i], setting().states)
         root = reference_mcts(state, 96, 8, 1.5, virtual_loss)
         np.testing.assert_array_equal(output.search_state.visits[i], root.visits)
-        expected = np.where(root.visits > 0, root.sums / np.maximum(root.visits, 1), -np.inf)
+        mean = root.sums / np.maximum(root.visits, 1)
+        expected = np.where(root.visits > 0, mean, np.finfo(np.float32).min)
         np.testing.assert_allclose(output.search_state.qvalues[i], expected, atol=1e-5)
 
 

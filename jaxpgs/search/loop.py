@@ -348,21 +348,21 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
     """
     stats, totals = carry.stats, carry.totals
     action, action_weights = jax.vmap(search.target)(carry.target_keys, stats, carry.selection)
-    count = jnp.maximum(totals.simulations, 1)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
-    value = jnp.sum(stats.value_sum, axis=-1) / jnp.maximum(visits, 1)
+    value = _mean(jnp.sum(stats.value_sum, axis=-1), visits)
+    lowest = jnp.finfo(value.dtype).min
     state = SearchState(
         visits=stats.visits,
-        qvalues=jnp.where(stats.visits > 0, stats.qvalues, -jnp.inf),
+        qvalues=jnp.where((stats.visits > 0) | ~playable[:, None], stats.qvalues, lowest),
         value=jnp.where(visits > 0, value, jnp.where(playable, stats.value, 0.0)),
         params=carry.adapted,
         num_evaluations=totals.evaluations,
         num_calls=jnp.max(totals.calls),
-        depth=totals.depth / count,
-        depth_limited=totals.limited / count,
-        entropy=totals.entropy / jnp.maximum(totals.acted, 1),
-        gradient_norm=totals.gradient_norm / jnp.maximum(carry.num_updates, 1),
+        depth=_mean(totals.depth, totals.simulations),
+        depth_limited=_mean(totals.limited, totals.simulations),
+        entropy=_mean(totals.entropy, totals.acted),
+        gradient_norm=_mean(totals.gradient_norm, carry.num_updates),
         skipped_updates=totals.skipped,
         nodes=getattr(carry.memory, "nodes", None),
         best=carry.best,
@@ -543,6 +543,12 @@ def _learn(
     moved = trees.where(sound & ran, (adapted, opt_state), (carry.adapted, carry.opt_state))
     carry = carry._replace(adapted=moved[0], opt_state=moved[1])
     return carry, simulations, jnp.where(sound, norm, 0.0), ran & ~sound
+
+
+def _mean(total: chex.Array, count: chex.Array) -> chex.Array:
+    """The mean of what was added up, 0 where nothing was."""
+    dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
+    return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
 
 
 def _all_finite(tree: Any) -> chex.Array:

@@ -32,11 +32,14 @@ class Selection(NamedTuple):
         is the search's own, one or `[B]`, so derive others from it; every array of the state has a
         leading axis B. The target sees the state too.
       needs_range: whether it looks at the smallest and the greatest return of each action.
+      score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
+        otherwise. The search itself does not look at it.
     """
 
     select: Callable[[Any, NodeStats, chex.Array], chex.Array]
     init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
     needs_range: bool = False
+    score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
 
 
 def select_in_turn(
@@ -84,7 +87,7 @@ def by_score(
         node = node._replace(visits=node.visits.astype(pending.dtype))
         return highest(score(node, pending), node.valid)
 
-    return Selection(select, needs_range=needs_range)
+    return Selection(select, needs_range=needs_range, score=score)
 
 
 def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
