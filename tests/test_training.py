@@ -420,7 +420,7 @@ jax.tree.map(check, *seen)
 
 def test_the_games_do_not_depend_on_the_number_of_devices():
     code = DEVICES.format(tests=str(pathlib.Path(__file__).parent))
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
