@@ -401,10 +401,18 @@ def test_what_policy_gradients_learn_lasts_a_game():
     params, apply_fn = network()
     run = lambda **x: jit(  # noqa: E731
         lambda key: puzzles.pgs(
-            ENV, apply_fn, params, key, boards(), 16, simulations_per_update=8, **x
+            ENV,
+            apply_fn,
+            params,
+            key,
+            boards(),
+            16,
+            simulations_per_update=8,
+            optimizer=optax.sgd(10.0),
+            **x,
         )
     )(jax.random.key(0))
-    moving, forgetting = run(optimizer=optax.sgd(1.0)), run(optimizer=optax.sgd(1.0), forget=True)
+    moving, forgetting = run(), run(forget=True)
     # Until the second search there is nothing to forget.
     same = np.isclose(moving.searches.value, forgetting.searches.value)
     assert same[0].all() and not same[1].all()
