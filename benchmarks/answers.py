@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--compare", type=pathlib.Path, nargs=2, metavar=("OLD", "NEW"))
     args = parser.parse_args(argv)
     if args.out:
-        np.savez_compressed(args.out, **collect())
+        np.savez_compressed(args.out, allow_pickle=False, **collect())
     if args.compare:
         old, new = (dict(np.load(path)) for path in args.compare)
         rows = compare(old, new)

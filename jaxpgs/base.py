@@ -264,8 +264,8 @@ class PolicyOutput:
 
 def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
     """Returns the type in which a search averages: float32, or wider if the root's is."""
-    dtype = jnp.promote_types(root.prior_logits.dtype, root.value.dtype)
-    return jnp.promote_types(dtype, jnp.float32)
+    dtypes = (jnp.dtype(jnp.float32), root.prior_logits.dtype, root.value.dtype)
+    return max(dtypes, key=lambda dtype: jnp.finfo(dtype).bits)
 
 
 def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:

@@ -121,8 +121,8 @@ def test_max_min_puct_by_hand():
     illegal = stats([1, 1, 0], [10, 20, 0], value=-1000, valid=[True, True, False])
     assert np.isfinite(score(free, illegal, [0] * 3)).all()
     assert score(free, illegal, [0] * 3)[0] == 0
-    assert int(free.best(illegal, jnp.zeros((1, 3)))[0]) == 1
-    with pytest.raises(ValueError, match="bounds must be"):
+    assert int(free.select(None, illegal, jnp.zeros((1, 3)))[0]) == 1
+    with pytest.raises(ValueError, match="needs bounds to be one of"):
         jaxpgs.max_min_puct(bounds="values")
 
 

@@ -398,7 +398,8 @@ def run(
     carry, _ = jax.lax.scan(
         lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
     )
-    return finish(search, carry)
+    # Compiled as if it were asked of a carry that came from elsewhere, so the bits are the same.
+    return finish(search, jax.lax.optimization_barrier(carry))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -615,7 +616,7 @@ def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) 
 
 def _spread_like_roots(carry: Carry) -> Carry:
     """Spreads fresh zeros over devices as the roots are, so that a loop may start there."""
-    zero = trees.zero_rows(carry.stats.valid)
+    zero = trees.zero_rows(carry.stats.prior_logits > 0)
 
     def spread(x: chex.Array) -> chex.Array:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -459,7 +459,7 @@ _KEPT = ("nodes", "adapted_params")
 
 def _knobs(preset: Callable[..., Search]) -> set[str]:
     """Names of the keyword arguments that a preset takes, with those that it hands on."""
-    known = {"max_depth", "capacity", "best_of"}
+    known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer"}
     chain = {
         mcs_search: (mcs_search,),
         pgs_search: (pgs_search, mcs_search),
