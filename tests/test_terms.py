@@ -1,0 +1,237 @@
+"""What objectives may ask of the simulation policy, in both modes and against plain autodiff."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import toy
+
+import jaxpgs
+from jaxpgs.base import PolicyTerms
+from jaxpgs.search import run
+from jaxpgs.search.loop import _needed
+from jaxpgs.search.simulators import terms
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
+B, K, A = 3, 6, 3
+LOWEST = np.finfo(np.float32).min
+NAMES = PolicyTerms._fields
+
+
+@functools.cache
+def game():
+    rng = np.random.default_rng(2)
+    return toy.tree(
+        A, 3, discount=-0.9, features=rng.normal(size=(40, 4)), head=rng.normal(size=(4, A)),
+        value=rng.uniform(-1, 1, 40), reward=rng.uniform(-1, 1, (40, A)),
+    )  # fmt: skip
+
+
+def test_closed_forms_are_the_derivatives():
+    rng = np.random.default_rng(0)
+    logits, prior = rng.normal(0, 2, (2, 50, 6)).astype(np.float32)
+    illegal = rng.random((50, 6)) < 0.3
+    illegal[:, 0] = False
+    logits, prior = (jnp.asarray(np.where(illegal, LOWEST, x)) for x in (logits, prior))
+    action = jnp.zeros(50, jnp.int32)
+    needed = frozenset(NAMES)
+    found = terms.differentiable(logits, prior, action, needed)
+    policy, other = jax.nn.softmax(logits), jax.nn.softmax(prior)
+    again, slopes = terms.values(policy, other, found["entropy"])
+    # By hand, in float64.
+    p, q = np.asarray(policy, np.float64), np.asarray(other, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_p, log_q = np.where(p > 0, np.log(p), 0), np.where(q > 0, np.log(q), 0)
+    by_hand = {
+        "entropy": -(p * log_p).sum(-1),
+        "kl_to_prior": (p * (log_p - log_q)).sum(-1),
+        "kl_from_prior": (q * (log_q - log_p)).sum(-1),
+    }
+    for name, expected in by_hand.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(again[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+        def total(logits, name=name):
+            return jnp.sum(terms.differentiable(logits, prior, action, needed)[name])
+
+        slope = np.asarray(jax.grad(total)(logits))
+        np.testing.assert_allclose(slope, slopes[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        assert (slope[illegal] == 0).all() and (np.asarray(slopes[name])[illegal] == 0).all()
+    assert np.isfinite(jax.grad(lambda x: jnp.sum(found["entropy"]) + jnp.sum(x))(logits)).all()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def gradients(mode, shared, head, weights):
+    """The gradient of a weighted sum of all terms, and by plain autodiff of the same walks."""
+    params = game()
+    needed = NAMES
+    updates = 2
+    interior = toy.Simulated(params, jaxpgs.fixed(3), 3, B, mode, K, needed, updates)
+    interior.adapted = {name: None for name in params} | {"head": head}
+    first = jnp.zeros((B, K), jnp.int32) if shared else jnp.arange(K, dtype=jnp.int32)[None] % A
+    first = jnp.broadcast_to(first, (B, K))
+    keys = jax.random.split(jax.random.key(4), B)
+    simulations = interior.run(interior.memory, keys, first)
+    trajectory = simulations.trajectory
+
+    def objective(found):
+        parts = [jnp.sum(w * x) for w, x in zip(weights, found, strict=True)]
+        return sum(parts[1:], parts[0])
+
+    cotangents = jax.grad(objective)(trajectory.terms)
+    return trajectory, simulations.norms, interior.gradient(simulations, cotangents)
+
+
+def plain_objective(head, walks, weights):
+    """The weighted sum of the terms of root b's walks, as anyone would write it."""
+    params, total = game(), 0.0
+    for k, nodes, actions in walks:
+        for t in range(1, len(actions)):
+            features = params["torso"][nodes[t]]
+            log_p, log_q = (jax.nn.log_softmax(features @ h) for h in (head, params["head"]))
+            found = (
+                log_p[actions[t]],
+                -jnp.sum(jnp.exp(log_p) * log_p),
+                jnp.sum(jnp.exp(log_p) * (log_p - log_q)),
+                jnp.sum(jnp.exp(log_q) * (log_q - log_p)),
+            )
+            total += sum(w[t, k] * x for w, x in zip(weights, found, strict=True))
+    return total
+
+
+@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
+    params, rng = game(), np.random.default_rng(6)
+    head = params["head"][None] + jnp.asarray(
+        rng.normal(size=(B, 4, A)), jnp.float32
+    )  # not the prior
+    weights = jnp.asarray(rng.normal(size=(4, 3, B, K)), jnp.float32)
+    trajectory, norms, found = gradients(mode, shared, head, weights)
+    node_at = {float(v): node for node, v in enumerate(np.asarray(params["value"]))}
+    for b in range(B):
+        walks = []
+        for k in range(K):
+            end = node_at[float(trajectory.value[2, b, k])]
+            actions = toy.actions_to(A, end)
+            walks.append((k, [toy.node_of(A, actions[:t]) for t in range(3)], actions))
+        expected = jax.grad(plain_objective)(head[b], walks, np.asarray(weights)[:, :, b])
+        np.testing.assert_allclose(found[b], expected, rtol=2e-4, atol=2e-5)
+    # Both modes tell the same terms, and the same norms of their derivatives.
+    other, other_norms, _ = gradients(
+        {"constant": "cached", "cached": "constant"}[mode], shared, head, weights
+    )
+    chex.assert_trees_all_close(trajectory.terms, other.terms, atol=1e-5)
+    chex.assert_trees_all_close(norms, other_norms, atol=1e-5)
+    assert all(np.abs(np.asarray(x)).max() > 0.01 for x in trajectory.terms)
+
+
+def test_the_search_finds_out_what_an_objective_uses():
+    plain = jaxpgs.reinforce()
+    cases = {
+        ("log_prob",): plain,
+        ("entropy", "log_prob"): jaxpgs.regularized(plain, entropy=0.1),
+        ("kl_to_prior", "log_prob"): jaxpgs.regularized(plain, kl_to_prior=0.1),
+        ("kl_from_prior", "log_prob"): jaxpgs.regularized(plain, kl_from_prior=0.1),
+        ("entropy",): lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2)),
+        (): lambda root, trajectory, returns: jnp.zeros(len(root.value)),
+    }
+    carry = jaxpgs.search.init(
+        jaxpgs.mcs_search(toy.split_fn, 8), game(), jax.random.key(0), toy.root(game(), [0, 0])
+    )
+    for expected, estimator in cases.items():
+        search = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, estimator=estimator)
+        assert _needed(search, carry.stats) == frozenset(expected)
+
+
+@pytest.mark.parametrize("kind", ["all terms", "entropy alone"])
+def test_regularized_searches_are_the_same_in_both_modes(kind):
+    params = game()
+    estimator = jaxpgs.regularized(
+        jaxpgs.reinforce(), entropy=0.3, kl_to_prior=0.2, kl_from_prior=0.1
+    )
+    if kind == "entropy alone":
+        estimator = lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2))  # noqa: E731
+    states = []
+    for mode in ("constant", "cached"):
+        search = jaxpgs.pgs_search(
+            toy.split_fn, 24, adapt=toy.adapt_head, mode=mode, estimator=estimator,
+            truncation=jaxpgs.fixed(3), simulations_per_update=6, optimizer=jaxpgs.auto_sgd(0.5),
+        )  # fmt: skip
+        keys = jax.random.split(jax.random.key(1), B)
+        output = jax.jit(functools.partial(run, search))(params, keys, toy.root(params, [0, 1, 2]))
+        states.append(output.search_state)
+    np.testing.assert_array_equal(states[0].visits, states[1].visits)
+    chex.assert_trees_all_close(states[0].params, states[1].params, atol=1e-4)
+    if kind == "entropy alone":
+        # Going up its gradient, the entropy rises above that of a search that stands still.
+        still = jaxpgs.pgs_search(
+            toy.split_fn, 24, adapt=toy.adapt_head, truncation=jaxpgs.fixed(3),
+            simulations_per_update=6, optimizer=optax.sgd(0.0),
+        )  # fmt: skip
+        keys = jax.random.split(jax.random.key(1), B)
+        plain = jax.jit(functools.partial(run, still))(params, keys, toy.root(params, [0, 1, 2]))
+        assert (states[0].entropy > plain.search_state.entropy).all()
+
+
+# --- a policy that reads the nodes ----------------------------------------------------------------
+
+
+def test_policy_of_the_nodes_is_the_formula():
+    # One root, three actions; simulations of fixed length 2 fill the statistics of the first nodes.
+    params = game()
+    weight = 0.7
+    search = functools.partial(
+        jaxpgs.mcs_search, toy.split_fn, mode="cached", truncation=jaxpgs.fixed(3),
+        interior_selection=jaxpgs.improved_policy(weight, rescale_values=False),
+    )  # fmt: skip
+    keys = jax.random.split(jax.random.key(1), B)
+    roots = toy.root(params, [0, 0, 0])
+    output = jax.jit(functools.partial(run, search(60, simulations_per_update=60)))(
+        params, keys, roots
+    )
+    nodes = output.search_state.nodes
+    # Visits of the root's children are the root's visits, and every simulation is counted once.
+    for b in range(B):
+        for a in range(A):
+            child = int(nodes.children[b, 0, a])
+            assert int(nodes.visits[b, child]) == int(output.search_state.visits[b, a])
+            if child:
+                mean = float(nodes.value_sum[b, child]) / max(int(nodes.visits[b, child]), 1)
+                np.testing.assert_allclose(mean, output.search_state.qvalues[b, a], rtol=1e-4)
+    # Without weight the policy is the network's, and the answer that of a search without it.
+    zero = jaxpgs.mcs_search(
+        toy.split_fn, 24, mode="cached", interior_selection=jaxpgs.improved_policy(0.0),
+        simulations_per_update=4,
+    )  # fmt: skip
+    none = jaxpgs.mcs_search(toy.split_fn, 24, mode="cached", simulations_per_update=4)
+    one, two = (jax.jit(functools.partial(run, s))(params, keys, roots) for s in (zero, none))
+    np.testing.assert_array_equal(one.search_state.visits, two.search_state.visits)
+    # With it, the logits are those of completed Q, node by node.
+    logits = params["torso"][nodes.embedding[:, 1]] @ params["head"]
+    stats = jaxpgs.search.node_stats(nodes, jnp.array([1, 1, 1]), logits)
+    expected = stats.prior_logits + weight * jaxpgs.search.sigma(stats, rescale_values=False)
+    found = jaxpgs.improved_policy(weight, rescale_values=False).logits(stats)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_learning_and_remembering_together():
+    params = game()
+    search = jaxpgs.gumbel_pgs_search(
+        toy.split_fn, 48, adapt=toy.adapt_head, mode="cached", simulations_per_update=4,
+        interior_selection=jaxpgs.improved_policy(),
+        estimator=jaxpgs.regularized(jaxpgs.reinforce("value"), kl_to_prior=0.1),
+    )  # fmt: skip
+    keys = jax.random.split(jax.random.key(1), B)
+    state = jax.jit(functools.partial(run, search))(
+        params, keys, toy.root(params, [0, 1, 2])
+    ).search_state
+    chex.assert_tree_all_finite((state.params, state.qvalues))
+    np.testing.assert_array_equal(state.visits.sum(-1), 48)
+    np.testing.assert_array_equal(state.skipped_updates, 0)
+    assert (np.asarray(state.params["head"]) != np.asarray(params["head"])).any((1, 2)).all()
