@@ -13,7 +13,7 @@ import toy
 import jaxpgs
 from jaxpgs.base import PolicyTerms
 from jaxpgs.search import run
-from jaxpgs.search.loop import _needed
+from jaxpgs.search.learning import needed_terms
 from jaxpgs.search.simulators import terms
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -146,7 +146,7 @@ def test_the_search_finds_out_what_an_objective_uses():
     )
     for expected, estimator in cases.items():
         search = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, estimator=estimator)
-        assert _needed(search, carry.stats) == frozenset(expected)
+        assert needed_terms(search, carry.stats) == frozenset(expected)
 
 
 @pytest.mark.parametrize("kind", ["all terms", "entropy alone"])

@@ -18,7 +18,7 @@ import optax
 import jaxpgs
 from jaxpgs.base import Path
 from jaxpgs.search import Search
-from jaxpgs.search.loop import MODES
+from jaxpgs.search.definition import MODES
 
 
 def adapt_head(path, leaf):

@@ -5,7 +5,8 @@
 """
 
 from jaxpgs.search.anytime import Progress, search_for
-from jaxpgs.search.loop import Carry, Search, advance, finish, init, init_nodes, run, step
+from jaxpgs.search.definition import Search
+from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.parts.backup import Backup, last_value, n_step
 from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce

@@ -11,7 +11,8 @@ import mctx
 
 from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
-from jaxpgs.search.loop import Carry, Search, advance, finish, init
+from jaxpgs.search.definition import Search
+from jaxpgs.search.loop import Carry, advance, finish, init
 from jaxpgs.search.simulators.nodes import Nodes
 
 _init = jax.jit(init, static_argnums=0)

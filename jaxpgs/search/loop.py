@@ -9,7 +9,6 @@ axis B: it may leave `jit`, go on later, be saved, or be shared among devices. T
 depend on how the steps were cut.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,18 +17,14 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
-import optax
 
 from jaxpgs import trees
 from jaxpgs.base import (
-    Adapt,
     Embedding,
     NodeStats,
     Params,
     Path,
     PolicyOutput,
-    PolicyTerms,
-    RecurrentFn,
     SearchState,
     Trajectory,
     as_logits,
@@ -37,110 +32,11 @@ from jaxpgs.base import (
     broadcast_keys,
     statistics_dtype,
 )
-from jaxpgs.search.parts.backup import Backup
-from jaxpgs.search.parts.estimator import Estimator
-from jaxpgs.search.parts.improvement import SampledPolicy
-from jaxpgs.search.parts.selection import Selection, select_in_turn
-from jaxpgs.search.parts.target import Target
-from jaxpgs.search.parts.truncation import Truncation
-from jaxpgs.search.simulators import adaptation, cached, constant, terms
+from jaxpgs.search.definition import Search
+from jaxpgs.search.learning import Learned, learn, needed_terms
+from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.simulators import adaptation
 from jaxpgs.search.simulators.nodes import Nodes, node_stats
-from jaxpgs.search.simulators.simulator import Simulations, Simulator
-
-MODES = {"constant": constant.simulator, "cached": cached.simulator}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Search:
-    """A search: a model, a budget and the parts that decide everything. Presets make one.
-
-    Attributes:
-      recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
-        It is called with one key, under `jax.vmap` over roots, with a batch of K. Its logits are
-        treated as the root's; rewards, discounts and values that are not finite count as 0.
-      num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
-      simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
-        K does not divide N, the last update runs the simulations that are left.
-      root_selection: which first actions the simulations take.
-      truncation: when a simulation stops.
-      backup: what return it reports.
-      target: what the search says in the end.
-      interior_selection: how actions below the root are chosen. None draws them from the adapted
-        policy; a `SampledPolicy` draws them from a policy that reads the nodes' statistics; a
-        `Selection` chooses them by these statistics, which makes the search a tree search, and then
-        nothing may adapt. Cached mode only, but for None.
-      estimator: how the adapted parameters move; None keeps them, which is Monte Carlo search.
-      optimizer: an optax optimizer of the adapted parameters; its state starts anew in each search.
-        Required with an estimator.
-      adapt: which parameters adapt: a pytree of booleans like `params`, or a predicate
-        `(path, leaf) -> bool`. Required with an estimator.
-      max_depth: T, the largest number of actions in a simulation; memory grows with it. None takes
-        the truncation's own bound if it has one. Otherwise the constant mode takes 16, and the
-        cached mode cuts nothing off.
-      mode: "constant" simulates in memory that does not depend on N. "cached" remembers every
-        state visited and evaluates it once, so that with `until_new` an update is one network call;
-        if parameters adapt it needs a `SplitRecurrentFn`, such as `make_recurrent_fn` returns. Both
-        give the same answer from the same key, but for collisions in the constant mode's hash table
-        (`until_new`). Or a `Simulator` of your own.
-      capacity: how many states the cached mode remembers of this search; None is room for all. When
-        the memory is full, simulations go on along the states it holds: a new state that they reach
-        is evaluated and counted, and forgotten after the update.
-      best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
-        that simulations stopped in, the root included, is `search_state.best`. None keeps none.
-
-    Raises:
-      ValueError: if a count is below 1, `mode` is unknown, or parts do not go together.
-    """
-
-    recurrent_fn: RecurrentFn
-    num_simulations: int
-    simulations_per_update: int
-    root_selection: Selection
-    truncation: Truncation
-    backup: Backup
-    target: Target
-    interior_selection: Selection | SampledPolicy | None = None
-    estimator: Estimator | None = None
-    optimizer: optax.GradientTransformation | None = None
-    adapt: Adapt = None
-    max_depth: int | None = None
-    mode: str | Simulator = "constant"
-    capacity: int | None = None
-    best_of: Callable[[Embedding], chex.Array] | None = None
-
-    def __post_init__(self) -> None:
-        """Checks what can be checked without data."""
-        for name in ("num_simulations", "simulations_per_update", "max_depth", "capacity"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}.")
-        if isinstance(self.mode, str) and self.mode not in MODES:
-            raise ValueError(f'mode must be "constant" or "cached", got {self.mode!r}.')
-        if self.mode == "constant" and not (self.interior_selection is None is self.capacity):
-            raise ValueError(
-                'interior_selection and capacity are for mode="cached"; mode="constant" has no '
-                f"nodes. Got {self.interior_selection!r} and {self.capacity!r}."
-            )
-        if isinstance(self.interior_selection, Selection) and self.adapt is not None:
-            raise ValueError(
-                "With a Selection for interior_selection a tree search chooses the actions, so "
-                f"there is no policy that could adapt; got adapt={self.adapt!r}."
-            )
-        if self.estimator is not None and (self.optimizer is None or self.adapt is None):
-            raise ValueError(
-                "An estimator needs an optimizer and adapt, the parameters that it moves; got "
-                f"optimizer={self.optimizer!r} and adapt={self.adapt!r}."
-            )
-
-    @property
-    def num_updates(self) -> int:
-        """How many steps the budget lasts."""
-        return -(-self.num_simulations // self.simulations_per_update)
-
-    @property
-    def simulator(self) -> Simulator:
-        """The memory mode."""
-        return MODES[self.mode] if isinstance(self.mode, str) else self.mode
 
 
 class Totals(NamedTuple):
@@ -238,7 +134,7 @@ def init(
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
     _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
     stats = _root_stats(search, root, invalid_actions)
-    memory = search.simulator.init(search, params, root, nodes, _needed(search, stats))
+    memory = search.simulator.init(search, params, root, nodes, needed_terms(search, stats))
     if nodes is not None and search.interior_selection is not None:
         # The search goes on from the visits that its root has had as an inner node.
         first = jnp.zeros(batch_size, jnp.int32)
@@ -305,7 +201,7 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       The search one update on. When the budget of simulations is spent nothing changes any more.
     """
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
-    needed = _needed(search, carry.stats)
+    needed = needed_terms(search, carry.stats)
     with jax.named_scope("root_selection"):
         actions = select_in_turn(
             search.root_selection, carry.selection, carry.stats, search.simulations_per_update
@@ -318,10 +214,13 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
         )
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(simulations.trajectory))
-    norm, skipped = jnp.zeros(len(started)), jnp.zeros(len(started), bool)
+    rows = len(started)
+    learned = Learned(
+        carry.adapted, carry.opt_state, simulations, jnp.zeros(rows), jnp.zeros(rows, bool)
+    )
     if needed:
-        carry, simulations, norm, skipped = _learn(
-            search, params, carry, simulations, returns, needed
+        learned = learn(
+            search, params, carry.stats, carry.adapted, carry.opt_state, simulations, returns
         )
     trajectory = simulations.trajectory
     best = carry.best
@@ -330,8 +229,10 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
     return carry._replace(
         num_updates=carry.num_updates + jnp.any(started, axis=1).astype(jnp.int32),
         stats=_add_returns(carry.stats, actions, returns[0], started),
-        memory=search.simulator.remember(search, simulations, returns),
-        totals=_add_totals(carry.totals, trajectory, started, norm, skipped),
+        adapted=learned.adapted,
+        opt_state=learned.opt_state,
+        memory=search.simulator.remember(search, learned.simulations, returns),
+        totals=_add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
         best=best,
     )
 
@@ -445,43 +346,6 @@ def _root_stats(
     return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
 
 
-def _needed(search: Search, stats: NodeStats) -> frozenset[str]:
-    """Names of the policy terms that the objective depends on; none without an estimator."""
-    estimator = search.estimator
-    if estimator is None:
-        return frozenset()
-    batch_size, num_walks = len(stats.value), search.simulations_per_update
-    steps = (3, batch_size, num_walks)
-    real, flag = jax.ShapeDtypeStruct(steps, stats.value.dtype), jax.ShapeDtypeStruct(steps, bool)
-    whole = jax.ShapeDtypeStruct(steps[1:], jnp.int32)
-    per_root = jax.ShapeDtypeStruct(steps[1:2], jnp.int32)
-    trajectory = Trajectory(
-        alive=flag,
-        reward=real,
-        discount=real,
-        value=real,
-        **dict.fromkeys(PolicyTerms._fields, real),
-        depth=whole,
-        limited=jax.ShapeDtypeStruct(steps[1:], bool),
-        num_evaluations=per_root,
-        num_calls=per_root,
-    )
-    stats = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stats)
-
-    def objective(
-        name: str, term: chex.Array, stats: NodeStats, trajectory: Trajectory, returns: chex.Array
-    ) -> chex.Array:
-        return estimator(stats, trajectory._replace(**{name: term}), returns)
-
-    one = jax.ShapeDtypeStruct((1, *steps), real.dtype)
-    rest = (stats, trajectory, real)
-    return frozenset(
-        name
-        for name in PolicyTerms._fields
-        if adaptation.depends(functools.partial(objective, name), one, *rest)
-    )
-
-
 def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
     """The K simulations before their first step."""
     stats, num_walks = carry.stats, actions.shape[1]
@@ -501,67 +365,10 @@ def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
     )
 
 
-def _learn(
-    search: Search,
-    params: Params,
-    carry: Carry,
-    simulations: Simulations,
-    returns: chex.Array,
-    needed: frozenset[str],
-) -> tuple[Carry, Simulations, chex.Array, chex.Array]:
-    """Moves the adapted parameters along the gradient of the objective.
-
-    Updates of a root are left out where the gradient, or what the optimizer makes of it, is not
-    finite.
-
-    Returns:
-      The carry, the simulations, the norm `[B]` of the gradient, and where an update was left out.
-    """
-    assert search.estimator is not None and search.optimizer is not None
-    estimator, trajectory = search.estimator, simulations.trajectory
-
-    def loss(found: PolicyTerms) -> chex.Array:
-        objective = estimator(carry.stats, trajectory._replace(**found._asdict()), returns)
-        # Each root has its own copy of the leaves, so their gradients do not mix.
-        return -jnp.sum(objective)
-
-    cotangents = jax.grad(loss)(trajectory.terms)
-    gradient, simulations = search.simulator.gradient(
-        search, params, carry.adapted, simulations, cotangents, needed
-    )
-    # A root without simulations has nothing to learn from, whatever a model says of it.
-    ran = jnp.any(trajectory.alive, axis=(0, 2))
-    gradient = trees.where(ran, gradient, jax.tree.map(jnp.zeros_like, gradient))
-    with jax.named_scope("optimizer"):
-        norm = jax.vmap(optax.tree.norm)(gradient)
-        square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
-        update = optax.with_extra_args_support(search.optimizer).update
-        updates, opt_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
-            gradient, carry.opt_state, carry.adapted, square
-        )
-        adapted = optax.apply_updates(carry.adapted, updates)
-        sound = jnp.isfinite(norm) & _all_finite(adapted) & ~_any_nan(opt_state, norm)
-    moved = trees.where(sound & ran, (adapted, opt_state), (carry.adapted, carry.opt_state))
-    carry = carry._replace(adapted=moved[0], opt_state=moved[1])
-    return carry, simulations, jnp.where(sound, norm, 0.0), ran & ~sound
-
-
 def _mean(total: chex.Array, count: chex.Array) -> chex.Array:
     """The mean of what was added up, 0 where nothing was."""
     dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
     return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
-
-
-def _all_finite(tree: Any) -> chex.Array:
-    """Tells root by root whether all numbers are finite."""
-    rows = [jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
-    return functools.reduce(jnp.logical_and, rows)
-
-
-def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
-    """Tells root by root whether any number is NaN."""
-    rows = [jnp.any(jnp.isnan(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
-    return functools.reduce(jnp.logical_or, rows, jnp.zeros(like.shape, bool))
 
 
 def _add_returns(

@@ -16,7 +16,8 @@ import mctx
 import optax
 
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
-from jaxpgs.search.loop import Search, run
+from jaxpgs.search.definition import Search
+from jaxpgs.search.loop import run
 from jaxpgs.search.parts.backup import Backup, n_step
 from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target

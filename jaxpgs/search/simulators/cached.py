@@ -57,7 +57,7 @@ from jaxpgs.search.simulators.split import check_independent, split_in_two
 from jaxpgs.search.simulators.tree import choose_in_nodes
 
 if TYPE_CHECKING:
-    from jaxpgs.search.loop import Search
+    from jaxpgs.search.definition import Search
 
 
 class Memory(NamedTuple):

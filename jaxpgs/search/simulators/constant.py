@@ -30,7 +30,7 @@ from jaxpgs.search.simulators.simulator import (
 )
 
 if TYPE_CHECKING:
-    from jaxpgs.search.loop import Search
+    from jaxpgs.search.definition import Search
 
 DEFAULT_MAX_DEPTH = 16
 

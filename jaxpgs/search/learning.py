@@ -1,0 +1,131 @@
+"""How a search learns: from the objective of an update to the adapted parameters."""
+
+import functools
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs import trees
+from jaxpgs.base import NodeStats, Params, PolicyTerms, Trajectory
+from jaxpgs.search.definition import Search
+from jaxpgs.search.simulators import adaptation, terms
+from jaxpgs.search.simulators.simulator import Simulations
+
+
+def needed_terms(search: Search, stats: NodeStats) -> frozenset[str]:
+    """Names of the policy terms that the objective depends on; none without an estimator."""
+    estimator = search.estimator
+    if estimator is None:
+        return frozenset()
+    batch_size, num_walks = len(stats.value), search.simulations_per_update
+    steps = (3, batch_size, num_walks)
+    real, flag = jax.ShapeDtypeStruct(steps, stats.value.dtype), jax.ShapeDtypeStruct(steps, bool)
+    whole = jax.ShapeDtypeStruct(steps[1:], jnp.int32)
+    per_root = jax.ShapeDtypeStruct(steps[1:2], jnp.int32)
+    trajectory = Trajectory(
+        alive=flag,
+        reward=real,
+        discount=real,
+        value=real,
+        **dict.fromkeys(PolicyTerms._fields, real),
+        depth=whole,
+        limited=jax.ShapeDtypeStruct(steps[1:], bool),
+        num_evaluations=per_root,
+        num_calls=per_root,
+    )
+    stats = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), stats)
+
+    def objective(
+        name: str, term: chex.Array, stats: NodeStats, trajectory: Trajectory, returns: chex.Array
+    ) -> chex.Array:
+        return estimator(stats, trajectory._replace(**{name: term}), returns)
+
+    one = jax.ShapeDtypeStruct((1, *steps), real.dtype)
+    rest = (stats, trajectory, real)
+    return frozenset(
+        name
+        for name in PolicyTerms._fields
+        if adaptation.depends(functools.partial(objective, name), one, *rest)
+    )
+
+
+class Learned(NamedTuple):
+    """What an update has taught.
+
+    Attributes:
+      adapted: the parameters that adapt, after the update.
+      opt_state: the optimizer's state after it.
+      simulations: the simulations, whose memory the gradient may have written into.
+      norm: `[B]` the gradient's norm, 0 where the update was left out.
+      skipped: `[B]` bool, where it was left out, because the gradient or what the optimizer made of
+        it was not finite.
+    """
+
+    adapted: Params
+    opt_state: Any
+    simulations: Simulations
+    norm: chex.Array
+    skipped: chex.Array
+
+
+def learn(
+    search: Search,
+    params: Params,
+    stats: NodeStats,
+    adapted: Params,
+    opt_state: Any,
+    simulations: Simulations,
+    returns: chex.Array,
+) -> Learned:
+    """Moves the adapted parameters along the gradient of the objective.
+
+    Args:
+      search: the parts; with an estimator and an optimizer.
+      params: the network's own parameters.
+      stats: what was known at the root before the simulations.
+      adapted: the parameters that adapt, leading axis B.
+      opt_state: the optimizer's state.
+      simulations: the update's simulations.
+      returns: `[T, B, K]` what they returned.
+    """
+    assert search.estimator is not None and search.optimizer is not None
+    estimator, trajectory = search.estimator, simulations.trajectory
+
+    def loss(found: PolicyTerms) -> chex.Array:
+        objective = estimator(stats, trajectory._replace(**found._asdict()), returns)
+        # Each root has its own copy of the leaves, so their gradients do not mix.
+        return -jnp.sum(objective)
+
+    cotangents = jax.grad(loss)(trajectory.terms)
+    gradient, simulations = search.simulator.gradient(
+        search, params, adapted, simulations, cotangents, needed_terms(search, stats)
+    )
+    # A root without simulations has nothing to learn from, whatever a model says of it.
+    ran = jnp.any(trajectory.alive, axis=(0, 2))
+    gradient = trees.where(ran, gradient, jax.tree.map(jnp.zeros_like, gradient))
+    with jax.named_scope("optimizer"):
+        norm = jax.vmap(optax.tree.norm)(gradient)
+        square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
+        update = optax.with_extra_args_support(search.optimizer).update
+        updates, new_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
+            gradient, opt_state, adapted, square
+        )
+        moved = optax.apply_updates(adapted, updates)
+        sound = jnp.isfinite(norm) & _all_finite(moved) & ~_any_nan(new_state, norm)
+    adapted, opt_state = trees.where(sound & ran, (moved, new_state), (adapted, opt_state))
+    return Learned(adapted, opt_state, simulations, jnp.where(sound, norm, 0.0), ran & ~sound)
+
+
+def _all_finite(tree: Any) -> chex.Array:
+    """Tells root by root whether all numbers are finite."""
+    rows = [jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.logical_and, rows)
+
+
+def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
+    """Tells root by root whether any number is NaN."""
+    rows = [jnp.any(jnp.isnan(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.logical_or, rows, jnp.zeros(like.shape, bool))
