@@ -121,7 +121,8 @@ def learn(
 
 def _all_finite(tree: Any) -> chex.Array:
     """Tells root by root whether all numbers are finite."""
-    rows = [jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    # Numbers that are not finite times 0 are NaN; a sum is a faster reduction than `all`.
+    rows = [jnp.sum(x.reshape(len(x), -1) * 0, axis=1) == 0 for x in jax.tree.leaves(tree)]
     return functools.reduce(jnp.logical_and, rows)
 
 
