@@ -299,8 +299,10 @@ def run(
     carry, _ = jax.lax.scan(
         lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
     )
-    # Compiled as if it were asked of a carry that came from elsewhere, so the bits are the same.
-    return finish(search, jax.lax.optimization_barrier(carry))
+    # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
+    names = ("num_updates", "stats", "selection", "totals")
+    known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
+    return finish(search, carry._replace(**known))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
