@@ -122,7 +122,7 @@ def _(regular, output, **_):
 
 
 @check("Your own selection")
-def _(output, rosin, root, **_):
+def _(output, flat_puct, root, **_):
     np.testing.assert_array_equal(visits(output), 2)
     # Twelve choices before any return: the prior's shares, the largest quotient first.
     prior = np.asarray(jax.nn.softmax(root.prior_logits[0]))
@@ -133,7 +133,7 @@ def _(output, rosin, root, **_):
         root.prior_logits, root.value, jnp.zeros((4, 9), jnp.int32), jnp.zeros((4, 9)),
         jnp.ones((4, 9), bool),
     )  # fmt: skip
-    actions = jaxpgs.search.select_in_turn(rosin(2.0), None, node, 12)
+    actions = jaxpgs.search.select_in_turn(flat_puct(2.0), None, node, 12)
     np.testing.assert_array_equal(np.bincount(actions[0], minlength=9), expected)
 
 
