@@ -4,8 +4,8 @@
 
 Each checkout runs in a process of its own. Both compile a setting, then take turns: one search of
 the old version, one of the new, and so on, so that whatever else the machine does meets both. The
-file holds the median of the ratios of neighbours, compile times, and those of mctx's Gumbel search
-beside them.
+file holds the median of the ratios of neighbours and the compile times; mctx's Gumbel search, the
+same in both, stands beside them.
 """
 
 import argparse
@@ -29,16 +29,28 @@ NETWORKS = {
     "convolutional 32x4": ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}),
 }
 # Board, network, search, roots, simulations, K.
+_CONNECTED, _CONVOLUTIONAL = NETWORKS
 SETTINGS = [
-    (size, network, search, roots, count, width)
-    for network, sizes in (("fully connected 256x4", (1, 16, 64)), ("convolutional 32x4", (1, 16)))
-    for roots in sizes
-    for size, count, width in ((7, 256, 32), (7, 256, 4), (5, 64, 8))
+    (7, network, search, roots, 256, width)
+    for network, roots, width in (
+        (_CONNECTED, 1, 32),
+        (_CONNECTED, 16, 32),
+        (_CONNECTED, 64, 32),
+        (_CONNECTED, 16, 4),
+        (_CONVOLUTIONAL, 1, 32),
+        (_CONVOLUTIONAL, 16, 32),
+    )
     for search in ("mcs cached", "pgs cached", "mcts")
-    if network != "convolutional 32x4" or width == 32
 ] + [
-    (5, "fully connected 256x4", search, 16, 64, 8)
-    for search in ("mcs constant", "pgs constant", "mctx gumbel")
+    (5, _CONNECTED, search, 16, 64, 8)
+    for search in (
+        "mcs cached",
+        "pgs cached",
+        "mcts",
+        "mcs constant",
+        "pgs constant",
+        "mctx gumbel",
+    )
 ]
 
 
@@ -158,10 +170,11 @@ def main(argv: list[str] | None = None) -> None:
             flush=True,
         )
     if args.out:
-        from benchmarks.report import describe_environment
+        # Here, as the process of an older checkout must not need it.
+        from benchmarks.report import environment_record, write_json
 
-        record = {"command": " ".join(sys.argv), **describe_environment(), "rows": rows}
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        record = {"command": " ".join(sys.argv), "environment": environment_record(0)}
+        write_json(args.out, record | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,93 @@
+"""Checks that searches under a budget of seconds keep to it.
+
+    python -m benchmarks.budgets --out benchmarks/results/budgets.json
+
+200 searches of one 7x7 position by PGS with budgets drawn log-uniformly from 50 ms to 2 s. A search
+may end over its budget by one slice at most.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+
+import jax
+import numpy as np
+
+import jaxpgs
+from benchmarks.report import environment_record, print_table, write_json
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the searches; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.budgets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path)
+    args = parser.parse_args(argv)
+    net = jaxpgs.load_pretrained("hex-7x7")
+    key = jax.random.key(args.seed)
+    state = jax.vmap(net.env.init)(jax.random.split(key, 1))
+    root = jaxpgs.make_root_fn(net.env, net.apply_fn)(net.params, key, state)
+    search = jaxpgs.pgs_search(
+        jaxpgs.make_recurrent_fn(net.env, net.apply_fn),
+        1_000_000,
+        adapt=jaxpgs.networks.policy_head(net.params),
+        mode="cached",
+        max_depth=32,
+        capacity=2_000,
+        simulations_per_update=16,
+    )
+    invalid = ~state.legal_action_mask
+    budgets = np.exp(np.random.default_rng(args.seed).uniform(*np.log([0.05, 2.0]), args.count))
+    rows = []
+    for i, budget in enumerate([0.05, *budgets]):
+        seen: list[jaxpgs.search.Progress] = []
+        start = time.perf_counter()
+        output = jaxpgs.search_for(
+            search, net.params, jax.random.fold_in(key, i), root, invalid,
+            seconds=float(budget), callback=seen.append,
+        )  # fmt: skip
+        jax.block_until_ready(output)
+        seconds = time.perf_counter() - start
+        if i == 0:
+            continue  # which compiled it
+        times = [0.0, *(progress.seconds for progress in seen)]
+        rows.append(
+            {
+                "budget_s": float(budget),
+                "seconds": seconds,
+                "over_s": seconds - float(budget),
+                "longest_slice_s": max(np.diff(times)),
+                "slices": len(times) - 1,
+                "simulations": int(output.search_state.visits.sum()),
+            }
+        )
+    over = [row for row in rows if row["over_s"] > 0]
+    late = [row for row in rows if row["over_s"] > row["longest_slice_s"]]
+    print_table(
+        "Searches under a budget",
+        ["searches", "over the budget", "by more than a slice", "latest, ms", "share used"],
+        [
+            [
+                len(rows),
+                len(over),
+                len(late),
+                f"{1e3 * max(row['over_s'] for row in rows):.1f}",
+                f"{np.mean([row['seconds'] / row['budget_s'] for row in rows]):.1%}",
+            ]
+        ],
+    )
+    if args.out:
+        record = {"command": " ".join(sys.argv), "environment": environment_record(args.seed)}
+        write_json(args.out, record | {"rows": rows})
+    if late:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
