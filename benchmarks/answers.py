@@ -223,10 +223,9 @@ def main(argv: list[str] | None = None) -> None:
             from benchmarks.report import environment_record, write_json
 
             record = {"command": " ".join(sys.argv), "environment": environment_record(0)}
-            differences = [
-                dict(zip(("array", "largest", "reason"), row, strict=True)) for row in rows
-            ]
-            write_json(args.record, record | {"arrays": len(old), "differences": differences})
+            names = ("array", "largest", "reason")
+            record["differences"] = [dict(zip(names, row, strict=True)) for row in rows]
+            write_json(args.record, record | {"arrays": len(old)})
         if unexplained:
             raise SystemExit(1)
 

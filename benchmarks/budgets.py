@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> None:
         simulations_per_update=16,
     )
     invalid = ~state.legal_action_mask
-    budgets = np.exp(np.random.default_rng(args.seed).uniform(*np.log([0.05, 2.0]), args.count))
+    draws = np.random.default_rng(args.seed).uniform(size=args.count)
+    budgets = 0.05 * (2.0 / 0.05) ** draws
     rows = []
     for i, budget in enumerate([0.05, *budgets]):
         seen: list[jaxpgs.search.Progress] = []
