@@ -222,7 +222,10 @@ def main(argv: list[str] | None = None) -> None:
             # Here, as an older checkout may describe its machine otherwise.
             from benchmarks.report import environment_record, write_json
 
-            record = {"command": " ".join(sys.argv), "environment": environment_record(0)}
+            record: dict[str, Any] = {
+                "command": " ".join(sys.argv),
+                "environment": environment_record(0),
+            }
             names = ("array", "largest", "reason")
             record["differences"] = [dict(zip(names, row, strict=True)) for row in rows]
             write_json(args.record, record | {"arrays": len(old)})

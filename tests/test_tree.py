@@ -45,20 +45,30 @@ def setting(size=4):
     )
 
 
-def run(policy, states=None, key=0, count=64, **knobs):
-    """Runs a search on the setting."""
+@functools.cache
+def compiled(policy, count, knobs):
+    """A search of the setting, compiled once."""
     s = setting()
-    states = s.states if states is None else states
 
     @jax.jit
     def plan(params, key, states):
         root = s.root_fn(params, key, states)
-        return policy(params, key, root, s.recurrent_fn, count, ~states.legal_action_mask, **knobs)
+        return policy(
+            params, key, root, s.recurrent_fn, count, ~states.legal_action_mask, **dict(knobs)
+        )
 
-    return plan(s.params, jax.random.key(key), states)
+    return plan
+
+
+def run(policy, states=None, key=0, count=64, **knobs):
+    """Runs a search on the setting."""
+    s = setting()
+    plan = compiled(policy, count, tuple(knobs.items()))
+    return plan(s.params, jax.random.key(key), s.states if states is None else states)
 
 
 mcts = jaxpgs.batched_mcts_policy
+mcts_by_eights = functools.partial(mcts, simulations_per_update=8)
 
 
 # --- tree search ----------------------------------------------------------------------------------
@@ -281,7 +291,7 @@ def test_search_goes_on_from_nodes(policy):
             jaxpgs.pgs_policy, adapt=jaxpgs.networks.policy_head(s.params), **knobs
         )
     else:
-        search = functools.partial(mcts, simulations_per_update=8)
+        search = mcts_by_eights
     first = run(search, count=64)
     action = first.action
     states = jax.vmap(s.env.step)(s.states, action)
@@ -308,7 +318,7 @@ def test_search_goes_on_from_nodes(policy):
 @pytest.mark.parametrize("policy", ["mcts", "pgs"])
 def test_a_new_game_starts_from_nothing(policy):
     s = setting()
-    search = functools.partial(mcts, simulations_per_update=8)
+    search = mcts_by_eights
     if policy == "pgs":
         search = functools.partial(
             jaxpgs.pgs_policy,
