@@ -269,9 +269,7 @@ def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
 
 
 def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
-    """Makes finite logits of a type: NaN, -inf and the lowest float become the lowest float.
-
-    The lowest float of the given type, which marks illegal actions, becomes that of the new type.
+    """Makes finite logits of a type: NaN and -inf become the lowest float, inf the highest.
 
     Args:
       x: logits of any shape and float type.
@@ -280,13 +278,17 @@ def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     Returns:
       Logits of the same shape.
     """
-    dtype = x.dtype if dtype is None else dtype
-    limits = jnp.finfo(dtype)
-    y = x.astype(dtype)
-    y = jnp.nan_to_num(y, nan=limits.min, posinf=limits.max, neginf=limits.min)
+    x = cast_logits(x, x.dtype if dtype is None else dtype)
+    limits = jnp.finfo(x.dtype)
+    return jnp.nan_to_num(x, nan=limits.min, posinf=limits.max, neginf=limits.min)
+
+
+def cast_logits(x: chex.Array, dtype: jnp.dtype) -> chex.Array:
+    """Converts logits; the lowest float, which marks illegal actions, becomes the new type's."""
     if dtype == x.dtype:
-        return y
-    return jnp.where(x <= jnp.finfo(x.dtype).min, jnp.asarray(limits.min, dtype), y)
+        return x
+    lowest = jnp.asarray(jnp.finfo(dtype).min, dtype)
+    return jnp.where(x <= jnp.finfo(x.dtype).min, lowest, x.astype(dtype))
 
 
 def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:

@@ -438,6 +438,12 @@ def test_models_may_use_their_key():
         assert jaxpgs.estimate_memory(params, roots, noisy_fn, 64, mode=mode).total > 0
 
 
+def test_an_objective_that_teaches_nothing_is_named():
+    blind = pgs(estimator=lambda root, trajectory, returns: jnp.sum(returns[0], axis=-1))
+    with pytest.raises(ValueError, match="objective depends on nothing that adapts: use log_prob"):
+        run(blind, game(), keys(), toy.root(game(), [0] * B))
+
+
 def test_unknown_knobs_name_the_function_that_was_called():
     arguments = (game(), keys(), toy.root(game(), [0] * B), toy.split_fn, 8)
     with pytest.raises(TypeError, match=r"pgs_policy\(\) has no argument 'root_selecton'.*mean 'r"):

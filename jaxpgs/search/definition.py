@@ -50,7 +50,8 @@ class Search:
         state visited and evaluates it once, so that with `until_new` an update is one network call;
         if parameters adapt it needs a `SplitRecurrentFn`, such as `make_recurrent_fn` returns. Both
         give the same answer from the same key, but for collisions in the constant mode's hash table
-        (`until_new`). Or a `Simulator` of your own.
+        (`until_new`). A model that draws by its key differs: in constant mode every visit of a
+        state draws anew, in cached mode the first draw stays. Or a `Simulator` of your own.
       capacity: how many states the cached mode remembers of this search; None is room for all. When
         the memory is full, simulations go on along the states it holds: a new state that they reach
         is evaluated and counted, and forgotten after the update.

@@ -105,7 +105,6 @@ def learn(
     )
     # A root without simulations has nothing to learn from, whatever a model says of it.
     ran = jnp.any(trajectory.alive, axis=(0, 2))
-    gradient = trees.where(ran, gradient, jax.tree.map(jnp.zeros_like, gradient))
     with jax.named_scope("optimizer"):
         norm = jax.vmap(optax.tree.norm)(gradient)
         square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
@@ -121,8 +120,14 @@ def learn(
 
 def _all_finite(tree: Any) -> chex.Array:
     """Tells root by root whether all numbers are finite."""
-    rows = [jnp.all(jnp.isfinite(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
-    return functools.reduce(jnp.logical_and, rows)
+
+    def check(x: chex.Array) -> chex.Array:
+        # Times 0, numbers that are not finite are NaN. Sums over all axes but the last are many at
+        # once, and so faster than one sum over all.
+        sums = jnp.sum(x * 0, axis=tuple(range(1, x.ndim - 1)))
+        return jnp.all(sums.reshape(len(x), -1) == 0, axis=1)
+
+    return functools.reduce(jnp.logical_and, map(check, jax.tree.leaves(tree)))
 
 
 def _any_nan(tree: Any, like: chex.Array) -> chex.Array:

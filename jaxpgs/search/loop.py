@@ -134,6 +134,11 @@ def init(
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
     _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
     stats = _root_stats(search, root, invalid_actions)
+    if search.estimator is not None and not needed_terms(search, stats):
+        raise ValueError(
+            "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
+            f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
+        )
     memory = search.simulator.init(search, params, root, nodes, needed_terms(search, stats))
     if nodes is not None and search.interior_selection is not None:
         # The search goes on from the visits that its root has had as an inner node.
@@ -299,8 +304,10 @@ def run(
     carry, _ = jax.lax.scan(
         lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
     )
-    # Compiled as if it were asked of a carry that came from elsewhere, so the bits are the same.
-    return finish(search, jax.lax.optimization_barrier(carry))
+    # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
+    names = ("num_updates", "stats", "selection", "totals")
+    known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
+    return finish(search, carry._replace(**known))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:

@@ -64,7 +64,7 @@ def select_in_turn(
 
     # Not plain zeros: they vary over devices as the visits do.
     start = (node.visits * 0).astype(node.value_sum.dtype)
-    _, actions = jax.lax.scan(choose, start, length=num_actions, unroll=min(num_actions, 4))
+    _, actions = jax.lax.scan(choose, start, length=num_actions, unroll=min(num_actions, 2))
     return actions.T
 
 

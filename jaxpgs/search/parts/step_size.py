@@ -15,10 +15,12 @@ class AutoState(NamedTuple):
     Attributes:
       parameter_square: `[]` sum of the squared norms of the parameters' gradients.
       logit_square: `[]` sum of the squared norms of the logits' gradients.
+      longest: `[]` how long a step may be.
     """
 
     parameter_square: chex.Array
     logit_square: chex.Array
+    longest: chex.Array
 
 
 def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformationExtraArgs:
@@ -34,8 +36,9 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
     the step shrinks, so that it does not depend much on the simulations an update either.
 
     Where the gradient all but vanishes and `u` does not, as for two simulations that cancel, its
-    direction is rounding. So a step is never longer than the parameters themselves (or 1, if that
-    is more), and there is none where the gradient is 0. Ordinary steps are far below that.
+    direction is rounding. So a step is never longer than the parameters were at the start of the
+    search (or 1, if that is more), and there is none where the gradient is 0. Ordinary steps are
+    far below that.
 
     It needs what the search passes to its optimizer beside the gradient: `logit_square`, the
     squared norm of the objective's gradient at the logits, entropy and KL terms included.
@@ -54,21 +57,20 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
     check_number("auto_sgd", "step_size", step_size, 0, open_low=True)
 
     def init(params: Any) -> AutoState:
-        del params
-        return AutoState(jnp.zeros(()), jnp.zeros(()))
+        zero = jnp.zeros(())
+        return AutoState(zero, zero, jnp.maximum(optax.tree.norm(params), 1.0))
 
     def update(
         updates: Any, state: AutoState, params: Any = None, *, logit_square: chex.Array, **_: Any
     ) -> tuple[Any, AutoState]:
+        del params
         now = optax.tree.norm(updates, squared=True)
         square = state.parameter_square + now
-        state = AutoState(square, state.logit_square + logit_square)
+        state = AutoState(square, state.logit_square + logit_square, state.longest)
         tiny = jnp.finfo(square.dtype).tiny
         scale = step_size * state.logit_square / jnp.maximum(square, tiny)
-        if params is not None:
-            length = jnp.maximum(scale * jnp.sqrt(now), tiny)
-            scale *= jnp.minimum(jnp.maximum(optax.tree.norm(params), 1.0) / length, 1.0)
-        scale = jnp.where(now > 0, scale, 0.0)
+        length = jnp.maximum(scale * jnp.sqrt(now), tiny)
+        scale = jnp.where(now > 0, scale * jnp.minimum(state.longest / length, 1.0), 0.0)
         return optax.tree.scale(-scale, updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -24,6 +24,7 @@ from jaxpgs.base import (
     SplitRecurrentFn,
     Trajectory,
     as_logits,
+    cast_logits,
     statistics_dtype,
 )
 from jaxpgs.search.parts.improvement import SampledPolicy
@@ -119,8 +120,9 @@ class _Walks(NamedTuple):
       limited: `[B, K]` bool, ended by `max_depth`.
       num_calls: `[B]` int32 network calls.
       visited: the node that each step reached.
-      terms: the policy's terms for the action taken in that node, 0 where none followed.
-      norms: the norms of their derivatives.
+      terms: by name, the policy's terms for the action taken in that node, 0 where none followed:
+        `log_prob`, `entropy` and those that are needed.
+      norms: by name, the norms of the derivatives of needed terms but `log_prob`.
       actions: which action was taken, and where its state stands among the acted ones.
     """
 
@@ -131,8 +133,8 @@ class _Walks(NamedTuple):
     limited: chex.Array
     num_calls: chex.Array
     visited: chex.Array
-    terms: PolicyTerms
-    norms: PolicyTerms
+    terms: dict[str, chex.Array]
+    norms: dict[str, chex.Array]
     actions: Actions
 
 
@@ -208,7 +210,7 @@ def simulate(
     before = nodes.size
     if states is not None:
         states = states._replace(size=jnp.zeros_like(before))
-    walks = _start(actions, path, depth, nodes.value.dtype)
+    walks = _start(context, actions, path, nodes.value.dtype)
     t = jnp.sum(before) * 0  # not a constant: it varies over devices as the nodes do
     nodes, walks = _arrive(context, t, nodes, walks)
     _, nodes, walks, states = jax.lax.while_loop(
@@ -219,7 +221,8 @@ def simulate(
     nodes, walks = _make_last(context, nodes, walks)
     trajectory = _trajectory(context, nodes, walks, nodes.size - before)
     memory = Memory(nodes._replace(size=jnp.minimum(nodes.size, limit)), states)
-    norms = PolicyTerms(*map(delay, walks.norms))
+    norms = _complete(walks.norms, trajectory.value)
+    norms = norms._replace(log_prob=terms.log_prob_norm(trajectory.log_prob))
     return Simulations(trajectory, norms, Residuals(walks.actions, walks.visited), memory)
 
 
@@ -285,12 +288,12 @@ def _keeps_ranges(search: "Search") -> bool:
     return search.root_selection.needs_range or getattr(inner, "needs_range", False)
 
 
-def _start(actions: chex.Array, path: Path, depth: int, dtype: jnp.dtype) -> _Walks:
+def _start(context: _Context, actions: chex.Array, path: Path, dtype: jnp.dtype) -> _Walks:
     """The simulations before their first step."""
     rows = trees.zero_rows(actions)
-    counts = trees.zeros((depth, *actions.shape), jnp.int32, rows, axis=1)
-    reals = counts.astype(dtype)
-    nothing = PolicyTerms(reals, reals, reals, reals)
+    counts = trees.zeros((len(context.uniform), *actions.shape), jnp.int32, rows, axis=1)
+    others = context.needed - {"log_prob"}
+    nothing = dict.fromkeys(sorted({"log_prob", "entropy"} | others), counts.astype(dtype))
     return _Walks(
         path=path._replace(code=extend_code(path.code, actions)),
         node=actions * 0,
@@ -300,7 +303,7 @@ def _start(actions: chex.Array, path: Path, depth: int, dtype: jnp.dtype) -> _Wa
         num_calls=rows,
         visited=counts,
         terms=nothing,
-        norms=nothing,
+        norms={name: nothing[name] for name in sorted(others)},
         actions=Actions(counts[..., 0], counts, counts),
     )
 
@@ -429,28 +432,26 @@ def _terms(
         found, slopes = terms.values(policy.policy, prior, policy.entropy)
         norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
     found, norms = take((found, norms), row)
-    if "log_prob" in context.needed:
-        norms["log_prob"] = terms.log_prob_norm(log_prob)
     return found | {"log_prob": log_prob}, norms
 
 
 def _record(
-    told: PolicyTerms, t: chex.Array, now: dict[str, chex.Array], alive: chex.Array
-) -> PolicyTerms:
-    """Writes down `[B, K]` terms of step t."""
-    return told._replace(
-        **{name: getattr(told, name).at[t].set(jnp.where(alive, x, 0.0)) for name, x in now.items()}
-    )
+    told: dict[str, chex.Array], t: chex.Array, now: dict[str, chex.Array], alive: chex.Array
+) -> dict[str, chex.Array]:
+    """Writes down what is told of step t, `[B, K]` each."""
+    return {name: x.at[t].set(jnp.where(alive, now[name], 0.0)) for name, x in told.items()}
 
 
 def _select(selection: Selection, t: chex.Array, nodes: Nodes, walks: _Walks) -> _Walks:
     """Chooses the actions that follow step t by the statistics of the nodes."""
     alive = walks.path.alive
     action, log_prob, entropy = choose_in_nodes(selection, nodes, walks.node, alive)
+    # No action is drawn, so the log probability is nobody's to learn from.
+    told = {"entropy": entropy, "log_prob": jnp.zeros_like(log_prob)}
     return walks._replace(
         path=go_on(walks.path, action, log_prob),
         action=jnp.where(alive, action, walks.action),
-        terms=_record(walks.terms, t, {"entropy": entropy}, alive),
+        terms=_record(walks.terms, t, told, alive),
     )
 
 
@@ -514,13 +515,19 @@ def _trajectory(
         reward=reward,
         discount=discount,
         value=value,
-        **{name: delay(x) for name, x in walks.terms._asdict().items()},
+        **_complete(walks.terms, value)._asdict(),
         depth=depth,
         limited=walks.limited,
         num_evaluations=num_evaluations,
         num_calls=walks.num_calls,
         last=last,
     )
+
+
+def _complete(told: dict[str, chex.Array], like: chex.Array) -> PolicyTerms:
+    """Terms `[T, B, K]` at the step that they belong to, 0 for those that nobody needs."""
+    found = dict.fromkeys(PolicyTerms._fields, jnp.zeros_like(like))
+    return PolicyTerms(**found | {name: delay(x) for name, x in told.items()})
 
 
 def _get_logits(
@@ -531,12 +538,12 @@ def _get_logits(
     logits = jax.vmap(lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e))(
         adapted, features, states
     )
-    return as_logits(logits, nodes.value.dtype)
+    return cast_logits(logits, nodes.value.dtype)
 
 
 def _widths(num_walks: int) -> list[int]:
     """The numbers of rows for which the head is compiled: the fewest that hold all are taken."""
-    return sorted({-(-num_walks * eighths // 8) for eighths in (1, 2, 4, 6, 8)})
+    return sorted({-(-num_walks // part) for part in (4, 2, 1)})
 
 
 def _which(widths: list[int], count: chex.Array) -> chex.Array:

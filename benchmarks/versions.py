@@ -1,0 +1,168 @@
+"""Compares the speed of two checkouts of the library, interleaved in one run.
+
+    python -m benchmarks.versions --old ../before --out benchmarks/results/versions.json
+
+Each checkout runs in a process of its own. Both compile a setting, then take turns: one search of
+the old version, one of the new, and so on, so that whatever else the machine does meets both. The
+file holds the median of the ratios of neighbours, compile times, and those of mctx's Gumbel search
+beside them.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import mctx
+import numpy as np
+from flax import nnx
+
+import jaxpgs
+
+NETWORKS = {
+    "fully connected 256x4": ("FullyConnectedResNet", {"width": 256, "num_blocks": 4}),
+    "convolutional 32x4": ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}),
+}
+# Board, network, search, roots, simulations, K.
+SETTINGS = [
+    (size, network, search, roots, count, width)
+    for network, sizes in (("fully connected 256x4", (1, 16, 64)), ("convolutional 32x4", (1, 16)))
+    for roots in sizes
+    for size, count, width in ((7, 256, 32), (7, 256, 4), (5, 64, 8))
+    for search in ("mcs cached", "pgs cached", "mcts")
+    if network != "convolutional 32x4" or width == 32
+] + [
+    (5, "fully connected 256x4", search, 16, 64, 8)
+    for search in ("mcs constant", "pgs constant", "mctx gumbel")
+]
+
+
+def compile_setting(setting: tuple) -> tuple[Any, tuple, float]:
+    """Compiles a search. Returns it, its arguments and the seconds."""
+    size, network, name, roots, count, width = setting
+    env = jaxpgs.envs.Hex(size)
+    kind, sizes = NETWORKS[network]
+    module = getattr(jaxpgs.networks, kind)(
+        env.observation_shape, env.num_actions, **sizes, rngs=nnx.Rngs(0)
+    )
+    params, apply_fn = jaxpgs.networks.functional(module)
+    root_fn = jaxpgs.make_root_fn(env, apply_fn)
+    recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
+    head = jaxpgs.networks.policy_head(params)
+    policy, knobs = {
+        "mcs cached": (jaxpgs.mcs_policy, {"mode": "cached"}),
+        "mcs constant": (jaxpgs.mcs_policy, {}),
+        "pgs cached": (jaxpgs.pgs_policy, {"mode": "cached", "adapt": head}),
+        "pgs constant": (jaxpgs.pgs_policy, {"adapt": head}),
+        "mcts": (jaxpgs.batched_mcts_policy, {}),
+        "mctx gumbel": (mctx.gumbel_muzero_policy, {}),
+    }[name]
+    if name != "mctx gumbel":
+        knobs["simulations_per_update"] = width
+
+    def search(params: Any, key: Any, state: Any) -> Any:
+        root = root_fn(params, key, state)
+        invalid = ~state.legal_action_mask
+        output = policy(params, key, root, recurrent_fn, count, invalid, **knobs)
+        return output.action, output.action_weights
+
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), roots))
+    arguments = (params, jax.random.key(1), states)
+    start = time.perf_counter()
+    program = jax.jit(search).lower(*arguments).compile()
+    seconds = time.perf_counter() - start
+    jax.block_until_ready(program(*arguments))
+    return program, arguments, seconds
+
+
+def worker() -> None:
+    """Answers on standard output: `compile I` with seconds, `run` with milliseconds."""
+    program, arguments = None, ()
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "compile":
+            program, arguments, seconds = compile_setting(SETTINGS[int(rest[0])])
+            print(json.dumps(seconds), flush=True)
+        else:
+            assert program is not None
+            start = time.perf_counter()
+            jax.block_until_ready(program(*arguments))
+            print(json.dumps(1e3 * (time.perf_counter() - start)), flush=True)
+
+
+class Version:
+    """A checkout in a process of its own."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(path)},
+        )
+
+    def ask(self, question: str) -> float:
+        """Asks for a number."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        return float(json.loads(self.process.stdout.readline()))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the comparison; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.versions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--old", type=pathlib.Path, help="the other checkout")
+    parser.add_argument("--new", type=pathlib.Path, default=pathlib.Path.cwd())
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=6.0, help="to time each setting for")
+    parser.add_argument("--only", default="", help="settings whose name has this in it")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.worker:
+        return worker()
+    versions = {"old": Version(args.old), "new": Version(args.new)}
+    rows = []
+    for i, setting in enumerate(SETTINGS):
+        name = "{0}x{0}, {1}, {2}, {3} roots, {4} simulations, K {5}".format(*setting)
+        if args.only not in name:
+            continue
+        compiling = {which: v.ask(f"compile {i}") for which, v in versions.items()}
+        times: dict[str, list[float]] = {which: [] for which in versions}
+        start = time.perf_counter()
+        while time.perf_counter() - start < args.seconds or len(times["new"]) < 9:
+            for which, version in versions.items():
+                times[which].append(version.ask("run"))
+        ratio = float(np.median(np.array(times["new"]) / np.array(times["old"])))
+        row = {
+            "setting": name,
+            "ratio": ratio,
+            **{f"{which}_ms": float(np.median(t)) for which, t in times.items()},
+            **{f"{which}_compile_s": s for which, s in compiling.items()},
+            "turns": len(times["new"]),
+        }
+        rows.append(row)
+        print(
+            f"{name:80} new/old {ratio:5.2f}   {row['old_ms']:8.2f} -> {row['new_ms']:8.2f} ms"
+            f"   compile {compiling['old']:5.1f} -> {compiling['new']:5.1f} s",
+            flush=True,
+        )
+    if args.out:
+        from benchmarks.report import describe_environment
+
+        record = {"command": " ".join(sys.argv), **describe_environment(), "rows": rows}
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
