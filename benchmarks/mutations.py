@@ -153,7 +153,7 @@ MUTATIONS = (
     ),
     Mutation(
         "auto_sgd forgets the logits' squares", _STEP,
-        "AutoState(square, state.logit_square + logit_square)", "AutoState(square, logit_square)",
+        "AutoState(square, state.logit_square + logit_square,", "AutoState(square, logit_square,",
         "auto_sgd",
     ),
     Mutation(
@@ -161,11 +161,12 @@ MUTATIONS = (
         "square = state.parameter_square + now", "square = now", "auto_sgd",
     ),
     Mutation(
-        "auto_sgd has no bound", _STEP, "if params is not None:", "if False:", "auto_sgd",
+        "auto_sgd has no bound", _STEP,
+        "jnp.minimum(state.longest / length, 1.0)", "1.0", "auto_sgd",
     ),
     Mutation(
         "auto_sgd lengthens short steps", _STEP,
-        "1.0) / length, 1.0)", "1.0) / length, 1e9)", "auto_sgd",
+        "jnp.minimum(state.longest / length, 1.0)", "(state.longest / length)", "auto_sgd",
     ),
     Mutation(
         "auto_sgd's bound of 1 is gone", _STEP,
