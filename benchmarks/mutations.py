@@ -436,7 +436,7 @@ MUTATIONS = (
         "4 * num_actions + 12", "4 * num_actions + 8", "estimate_of_the",
     ),
     Mutation(
-        "estimate: no kept nodes", _MEMORY, "(new_rows + num_kept)", "(new_rows + 1)",
+        "estimate: no kept nodes", _MEMORY, "num_kept > 1:", "num_kept > 99:",
         "estimate_of_the",
     ),
     Mutation(

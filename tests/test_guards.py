@@ -560,7 +560,6 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     check_statistics(gone_on.stats, gone_on.memory.nodes)
 
 
-@pytest.mark.xfail(strict=True, reason="the kept visits of a forbidden action count for the target")
 def test_kept_visits_of_an_action_that_is_forbidden_now():
     # As after a search by a model that knows no illegal actions.
     params = two_players(3)
@@ -666,7 +665,6 @@ def total_bytes(tree):
 
 
 BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]
-UNKNOWN = pytest.mark.xfail(strict=True, reason="counts the record of a search that is handed none")
 
 
 @pytest.mark.parametrize(
@@ -674,7 +672,7 @@ UNKNOWN = pytest.mark.xfail(strict=True, reason="counts the record of a search t
     [
         *((adapts, *bounds) for adapts in (False, True) for bounds in BOUNDS),
         (False, None, 5, None),
-        pytest.param(True, None, 5, None, marks=UNKNOWN),
+        (True, None, 5, None),
     ],
 )
 def test_estimate_of_the_cached_mode(adapts, capacity, num_kept, max_depth):

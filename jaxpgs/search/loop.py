@@ -145,7 +145,11 @@ def init(
         first = jnp.zeros(batch_size, jnp.int32)
         ranges = search.root_selection.needs_range
         known = node_stats(memory.nodes, first, stats.prior_logits, ranges=ranges)
-        stats = known._replace(value=stats.value, valid=stats.valid)
+        # What was taken there may be illegal here.
+        names = ("visits", "value_sum", *(("lowest", "highest") if ranges else ()))
+        stats = stats._replace(
+            **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
+        )
     count, mean = jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size)
     carry = Carry(
         num_updates=count,

@@ -8,7 +8,7 @@ import mctx
 
 from jaxpgs.base import Adapt, Params, RecurrentFn, statistics_dtype
 from jaxpgs.device_memory import num_bytes
-from jaxpgs.search.loop import init
+from jaxpgs.search.loop import init, init_nodes
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.policies import mcs_search, pgs_search
 from jaxpgs.search.simulators import adaptation, cached, constant
@@ -85,7 +85,12 @@ def estimate_memory(
         capacity=capacity,
     )
     key = jax.eval_shape(lambda: jax.random.key(0))
-    carry = jax.eval_shape(functools.partial(init, search), params, key, root)
+    kept = None
+    if mode == "cached" and num_kept > 1:
+        kept = jax.eval_shape(lambda p, r: init_nodes(search, p, r, num_kept), params, root)
+    carry = jax.eval_shape(
+        lambda nodes, *data: init(search, *data, nodes=nodes), kept, params, key, root
+    )
     batch_size, num_actions = root.prior_logits.shape
     mask = adaptation.adapt_mask(params, adapt)
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
@@ -96,8 +101,7 @@ def estimate_memory(
     per_node = num_bytes((expansion, embedding)) // batch_size + 4 * num_actions + 12
     if mode == "cached":
         depth = cached.max_depth(search, num_kept)
-        new_rows = carry.memory.nodes.parent.shape[1] - 1
-        nodes = batch_size * (new_rows + num_kept) * per_node
+        nodes = batch_size * carry.memory.nodes.parent.shape[1] * per_node
         walks = num_bytes(carry.memory.states)
     else:
         depth, nodes = constant.max_depth(search), 0
