@@ -11,7 +11,6 @@ are wanted are listed in `WANTED`, with their reason.
 
 import argparse
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -207,6 +206,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=pathlib.Path, help="where to write the answers")
     parser.add_argument("--compare", type=pathlib.Path, nargs=2, metavar=("OLD", "NEW"))
+    parser.add_argument("--change", default="a change", help="what lies between the versions")
     parser.add_argument("--record", type=pathlib.Path, help="where to write what differs")
     args = parser.parse_args(argv)
     if args.out:
@@ -223,8 +223,9 @@ def main(argv: list[str] | None = None) -> None:
             from benchmarks.report import environment_record, write_json
 
             record: dict[str, Any] = {
-                "command": " ".join(sys.argv),
+                "command": "python -m benchmarks.answers --compare BEFORE AFTER",
                 "environment": environment_record(0),
+                "change": args.change,
             }
             names = ("array", "largest", "reason")
             record["differences"] = [dict(zip(names, row, strict=True)) for row in rows]

@@ -8,7 +8,6 @@ may end over its budget by one slice at most.
 
 import argparse
 import pathlib
-import sys
 import time
 
 import jax
@@ -84,7 +83,10 @@ def main(argv: list[str] | None = None) -> None:
         ],
     )
     if args.out:
-        record = {"command": " ".join(sys.argv), "environment": environment_record(args.seed)}
+        record = {
+            "command": "python -m benchmarks.budgets",
+            "environment": environment_record(args.seed),
+        }
         write_json(args.out, record | {"rows": rows})
     if late:
         raise SystemExit(1)

@@ -333,12 +333,76 @@ _PENALTIES = {
     "total": "Others lose (left - 2)² for all blocks that are left.",
     "none": "Others lose nothing.",
 }
+
+
+def versions(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """The speed of two versions of the library, in turns."""
+    rows = [
+        [
+            row["setting"],
+            f"{row['ratio']:.2f}",
+            row["old_ms"],
+            row["new_ms"],
+            row["old_compile_s"],
+            row["new_compile_s"],
+        ]
+        for row in data["rows"]
+    ]
+    columns = ["setting", "time, after / before", "before, ms", "after, ms",
+               "compile before, s", "compile after, s"]  # fmt: skip
+    rounded = [[x if isinstance(x, str) else float(f"{x:.3g}") for x in row] for row in rows]
+    title = _title(path, data, f"Speed before and after {data['change']}")
+    return title + markdown_table(columns, rounded)
+
+
+def budgets(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Searches under a budget of seconds."""
+    rows = data["rows"]
+    late = sum(row["over_s"] > row["longest_slice_s"] for row in rows)
+    title = _title(path, data, "Searches under a budget of seconds")
+    columns = ["searches", "shortest budget, ms", "longest, ms", "over by more than a slice",
+               "latest, ms", "mean share used"]  # fmt: skip
+    row = [
+        len(rows),
+        round(1e3 * min(row["budget_s"] for row in rows)),
+        round(1e3 * max(row["budget_s"] for row in rows)),
+        late,
+        round(1e3 * max(row["over_s"] for row in rows), 1),
+        f"{sum(row['seconds'] / row['budget_s'] for row in rows) / len(rows):.1%}",
+    ]
+    return title + markdown_table(columns, [row])
+
+
+def answers(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """What two versions of the library answer differently."""
+    by_reason: dict[str, list[str]] = {}
+    for row in data["differences"]:
+        by_reason.setdefault(row["reason"] or "not explained", []).append(row["array"])
+    rows = [[reason, len(found)] for reason, found in sorted(by_reason.items())]
+    equal = data["arrays"] - len(data["differences"])
+    title = _title(path, data, f"Answers before and after {data['change']}")
+    text = f"{equal} of {data['arrays']} arrays are equal bit for bit; the others differ as wanted."
+    return title + text + "\n\n" + markdown_table(["why", "arrays"], rows)
+
+
+def mutations(path: pathlib.Path, data: dict[str, Any]) -> str:
+    """Faults put into the search core, and the tests that catch them."""
+    title = _title(path, data, "Faults that the tests catch")
+    rows = [[row["mutation"], f"`{row['test']}`"] for row in data["rows"]]
+    text = f"{data['caught']} of {data['mutations']} faults are caught.\n\n"
+    return title + text + markdown_table(["fault", "caught by"], rows)
+
+
 _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...] = (
     ("strength_*.json", strength),
     ("networks.json", networks),
     ("speed_*.json", speed),
     ("breakdown.json", breakdown),
     ("rng.json", rng),
+    ("versions.json", versions),
+    ("budgets.json", budgets),
+    ("answers.json", answers),
+    ("mutations.json", mutations),
     ("memory_*.json", memory),
     ("cost.json", cost),
     ("environments.json", environments),

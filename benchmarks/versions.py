@@ -137,6 +137,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--old", type=pathlib.Path, help="the other checkout")
     parser.add_argument("--new", type=pathlib.Path, default=pathlib.Path.cwd())
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--change", default="a change", help="what lies between the versions")
     parser.add_argument("--seconds", type=float, default=6.0, help="to time each setting for")
     parser.add_argument("--only", default="", help="settings whose name has this in it")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -173,7 +174,11 @@ def main(argv: list[str] | None = None) -> None:
         # Here, as the process of an older checkout must not need it.
         from benchmarks.report import environment_record, write_json
 
-        record = {"command": " ".join(sys.argv), "environment": environment_record(0)}
+        record: dict[str, Any] = {
+            "command": "python -m benchmarks.versions --old BEFORE",
+            "environment": environment_record(0),
+            "change": args.change,
+        }
         write_json(args.out, record | {"rows": rows})
 
 
