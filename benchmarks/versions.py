@@ -119,11 +119,15 @@ class Version:
             env={**os.environ, "PYTHONPATH": str(path)},
         )
 
-    def ask(self, question: str) -> float:
+    def ask(self, question: str) -> None:
         """Asks for a number."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
         self.process.stdin.write(question + "\n")
         self.process.stdin.flush()
+
+    def answer(self) -> float:
+        """Waits for the number."""
+        assert self.process.stdout is not None
         return float(json.loads(self.process.stdout.readline()))
 
 
@@ -150,12 +154,15 @@ def main(argv: list[str] | None = None) -> None:
         name = "{0}x{0}, {1}, {2}, {3} roots, {4} simulations, K {5}".format(*setting)
         if args.only not in name:
             continue
-        compiling = {which: v.ask(f"compile {i}") for which, v in versions.items()}
+        for version in versions.values():  # side by side, each on a core
+            version.ask(f"compile {i}")
+        compiling = {which: version.answer() for which, version in versions.items()}
         times: dict[str, list[float]] = {which: [] for which in versions}
         start = time.perf_counter()
         while time.perf_counter() - start < args.seconds or len(times["new"]) < 9:
             for which, version in versions.items():
-                times[which].append(version.ask("run"))
+                version.ask("run")
+                times[which].append(version.answer())
         ratio = float(np.median(np.array(times["new"]) / np.array(times["old"])))
         row = {
             "setting": name,
