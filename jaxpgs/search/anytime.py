@@ -53,9 +53,9 @@ def search_for(
 
     The search is compiled once for each `search` and shapes of the arguments, and the time of that
     does not count: make the `search` once and use it for all moves of a game. It then runs in
-    slices of some updates and stops before a slice that would not fit, by the time that the slowest
-    update so far has taken. So it ends over the budget by one slice at most. At least one update is
-    done, and no more than `search.num_simulations` allow.
+    slices of some updates and stops before a slice that would not fit beside the answer, by the
+    time that the slowest update so far has taken. So it ends over the budget by one slice at most.
+    At least one update is done, and no more than `search.num_simulations` allow.
 
     The answer is that of `init`, as many `step`s and `finish`. For a selection that plans with the
     number of simulations, as `gumbel_root` does, that is not the answer of a shorter search: give
@@ -96,22 +96,27 @@ def search_for(
         _compiled[search].add(signature)
 
     start = time.perf_counter()
-    carry, done, slowest = begin(), 0, 0.0
+    carry, done, slowest, closing = begin(), 0, 0.0, 0.0
+    output: PolicyOutput | None = None
     jax.block_until_ready(carry.num_updates)
     while done < search.num_updates:
         now = time.perf_counter() - start
         count = 1
         if done:
-            if now + slowest > seconds:
+            left = seconds - now - closing
+            if slowest > left:
                 break
-            fits = min(slice_seconds, seconds - now) / slowest
-            count = max(1, min(int(fits), search.num_updates - done))
+            fits = int(min(slice_seconds, left) / slowest)
+            count = max(1, min(fits, search.num_updates - done))
         carry = _advance(search, params, carry, count)
         jax.block_until_ready(carry.num_updates)
         done += count
-        if callback is not None:
-            output = _finish(search, carry)
-            jax.block_until_ready(output)
-            callback(Progress(time.perf_counter() - start, done, output))
+        output = None
+        if callback is not None or done == count:  # the first shows how long an answer takes
+            before = time.perf_counter()
+            output = jax.block_until_ready(_finish(search, carry))
+            closing = max(closing, time.perf_counter() - before)
+            if callback is not None:
+                callback(Progress(time.perf_counter() - start, done, output))
         slowest = max(slowest, (time.perf_counter() - start - now) / count)
-    return _finish(search, carry)
+    return _finish(search, carry) if output is None else output
