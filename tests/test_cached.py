@@ -304,11 +304,12 @@ def test_evaluation_in_pieces(max_batch, largest):
             optimizer=optax.sgd(0.02),
         )
 
-    whole, pieces = (
-        jax.jit(searcher(most), compiler_options=games.QUICK)(keys(3, 5))
-        for most in (None, max_batch)
-    )
-    check_same(pieces, whole)
+    if max_batch < 35:  # or it is the same program
+        whole, pieces = (
+            jax.jit(searcher(most), compiler_options=games.QUICK)(keys(3, 5))
+            for most in (None, max_batch)
+        )
+        check_same(pieces, whole)
     text = str(jax.make_jaxpr(searcher(max_batch))(keys(3, 5)))
     batches = re.findall(r"f32\[(\d+),5,5,4\] = conv_general_dilated", text)
     assert max(map(int, batches)) == largest
@@ -401,9 +402,9 @@ def test_leaves_that_are_none_are_no_parameters():
     plain, padded = learn(toy.split_fn, params), learn(toy.split_fn, params | {"bias": None})
     np.testing.assert_array_equal(plain.search_state.visits, padded.search_state.visits)
     root = toy.root(params, [0, 0])
-    jaxpgs.mcs_policy(
-        params | {"bias": None}, jax.random.key(0), root, toy.recurrent_fn, 32, mode="cached"
-    )
+    search = jaxpgs.mcs_search(toy.recurrent_fn, 32, mode="cached")
+    padded = params | {"bias": None}
+    jax.eval_shape(lambda: jaxpgs.search.run(search, padded, jax.random.key(0), root))
 
 
 def test_unused_rows_do_not_spoil_the_gradient():
