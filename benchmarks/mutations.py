@@ -371,14 +371,13 @@ MUTATIONS = (
         "if nodes is not None and search.interior_selection is not None:", "if False:", "kept_root",
     ),
     Mutation(
-        "a kept root forgets what is legal", _LOOP,
-        "known._replace(value=stats.value, valid=stats.valid)",
-        "known._replace(value=stats.value)", "kept_root",
+        "a kept root counts what is forbidden now", _LOOP,
+        "jnp.where(stats.valid, getattr(known, n), getattr(stats, n))", "getattr(known, n)",
+        "forbidden",
     ),
     Mutation(
-        "a kept root forgets its value", _LOOP,
-        "known._replace(value=stats.value, valid=stats.valid)",
-        "known._replace(valid=stats.valid)", "kept_root",
+        "a kept root forgets its visits", _LOOP,
+        '("visits", "value_sum", *', '("value_sum", *', "kept_root",
     ),
     Mutation(
         "a kept root's range is upside down", _NODES,
