@@ -26,7 +26,7 @@ FIELDS = (
     "visits", "qvalues", "value", "num_evaluations", "num_calls", "depth", "entropy",
     "gradient_norm", "skipped_updates",
 )  # fmt: skip
-# Compiles in half the time. Instructions are not fused or reordered, so equal sums have equal bits.
+# Compiles in half the time. Both versions must be compiled with the same `XLA_FLAGS`, too.
 QUICK = {"xla_backend_optimization_level": 0}
 # A part of a case's name and a field -> the largest difference that is wanted, and why.
 _LAST_BIT = "divided by a number that is counted, not constant: the last bit"

@@ -1,6 +1,7 @@
 """Init, step, finish: one search however it is cut, asked or fed; and what used to go wrong."""
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -104,8 +105,7 @@ def test_an_answer_at_any_time():
         shorter = compiled(run, pgs(4 * done))(params, keys(1), roots)
         for field in ("visits", "qvalues", "params", "gradient_norm"):
             one, two = getattr(output.search_state, field), getattr(shorter.search_state, field)
-            if done == 3 or field != "params":
-                chex.assert_trees_all_close(one, two, atol=1e-6)
+            chex.assert_trees_all_close(one, two, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["constant", "cached"])
@@ -231,7 +231,6 @@ def test_rewards_on_the_way_count_by_default(mode):
         jaxpgs.mcs_search(toy.split_fn, 8, mode=mode, max_depth=10, truncation=jaxpgs.fixed(10)),
         pgs(8, mode=mode, max_depth=10, truncation=jaxpgs.fixed(10)),
     ):
-        state = jax.eval_shape(functools.partial(run, search), params, keys(0, 1), root)
         state = compiled(run, search)(params, keys(0, 1), root).search_state
         np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
 
@@ -571,7 +570,7 @@ def test_roots_are_shared_among_devices():
         capture_output=True,
         text=True,
         cwd=__file__.rsplit("/", 1)[0],
-        env={**__import__("os").environ, "XLA_FLAGS": flags},
+        env={**os.environ, "XLA_FLAGS": flags},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "shared" in done.stdout

@@ -62,7 +62,6 @@ def test_closed_forms_are_the_derivatives():
         slope = np.asarray(jax.grad(total)(logits))
         np.testing.assert_allclose(slope, slopes[name], rtol=1e-4, atol=1e-5, err_msg=name)
         assert (slope[illegal] == 0).all() and (np.asarray(slopes[name])[illegal] == 0).all()
-    assert np.isfinite(jax.grad(lambda x: jnp.sum(found["entropy"]) + jnp.sum(x))(logits)).all()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

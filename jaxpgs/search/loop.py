@@ -134,12 +134,13 @@ def init(
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
     _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
     stats = _root_stats(search, root, invalid_actions)
-    if search.estimator is not None and not needed_terms(search, stats):
+    needed = needed_terms(search, stats)
+    if search.estimator is not None and not needed:
         raise ValueError(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
             f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
         )
-    memory = search.simulator.init(search, params, root, nodes, needed_terms(search, stats))
+    memory = search.simulator.init(search, params, root, nodes, needed)
     if nodes is not None and search.interior_selection is not None:
         # The search goes on from the visits that its root has had as an inner node.
         first = jnp.zeros(batch_size, jnp.int32)

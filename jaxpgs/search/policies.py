@@ -81,7 +81,7 @@ def mcs_search(
     return Search(
         recurrent_fn=recurrent_fn,
         num_simulations=num_simulations,
-        simulations_per_update=_default_k(simulations_per_update, num_simulations),
+        simulations_per_update=_default_k(simulations_per_update, min(32, num_simulations)),
         root_selection=root_selection,
         interior_selection=interior_selection,
         truncation=truncation or until_new(),
@@ -207,7 +207,7 @@ def gumbel_pgs_search(
       ValueError: as `pgs_search` and `gumbel_root`.
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
-    count = simulations_per_update or _sixteenth(num_simulations)
+    count = _default_k(simulations_per_update, max(1, round(num_simulations / 16)))
     return pgs_search(
         recurrent_fn, num_simulations, adapt=adapt, simulations_per_update=count, **knobs
     )
@@ -243,7 +243,7 @@ def gumbel_mcts_search(
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     knobs.setdefault("interior_selection", gumbel_inner())
-    count = simulations_per_update or _sixteenth(num_simulations)
+    count = _default_k(simulations_per_update, max(1, round(num_simulations / 16)))
     return batched_mcts_search(recurrent_fn, num_simulations, simulations_per_update=count, **knobs)
 
 
@@ -474,12 +474,8 @@ def _knobs(preset: Callable[..., Search]) -> set[str]:
     return known
 
 
-def _default_k(count: int | None, num_simulations: int) -> int:
-    return min(32, num_simulations) if count is None else count
-
-
-def _sixteenth(num_simulations: int) -> int:
-    return max(1, round(num_simulations / 16))
+def _default_k(count: int | None, default: int) -> int:
+    return default if count is None else count
 
 
 def _gumbel(max_num_considered_actions: int, gumbel_scale: float | chex.Array) -> dict[str, Any]:
