@@ -207,7 +207,7 @@ def gumbel_pgs_search(
       ValueError: as `pgs_search` and `gumbel_root`.
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
-    count = _default_k(simulations_per_update, max(1, round(num_simulations / 16)))
+    count = _default_k(simulations_per_update, _sixteenth(num_simulations))
     return pgs_search(
         recurrent_fn, num_simulations, adapt=adapt, simulations_per_update=count, **knobs
     )
@@ -243,7 +243,7 @@ def gumbel_mcts_search(
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     knobs.setdefault("interior_selection", gumbel_inner())
-    count = _default_k(simulations_per_update, max(1, round(num_simulations / 16)))
+    count = _default_k(simulations_per_update, _sixteenth(num_simulations))
     return batched_mcts_search(recurrent_fn, num_simulations, simulations_per_update=count, **knobs)
 
 
@@ -476,6 +476,10 @@ def _knobs(preset: Callable[..., Search]) -> set[str]:
 
 def _default_k(count: int | None, default: int) -> int:
     return default if count is None else count
+
+
+def _sixteenth(num_simulations: int) -> int:
+    return max(1, round(num_simulations / 16))
 
 
 def _gumbel(max_num_considered_actions: int, gumbel_scale: float | chex.Array) -> dict[str, Any]:
