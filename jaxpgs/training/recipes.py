@@ -61,8 +61,8 @@ _MANY = {
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
 
-# The early and middle networks are for comparing searches, to which the others leave little. 9x9
-# and above want an accelerator.
+# The early and middle networks are for comparing searches, to which the others leave little. The
+# larger networks of 9x9 and above want an accelerator.
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
@@ -71,6 +71,9 @@ RECIPES = {
     "hex-7x7-middle": HexRecipe(Hex(7), _SMALL, "gumbel", 32, 600, _RESIGNING, "hex-7x7-early"),
     "hex-7x7": HexRecipe(
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
+    ),
+    "hex-9x9-early": HexRecipe(
+        Hex(9), _SMALL, "gumbel", 32, 600, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
     "hex-9x9": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
     "hex-11x11": HexRecipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
