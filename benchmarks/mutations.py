@@ -63,7 +63,7 @@ MUTATIONS = (
     # What is counted.
     Mutation(
         "constant: calls are computed from the bound", _CONSTANT,
-        "num_calls=end.num_calls,", "num_calls=context.zero + len(uniform),", "calls_are",
+        "num_calls=end.num_calls,", "num_calls=end.num_calls * 0 + len(uniform),", "calls_are",
     ),
     Mutation(
         "constant: the model is called when all have stopped", _CONSTANT,

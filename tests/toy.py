@@ -19,6 +19,7 @@ import jaxpgs
 from jaxpgs.base import Path
 from jaxpgs.search import Search
 from jaxpgs.search.definition import MODES
+from jaxpgs.search.simulators.simulator import Context
 
 
 def adapt_head(path, leaf):
@@ -122,20 +123,18 @@ class Simulated:
             max_depth=max_depth,
             mode=mode,
         )
-        self.parts, self.params, self.needed = MODES[mode], params, frozenset(needed)
-        self.adapted = jaxpgs.init_adapted(params, adapt_head, batch_size)
-        roots = root(params, [0] * batch_size)
-        self.memory = self.parts.init(self.search, params, roots, None, self.needed)
+        adapted = jaxpgs.init_adapted(params, adapt_head, batch_size)
+        self.parts = MODES[mode]
+        self.context = Context(self.search, params, adapted, frozenset(needed))
+        self.memory = self.parts.init(self.context, root(params, [0] * batch_size), None)
 
     def run(self, memory, rng_keys, first, n=0):
         """The simulations of update n."""
-        data = (self.params, self.adapted, memory, rng_keys, first, start_path(first, n))
-        return self.parts.simulate(self.search, *data, self.needed)
+        return self.parts.simulate(self.context, memory, rng_keys, first, start_path(first, n))
 
     def gradient(self, simulations, cotangents):
         """The gradient of the head `[B, F, A]`."""
-        data = (self.params, self.adapted, simulations, cotangents)
-        return self.parts.gradient(self.search, *data, self.needed)[0]["head"]
+        return self.parts.gradient(self.context, simulations, cotangents)[0]["head"]
 
 
 def start_path(first, n=0):

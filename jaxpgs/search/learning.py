@@ -12,7 +12,7 @@ from jaxpgs import trees
 from jaxpgs.base import NodeStats, Params, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
 from jaxpgs.search.simulators import adaptation, terms
-from jaxpgs.search.simulators.simulator import Simulations
+from jaxpgs.search.simulators.simulator import Context, Simulations
 
 
 def needed_terms(search: Search, stats: NodeStats) -> frozenset[str]:
@@ -72,25 +72,25 @@ class Learned(NamedTuple):
 
 
 def learn(
-    search: Search,
-    params: Params,
+    context: Context,
     stats: NodeStats,
-    adapted: Params,
     opt_state: Any,
     simulations: Simulations,
     returns: chex.Array,
 ) -> Learned:
-    """Moves the adapted parameters along the gradient of the objective.
+    """Moves the adapted parameters along the gradient of the objective, if there is one.
 
     Args:
-      search: the parts; with an estimator and an optimizer.
-      params: the network's own parameters.
+      context: what the update is made with.
       stats: what was known at the root before the simulations.
-      adapted: the parameters that adapt, leading axis B.
       opt_state: the optimizer's state.
       simulations: the update's simulations.
       returns: `[T, B, K]` what they returned.
     """
+    search, adapted = context.search, context.adapted
+    if not context.needed:
+        zero = jnp.zeros(len(stats.value))
+        return Learned(adapted, opt_state, simulations, zero, zero > 0)
     assert search.estimator is not None and search.optimizer is not None
     estimator, trajectory = search.estimator, simulations.trajectory
 
@@ -100,9 +100,7 @@ def learn(
         return -jnp.sum(objective)
 
     cotangents = jax.grad(loss)(trajectory.terms)
-    gradient, simulations = search.simulator.gradient(
-        search, params, adapted, simulations, cotangents, needed_terms(search, stats)
-    )
+    gradient, simulations = search.simulator.gradient(context, simulations, cotangents)
     # A root without simulations has nothing to learn from, whatever a model says of it.
     ran = jnp.any(trajectory.alive, axis=(0, 2))
     with jax.named_scope("optimizer"):

@@ -33,10 +33,11 @@ from jaxpgs.base import (
     statistics_dtype,
 )
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learning import Learned, learn, needed_terms
+from jaxpgs.search.learning import learn, needed_terms
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.simulators import adaptation
 from jaxpgs.search.simulators.nodes import Nodes, node_stats
+from jaxpgs.search.simulators.simulator import Context
 
 
 class Totals(NamedTuple):
@@ -140,7 +141,7 @@ def init(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
             f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
         )
-    memory = search.simulator.init(search, params, root, nodes, needed)
+    memory = search.simulator.init(Context(search, params, adapted, needed), root, nodes)
     if nodes is not None and search.interior_selection is not None:
         # The search goes on from the visits that its root has had as an inner node.
         first = jnp.zeros(batch_size, jnp.int32)
@@ -211,7 +212,7 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       The search one update on. When the budget of simulations is spent nothing changes any more.
     """
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
-    needed = needed_terms(search, carry.stats)
+    context = Context(search, params, carry.adapted, needed_terms(search, carry.stats))
     with jax.named_scope("root_selection"):
         actions = select_in_turn(
             search.root_selection, carry.selection, carry.stats, search.simulations_per_update
@@ -219,19 +220,10 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
     path = _start(search, carry, actions)
     started = path.alive
     with jax.named_scope("simulate"):
-        simulations = search.simulator.simulate(
-            search, params, carry.adapted, carry.memory, keys, actions, path, needed
-        )
+        simulations = search.simulator.simulate(context, carry.memory, keys, actions, path)
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(simulations.trajectory))
-    rows = len(started)
-    learned = Learned(
-        carry.adapted, carry.opt_state, simulations, jnp.zeros(rows), jnp.zeros(rows, bool)
-    )
-    if needed:
-        learned = learn(
-            search, params, carry.stats, carry.adapted, carry.opt_state, simulations, returns
-        )
+    learned = learn(context, carry.stats, carry.opt_state, simulations, returns)
     trajectory = simulations.trajectory
     best = carry.best
     if search.best_of is not None:

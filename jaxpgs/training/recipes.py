@@ -73,7 +73,7 @@ RECIPES = {
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
     "hex-9x9-early": HexRecipe(
-        Hex(9), _SMALL, "gumbel", 32, 600, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
+        Hex(9), _SMALL, "gumbel", 32, 300, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
     "hex-9x9": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
     "hex-11x11": HexRecipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),

@@ -43,10 +43,11 @@ from jaxpgs.search.simulators.nodes import (
     write,
 )
 from jaxpgs.search.simulators.simulator import (
+    Context,
     Distribution,
     Simulations,
     Simulator,
-    delay,
+    complete,
     distribution,
     draw,
     extend_code,
@@ -85,28 +86,22 @@ class Residuals(NamedTuple):
     visited: chex.Array
 
 
-class _Context(NamedTuple):
+class _Update(NamedTuple):
     """What the steps of an update have in common.
 
     Attributes:
-      search: the search.
-      params: the network's own parameters.
-      adapted: those that adapt, leading axis B.
+      context: what it is made with.
       split_fn: the model in two parts.
       step_keys: `[B]` keys for the network calls.
       uniform: `[T, B, K]` random numbers for the actions.
       limit: the last node that may be kept.
-      needed: names of the policy terms to differentiate.
     """
 
-    search: "Search"
-    params: Params
-    adapted: Params
+    context: Context
     split_fn: SplitRecurrentFn
     step_keys: chex.PRNGKey
     uniform: chex.Array
     limit: int
-    needed: frozenset[str]
 
 
 class _Walks(NamedTuple):
@@ -138,14 +133,9 @@ class _Walks(NamedTuple):
     actions: Actions
 
 
-def init(
-    search: "Search",
-    params: Params,
-    root: mctx.RootFnOutput,
-    kept: Nodes | None,
-    needed: frozenset[str],
-) -> Memory:
+def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Memory:
     """Makes the memory; see `Simulator`."""
+    search, params, _, needed = context
     num_kept = 1 if kept is None else kept.parent.shape[1]
     num_new = _num_new(search) + _num_spare(search)
     mask = adaptation.adapt_mask(params, search.adapt)
@@ -189,64 +179,56 @@ def max_depth(search: "Search", num_kept: int) -> int:
 
 
 def simulate(
-    search: "Search",
-    params: Params,
-    adapted: Params,
+    context: Context,
     memory: Memory,
     rng_keys: chex.PRNGKey,
     actions: chex.Array,
     path: Path,
-    needed: frozenset[str],
 ) -> Simulations:
     """Runs K simulations of each root; see `Simulator`."""
-    nodes, states = memory
+    search, (nodes, states) = context.search, memory
     num_rows = nodes.parent.shape[1]
     depth = max_depth(search, num_rows - _num_new(search) - _num_spare(search))
     step_keys, uniform = draw(rng_keys, depth, actions.shape[1])
-    adapts = any(adaptation.adapt_mask(params, search.adapt))
+    adapts = any(adaptation.adapt_mask(context.params, search.adapt))
     split_fn = split_in_two(search.recurrent_fn, adapts, nodes.value.dtype)
     limit = num_rows - _num_spare(search) - 1
-    context = _Context(search, params, adapted, split_fn, step_keys, uniform, limit, needed)
+    update = _Update(context, split_fn, step_keys, uniform, limit)
     before = nodes.size
     if states is not None:
         states = states._replace(size=jnp.zeros_like(before))
-    walks = _start(context, actions, path, nodes.value.dtype)
+    walks = _start(update, actions, path, nodes.value.dtype)
     t = jnp.sum(before) * 0  # not a constant: it varies over devices as the nodes do
-    nodes, walks = _arrive(context, t, nodes, walks)
+    nodes, walks = _arrive(update, t, nodes, walks)
     _, nodes, walks, states = jax.lax.while_loop(
         lambda carry: jnp.any(carry[2].path.alive),
-        functools.partial(_step, context),
+        functools.partial(_step, update),
         (t, nodes, walks, states),
     )
-    nodes, walks = _make_last(context, nodes, walks)
-    trajectory = _trajectory(context, nodes, walks, nodes.size - before)
+    nodes, walks = _make_last(update, nodes, walks)
+    trajectory = _trajectory(search, nodes, walks, nodes.size - before)
     memory = Memory(nodes._replace(size=jnp.minimum(nodes.size, limit)), states)
-    norms = _complete(walks.norms, trajectory.value)
+    norms = complete(walks.norms, trajectory.value)
     norms = norms._replace(log_prob=terms.log_prob_norm(trajectory.log_prob))
     return Simulations(trajectory, norms, Residuals(walks.actions, walks.visited), memory)
 
 
 def gradient(
-    search: "Search",
-    params: Params,
-    adapted: Params,
-    simulations: Simulations,
-    cotangents: PolicyTerms,
-    needed: frozenset[str],
+    context: Context, simulations: Simulations, cotangents: PolicyTerms
 ) -> tuple[Params, Simulations]:
     """Differentiates the policy in the states where the simulations acted; see `Simulator`."""
     nodes, states = simulations.memory
-    _, frozen = adaptation.split(params, adaptation.adapt_mask(params, search.adapt))
-    assert isinstance(search.recurrent_fn, SplitRecurrentFn)
+    split_fn = context.search.recurrent_fn
+    assert isinstance(split_fn, SplitRecurrentFn)
     with jax.named_scope("gradient"):
         found, states = differentiate(
-            functools.partial(_get_logits, search.recurrent_fn, frozen, nodes),
-            adapted,
+            functools.partial(_get_logits, split_fn, context.frozen, nodes),
+            context.adapted,
             states,
             simulations.residuals.actions,
             simulations.trajectory.alive,
             cotangents,
-            needed,
+            context.needed,
         )
     return found, simulations._replace(memory=Memory(nodes, states))
 
@@ -288,11 +270,11 @@ def _keeps_ranges(search: "Search") -> bool:
     return search.root_selection.needs_range or getattr(inner, "needs_range", False)
 
 
-def _start(context: _Context, actions: chex.Array, path: Path, dtype: jnp.dtype) -> _Walks:
+def _start(update: _Update, actions: chex.Array, path: Path, dtype: jnp.dtype) -> _Walks:
     """The simulations before their first step."""
     rows = trees.zero_rows(actions)
-    counts = trees.zeros((len(context.uniform), *actions.shape), jnp.int32, rows, axis=1)
-    others = context.needed - {"log_prob"}
+    counts = trees.zeros((len(update.uniform), *actions.shape), jnp.int32, rows, axis=1)
+    others = update.context.needed - {"log_prob"}
     nothing = dict.fromkeys(sorted({"log_prob", "entropy"} | others), counts.astype(dtype))
     return _Walks(
         path=path._replace(code=extend_code(path.code, actions)),
@@ -308,21 +290,21 @@ def _start(context: _Context, actions: chex.Array, path: Path, dtype: jnp.dtype)
     )
 
 
-def _step(context: _Context, carry: tuple) -> tuple:
+def _step(update: _Update, carry: tuple) -> tuple:
     """Chooses the actions that follow step t, and takes step t + 1."""
     t, nodes, walks, states = carry
-    interior = context.search.interior_selection
+    interior = update.context.search.interior_selection
     if isinstance(interior, Selection):
         walks = _select(interior, t, nodes, walks)
     else:
-        walks, states = _sample(context, t, nodes, walks, states)
-    nodes, walks = _arrive(context, t + 1, nodes, walks)
+        walks, states = _sample(update, t, nodes, walks, states)
+    nodes, walks = _arrive(update, t + 1, nodes, walks)
     return t + 1, nodes, walks, states
 
 
-def _arrive(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
+def _arrive(update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
     """Takes step t, as far as it leads to known nodes, and stops those that must stop."""
-    truncation = context.search.truncation
+    truncation = update.context.search.truncation
     alive = walks.path.alive
     child = lookup(nodes, walks.node, walks.action)
     path = walks.path._replace(depth=walks.path.depth + alive.astype(jnp.int32), new=child == 0)
@@ -335,7 +317,7 @@ def _arrive(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> tu
         num_calls += called.astype(jnp.int32)
         nodes, made = jax.lax.cond(
             called,
-            lambda nodes: _expand(context, t, nodes, walks, wanted),
+            lambda nodes: _expand(update, t, nodes, walks, wanted),
             lambda nodes: (nodes, child * 0),
             nodes,
         )
@@ -354,7 +336,7 @@ def _arrive(context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks) -> tu
 
 
 def _sample(
-    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks, states: ActedStates | None
+    update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks, states: ActedStates | None
 ) -> tuple[_Walks, ActedStates | None]:
     """Draws the actions that follow step t from the simulation policy."""
     alive, (batch_size, num_walks) = walks.path.alive, walks.node.shape
@@ -363,12 +345,12 @@ def _sample(
     widths = _widths(num_walks)
     policy, prior = jax.lax.switch(
         _which(widths, count),
-        [functools.partial(_policies, context, nodes, width, num_walks) for width in widths],
+        [functools.partial(_policies, update, nodes, width, num_walks) for width in widths],
         node,
     )
     num_actions = policy.policy.shape[-1]
     cumulative, last = take((policy.cumulative, policy.last), row)
-    action = invert(cumulative, last, context.uniform[t])
+    action = invert(cumulative, last, update.uniform[t])
     log_prob = jnp.log(take(policy.policy.reshape(batch_size, -1), row * num_actions + action))
     actions = walks.actions
     if states is not None:
@@ -384,11 +366,13 @@ def _sample(
             node=write(states.node, node, states.size),
             policy=write(states.policy, policy.policy, states.size),
         )
-    found, norms = _terms(context, policy, prior, row, log_prob)
+    found, slopes = terms.values(policy.policy, prior, policy.entropy, update.context.needed)
+    norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
+    found, norms = take((found, norms), row)
     walks = walks._replace(
         path=go_on(walks.path, action, log_prob),
         action=jnp.where(alive, action, walks.action),
-        terms=_record(walks.terms, t, found, alive),
+        terms=_record(walks.terms, t, found | {"log_prob": log_prob}, alive),
         norms=_record(walks.norms, t, norms, alive),
         actions=actions,
     )
@@ -396,15 +380,12 @@ def _sample(
 
 
 def _policies(
-    context: _Context, nodes: Nodes, width: int, num_walks: int, node: chex.Array
+    update: _Update, nodes: Nodes, width: int, num_walks: int, node: chex.Array
 ) -> tuple[Distribution, chex.Array | None]:
     """The simulation policy in the first `width` of `[B, K]` nodes, and the prior's if needed."""
-    search, split_fn = context.search, context.split_fn
-    node = node[:, :width]
-    _, frozen = adaptation.split(
-        context.params, adaptation.adapt_mask(context.params, search.adapt)
-    )
-    logits = as_logits(_get_logits(split_fn, frozen, nodes, context.adapted, node))
+    context, split_fn = update.context, update.split_fn
+    search, node = context.search, node[:, :width]
+    logits = as_logits(_get_logits(split_fn, context.frozen, nodes, context.adapted, node))
     if isinstance(search.interior_selection, SampledPolicy):
         stats = node_stats(nodes, node, logits)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
@@ -416,23 +397,6 @@ def _policies(
         prior = jax.nn.softmax(as_logits(own, logits.dtype), axis=-1)
         prior = _widen(prior, num_walks)
     return jax.tree.map(lambda x: _widen(x, num_walks), distribution(logits)), prior
-
-
-def _terms(
-    context: _Context,
-    policy: Distribution,
-    prior: chex.Array | None,
-    row: chex.Array,
-    log_prob: chex.Array,
-) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
-    """The policy's terms, and the norms of their derivatives, of each simulation."""
-    found = {"entropy": policy.entropy}
-    norms = {}
-    if context.needed - {"log_prob"}:
-        found, slopes = terms.values(policy.policy, prior, policy.entropy)
-        norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
-    found, norms = take((found, norms), row)
-    return found | {"log_prob": log_prob}, norms
 
 
 def _record(
@@ -457,22 +421,22 @@ def _select(selection: Selection, t: chex.Array, nodes: Nodes, walks: _Walks) ->
 
 @jax.named_scope("expand")
 def _expand(
-    context: _Context, t: chex.Array, nodes: Nodes, walks: _Walks, wanted: chex.Array
+    update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks, wanted: chex.Array
 ) -> tuple[Nodes, chex.Array]:
     """Makes the nodes that simulations want, with one network call."""
-    call = functools.partial(_call_expand, context, fold_in(context.step_keys, t))
-    return expand(nodes, walks.node, walks.action, wanted, call, context.limit)
+    call = functools.partial(_call_expand, update, fold_in(update.step_keys, t))
+    return expand(nodes, walks.node, walks.action, wanted, call, update.limit)
 
 
 def _call_expand(
-    context: _Context, keys: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    update: _Update, keys: chex.PRNGKey, action: chex.Array, embedding: Embedding
 ) -> tuple[Expansion, Embedding]:
     """Evaluates `[B, K]` new states, in pieces if the model asks for it."""
-    split_fn = context.split_fn
+    split_fn = update.split_fn
     batch_size, num_walks = action.shape
 
     def call(inputs: tuple) -> tuple[Expansion, Embedding]:
-        return split_fn.expand(context.params, *inputs)
+        return split_fn.expand(update.context.params, *inputs)
 
     at_once = (split_fn.max_batch or batch_size * num_walks) // num_walks
     inputs = (keys, action, embedding)
@@ -481,13 +445,13 @@ def _call_expand(
     return jax.lax.map(call, inputs, batch_size=max(at_once, 1))
 
 
-def _make_last(context: _Context, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
+def _make_last(update: _Update, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _Walks]:
     """Makes the nodes that simulations have stopped in, and tells them where they are."""
     depth = len(walks.visited)
     # What one waits for may have been made on the way, for another that had to go on.
     found = lookup(nodes, walks.node, walks.action)
     wanted = walks.waiting & (found == 0)
-    nodes, made = _expand(context, jnp.int32(depth), nodes, walks, wanted)
+    nodes, made = _expand(update, jnp.int32(depth), nodes, walks, wanted)
     made = jnp.where(wanted, made, found)
     is_last = jnp.arange(depth)[:, None, None] == walks.path.depth[None] - 1
     called = jnp.any(wanted).astype(jnp.int32)
@@ -498,7 +462,7 @@ def _make_last(context: _Context, nodes: Nodes, walks: _Walks) -> tuple[Nodes, _
 
 
 def _trajectory(
-    context: _Context, nodes: Nodes, walks: _Walks, num_evaluations: chex.Array
+    search: "Search", nodes: Nodes, walks: _Walks, num_evaluations: chex.Array
 ) -> Trajectory:
     """Reads what the simulations met from the nodes that they visited."""
     visited, depth = walks.visited, walks.path.depth
@@ -508,26 +472,20 @@ def _trajectory(
         for x in (nodes.reward, nodes.discount, nodes.value)
     )
     last = None
-    if context.search.best_of is not None:
+    if search.best_of is not None:
         last = take(nodes.embedding, jnp.max(jnp.where(alive, visited, 0), axis=0))
     return Trajectory(
         alive=alive,
         reward=reward,
         discount=discount,
         value=value,
-        **_complete(walks.terms, value)._asdict(),
+        **complete(walks.terms, value)._asdict(),
         depth=depth,
         limited=walks.limited,
         num_evaluations=num_evaluations,
         num_calls=walks.num_calls,
         last=last,
     )
-
-
-def _complete(told: dict[str, chex.Array], like: chex.Array) -> PolicyTerms:
-    """Terms `[T, B, K]` at the step that they belong to, 0 for those that nobody needs."""
-    found = dict.fromkeys(PolicyTerms._fields, jnp.zeros_like(like))
-    return PolicyTerms(**found | {name: delay(x) for name, x in told.items()})
 
 
 def _get_logits(

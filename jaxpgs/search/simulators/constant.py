@@ -18,9 +18,11 @@ from jaxpgs import trees
 from jaxpgs.base import Embedding, Params, Path, PolicyTerms, Trajectory, as_logits, as_values
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.simulator import (
+    Context,
+    Distribution,
     Simulations,
     Simulator,
-    delay,
+    complete,
     distribution,
     draw,
     extend_code,
@@ -47,28 +49,20 @@ class Memory(NamedTuple):
     seen: chex.Array
 
 
-class _Context(NamedTuple):
+class _Update(NamedTuple):
     """What the steps of an update have in common.
 
     Attributes:
-      search: the search.
-      params: the network's own parameters.
+      context: what it is made with.
       memory: the memory.
       first: `[B, K]` the first actions.
       step_keys: `[B]` keys for the network calls.
-      zero: `[B]` int32 zeros.
-      dtype: the type of the statistics.
-      needed: names of the policy terms to differentiate.
     """
 
-    search: "Search"
-    params: Params
+    context: Context
     memory: Memory
     first: chex.Array
     step_keys: chex.PRNGKey
-    zero: chex.Array
-    dtype: Any
-    needed: frozenset[str]
 
 
 class _Rollouts(NamedTuple):
@@ -101,14 +95,11 @@ class _Told(NamedTuple):
     norms: dict[str, chex.Array]
 
 
-def init(
-    search: "Search", params: Params, root: mctx.RootFnOutput, kept: Any, needed: frozenset[str]
-) -> Memory:
+def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
     """Makes the memory; see `Simulator`."""
-    del params, needed
     if kept is not None:
         raise ValueError('nodes are for mode="cached"; mode="constant" keeps none.')
-    shape = (len(root.value), search.truncation.table_size)
+    shape = (len(root.value), context.search.truncation.table_size)
     return Memory(root.embedding, jnp.zeros(shape, bool))
 
 
@@ -120,42 +111,30 @@ def max_depth(search: "Search") -> int:
 
 
 def simulate(
-    search: "Search",
-    params: Params,
-    adapted: Params,
+    context: Context,
     memory: Memory,
     rng_keys: chex.PRNGKey,
     actions: chex.Array,
     path: Path,
-    needed: frozenset[str],
 ) -> Simulations:
     """Runs K simulations of each root; see `Simulator`."""
-    depth = max_depth(search)
-    step_keys, uniform = draw(rng_keys, depth, actions.shape[1])
-    zero = trees.zero_rows(actions)
-    context = _Context(
-        search, params, memory, actions, step_keys, zero, path.log_prob.dtype, needed
-    )
-    rollout = functools.partial(_rollout, context, path=path, uniform=uniform)
-    if needed:
-        _, pull_back, (trajectory, norms, codes) = jax.vjp(rollout, adapted, has_aux=True)
+    step_keys, uniform = draw(rng_keys, max_depth(context.search), actions.shape[1])
+    update = _Update(context, memory, actions, step_keys)
+    rollout = functools.partial(_rollout, update, path=path, uniform=uniform)
+    pull_back = None
+    if context.needed:
+        _, pull_back, (trajectory, norms, codes) = jax.vjp(rollout, context.adapted, has_aux=True)
     else:
-        pull_back = None
-        _, (trajectory, norms, codes) = rollout(adapted)
+        _, (trajectory, norms, codes) = rollout(context.adapted)
     memory = memory._replace(seen=_note(memory.seen, codes, trajectory.alive))
     return Simulations(trajectory, norms, pull_back, memory)
 
 
 def gradient(
-    search: "Search",
-    params: Params,
-    adapted: Params,
-    simulations: Simulations,
-    cotangents: PolicyTerms,
-    needed: frozenset[str],
+    context: Context, simulations: Simulations, cotangents: PolicyTerms
 ) -> tuple[Params, Simulations]:
     """Differentiates through the rollouts; see `Simulator`."""
-    del search, params, adapted, needed
+    del context
     return simulations.residuals(cotangents)[0], simulations
 
 
@@ -166,26 +145,20 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
 
 
 def _rollout(
-    context: _Context, adapted: Params, *, path: Path, uniform: chex.Array
+    update: _Update, adapted: Params, *, path: Path, uniform: chex.Array
 ) -> tuple[PolicyTerms, tuple[Trajectory, PolicyTerms, chex.Array]]:
     """Simulates to the end. Returns what is differentiated, and all that is told."""
-    first, keeps_last = context.first, context.search.best_of is not None
+    first, keeps_last = update.first, update.context.search.best_of is not None
     start = _Rollouts(
-        embedding=_spread(context.memory.embedding, first.shape[1]),
+        embedding=_spread(update.memory.embedding, first.shape[1]),
         action=first,
         path=path._replace(code=extend_code(path.code, first)),
         limited=path.alive & False,
-        num_calls=context.zero,
+        num_calls=trees.zero_rows(first),
     )
-    step = functools.partial(_maybe_step, context, adapted)
+    step = functools.partial(_maybe_step, update, adapted)
     end, told = jax.lax.scan(step, start, (jnp.arange(len(uniform)), uniform))
-    nothing = jnp.zeros_like(told.value)
-    found = PolicyTerms(
-        **{name: delay(told.terms.get(name, nothing)) for name in PolicyTerms._fields}
-    )
-    norms = PolicyTerms(
-        **{name: delay(told.norms.get(name, nothing)) for name in PolicyTerms._fields}
-    )
+    found, norms = complete(told.terms, told.value), complete(told.norms, told.value)
     trajectory = Trajectory(
         alive=told.alive,
         reward=told.reward,
@@ -202,14 +175,15 @@ def _rollout(
 
 
 def _maybe_step(
-    context: _Context, adapted: Params, rollouts: _Rollouts, inputs: tuple
+    update: _Update, adapted: Params, rollouts: _Rollouts, inputs: tuple
 ) -> tuple[_Rollouts, _Told]:
     """Takes a step if any simulation is still on its way."""
-    shapes = jax.eval_shape(functools.partial(_step, context), adapted, rollouts, inputs)[1]
-    nothing = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, context.zero), shapes)
+    shapes = jax.eval_shape(functools.partial(_step, update), adapted, rollouts, inputs)[1]
+    zero = trees.zero_rows(update.first)
+    nothing = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, zero), shapes)
     return jax.lax.cond(
         jnp.any(rollouts.path.alive),
-        functools.partial(_step, context),
+        functools.partial(_step, update),
         lambda adapted, rollouts, inputs: (rollouts, nothing),
         adapted,
         rollouts,
@@ -218,25 +192,22 @@ def _maybe_step(
 
 
 def _step(
-    context: _Context, adapted: Params, rollouts: _Rollouts, inputs: tuple
+    update: _Update, adapted: Params, rollouts: _Rollouts, inputs: tuple
 ) -> tuple[_Rollouts, _Told]:
     """Takes one step of all simulations and draws the actions that follow it."""
     t, uniform = inputs
-    search, path = context.search, rollouts.path
-    alive, code = path.alive, path.code
-    output, logits, prior_logits, embedding = _evaluate(context, adapted, t, rollouts)
+    search, path = update.context.search, rollouts.path
+    alive, code, dtype = path.alive, path.code, path.log_prob.dtype
+    output, prior, embedding = _evaluate(update, adapted, t, rollouts)
+    logits = as_logits(output.prior_logits, dtype)
     policy = distribution(logits)
     actions = invert(policy.cumulative, policy.last, uniform)
-    found = terms.differentiable(logits, prior_logits, actions, context.needed)
-    found = {"entropy": policy.entropy} | found
-    norms = {}
-    if context.needed:
-        norms = _norms(policy.policy, prior_logits, found, context.needed)
+    found, norms = _terms(update.context.needed, logits, policy, prior, actions)
     reward, discount, value = (
-        as_values(x, context.dtype) for x in (output.reward, output.discount, output.value)
+        as_values(x, dtype) for x in (output.reward, output.discount, output.value)
     )
     path = path._replace(
-        depth=path.depth + alive.astype(jnp.int32), new=_is_new(context.memory.seen, code)
+        depth=path.depth + alive.astype(jnp.int32), new=_is_new(update.memory.seen, code)
     )
     own_end = (discount == 0) | search.truncation.stop(path)
     at_limit = path.depth >= max_depth(search)
@@ -259,21 +230,19 @@ def _step(
 
 
 def _evaluate(
-    context: _Context, adapted: Params, t: chex.Array, rollouts: _Rollouts
-) -> tuple[mctx.RecurrentFnOutput, chex.Array, chex.Array, Embedding]:
-    """Plays the actions and evaluates where they lead: output, logits, the prior's, embedding.
+    update: _Update, adapted: Params, t: chex.Array, rollouts: _Rollouts
+) -> tuple[mctx.RecurrentFnOutput, chex.Array | None, Embedding]:
+    """Plays the actions and evaluates where they lead: output, the prior's policy, embedding.
 
     Simulations that have stopped take their first step once more. Behind the end of an episode a
     model may say anything, and NaN there would spoil the gradient although nobody looks.
     """
-    search, alive = context.search, rollouts.path.alive
-    _, frozen = adaptation.split(
-        context.params, adaptation.adapt_mask(context.params, search.adapt)
-    )
-    start = _spread(context.memory.embedding, alive.shape[1])
+    context, alive = update.context, rollouts.path.alive
+    search, frozen = context.search, context.frozen
+    start = _spread(update.memory.embedding, alive.shape[1])
     before = trees.where(alive, rollouts.embedding, start)
-    actions = jnp.where(alive, rollouts.action, context.first)
-    keys = fold_in(context.step_keys, t)
+    actions = jnp.where(alive, rollouts.action, update.first)
+    keys = fold_in(update.step_keys, t)
     call = jax.vmap(
         lambda own, key, action, embedding: search.recurrent_fn(
             adaptation.merge(own, frozen), key, action, embedding
@@ -282,28 +251,31 @@ def _evaluate(
     output, embedding = call(adapted, keys, actions, before)
     if search.best_of is not None:
         embedding = trees.where(alive, embedding, rollouts.embedding)
-    logits = as_logits(output.prior_logits, context.dtype)
-    prior_logits = logits
+    prior = None
     if terms.needs_prior(context.needed):
         recall = jax.vmap(functools.partial(search.recurrent_fn, context.params))
-        prior_logits = as_logits(recall(keys, actions, before)[0].prior_logits, context.dtype)
-    return output, logits, prior_logits, embedding
+        prior_logits = recall(keys, actions, before)[0].prior_logits
+        prior = jax.nn.softmax(as_logits(prior_logits, rollouts.path.log_prob.dtype), axis=-1)
+    return output, prior, embedding
 
 
-def _norms(
-    policy: chex.Array,
-    prior_logits: chex.Array,
-    found: dict[str, chex.Array],
+def _terms(
     needed: frozenset[str],
-) -> dict[str, chex.Array]:
-    """Norms `[B, K]` of the needed terms' derivatives by the logits."""
-    found = jax.lax.stop_gradient(found)
-    norms = {"log_prob": terms.log_prob_norm(found["log_prob"])}
-    if needed - {"log_prob"}:
-        prior = jax.nn.softmax(prior_logits, axis=-1) if terms.needs_prior(needed) else None
-        _, slopes = terms.values(policy, prior, found["entropy"])
-        norms |= {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
-    return {name: norm for name, norm in norms.items() if name in needed}
+    logits: chex.Array,
+    policy: Distribution,
+    prior: chex.Array | None,
+    actions: chex.Array,
+) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
+    """The policy's terms `[B, K]`, differentiable, and the norms of their derivatives."""
+    found, slopes = terms.values(policy.policy, prior, policy.entropy, needed)
+    norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
+    chosen = jax.nn.one_hot(actions, logits.shape[-1], dtype=logits.dtype)
+    found["log_prob"] = jnp.log(jnp.sum(chosen * policy.policy, axis=-1))
+    if "log_prob" in needed:
+        slopes["log_prob"] = chosen - policy.policy
+        norms["log_prob"] = terms.log_prob_norm(found["log_prob"])
+    attached = {name: terms.attach(found[name], slopes[name], logits) for name in slopes}
+    return found | attached, norms
 
 
 def _spread(embedding: Embedding, num_walks: int) -> Embedding:

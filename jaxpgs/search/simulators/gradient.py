@@ -109,8 +109,8 @@ def _sum_step(
         if states.prior is not None:
             prior = _read(states.prior, actions.start[t], num_walks)
         entropy = -jnp.sum(policy * terms.safe_log(policy), axis=-1)
-        _, slopes = terms.values(policy, prior, entropy)
-        for name in sorted(needed - {"log_prob"}):
+        _, slopes = terms.values(policy, prior, entropy, needed)
+        for name in sorted(slopes):
             weight = jnp.where(member, getattr(cotangents, name)[t + 1][:, None, :], 0.0)
             total += jnp.sum(weight, axis=-1, keepdims=True) * slopes[name]
     end = actions.start[jnp.minimum(t + 1, max_depth - 1)]

@@ -5,7 +5,7 @@ on the number of simulations, `cached` remembers every state visited.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chex
 import jax
@@ -13,6 +13,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.base import Params, Path, PolicyTerms, Trajectory
+from jaxpgs.search.simulators import adaptation
+
+if TYPE_CHECKING:
+    from jaxpgs.search.definition import Search
+
+
+class Context(NamedTuple):
+    """What an update is made with.
+
+    Attributes:
+      search: the search.
+      params: the network's own parameters.
+      adapted: the parameters that adapt, leading axis B.
+      needed: names of the `PolicyTerms` that the objective depends on; none if nothing learns.
+    """
+
+    search: "Search"
+    params: Params
+    adapted: Params
+    needed: frozenset[str]
+
+    @property
+    def frozen(self) -> Params:
+        """The network's parameters but for those that adapt."""
+        mask = adaptation.adapt_mask(self.params, self.search.adapt)
+        return adaptation.split(self.params, mask)[1]
 
 
 class Simulations(NamedTuple):
@@ -33,18 +59,15 @@ class Simulations(NamedTuple):
 
 
 class Simulator(NamedTuple):
-    """A memory mode: four pure functions. `search` is the `Search` that they serve.
+    """A memory mode: four pure functions.
 
     Attributes:
-      init: `(search, params, root, kept, needed) -> memory`, with the roots as `mctx.RootFnOutput`,
-        the nodes that an earlier search left behind, or None, and the names of the `PolicyTerms`
-        that the objective depends on; none if nothing learns. Every array has a leading axis B.
-      simulate: `(search, params, adapted, memory, rng_keys [B], actions [B, K], path, needed) ->
-        Simulations`, with the parameters that adapt (leading axis B), the first actions and the
-        simulations before their first step.
-      gradient: `(search, params, adapted, simulations, cotangents, needed)`: leads `PolicyTerms`
-        of cotangents back to the adapted parameters. Returns them and the simulations, whose memory
-        it may have written into.
+      init: `(context, root, kept) -> memory`, with the roots as `mctx.RootFnOutput` and the nodes
+        that an earlier search left behind, or None. Every array has a leading axis B.
+      simulate: `(context, memory, rng_keys [B], actions [B, K], path) -> Simulations`, with the
+        first actions and the simulations before their first step.
+      gradient: `(context, simulations, cotangents)`: leads `PolicyTerms` of cotangents back to the
+        adapted parameters. Returns them and the simulations, whose memory it may have written into.
       remember: `(search, simulations, returns [T, B, K]) -> memory`, for the next update.
     """
 
@@ -77,9 +100,14 @@ def go_on(path: Path, action: chex.Array, log_prob: chex.Array) -> Path:
     )
 
 
-def delay(x: chex.Array) -> chex.Array:
-    """Moves `[T, ...]` one step on: step t sampled the action that step t+1 takes."""
-    return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
+def complete(told: dict[str, chex.Array], like: chex.Array) -> PolicyTerms:
+    """Returns terms `[T, B, K]` at the steps they belong to, 0 for those that were not told.
+
+    They were told one step early: step t samples the action that step t + 1 takes.
+    """
+    nothing = jnp.zeros_like(like)
+    later = {name: jnp.concatenate([nothing[:1], x[:-1]]) for name, x in told.items()}
+    return PolicyTerms(**dict.fromkeys(PolicyTerms._fields, nothing) | later)
 
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:

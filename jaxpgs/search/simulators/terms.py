@@ -24,49 +24,29 @@ def needs_prior(needed: frozenset[str]) -> bool:
     return any(name in needed for name in KL)
 
 
-def differentiable(
-    logits: chex.Array, prior_logits: chex.Array, action: chex.Array, needed: frozenset[str]
-) -> dict[str, chex.Array]:
-    """Computes the terms from logits, so that they can be differentiated.
-
-    Args:
-      logits: `[..., A]` of the simulation policy.
-      prior_logits: `[..., A]` of the prior; any array if no term compares with it.
-      action: `[...]` int32, the actions drawn.
-      needed: which terms.
-
-    Returns:
-      `[...]` by name.
-    """
-    log_policy = jax.nn.log_softmax(logits, axis=-1)
-    terms = {"log_prob": jnp.take_along_axis(log_policy, action[..., None], axis=-1)[..., 0]}
-    # Impossible actions must have finite logarithms, or their derivatives are NaN.
-    possible = logits > jnp.finfo(logits.dtype).min
-    log_policy = jnp.where(possible, log_policy, 0.0)
-    policy = jnp.where(possible, jnp.exp(log_policy), 0.0)
-    if "entropy" in needed:
-        terms["entropy"] = -jnp.sum(policy * log_policy, axis=-1)
-    if needs_prior(needed):
-        log_prior = jnp.where(possible, jax.nn.log_softmax(prior_logits, axis=-1), 0.0)
-        prior = jnp.where(possible, jnp.exp(log_prior), 0.0)
-        terms["kl_to_prior"] = jnp.sum(policy * (log_policy - log_prior), axis=-1)
-        terms["kl_from_prior"] = jnp.sum(prior * (log_prior - log_policy), axis=-1)
-    return terms
+def attach(term: chex.Array, slope: chex.Array, logits: chex.Array) -> chex.Array:
+    """Returns a term `[...]` whose derivative by the logits `[..., A]` is the slope `[..., A]`."""
+    moved = logits - jax.lax.stop_gradient(logits)
+    return jax.lax.stop_gradient(term) + jnp.sum(jax.lax.stop_gradient(slope) * moved, axis=-1)
 
 
 def values(
-    policy: chex.Array, prior: chex.Array | None, entropy: chex.Array
+    policy: chex.Array, prior: chex.Array | None, entropy: chex.Array, needed: frozenset[str]
 ) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
     """Computes the terms but for the log probability, and their derivatives, from probabilities.
 
     Args:
       policy: `[..., A]` probabilities of the simulation policy.
-      prior: `[..., A]` those of the prior; None leaves out what compares with it.
+      prior: `[..., A]` those of the prior; None if no term compares with it.
       entropy: `[...]` the policy's entropy.
+      needed: which terms.
 
     Returns:
-      The terms `[...]` and their derivatives by the logits `[..., A]`, by name.
+      The entropy and the needed terms `[...]`, and the latter's derivatives by the logits
+      `[..., A]`, by name.
     """
+    if not needed - {"log_prob"}:
+        return {"entropy": entropy}, {}
     log_policy = safe_log(policy)
     found = {"entropy": entropy}
     slopes = {"entropy": -policy * (log_policy + entropy[..., None])}
@@ -77,7 +57,7 @@ def values(
         found["kl_from_prior"] = -jnp.sum(prior * ratio, axis=-1)
         slopes["kl_to_prior"] = policy * (ratio - found["kl_to_prior"][..., None])
         slopes["kl_from_prior"] = policy - prior
-    return found, slopes
+    return found, {name: slope for name, slope in slopes.items() if name in needed}
 
 
 def safe_log(policy: chex.Array) -> chex.Array:

@@ -1,0 +1,231 @@
+"""Distillation: a network learns what another one says of the positions of its own games.
+
+    python -m jaxpgs.training.distillation conv-7x7 --out runs
+
+trains a network that comes with the library, with a progress bar; it goes on where it was stopped.
+"""
+
+import argparse
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jaxpgs import networks, trees
+from jaxpgs.base import Params
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.pretrained import load_pretrained, save_pretrained
+from jaxpgs.training import loggers
+from jaxpgs.training.checkpoint import Checkpoints, describe
+from jaxpgs.training.recipes import Clock, origin
+
+
+class DistillationState(NamedTuple):
+    """A distillation under way.
+
+    Attributes:
+      params: the student's parameters.
+      opt_state: the optimizer's state.
+      games: `[B]` the positions reached.
+      iteration: `[]` int32, steps done.
+      rng_key: the key of what follows.
+    """
+
+    params: Params
+    opt_state: Any
+    games: Any
+    iteration: chex.Array
+    rng_key: chex.PRNGKey
+
+
+def distill(
+    env: Any,
+    network: nnx.Module,
+    teacher: tuple[Params, ApplyFn],
+    *,
+    num_iterations: int,
+    batch_size: int = 256,
+    random_fraction: float = 0.1,
+    optimizer: optax.GradientTransformation | None = None,
+    seed: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 500,
+    callback: Callable[[DistillationState, dict[str, float]], Any] | None = None,
+) -> DistillationState:
+    """Teaches a network the policy and the value of another one.
+
+    The teacher plays B games against itself, drawing its moves from its policy and some at random;
+    every iteration takes one move in each and one step on the cross-entropy of its policies and the
+    squared error of its values there. Games that end start anew, so positions of all lengths mix.
+
+    Args:
+      env: the environment of both; its `symmetries`, if it has any, augment the positions.
+      network: the student; only its structure and initial weights are used.
+      teacher: parameters and `apply_fn` of the teacher.
+      num_iterations: iterations in all, counting those of an earlier call in `directory`.
+      batch_size: B.
+      random_fraction: share of the moves that are random, 0 to 1.
+      optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
+      seed: seed of the games.
+      directory: where to keep checkpoints, to go on from bit by bit; None keeps none.
+      checkpoint_every: iterations between checkpoints.
+      callback: called after every iteration with the state and a dict of metrics; a true answer
+        ends the training. The next iteration overwrites the state, so copy what you keep.
+
+    Returns:
+      The last state.
+    """
+    params, _ = networks.functional(network)
+    if optimizer is None:
+        optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
+    teacher_params, teach = teacher
+    trainable = networks.trainable_mask(network)
+    train_fn = networks.functional_train(network)
+    observe, step_env, start = (jax.vmap(f) for f in (env.observe, env.step, env.init))
+
+    def init(params: Params) -> DistillationState:
+        games_key, rng_key = jax.random.split(jax.random.key(seed))
+        games = start(jax.random.split(games_key, batch_size))
+        state = DistillationState(params, optimizer.init(params), games, jnp.int32(0), rng_key)
+        return jax.tree.map(jnp.copy, state)
+
+    def iterate(state: DistillationState) -> tuple[DistillationState, dict[str, chex.Array]]:
+        keys = jax.random.split(state.rng_key, 6)
+        legal = state.games.legal_action_mask
+        observation = observe(state.games)
+        logits, target_value = teach(teacher_params, observation)
+        logits = jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+        policy = jax.nn.softmax(logits)
+        seen, wanted = observation, policy
+        if hasattr(env, "symmetries"):
+            forms = env.symmetries(observation, policy)
+            turn = jax.random.randint(keys[0], (batch_size,), 0, len(forms))
+            rows = jnp.arange(batch_size)
+            seen, wanted = (jnp.stack(parts)[turn, rows] for parts in zip(*forms, strict=True))
+
+        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
+            (logits, value), moved = train_fn(params, seen)
+            logits = jnp.where(wanted > 0, logits, jnp.finfo(logits.dtype).min)  # legal actions
+            policy_loss = jnp.mean(optax.kl_divergence(jax.nn.log_softmax(logits), wanted))
+            value_loss = jnp.mean(jnp.square(value - target_value))
+            parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+            return policy_loss + value_loss, (parts, moved)
+
+        gradient, (metrics, moved) = jax.grad(loss_fn, has_aux=True)(state.params)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        stepped = optax.apply_updates(state.params, updates)
+        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
+        drawn = jax.random.categorical(keys[1], logits)
+        anything = jax.random.categorical(keys[2], jnp.log(legal))
+        action = jnp.where(
+            jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
+        )
+        games = step_env(state.games, action)
+        fresh = start(jax.random.split(keys[4], batch_size))
+        games = trees.where(games.terminated, fresh, games)
+        return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
+
+    state = jax.jit(init)(params)
+    # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
+    step = jax.jit(iterate, donate_argnums=0)
+    if directory is not None:
+        checkpoints = Checkpoints(directory, describe(env, network, seed))
+        state = checkpoints.restore(state) or state
+    while (iteration := int(state.iteration)) < num_iterations:
+        state, measured = step(state)
+        iteration += 1
+        metrics = {name: float(x) for name, x in measured.items()} | {"iteration": iteration}
+        stop = callback is not None and bool(callback(state, metrics))
+        if directory is not None and (
+            stop or iteration % checkpoint_every == 0 or iteration == num_iterations
+        ):
+            checkpoints.save(iteration, state)
+        if stop:
+            break
+    return state
+
+
+class Distillation(NamedTuple):
+    """A network and who teaches it.
+
+    Attributes:
+      teacher: a network of the library.
+      network: the student's class in `jaxpgs.networks` and its keyword arguments.
+      num_iterations: iterations in all.
+    """
+
+    teacher: str
+    network: tuple[str, Mapping[str, Any]]
+    num_iterations: int
+
+
+STUDENTS = {
+    "conv-7x7": Distillation(
+        "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains one network; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxpgs.training.distillation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(STUDENTS))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
+    parser.add_argument("--iterations", type=int, help="in place of the recipe's")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    recipe = STUDENTS[args.name]
+    num_iterations = args.iterations or recipe.num_iterations
+    teacher = load_pretrained(recipe.teacher)
+    kind, sizes = recipe.network
+    module = getattr(networks, kind)(
+        teacher.env.observation_shape, teacher.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
+    )
+    folder = args.out / args.name
+    clock = Clock(folder / "seconds.txt")
+    log = loggers.log_to(folder / "metrics.jsonl")
+    with loggers.progress_bar(args.name, num_iterations) as show:
+
+        def callback(state: DistillationState, metrics: dict[str, Any]) -> None:
+            show(state, metrics)
+            if metrics["iteration"] % 50 == 0:
+                log(state, metrics | {"seconds": round(clock.note(), 1)})
+
+        state = distill(
+            teacher.env,
+            module,
+            (teacher.params, teacher.apply_fn),
+            num_iterations=num_iterations,
+            seed=args.seed,
+            directory=folder / "checkpoints",
+            callback=callback,
+        )
+    changed = "" if num_iterations == recipe.num_iterations else f" --iterations {num_iterations}"
+    save_pretrained(
+        args.out,
+        args.name,
+        env=teacher.env,
+        module=module,
+        params=jax.device_get(state.params),
+        wall_time_s=round(clock.note()),
+        command=f"{parser.prog} {args.name}{changed} --seed {args.seed}",
+        seed=args.seed,
+        training={"teacher": recipe.teacher, "iterations": num_iterations},
+        strength={},
+        **origin(),
+    )
+    print(f"Wrote {args.out / args.name}.safetensors and its card.")
+
+
+if __name__ == "__main__":
+    main()
