@@ -216,6 +216,7 @@ def pgs(
         "estimator": estimator or reinforce("mean", normalize=True),
         "optimizer": optimizer or auto_sgd(0.1),
         "target": best_value(),
+        "mode": "constant",
     } | own
     if not forget:
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))

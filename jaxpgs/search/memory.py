@@ -42,7 +42,7 @@ def estimate_memory(
     recurrent_fn: RecurrentFn,
     num_simulations: int,
     *,
-    mode: str = "constant",
+    mode: str | None = None,
     adapt: Adapt = None,
     simulations_per_update: int | None = None,
     max_depth: int | None = None,
@@ -60,7 +60,7 @@ def estimate_memory(
       root: the roots.
       recurrent_fn: as in the search.
       num_simulations: N.
-      mode: "constant" or "cached"; `batched_mcts_policy` is cached.
+      mode: "constant" or "cached"; None is the search's default. `batched_mcts_policy` is cached.
       adapt: which parameters adapt.
       simulations_per_update: K; as in the search if None.
       max_depth: as in the search.
@@ -84,9 +84,10 @@ def estimate_memory(
         max_depth=max_depth,
         capacity=capacity,
     )
+    cached_mode = search.mode == "cached"
     key = jax.eval_shape(lambda: jax.random.key(0))
     kept = None
-    if mode == "cached" and num_kept > 1:
+    if cached_mode and num_kept > 1:
         kept = jax.eval_shape(lambda p, r: init_nodes(search, p, r, num_kept), params, root)
     carry = jax.eval_shape(
         lambda nodes, *data: init(search, *data, nodes=nodes), kept, params, key, root
@@ -99,7 +100,7 @@ def estimate_memory(
     expansion, embedding = jax.eval_shape(split_fn.expand, params, key, action, root.embedding)
     features = num_bytes(expansion.features) // batch_size
     per_node = num_bytes((expansion, embedding)) // batch_size + 4 * num_actions + 12
-    if mode == "cached":
+    if cached_mode:
         depth = cached.max_depth(search, num_kept)
         nodes = batch_size * carry.memory.nodes.parent.shape[1] * per_node
         walks = num_bytes(carry.memory.states)

@@ -15,16 +15,16 @@ import chex
 import mctx
 import optax
 
-from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
+from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import run
-from jaxpgs.search.parts.backup import Backup, n_step
+from jaxpgs.search.parts.backup import Backup, last_value, n_step
 from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
 from jaxpgs.search.parts.improvement import SampledPolicy
 from jaxpgs.search.parts.selection import Selection, puct, with_dirichlet_noise
 from jaxpgs.search.parts.step_size import auto_sgd
-from jaxpgs.search.parts.target import Target, visit_counts
+from jaxpgs.search.parts.target import Target, completed_q, visit_counts
 from jaxpgs.search.parts.truncation import Truncation, until_new
 from jaxpgs.search.simulators.simulator import Simulator
 
@@ -41,31 +41,33 @@ def mcs_search(
     target: Target | None = None,
     dirichlet_fraction: float | chex.Array = 0.0,
     dirichlet_alpha: float | chex.Array = 0.12,
-    mode: str | Simulator = "constant",
+    mode: str | Simulator | None = None,
     **more: Any,
 ) -> Search:
     """Monte Carlo search: PUCT at the root, the network's policy below it.
 
-    Anthony et al. 2019, sections 2.4 and 4.1: PUCT with c_puct 5 and virtual loss, 32 simulations
-    at a time, each until its action sequence is new, the visit distribution.
-
-    Deviation: returns include the rewards on the way; the paper's is `backup=last_value()`.
+    Anthony et al. 2019, sections 2.4 and 4.1, with the settings that our benchmarks chose. Those of
+    the paper are `paper_mcs()`.
 
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      simulations_per_update: K; 32, or N if that is less, if None.
-      root_selection: `puct(5.0)` if None.
+      simulations_per_update: K; about N / 16 if None. Fewer are stronger, more are faster.
+      root_selection: `puct(0.5, virtual_loss=1.0)` if None.
       interior_selection: None draws actions below the root from the network's policy.
       truncation: `until_new()` if None.
       backup: `n_step()` if None.
-      target: `visit_counts()` if None.
+      target: `completed_q(0.0)` if None: the best action, and the improved policy as weights. For
+        self-play draw actions from the weights, or take `completed_q()`.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, 0 to
-        1; AlphaZero's self-play takes 0.25. May be traced. 0 draws none.
+        1. None is the default, unlike in `mctx.muzero_policy`, whose 0.25 is for self-play. May be
+        traced. 0 draws none.
       dirichlet_alpha: concentration of the noise, above 0; Anthony et al. take 0.12.
-      mode: "constant" or "cached". In constant mode a simulation has at most 16 actions unless
-        `max_depth` or the truncation says otherwise; `search_state.depth_limited` tells how many
-        met that bound. The cached mode has no bound.
+      mode: "constant" or "cached"; None is "cached" where nothing adapts or `recurrent_fn` is a
+        `SplitRecurrentFn`, as `make_recurrent_fn` returns, and "constant" elsewhere. In constant
+        mode a simulation has at most 16 actions unless `max_depth` or the truncation says
+        otherwise; `search_state.depth_limited` tells how many met that bound. The cached mode has
+        no bound, and its memory grows with N.
       **more: `max_depth`, `capacity`, `best_of` and the other fields of `Search`.
 
     Returns:
@@ -74,20 +76,24 @@ def mcs_search(
     Raises:
       ValueError: as `Search` and the parts.
     """
-    root_selection = root_selection or puct(5.0)
+    root_selection = root_selection or _bandit()
     # Static zero, the default, draws nothing.
     if not (isinstance(dirichlet_fraction, int | float) and dirichlet_fraction == 0):
         root_selection = with_dirichlet_noise(root_selection, dirichlet_fraction, dirichlet_alpha)
     return Search(
         recurrent_fn=recurrent_fn,
         num_simulations=num_simulations,
-        simulations_per_update=_default_k(simulations_per_update, min(32, num_simulations)),
+        simulations_per_update=(
+            max(1, round(num_simulations / 16))
+            if simulations_per_update is None
+            else simulations_per_update
+        ),
         root_selection=root_selection,
         interior_selection=interior_selection,
         truncation=truncation or until_new(),
         backup=backup or n_step(),
-        target=target or visit_counts(),
-        mode=mode,
+        target=target or completed_q(temperature=0.0),
+        mode=mode or _default_mode(recurrent_fn, more.get("adapt")),
         **more,
     )
 
@@ -105,16 +111,16 @@ def pgs_search(
 
     Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
     REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
-    adapting (`adapt=lambda path, leaf: True`) it is the paper's PGS-UF (section 4.3).
+    adapting (`adapt=lambda path, leaf: True`, `mode="constant"`) it is the paper's PGS-UF (section
+    4.3). The defaults are those that our benchmarks chose; the paper's are `paper_pgs(step_size)`.
 
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       adapt: which parameters adapt: a pytree of booleans like `params`, such as
         `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
-      estimator: how the parameters move; `reinforce()` if None.
-      optimizer: any optax optimizer; `auto_sgd()` if None. The paper's is `optax.sgd` with a step
-        tuned to each network, from 2e-5 to 5e-4.
+      estimator: how the parameters move; `reinforce("value")` if None.
+      optimizer: any optax optimizer; `auto_sgd()` if None.
       **knobs: those of `mcs_search`. In constant mode a simulation has at most 16 actions unless
         `max_depth` or the truncation says otherwise.
 
@@ -128,7 +134,7 @@ def pgs_search(
         recurrent_fn,
         num_simulations,
         adapt=adapt,
-        estimator=estimator or reinforce(),
+        estimator=estimator or reinforce("value"),
         optimizer=optimizer or auto_sgd(),
         **knobs,
     )
@@ -151,7 +157,7 @@ def batched_mcts_search(
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      root_selection: `puct(5.0)` if None.
+      root_selection: `puct(0.5, virtual_loss=1.0)` if None.
       interior_selection: that of the other nodes; the root's if None.
       **knobs: those of `mcs_search`. The mode is "cached", so no bound cuts a simulation off unless
         `max_depth` does. Below the root, actions whose logits are the lowest float or -inf are
@@ -163,7 +169,7 @@ def batched_mcts_search(
     Raises:
       ValueError: as `mcs_search`.
     """
-    root_selection = root_selection or puct(5.0)
+    root_selection = root_selection or _bandit()
     return mcs_search(
         recurrent_fn,
         num_simulations,
@@ -181,7 +187,6 @@ def gumbel_pgs_search(
     adapt: Adapt,
     max_num_considered_actions: int = 16,
     gumbel_scale: float | chex.Array = 1.0,
-    simulations_per_update: int | None = None,
     **knobs: Any,
 ) -> Search:
     """Policy gradient search whose root is Gumbel MuZero's.
@@ -196,7 +201,6 @@ def gumbel_pgs_search(
       adapt: which parameters adapt, as in `pgs_search`.
       max_num_considered_actions: how many actions the root considers at most.
       gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
-      simulations_per_update: K; about N / 16 if None.
       **knobs: those of `pgs_search`. In constant mode a simulation has at most 16 actions unless
         `max_depth` or the truncation says otherwise.
 
@@ -207,10 +211,7 @@ def gumbel_pgs_search(
       ValueError: as `pgs_search` and `gumbel_root`.
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
-    count = _default_k(simulations_per_update, _sixteenth(num_simulations))
-    return pgs_search(
-        recurrent_fn, num_simulations, adapt=adapt, simulations_per_update=count, **knobs
-    )
+    return pgs_search(recurrent_fn, num_simulations, adapt=adapt, **knobs)
 
 
 def gumbel_mcts_search(
@@ -219,7 +220,6 @@ def gumbel_mcts_search(
     *,
     max_num_considered_actions: int = 16,
     gumbel_scale: float | chex.Array = 1.0,
-    simulations_per_update: int | None = None,
     **knobs: Any,
 ) -> Search:
     """Gumbel MuZero's tree search (Danihelka et al. 2022), K leaves at a time.
@@ -232,7 +232,6 @@ def gumbel_mcts_search(
       num_simulations: N, at least 1.
       max_num_considered_actions: how many actions the root considers at most.
       gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
-      simulations_per_update: K; about N / 16 if None.
       **knobs: those of `batched_mcts_search`, whose remarks on depth and legality hold here.
 
     Returns:
@@ -243,8 +242,35 @@ def gumbel_mcts_search(
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     knobs.setdefault("interior_selection", gumbel_inner())
-    count = _default_k(simulations_per_update, _sixteenth(num_simulations))
-    return batched_mcts_search(recurrent_fn, num_simulations, simulations_per_update=count, **knobs)
+    return batched_mcts_search(recurrent_fn, num_simulations, **knobs)
+
+
+def paper_mcs() -> dict[str, Any]:
+    """Returns the settings of Anthony et al. 2019, sections 2.4 and 4.1, for `mcs_policy`.
+
+    PUCT with c_puct 5, 32 simulations at a time, each until its action sequence is new, backup of
+    the last state's value, the visit distribution.
+    """
+    return {
+        "root_selection": puct(5.0),
+        "simulations_per_update": 32,
+        "truncation": until_new(),
+        "backup": last_value(),
+        "target": visit_counts(),
+    }
+
+
+def paper_pgs(step_size: float) -> dict[str, Any]:
+    """Returns the settings of Anthony et al. 2019, section 3, for `pgs_policy`.
+
+    Args:
+      step_size: of SGD; the paper tuned it to each network, from 2e-5 to 5e-4.
+    """
+    return paper_mcs() | {
+        "estimator": reinforce(),
+        "optimizer": optax.sgd(step_size),
+        "mode": "constant",
+    }
 
 
 def mcs_policy(
@@ -474,12 +500,13 @@ def _knobs(preset: Callable[..., Search]) -> set[str]:
     return known
 
 
-def _default_k(count: int | None, default: int) -> int:
-    return default if count is None else count
+def _bandit() -> Selection:
+    return puct(0.5, virtual_loss=1.0)
 
 
-def _sixteenth(num_simulations: int) -> int:
-    return max(1, round(num_simulations / 16))
+def _default_mode(recurrent_fn: RecurrentFn, adapt: Adapt) -> str:
+    splits = adapt is None or isinstance(recurrent_fn, SplitRecurrentFn)
+    return "cached" if splits else "constant"
 
 
 def _gumbel(max_num_considered_actions: int, gumbel_scale: float | chex.Array) -> dict[str, Any]:

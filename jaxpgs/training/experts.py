@@ -1,6 +1,5 @@
 """Experts: searches that play, and whose policies the network imitates."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.search import batched_mcts_policy, mcs_policy, pgs_policy
+from jaxpgs.search import batched_mcts_policy, completed_q, mcs_policy, pgs_policy
 
 NAMES = ("pgs", "mcs", "mcts", "gumbel")
 
@@ -55,8 +54,8 @@ def make_expert(
       num_simulations: simulations a move.
       dirichlet_fraction: weight of the noise in the root's prior. "gumbel" explores without it.
       dirichlet_alpha: concentration of the noise.
-      **knobs: further arguments of the search. By default it runs in cached mode, with as many
-        simulations an update as divide `num_simulations`, up to 32.
+      **knobs: further arguments of the search. By default its target is `completed_q()`, which
+        draws the actions.
 
     Returns:
       An expert.
@@ -71,9 +70,7 @@ def make_expert(
     }  # fmt: skip
     if name not in policies:
         raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
-    defaults: dict[str, Any] = {"simulations_per_update": math.gcd(num_simulations, 32)}
-    if name != "mcts":
-        defaults["mode"] = "cached"
+    defaults: dict[str, Any] = {"target": completed_q()}
     if name == "pgs":
         defaults["adapt"] = lambda path, _: path[0].key == "policy_head"
     noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
@@ -86,8 +83,8 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
     Args:
       policy_fn: `jaxpgs.pgs_policy` or another with its arguments.
       num_simulations: simulations a move.
-      **knobs: further arguments of `policy_fn`. The network imitates the search's target, by
-        default the visit distribution, from which moves are drawn as well.
+      **knobs: further arguments of `policy_fn`. The network imitates the target's weights; to
+        explore, the target must draw its actions, as `completed_q()` and `visit_counts()` do.
 
     Returns:
       An expert.

@@ -10,7 +10,6 @@ weights and their card. `--minutes 10` stops in time, for machines lent by the p
 import argparse
 import datetime
 import importlib.metadata
-import math
 import pathlib
 import platform
 import time
@@ -26,7 +25,6 @@ from jaxpgs import networks
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.search import completed_q, puct, reinforce
 from jaxpgs.training import expert_iteration, experts, loggers
 
 
@@ -79,33 +77,6 @@ RECIPES = {
     "hex-11x11": HexRecipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
     "hex-13x13": HexRecipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
 }
-_PUCT = puct(0.5, virtual_loss=1.0)
-# What the sweeps chose: for so few simulations the paper's c_puct 5 is too much, and visits are too
-# coarse to be imitated.
-_OURS: dict[str, Any] = {"root_selection": _PUCT, "target": completed_q()}
-_KNOBS: dict[str, dict[str, Any]] = {
-    "gumbel": {},
-    "mcs": _OURS | {"simulations_per_update": 16},
-    "mcts": _OURS | {"simulations_per_update": 4},
-    "pgs": _OURS | {"simulations_per_update": 4, "estimator": reinforce("value")},
-}
-
-
-def tuned_expert(name: str, num_simulations: int, **knobs: Any) -> experts.Expert:
-    """Makes an expert with the knobs that the benchmarks' sweeps chose.
-
-    Args:
-      name: one of `experts.NAMES`.
-      num_simulations: simulations a move.
-      **knobs: arguments of the search, in place of what the sweeps chose.
-
-    Returns:
-      An expert.
-    """
-    knobs = _KNOBS[name] | knobs
-    if "simulations_per_update" in knobs:
-        knobs["simulations_per_update"] = math.gcd(num_simulations, knobs["simulations_per_update"])
-    return experts.make_expert(name, num_simulations, **knobs)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -162,7 +133,7 @@ def main(argv: list[str] | None = None) -> None:
         state = expert_iteration.train(
             recipe.env,
             module,
-            expert=tuned_expert(recipe.expert, recipe.num_simulations),
+            expert=experts.make_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
             optimizer=_optimizer(recipe),
             init_params=grown(recipe.parent, module, args.out),
