@@ -17,7 +17,7 @@ _COLORS = {
     "pgs-uf": "#88CCEE", "pgs": "#0072B2",
     "policy-mcts informed": "#882255", "policy-mcts": "#AA4499", "pv-mcts": "#44AA99",
     "gnrpa": "#661100", "nrpa by block": "#6699CC", "nrpa": "#CC6677",
-    "mcts": "#009E73", "mcs": "#CC79A7",
+    "mcts": "#009E73", "mcs": "#CC79A7", "muzero": "#E69F00", "gumbel": "#D55E00",
     "nn": "#999999", "raw network": "#999999", "bare network": "#999999", "random": "#999999",
     "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
     "likeliest": "#0072B2", "drawn": "#E69F00",
@@ -28,7 +28,14 @@ _DASHES = ("-", "--", ":", "-.")
 
 def color(name: str) -> str:
     """Returns the colour of a search or system, the same in every picture."""
-    return next((shade for words, shade in _COLORS.items() if words in name.lower()), _OTHER)
+    return next(
+        (
+            shade
+            for words, shade in _COLORS.items()
+            if words in name.lower().replace("gumbel-", "gumbel ")
+        ),
+        _OTHER,
+    )
 
 
 def elo_plot(
