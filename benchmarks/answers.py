@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=pathlib.Path, help="where to write the answers")
+    parser.add_argument("--out", type=pathlib.Path, help="where to write the answers, or --record")
     parser.add_argument("--compare", type=pathlib.Path, nargs=2, metavar=("OLD", "NEW"))
     parser.add_argument("--change", default="a change", help="what lies between the versions")
     parser.add_argument("--record", type=pathlib.Path, help="where to write what differs")
@@ -219,17 +219,13 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{key:60} {size:12} {reason}")
         print(f"{len(old)} arrays, {len(rows)} differ, {len(unexplained)} without a reason.")
         if args.record:
-            # Here, as an older checkout may describe its machine otherwise.
-            from benchmarks.report import environment_record, write_json
+            from benchmarks import runs  # here, as an older checkout may lack it
 
-            record: dict[str, Any] = {
-                "command": "python -m benchmarks.answers --compare BEFORE AFTER",
-                "environment": environment_record(0),
-                "change": args.change,
-            }
+            args.out, args.again, args.record = args.record, True, None
+            record = runs.open_record(parser, args, {"change": args.change}, ("array",))
             names = ("array", "largest", "reason")
-            record["differences"] = [dict(zip(names, row, strict=True)) for row in rows]
-            write_json(args.record, record | {"arrays": len(old)})
+            differences = [dict(zip(names, row, strict=True)) for row in rows]
+            runs.add(record, *differences, arrays=len(old))
         if unexplained:
             raise SystemExit(1)
 

@@ -10,10 +10,8 @@ without it. The record is `benchmarks/results/mutations.json`, where the mutatio
 replace their own rows. All take ten minutes on one core.
 """
 
-import argparse
 import concurrent.futures
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -23,8 +21,7 @@ import sys
 import tempfile
 from typing import Any
 
-from benchmarks import report
-from benchmarks.report import RESULTS
+from benchmarks import report, runs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT = 600  # seconds
@@ -460,15 +457,11 @@ MUTATIONS = (
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the mutations, prints a table and writes the record; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mutations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("mutations", __doc__)
     parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--jobs", type=int, default=1, help="mutations at a time")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "mutations.json")
+    parser.add_argument("--jobs", type=runs.positive, default=1, help="mutations at a time")
     args = parser.parse_args(argv)
+    record = runs.open_record(parser, args, {}, ("mutation",))
     chosen = [m for m in MUTATIONS if re.search(args.only, m.name)]
     check_unbroken(chosen)
     rows = []
@@ -483,25 +476,9 @@ def main(argv: list[str] | None = None) -> None:
     report.print_table("Mutations", columns, [[row[c] for c in columns] for row in rows])
     missed = [row for row in rows if row["outcome"] != _CAUGHT]
     print(f"{len(rows) - len(missed)} of {len(rows)} caught.")
-    environment = report.environment_record(0)
-    joined = join_rows(args.out, [row | {"commit": environment["commit"]} for row in rows])
-    record = {
-        "command": "python -m benchmarks.mutations",
-        "environment": environment,
-        "caught": sum(row["outcome"] == _CAUGHT for row in joined),
-        "mutations": len(MUTATIONS),
-        "rows": joined,
-    }
-    report.write_json(args.out, record)
-    print(f"Wrote {args.out}.")
+    runs.add(record, *rows, mutations=[m.name for m in MUTATIONS])
+    print(f"Wrote {record.path}.")
     sys.exit(1 if missed else 0)
-
-
-def join_rows(path: pathlib.Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns new rows and those of an older file that they do not replace, in order."""
-    older = json.loads(path.read_text())["rows"] if path.exists() else []
-    by_name = {row["mutation"]: row for row in (*older, *rows)}
-    return [by_name[m.name] for m in MUTATIONS if m.name in by_name]
 
 
 def check_unbroken(mutations: list[Mutation]) -> None:

@@ -9,7 +9,6 @@ both colours, and against the raw networks that came before it on its board. On 
 is one more opponent and an exact solver checks the sign of the value.
 """
 
-import argparse
 import json
 import pathlib
 from collections.abc import Sequence
@@ -20,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
-from benchmarks import report
+from benchmarks import report, runs
 from benchmarks.players import TUNED, Spec, make_player
-from benchmarks.report import RESULTS
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 
@@ -38,22 +36,16 @@ PREDECESSORS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Measures networks; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.networks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", help="networks, all by default")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "networks.json")
+    parser = runs.parser("networks", __doc__)
+    parser.add_argument("names", nargs="*", default=[], help="networks, all by default")
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
     ours = [name for name in jaxpgs.available_pretrained() if name.startswith("hex")]
     for name in args.names or ours:
-        figures = measure(name, args.seed)
-        found[name] = {"environment": report.environment_record(args.seed)} | figures
-        report.write_json(args.out, found)
+        if not runs.has(record, network=name):
+            runs.add(record, {"network": name} | measure(name, args.seed))
+        (figures,) = (row for row in runs.read(record) if row["network"] == name)
         report.print_table(
             f"{name}: {figures['games']} games against each",
             ["player", "opponent", "won", "of", "Elo", "± 95%"],
@@ -103,7 +95,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
                 result = evaluation.play_match(
                     env, player, opponent, rng_key, repeats=count, progress=progress
                 )
-                elo = evaluation.elo_difference(result.wins, result.games)
+                elo = evaluation.elo_by_opening(result.outcomes)
                 matches.append(
                     {
                         "player": player.name,

@@ -160,10 +160,11 @@ def line_plot(
             axes.fill_between(x, low, high, color=shade, alpha=0.15, linewidth=0)
             axes.plot(x, y, color=shade, linewidth=1.8, marker="o", markersize=4, label=name,
                       linestyle=dashes[name])  # fmt: skip
-        for name, y in (levels or {}).items():
+        for i, (name, y) in enumerate(sorted((levels or {}).items(), key=lambda item: item[1])):
             axes.axhline(y, color=_MUTED, linewidth=0.8, linestyle=":", zorder=1)
-            axes.annotate(name, (0.01, y), xycoords=("axes fraction", "data"), fontsize=7,
-                          color=_MUTED, va="bottom")  # fmt: skip
+            # In turn at three places, as levels may be close.
+            axes.annotate(name, (0.01 + 0.3 * (i % 3), y), xycoords=("axes fraction", "data"),
+                          fontsize=6.5, color=_MUTED, va="bottom")  # fmt: skip
         axes.set_xscale(xscale, **({"base": 2} if xscale == "log" else {}))
         axes.set_yscale(yscale)
         axes.set_title(heading, fontsize=10, color=_INK, loc="left")

@@ -105,7 +105,7 @@ def remarks(preset: Preset, table: Sequence[Mapping[str, Any]]) -> list[str]:
     spent = [row["relative"] for row in table if row["relative"] is not None]
     if spent:
         apart = 100 * (max(spent) / min(spent) - 1)
-        what = f"the searches' {preset.equal} in the games are {apart:.1f}% apart at most"
+        what = f"{preset.equal}, measured in the games: {apart:.1f}% apart at most"
         said.append(what + ("" if apart <= 100 * (TOLERANCE - 1) else ", which is not equal"))
         if any(row["search"] == "network" for row in table):
             said.append("the raw network has no simulations and spends less")
@@ -152,7 +152,14 @@ def player_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]
         "relative": "spent / standard's", "temp_mb": "scratch MB", "compile_seconds": "compile s",
     }  # fmt: skip
     rows = sorted(summary["table"], key=lambda row: -row["elo"])
-    shown = [row | {"elo": elo_text(row["elo"], row["half_width"])} for row in rows]
+    shown = [
+        row
+        | {
+            "elo": elo_text(row["elo"], row["half_width"]),
+            "depth": "any" if row["K"] and row["depth"] is None else row["depth"],
+        }
+        for row in rows
+    ]
     return list(columns.values()), [[row[c] for c in columns] for row in shown]
 
 

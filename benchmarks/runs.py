@@ -114,6 +114,7 @@ def open_record(
     args: argparse.Namespace,
     setting: Mapping[str, Any],
     key: Sequence[str],
+    path: pathlib.Path | None = None,
 ) -> Record:
     """Opens the file that `args` name, for a first row or for further ones.
 
@@ -122,6 +123,7 @@ def open_record(
       args: what it parsed.
       setting: what all rows have in common. A value that is a dict may gain names later.
       key: the fields that tell rows apart.
+      path: the file, in place of `--out` and the default.
 
     Returns:
       A record for `has`, `read` and `add`. Nothing is written yet.
@@ -139,7 +141,7 @@ def open_record(
         "machine": hashlib.sha256(text).hexdigest()[:8],
     }
     record = Record(
-        args.out or RESULTS / f"{name}.json",
+        path or args.out or RESULTS / f"{name}.json",
         json.loads(json.dumps(dict(setting), default=_plain)),
         tuple(key),
         stamp,
@@ -240,7 +242,8 @@ def _checked(record: Record) -> dict[str, Any]:
     data = load(record.path) if record.path.exists() else {}
     found = data.get("setting", record.setting)
     for name in dict.fromkeys((*found, *record.setting)):
-        old, new = found.get(name), record.setting.get(name)
+        old: Any = found.get(name)
+        new: Any = record.setting.get(name)
         both_grow = isinstance(old, dict) and isinstance(new, dict)
         pairs = (
             {f" {k}": (old[k], new[k]) for k in old if k in new} if both_grow else {"": (old, new)}

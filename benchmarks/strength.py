@@ -29,7 +29,9 @@ pairing and a picture in the end; started again, the command goes on where it st
 
 import argparse
 import dataclasses
+import functools
 import itertools
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,15 +39,14 @@ import jax
 import numpy as np
 
 from benchmarks import pictures, report, runs
-from benchmarks.calibrate import TOLERANCE, calibrate
+from benchmarks.calibrate import TOLERANCE, calibrate, propose
 from benchmarks.players import Spec, load_network, make_player, read_specs, with_count
 from benchmarks.ratings import budget, pairing_table, player_table, ratios, scaling_plot, summarise
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
 
-__all__ = ["RESULTS", "main"]
-_ROUNDS = 3  # how often players that spend too much or too little are calibrated anew
+_ROUNDS = 4  # how often players that spend too much or too little are calibrated anew
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,16 +74,18 @@ def main(argv: list[str] | None = None) -> None:
             *[network] * bool(args.network),
             *[str(count)] * bool(args.simulations),
         ]
-        several = argparse.Namespace(**vars(args))
-        several.out = args.out or RESULTS / f"strength_{'_'.join(parts)}.json"
+        path = args.out or RESULTS / f"strength_{'_'.join(parts)}.json"
         if args.out and len(counts) * len(args.network or [0]) > 1:
-            several.out = args.out.with_stem("_".join([args.out.stem, *parts[1:]]))
-        play(one, parser, several)
+            path = args.out.with_stem("_".join([args.out.stem, *parts[1:]]))
+        play(one, parser, args, path)
 
 
-def play(preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def play(
+    preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
+) -> None:
     """Plays one tournament, writes its tables and draws its picture."""
-    preset = preset._replace(standard=_standard(preset).name)
+    equal = preset.equal == "simulations"
+    preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
     first = np.flatnonzero(network.env.init(jax.random.key(0)).legal_action_mask)
     lines = first if preset.openings is None else evaluation.opening_lines(
@@ -94,18 +97,17 @@ def play(preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespa
         "seed": args.seed,
         "players": {s.name: {"search": s.search, "knobs": dict(s.knobs)} for s in preset.players},
     }
-    record = runs.open_record(parser, args, setting, ("first", "second"))
-    batch_size = preset.batch_size or len(lines) * preset.repeats
-    for _ in range(_ROUNDS):
-        counts = _counts(preset, network, record, lines, batch_size)
-        tournament = _tournament(preset, network, record, lines, counts, args)
-        unequal = _unequal(preset, tournament)
-        if args.show or not unequal:
-            break
-        record = dataclasses.replace(record, again=False)
-        counts |= {n: max(1, round(counts[n] / ratio)) for n, ratio in unequal.items()}
-        print(f"Calibrated anew, as they spent other than the standard: {unequal}.")
-        runs.add(record, calibrated=counts)
+    record = runs.open_record(parser, args, setting, ("first", "second"), path)
+    if not args.show:
+        _play_until_equal(preset, network, record, lines)
+    # Rated is all that the file holds, of other commands as well.
+    data = runs.load(record.path) if record.path.exists() else {"rows": []}
+    if not data["rows"]:
+        raise SystemExit(f"{record.path} holds no games yet.")
+    everyone = {name: Spec(name, **about) for name, about in data["setting"]["players"].items()}
+    preset = preset._replace(players=list(everyone.values()))
+    counts = _known_counts(preset, data)
+    tournament = _tournament(preset, network, record, lines, counts, only_played=True)
     summary = summarise(preset, network, tournament, counts)
     rows = runs.add(record, **summary)
     show(summary, setting, rows)
@@ -152,34 +154,57 @@ def _standard(preset: Preset) -> Spec:
     return by_name.get(preset.standard, (searching or preset.players)[0])
 
 
-def _counts(
-    preset: Preset, network: Any, record: runs.Record, lines: np.ndarray, batch_size: int
-) -> dict[str, int]:
+def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> None:
+    """Plays what the file lacks, and again where the games show that players spent unequally."""
+    counts = _counts(preset, network, record, lines)
+    history: dict[str, dict[int, float]] = {name: {} for name in counts}
+    for left in reversed(range(_ROUNDS)):
+        tournament = _tournament(preset, network, record, lines, counts)
+        unequal = _unequal(preset, tournament)
+        if not unequal or not left:
+            return
+        record = dataclasses.replace(record, again=False)
+        for name, ratio in unequal.items():
+            history[name][counts[name]] = ratio
+            counts[name] = propose(history[name])
+        print(f"Calibrated anew, as they spent other than the standard: {unequal}.")
+        runs.add(record, calibrated=counts)
+
+
+def _known_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
+    """Every player's simulations as far as they need not be measured."""
+    return {
+        spec.name: spec.knobs.get("num_simulations", preset.num_simulations)
+        for spec in preset.players
+    } | data.get("calibrated", {})
+
+
+def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> dict[str, int]:
     """Every player's simulations: the preset's, those in the file, or calibrated now."""
-    found = runs.load(record.path).get("calibrated", {}) if record.path.exists() else {}
-    counts = {}
+    data = runs.load(record.path) if record.path.exists() and not record.again else {}
+    counts = _known_counts(preset, data)
     standard = _standard(preset)
     for spec in preset.players:
-        counts[spec.name] = spec.knobs.get("num_simulations", preset.num_simulations)
-        if preset.equal == "simulations" or spec == standard or spec.search == "network":
-            continue
-        if spec.name in found and not record.again:
-            counts[spec.name] = found[spec.name]
+        fixed = preset.equal == "simulations" or spec == standard or spec.search == "network"
+        if fixed or spec.name in data.get("calibrated", {}):
             continue
         counts[spec.name], ratio = calibrate(
             network.env,
-            lambda count, spec=spec: make_player(with_count(spec, count), network, count),
+            functools.partial(_player, spec, network),
             make_player(standard, network, preset.num_simulations),
             jax.random.key(record.setting["seed"] + 1_000_000),
             equal=preset.equal,
             openings=lines,
-            batch_size=batch_size,
+            batch_size=preset.batch_size or len(lines) * preset.repeats,
             start=preset.num_simulations,
         )
         print(f"{spec.name}: {counts[spec.name]} simulations, {preset.equal} x {ratio:.3f}.")
-        found |= {spec.name: counts[spec.name]}
-        runs.add(record, calibrated=found)
+        runs.add(record, calibrated=counts)
     return counts
+
+
+def _player(spec: Spec, network: Any, count: int) -> evaluation.Player:
+    return make_player(with_count(spec, count), network, count)
 
 
 def _tournament(
@@ -188,30 +213,29 @@ def _tournament(
     record: runs.Record,
     lines: np.ndarray,
     counts: Mapping[str, int],
-    args: argparse.Namespace,
+    *,
+    only_played: bool = False,
 ) -> evaluation.Tournament:
-    """Plays the pairings that the file does not have, and saves each."""
-    specs = list(preset.players)
+    """Plays the pairings that the file does not have, unless `only_played`, and saves each."""
 
     def numbers(*names: str) -> list[int]:
         return [counts[name] for name in names]
 
-    earlier = [
-        evaluation.MatchResult.from_dict(row)
+    earlier = {
+        frozenset((row["first"], row["second"])): evaluation.MatchResult.from_dict(row)
         for row in runs.read(record)
         if {row["first"], row["second"]} <= set(counts)
         and row["simulations"] == numbers(row["first"], row["second"])
-        and not record.again
-    ]
-    played = {frozenset(result.names) for result in earlier}
-    if args.show:
-        specs = [s for s in specs if any(s.name in pair for pair in played)]
-    everyone = range(len(specs))
-    pairs = list(itertools.combinations(everyone, 2))
-    if preset.gauntlet:
-        pairs = [(0, i) for i in everyone[1:]]
-    if args.show:
-        pairs = [(i, j) for i, j in pairs if {specs[i].name, specs[j].name} in played]
+        and (only_played or not record.again)
+    }
+    specs = list(preset.players)
+    if only_played:
+        specs = [s for s in specs if any(s.name in pair for pair in earlier)]
+    pairs = list(itertools.combinations(range(len(specs)), 2))
+    if only_played:
+        pairs = [(i, j) for i, j in pairs if frozenset((specs[i].name, specs[j].name)) in earlier]
+    elif preset.gauntlet:
+        pairs = [(0, i) for i in range(1, len(specs))]
 
     def save(result: evaluation.MatchResult) -> None:
         first, second = result.names
@@ -221,14 +245,14 @@ def _tournament(
     with report.progress_bar("strength") as progress:
         return evaluation.round_robin(
             network.env,
-            [make_player(with_count(s, counts[s.name]), network, counts[s.name]) for s in specs],
+            [_player(spec, network, counts[spec.name]) for spec in specs],
             jax.random.key(record.setting["seed"]),
             openings=lines,
             repeats=preset.repeats,
             batch_size=preset.batch_size,
             progress=progress,
             on_pair=save,
-            results=earlier,
+            results=earlier.values(),
             pairs=pairs,
         )
 

@@ -4,21 +4,25 @@ python -m benchmarks.tables
 """
 
 import argparse
-import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks import puzzles, value_targets
+from benchmarks import environments_samegame, puzzles, ratings, runs, value_targets
 from benchmarks import samegame as scores
-from benchmarks.report import RESULTS, write_text
+from benchmarks import speed as benchmark
+from benchmarks.ratings import elo_text
+from benchmarks.report import write_text
+from benchmarks.runs import RESULTS
 
 PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
 _HEAD = """# Results
 
 Every table here is written by `python -m benchmarks.tables` from the files in
-[`results/`](results), which the commands below wrote. ± is the 95% interval. Milliseconds are of
-machines that did other work as well: compare them within a table.
+[`results/`](results), which the commands below wrote. ± is the 95% interval; in tournaments it is
+over openings, with all games of an opening inside. Milliseconds are of machines that did other work
+as well: compare them within a table. A commit that was not recorded is that of rows from before
+each row named its own.
 """
 
 
@@ -36,84 +40,41 @@ def render(folder: pathlib.Path) -> str:
     parts = [_HEAD]
     for pattern, draw in _SECTIONS:
         for path in sorted(folder.glob(pattern)):
-            parts.append(draw(path, json.loads(path.read_text())))
+            parts.append(draw(path, runs.load(path)))
     return "\n".join(filter(None, parts))
 
 
 def strength(path: pathlib.Path, data: dict[str, Any]) -> str:
-    """A tournament: its ratings, its pairings, and the knobs where they were swept."""
+    """A tournament: its ratings, its pairings, and what was not equal."""
     if "table" not in data:  # not finished
         return ""
-    setting, simulations = data["setting"], {}
-    for spec in data["players"]:
-        simulations[spec["name"]] = spec["knobs"].get("num_simulations")
-    budget = f"{setting['num_simulations']} simulations"
-    if "milliseconds" in setting:
-        budget = f"{setting['milliseconds']:g} ms a move"
-    rows = [
-        [
-            row["player"],
-            simulations[row["player"]],
-            elo_text(row["elo"], row["half_width"]),
-            row["evaluations_per_move"],
-            row["calls_per_search"],
-            row["ms_per_move"],
-            row["temp_mb"],
-            row["compile_seconds"],
-        ]
-        for row in sorted(data["table"], key=lambda row: -row["elo"])
-    ]
-    columns = ["player", "simulations", "Elo", "evaluations a move", "calls in a row",
-               "ms a move", "scratch MB", "compile s"]  # fmt: skip
-    text = _title(path, data, f"Strength: {setting['network']}, {budget} ({path.stem})")
-    text += markdown_table(columns, rows)
-    pairings = [
-        [
-            p["first"],
-            p["second"],
-            f"{p['won']:g} of {p['games']:g}",
-            elo_text(p["elo"], p["half_width"]),
-            games_to_decide(p),
-        ]
-        for p in data["pairings"]
-    ]
-    columns = ["first", "second", "first won", "Elo of the first", "games to decide"]
-    text += "\n" + markdown_table(columns, pairings)
-    return text + _picture(path)
-
-
-def games_to_decide(pairing: Mapping[str, Any]) -> int | None:
-    """Returns about how many games would decide an undecided pairing, if its Elo is right.
-
-    An interval's width falls with the square root of the number of games. None: it is decided, or
-    dead level.
-    """
-    elo, width = abs(pairing["elo"]), pairing["half_width"]
-    if elo > width or elo == 0:
-        return None
-    return int(float(f"{pairing['games'] * (width / elo) ** 2:.2g}"))
+    setting = data["setting"]
+    title = f"Strength: {setting['network']}, {ratings.budget(setting)} ({path.stem})"
+    text = _title(path, data, title)
+    text += markdown_table(*ratings.player_table(data))
+    text += "".join(f"\n- {remark}" for remark in data["remarks"]) + "\n" * bool(data["remarks"])
+    return text + "\n" + markdown_table(*ratings.pairing_table(data)) + _picture(path)
 
 
 def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
     """The shipped networks against players of known strength."""
     rows = [
         [
-            name,
+            row["network"],
             match["player"],
             match["opponent"],
             f"{match['won']:g} of {match['games']:g}",
             elo_text(match["elo"], match["half_width"]),
         ]
-        for name, figures in sorted(data.items())
-        for match in figures["matches"]
+        for row in sorted(data["rows"], key=lambda row: row["network"])
+        for match in row["matches"]
     ]
-    record = {"command": "python -m benchmarks.networks"} | next(iter(data.values()))
-    text = _title(path, record, "Networks")
+    text = _title(path, data, "Networks")
     text += markdown_table(["network", "player", "opponent", "won", "Elo"], rows)
     signs = [
-        f"`{name}` {figures['value_sign_agreement']:.1%}"
-        for name, figures in sorted(data.items())
-        if "value_sign_agreement" in figures
+        f"`{row['network']}` {row['value_sign_agreement']:.1%}"
+        for row in sorted(data["rows"], key=lambda row: row["network"])
+        if "value_sign_agreement" in row
     ]
     return (
         text
@@ -122,30 +83,13 @@ def networks(path: pathlib.Path, data: dict[str, Any]) -> str:
 
 
 def speed(path: pathlib.Path, data: dict[str, Any]) -> str:
-    """Times beside the bare network and mctx."""
-    rows = [
-        [
-            setting["network"],
-            setting["simulations"],
-            setting["roots"],
-            row["search"],
-            row["ms"],
-            row["searches_per_second"],
-            _quartiles(row["over_bare"]),
-            _quartiles(row["mctx_over_this"]),
-            row.get("sequential_calls"),
-            None if "temp_bytes" not in row else round(row["temp_bytes"] / 1e6, 1),
-            row.get("compile_seconds"),
-        ]
-        for setting in data["settings"]
-        for row in setting["rows"]
-    ]
-    columns = ["network", "simulations", "roots", "search", "ms", "searches a second",
-               "x bare network", "x faster than mctx MuZero", "calls in a row", "scratch MB",
-               "compile s"]  # fmt: skip
-    return (
-        _title(path, data, f"Speed ({path.stem})") + markdown_table(columns, rows) + _picture(path)
-    )
+    """Times beside the bare network and mctx, and how they grow with the simulations."""
+    text = _title(path, data, f"Speed ({path.stem})")
+    text += markdown_table(*benchmark.table(data["rows"]))
+    text += "\nMilliseconds a simulation, and their growth from the fewest simulations to the most"
+    text += " (mctx's searches take longer for each simulation the more there are):\n\n"
+    columns, lines = benchmark.growth(data["rows"])
+    return text + (markdown_table(columns, lines) if lines else "not measured\n") + _picture(path)
 
 
 def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -155,9 +99,9 @@ def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
     for row in data["rows"]:
         ms = row.get("ms")
         shares = [ms and f"{100 * ms[scope] / sum(ms.values()):.0f}%" for scope in scopes]
-        rows.append([row["network"], row["roots"], row["search"], row["cores"], *shares])
+        rows.append([row["network"], row["roots"], row["search"], row["cores_busy"], *shares])
     names = [scope.replace("_", " ") for scope in scopes]
-    title = f"Where the time goes: {data['simulations']} simulations"
+    title = f"Where the time goes: {data['setting']['simulations']} simulations"
     columns = ["network", "roots", "search", "cores busy", *names]
     return _title(path, data, title) + markdown_table(columns, rows)
 
@@ -165,11 +109,11 @@ def breakdown(path: pathlib.Path, data: dict[str, Any]) -> str:
 def rng(path: pathlib.Path, data: dict[str, Any]) -> str:
     """What random numbers cost."""
     rows = [
-        [row["roots"], row["search"], row["ms"], *map(_quartiles, row["ratios"])]
+        [row["roots"], row["search"], row["ms"], *map(benchmark.quartiles_text, row["ratios"])]
         for row in data["rows"]
     ]
     columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
-    title = f"Random numbers: {data['network']}, {data['simulations']} simulations"
+    title = "Random numbers: {network}, {simulations} simulations".format(**data["setting"])
     return _title(path, data, title) + markdown_table(columns, rows)
 
 
@@ -191,10 +135,9 @@ def cost(path: pathlib.Path, data: dict[str, Any]) -> str:
     """FLOPs, scratch memory and compile time."""
     columns = ["search", "simulations", "flops_over_mcs", "temp_bytes", "compile_seconds"]
     names = ["search", "simulations", "FLOPs / MCS", "scratch bytes", "compile s"]
-    record = {"command": "python -m benchmarks.cost"} | data
-    title = f"Cost before running: {data['network']}, {data['roots']} roots, constant mode"
+    title = "Cost before running: {network}, {roots} roots, constant mode".format(**data["setting"])
     rows = [[row[column] for column in columns] for row in data["rows"]]
-    return _title(path, record, title) + markdown_table(names, rows)
+    return _title(path, data, title) + markdown_table(names, rows)
 
 
 def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
@@ -224,6 +167,7 @@ def environments(path: pathlib.Path, data: dict[str, Any]) -> str:
 
 def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Games a second of SameGame, and the mean scores that show the rules right."""
+    speeds, scored = environments_samegame.split(data["rows"])
     rows = [
         [
             row["system"],
@@ -231,7 +175,7 @@ def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
             row["games_per_second"]["median"],
             f"{row['moves_per_second']['median'] / 1e6:.2f} M",
         ]
-        for row in data["rows"]
+        for row in speeds
     ]
     text = _title(path, data, "SameGame: random games on 15x15 with five colours")
     text += markdown_table(["system", "boards at once", "games a second", "moves a second"], rows)
@@ -241,7 +185,7 @@ def samegame(path: pathlib.Path, data: dict[str, Any]) -> str:
     means = [
         [row["system"], row["penalty"], row["what"], row["games"],
          f"{row['mean']:.2f} ± {row['standard_error']:.2f}", row["reference"]]
-        for row in data["mean_scores"]
+        for row in scored
     ]  # fmt: skip
     columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
     return text + markdown_table(columns, means)
@@ -277,7 +221,7 @@ def puzzle_searches(path: pathlib.Path, data: dict[str, Any]) -> str:
     text = _title(path, data, f"SameGame: searches on random boards ({path.stem})")
     text += markdown_table(*puzzles.table(data["rows"]))
     text += "\nRandom boards with five colours. ± are 99% intervals.\n"
-    if "--sweep" in data["command"]:
+    if "sweep" in path.stem:
         return text
     text += "\nDifferences on the same boards, at equal simulations and at equal time:\n\n"
     text += markdown_table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))
@@ -305,7 +249,7 @@ def selfplay(path: pathlib.Path, data: dict[str, Any]) -> str:
          row["evaluations_per_position"], "{1:.0%} ({0:.0%}–{2:.0%})".format(*row["network_share"])]
         for row in data["rows"]
     ]  # fmt: skip
-    title = f"Self-play: {data['games']} games, {data['simulations']} simulations a move"
+    title = "Self-play: {games} games, {simulations} simulations a move".format(**data["setting"])
     columns = [
         "network",
         "expert",
@@ -323,7 +267,7 @@ def learning(path: pathlib.Path, data: dict[str, Any]) -> str:
         for row in data["rows"]
     ]
     seconds = ", ".join(f"{name} {value:,.0f} s" for name, value in data["seconds"].items())
-    text = _title(path, data, f"Three experts teach: {data['network']}")
+    text = _title(path, data, f"Three experts teach: {data['setting']['network']}")
     text += markdown_table(["expert", "iteration", "Elo of the raw network"], rows)
     return text + f"\nTraining took: {seconds}.\n" + _picture(path)
 
@@ -351,7 +295,7 @@ def versions(path: pathlib.Path, data: dict[str, Any]) -> str:
     columns = ["setting", "time, after / before", "before, ms", "after, ms",
                "compile before, s", "compile after, s"]  # fmt: skip
     rounded = [[x if isinstance(x, str) else float(f"{x:.3g}") for x in row] for row in rows]
-    title = _title(path, data, f"Speed before and after {data['change']}")
+    title = _title(path, data, f"Speed before and after {data['setting']['change']}")
     return title + markdown_table(columns, rounded)
 
 
@@ -376,11 +320,11 @@ def budgets(path: pathlib.Path, data: dict[str, Any]) -> str:
 def answers(path: pathlib.Path, data: dict[str, Any]) -> str:
     """What two versions of the library answer differently."""
     by_reason: dict[str, list[str]] = {}
-    for row in data["differences"]:
+    for row in data["rows"]:
         by_reason.setdefault(row["reason"] or "not explained", []).append(row["array"])
     rows = [[reason, len(found)] for reason, found in sorted(by_reason.items())]
-    equal = data["arrays"] - len(data["differences"])
-    title = _title(path, data, f"Answers before and after {data['change']}")
+    equal = data["arrays"] - len(data["rows"])
+    title = _title(path, data, f"Answers before and after {data['setting']['change']}")
     text = f"{equal} of {data['arrays']} arrays are equal bit for bit; the others differ as wanted."
     return title + text + "\n\n" + markdown_table(["why", "arrays"], rows)
 
@@ -388,8 +332,10 @@ def answers(path: pathlib.Path, data: dict[str, Any]) -> str:
 def mutations(path: pathlib.Path, data: dict[str, Any]) -> str:
     """Faults put into the search core, and the tests that catch them."""
     title = _title(path, data, "Faults that the tests catch")
-    rows = [[row["mutation"], f"`{row['test']}`"] for row in data["rows"]]
-    text = f"{data['caught']} of {data['mutations']} faults are caught.\n\n"
+    found = {row["mutation"]: row for row in data["rows"] if row["mutation"] in data["mutations"]}
+    rows = [[name, f"`{found[name]['test']}`"] for name in data["mutations"] if name in found]
+    caught = sum(row["outcome"] == "caught" for row in found.values())
+    text = f"{caught} of {len(data['mutations'])} faults are caught.\n\n"
     return title + text + markdown_table(["fault", "caught by"], rows)
 
 
@@ -416,14 +362,8 @@ _SECTIONS: tuple[tuple[str, Callable[[pathlib.Path, dict[str, Any]], str]], ...]
 
 
 def _title(path: pathlib.Path, data: dict[str, Any], title: str) -> str:
-    record = data["environment"]
-    hardware, versions = record["hardware"], record["versions"]
-    device = hardware["accelerator"] or f"{hardware['cpu']}, {hardware['cores']} cores"
-    device = device.replace(" 1 cores", " 1 core")
-    return (
-        f"## {title}\n\n`{data['command']}` wrote [`{path.name}`](results/{path.name}): {device}, "
-        f"jax {versions['jax']}, seed {record['seed']}, {record['date'][:10]}.\n\n"
-    )
+    link = f"[`{path.name}`](results/{path.name})"
+    return f"## {title}\n\n{link} was written by {runs.origin(data)}.\n\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -448,16 +388,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
-
-
-def elo_text(elo: float, half_width: float) -> str:
-    """Returns a difference in Elo with its interval, "0" for a player that sets the zero."""
-    return "0" if half_width == 0 else f"{elo:+.0f} ± {half_width:.0f}"
-
-
-def _quartiles(values: Sequence[float]) -> str:
-    low, middle, high = values
-    return f"{middle:g} ({low:g}–{high:g})"
 
 
 def _times(found: dict[str, Any] | None) -> str | None:
