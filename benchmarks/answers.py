@@ -12,7 +12,7 @@ are wanted are listed in `WANTED`, with their reason.
 import argparse
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -195,6 +195,12 @@ def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> list[tupl
             reason = ""
         rows.append((key, f"{size:.2g}", reason))
     return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each reason why arrays differ."""
+    reasons = [row["reason"] or "not explained" for row in rows]
+    return ["why", "arrays"], [[why, reasons.count(why)] for why in sorted(set(reasons))]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -106,14 +106,20 @@ def main(argv: list[str] | None = None) -> None:
             progress(i, len(settings), f"{name}, {roots} roots")
             if not runs.has(record, network=name, roots=roots, search="bare network"):
                 runs.add(record, *measure_all(name, roots, args.simulations))
-    columns = ["network", "roots", "search", "cores_busy", *SCOPES, "other"]
-    cells = [
-        [row["network"], row["roots"], row["search"], row["cores_busy"]]
-        + [row.get("ms", {}).get(scope) for scope in columns[4:]]
-        for row in runs.read(record)
-    ]
-    report.print_table("Milliseconds of kernels in a search", columns, cells)
+    report.print_table("Where the time goes", *table(runs.read(record)))
     print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search: the shares of its parts."""
+    scopes = (*SCOPES, "other")
+    lines = []
+    for row in rows:
+        ms = row.get("ms")
+        shares = [ms and f"{100 * ms[scope] / sum(ms.values()):.0f}%" for scope in scopes]
+        lines.append([row["network"], row["roots"], row["search"], row["cores_busy"], *shares])
+    columns = ["network", "roots", "search", "cores busy"]
+    return [*columns, *(scope.replace("_", " ") for scope in scopes)], lines
 
 
 if __name__ == "__main__":

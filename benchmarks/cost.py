@@ -7,6 +7,7 @@ backward, and one update; they compare searches of the same shape.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,14 +44,15 @@ def main(argv: list[str] | None = None) -> None:
                 base = {r["simulations"]: r["flops"] for r in known if r["search"] == "MCS"}
                 over = round(row["flops"] / base.get(count, row["flops"]), 3)
                 runs.add(record, row | {"flops_over_mcs": over})
-    columns = {
-        "search": "search", "simulations": "simulations", "flops_over_mcs": "FLOPs / MCS",
-        "temp_bytes": "scratch bytes", "compile_seconds": "compile s",
-    }  # fmt: skip
-    title = f"{args.network}, {args.roots} roots"
-    cells = [[row[k] for k in columns] for row in runs.read(record)]
-    report.print_table(title, list(columns.values()), cells)
+    report.print_table(f"{args.network}, {args.roots} roots", *table(runs.read(record)))
     print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search."""
+    fields = ("search", "simulations", "flops_over_mcs", "temp_bytes", "compile_seconds")
+    columns = ["search", "simulations", "FLOPs / MCS", "scratch bytes", "compile s"]
+    return columns, [[row[field] for field in fields] for row in rows]
 
 
 def measure(spec: Spec, network: Any, num_roots: int, num_simulations: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ drops the work. The rows "observed" are with it.
 import pathlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -293,7 +293,7 @@ def main(argv: list[str] | None = None) -> None:
                 rows = measure(size, batch, args.seed, args.turns)
                 runs.add(record, *rows, what_is_timed=WHAT_IS_TIMED)
     rows = runs.read(record)
-    show(rows)
+    report.print_table("Hex environments", *table(rows))
     of_batches = [row for row in rows if row["size"] == PGX_SIZE]
     picture = record.path.with_suffix(".png")
     plot(picture, of_batches, "batch", f"{PGX_SIZE}x{PGX_SIZE} boards at once")
@@ -304,23 +304,17 @@ def main(argv: list[str] | None = None) -> None:
     print(f"Wrote {record.path} and its pictures.")
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints a table for each mode."""
-    columns = ["board", "batch", "system", "M moves/s", "quartiles", "times pgx", "quartiles",
-               "times OpenSpiel", "quartiles", "compile s"]  # fmt: skip
-    for mode, heading in MODES.items():
-        cells = [
-            [
-                f"{row['size']}x{row['size']}", row["batch"], row["system"],
-                *_cells(row["moves_per_second"], 1e6),
-                *_cells(row["times"].get("pgx")),
-                *_cells(row["times"]["OpenSpiel"]),
-                row["compile_seconds"] and round(row["compile_seconds"], 1),
-            ]
-            for row in rows
-            if row["mode"] == mode
-        ]  # fmt: skip
-        report.print_table(heading.capitalize(), columns, cells)
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each system, batch and board."""
+    columns = ["board", "moves", "boards at once", "system", "moves a second", "x pgx",
+               "x OpenSpiel"]  # fmt: skip
+    return columns, [
+        [f"{row['size']}x{row['size']}", row["mode"], row["batch"], row["system"],
+         f"{row['moves_per_second']['median'] / 1e6:.2f} M",
+         *(row["times"].get(other) and f"{row['times'][other]['median']:.1f}"
+           for other in ("pgx", "OpenSpiel"))]
+        for row in rows
+    ]  # fmt: skip
 
 
 def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: str) -> None:
@@ -334,13 +328,6 @@ def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: s
             lines[row["system"]].append((row[axis], [value / 1e6 for value in values]))
     pictures.line_plot(path, panels, title="Hex, moves a second (OpenSpiel: one thread)",
                      xlabel=label, ylabel="million moves a second")  # fmt: skip
-
-
-def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:
-    if spread is None:
-        return [None, None]
-    low, high = spread["quartiles"]
-    return [float(f"{spread['median'] / unit:.3g}"), f"{low / unit:.3g} to {high / unit:.3g}"]
 
 
 def spread(samples: Any) -> dict[str, Any]:

@@ -188,36 +188,30 @@ def main(argv: list[str] | None = None) -> None:
                 runs.add(record, *measure(batch, args.seed, args.turns), **about)
     if not runs.has(record, system="uniform", penalty="none", what="score"):
         runs.add(record, *mean_scores(SCORED_GAMES[args.preset], args.seed))
-    show(*split(runs.read(record)))
+    rows = runs.read(record)
+    report.print_table("Random games on 15x15, 5 colours", *table(rows))
+    report.print_table("Means of many games", *means(rows))
     print(f"Wrote {record.path}.")
 
 
-def split(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[Any]]:
-    """Returns the rows of speeds and those of mean scores."""
-    return [row for row in rows if "batch" in row], [row for row in rows if "mean" in row]
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each system and batch."""
+    columns = ["system", "boards at once", "games a second", "moves a second"]
+    return columns, [
+        [row["system"], row["batch"], row["games_per_second"]["median"],
+         f"{row['moves_per_second']['median'] / 1e6:.2f} M"]
+        for row in rows if "batch" in row
+    ]  # fmt: skip
 
 
-def show(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> None:
-    """Prints the tables of speeds and of mean scores."""
-    cells: list[list[Any]] = [
-        [
-            row["system"], row["batch"], round(row["games_per_second"]["median"]),
-            "{:,.0f} to {:,.0f}".format(*row["games_per_second"]["quartiles"]),
-            round(row["moves_per_second"]["median"] / 1e6, 2), round(row["compile_seconds"], 1),
-        ]
-        for row in rows
+def means(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each mean of many games."""
+    columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
+    return columns, [
+        [row["system"], row["penalty"], row["what"], row["games"],
+         f"{row['mean']:.2f} ± {row['standard_error']:.2f}", row["reference"]]
+        for row in rows if "mean" in row
     ]  # fmt: skip
-    cells += [[name, 1, None, "{:,} to {:,}".format(*speed), None, None]
-              for name, speed in ANCHORS.items()]  # fmt: skip
-    columns = ["system", "batch", "games/s", "quartiles", "M moves/s", "compile s"]
-    report.print_table("Random games on 15x15, 5 colours", columns, cells)
-    columns = ["system", "penalty", "what", "mean", "standard error", "reference"]
-    cells = [
-        [s["system"], s["penalty"], s["what"], round(s["mean"], 2), round(s["standard_error"], 2),
-         s["reference"]]
-        for s in scores
-    ]  # fmt: skip
-    report.print_table(f"Means over {scores[0]['games']:,} games", columns, cells)
 
 
 if __name__ == "__main__":

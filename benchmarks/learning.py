@@ -8,6 +8,7 @@ training resumes where it was stopped, from the folder of runs.
 """
 
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import pictures, report, runs
+from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
 from jaxpgs.training import recipes
 from jaxpgs.training.head_to_head import head_to_head
@@ -46,18 +48,15 @@ def main(argv: list[str] | None = None) -> None:
         for name in jaxpgs.available_pretrained(folder)
     ]
     wins = play([network for _, _, network in networks])
-    table = evaluation.bayes_elo(wins)
-    rated = zip(networks, table.ratings, table.half_widths, strict=True)
+    ratings = evaluation.bayes_elo(wins)
+    rated = zip(networks, ratings.ratings, ratings.half_widths, strict=True)
     rows = [
         {"expert": expert, "iteration": iteration} | _rounded(elo=elo, half_width=half_width)
         for (expert, iteration, _), elo, half_width in rated
     ]
     seconds = {expert: _seconds(args.runs / f"{args.network}-{expert}") for expert in args.experts}
     runs.add(record, *rows, seconds=seconds, wins=wins)
-    columns = ["expert", "iteration", "elo", "half_width"]
-    report.print_table(
-        f"Raw networks, {args.network}", columns, [[row[c] for c in columns] for row in rows]
-    )
+    report.print_table(f"Raw networks, {args.network}", *table(rows))
     lines = {
         expert.upper(): [
             (r["iteration"], (r["elo"] - r["half_width"], r["elo"], r["elo"] + r["half_width"]))
@@ -73,6 +72,14 @@ def main(argv: list[str] | None = None) -> None:
         yscale="linear",
     )  # fmt: skip
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each network."""
+    columns = ["expert", "iteration", "Elo of the raw network"]
+    return columns, [
+        [row["expert"], row["iteration"], elo_text(row["elo"], row["half_width"])] for row in rows
+    ]
 
 
 def play(networks: list[Any]) -> np.ndarray:

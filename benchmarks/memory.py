@@ -162,27 +162,20 @@ def main(argv: list[str] | None = None) -> None:
             if not runs.has(record, space=name, search=spec.name, roots=args.roots):
                 runs.add(record, measure(name, spec, args.roots))
     rows = runs.read(record)
-    show(rows)
+    report.print_table("Scratch memory", *table(rows))
     plot(record.path.with_suffix(".png"), rows)
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints the table."""
-    columns = ["space", "search", *(f"MB at {n:,}" for n in SIMULATIONS)]
-    columns += ["bytes a simulation", "formula", *(f"largest N in {gib} GiB" for gib in GIB)]
-    cells = [
-        [
-            row["space"],
-            row["search"],
-            *(None if b is None else round(b / 1e6, 1) for b in row["bytes"].values()),
-            row["per_simulation_and_root"],
-            row["formula"],
-            *("any" if n is None else f"{n:,}" for n in row["largest"].values()),
-        ]
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search in each space."""
+    columns = ["space", "actions", "search", "bytes a simulation and root", "by the formula"]
+    sizes = [f"largest N, {rows[0]['roots']} roots in {gib} GiB" for gib in rows[0]["largest"]]
+    return [*columns, *sizes], [
+        [row["space"], row["num_actions"], row["search"], row["per_simulation_and_root"],
+         row["formula"], *("any" if n is None else n for n in row["largest"].values())]
         for row in rows
-    ]
-    report.print_table(f"Scratch memory, {rows[0]['roots']} roots", columns, cells)
+    ]  # fmt: skip
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:

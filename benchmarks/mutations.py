@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import report, runs
@@ -472,13 +473,19 @@ def main(argv: list[str] | None = None) -> None:
         for i, row in enumerate(pool.map(try_mutation, chosen)):
             rows.append(row)
             progress(i + 1, len(chosen), row["mutation"])
-    columns = ("mutation", "outcome", "test")
-    report.print_table("Mutations", columns, [[row[c] for c in columns] for row in rows])
+    report.print_table("Mutations", *table(rows))
     missed = [row for row in rows if row["outcome"] != _CAUGHT]
     print(f"{len(rows) - len(missed)} of {len(rows)} caught.")
     runs.add(record, *rows, mutations=[m.name for m in MUTATIONS])
     print(f"Wrote {record.path}.")
     sys.exit(1 if missed else 0)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each mutation."""
+    return ["fault", "outcome", "caught by"], [
+        [row["mutation"], row["outcome"], row["test"] and f"`{row['test']}`"] for row in rows
+    ]
 
 
 def check_unbroken(mutations: list[Mutation]) -> None:

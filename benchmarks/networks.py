@@ -11,7 +11,7 @@ is one more opponent and an exact solver checks the sign of the value.
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 import jaxpgs
 from benchmarks import report, runs
 from benchmarks.players import TUNED, Spec, make_player
+from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 
@@ -46,18 +47,25 @@ def main(argv: list[str] | None = None) -> None:
         if not runs.has(record, network=name):
             runs.add(record, {"network": name} | measure(name, args.seed))
         (figures,) = (row for row in runs.read(record) if row["network"] == name)
-        report.print_table(
-            f"{name}: {figures['games']} games against each",
-            ["player", "opponent", "won", "of", "Elo", "± 95%"],
-            [
-                [r[k] for k in ("player", "opponent", "won", "games", "elo", "half_width")]
-                for r in figures["matches"]
-            ],
-        )
-        if "value_sign_agreement" in figures:
-            print(f"sign of the value right: {figures['value_sign_agreement']:.1%}")
+        report.print_table(name, *table([figures]))
         if args.cards:
             _write_card(name, figures)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each pairing, and for each value that was checked."""
+    columns = ["network", "player", "opponent", "won", "Elo"]
+    lines: list[list[Any]] = []
+    for row in sorted(rows, key=lambda row: row["network"]):
+        lines += [
+            [row["network"], m["player"], m["opponent"], f"{m['won']:g} of {m['games']:g}",
+             elo_text(m["elo"], m["half_width"])]
+            for m in row["matches"]
+        ]  # fmt: skip
+        if "value_sign_agreement" in row:
+            right = f"{row['value_sign_agreement']:.1%} of {row['value_sign_positions']}"
+            lines.append([row["network"], "sign of the value", "exact solver", right, None])
+    return columns, lines
 
 
 def measure(name: str, seed: int) -> dict[str, Any]:

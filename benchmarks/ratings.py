@@ -14,10 +14,7 @@ from jaxpgs import evaluation
 
 
 def summarise(
-    preset: Preset,
-    network: Any,
-    tournament: evaluation.Tournament,
-    counts: Mapping[str, int],
+    preset: Preset, network: Any, tournament: evaluation.Tournament, counts: Mapping[str, int]
 ) -> dict[str, Any]:
     """Rates a tournament.
 

@@ -6,7 +6,7 @@ threefry is JAX's default; `rbg` and `unsafe_rbg` use the hardware's generator w
 The searches take turns, so the medians of the ratios within a turn compare them on a noisy machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks import report, runs
 from benchmarks.players import load_network, make_player
-from benchmarks.speed import SEARCHES, positions, time_call
+from benchmarks.speed import SEARCHES, positions, quartiles_text, time_call
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 PLAYERS = ("MCS cached", "PGS cached", "PGS constant")
@@ -42,14 +42,17 @@ def main(argv: list[str] | None = None) -> None:
             calls = [compile_with(name, player, states) for name in GENERATORS]
             row = {"search": spec.name, "roots": roots} | compare(calls, args.turns)
             runs.add(record, row)
-    columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
-    report.print_table(
-        f"{args.network}, {args.simulations} simulations",
-        columns,
-        [[r["roots"], r["search"], r["ms"], *(f"{q[1]} ({q[0]}-{q[2]})" for q in r["ratios"])]
-         for r in runs.read(record)],
-    )  # fmt: skip
+    title = f"{args.network}, {args.simulations} simulations"
+    report.print_table(title, *table(runs.read(record)))
     print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search."""
+    columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
+    return columns, [
+        [r["roots"], r["search"], r["ms"], *map(quartiles_text, r["ratios"])] for r in rows
+    ]
 
 
 def compile_with(generator: str, player: Any, states: Any) -> Callable[[], Any]:

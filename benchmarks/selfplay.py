@@ -8,7 +8,7 @@ larger updates, 32 simulations each: faster, and a weaker expert.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,16 +48,20 @@ def main(argv: list[str] | None = None) -> None:
             progress(i, len(jobs), f"{network}, {expert}")
             if not runs.has(record, network=network, expert=expert):
                 runs.add(record, measure(network, expert, args))
-    report.print_table(
-        f"{args.games} games, {args.simulations} simulations a move",
-        ["network", "expert", "positions a second", "evaluations a position", "network's share"],
-        [
-            [r["network"], r["expert"], r["positions_per_second"], r["evaluations_per_position"],
-             "{1:.0%} ({0:.0%}-{2:.0%})".format(*r["network_share"])]
-            for r in runs.read(record)
-        ],
-    )  # fmt: skip
+    title = f"{args.games} games, {args.simulations} simulations a move"
+    report.print_table(title, *table(runs.read(record)))
     print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each expert."""
+    columns = ["network", "expert", "positions a second", "evaluations a position",
+               "in the network"]  # fmt: skip
+    return columns, [
+        [row["network"], row["expert"], row["positions_per_second"],
+         row["evaluations_per_position"], "{1:.0%} ({0:.0%}–{2:.0%})".format(*row["network_share"])]
+        for row in rows
+    ]  # fmt: skip
 
 
 def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -135,7 +136,7 @@ def main(argv: list[str] | None = None) -> None:
     if argv is None and sys.argv[1:] == ["--worker"]:
         return worker()
     # Here, as the process of an older checkout must not need it.
-    from benchmarks import runs
+    from benchmarks import report, runs
 
     parser = runs.parser("versions", __doc__)
     parser.add_argument("--old", type=pathlib.Path, required=True, help="the other checkout")
@@ -152,12 +153,8 @@ def main(argv: list[str] | None = None) -> None:
             continue
         row = {"setting": name} | compare(versions, i, args.seconds)
         runs.add(record, row)
-        print(
-            f"{name:80} new/old {row['ratio']:5.2f}   {row['old_ms']:8.2f} -> "
-            f"{row['new_ms']:8.2f} ms   compile {row['old_compile_s']:5.1f} -> "
-            f"{row['new_compile_s']:5.1f} s",
-            flush=True,
-        )
+        print(f"{name}: new / old {row['ratio']:.2f}", flush=True)
+    report.print_table(args.change, *table(runs.read(record)))
     print(f"Wrote {record.path}.")
 
 
@@ -178,6 +175,14 @@ def compare(versions: dict[str, Version], number: int, seconds: float) -> dict[s
         **{f"{which}_compile_s": s for which, s in compiling.items()},
         "turns": len(times["new"]),
     }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each setting."""
+    columns = ["setting", "time, after / before", "before, ms", "after, ms",
+               "compile before, s", "compile after, s"]  # fmt: skip
+    fields = ("ratio", "old_ms", "new_ms", "old_compile_s", "new_compile_s")
+    return columns, [[r["setting"], *(float(f"{r[field]:.3g}") for field in fields)] for r in rows]
 
 
 if __name__ == "__main__":
