@@ -210,7 +210,7 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=pathlib.Path, help="where to write the answers, or --record")
+    parser.add_argument("--out", type=pathlib.Path, help="where to write the answers")
     parser.add_argument("--compare", type=pathlib.Path, nargs=2, metavar=("OLD", "NEW"))
     parser.add_argument("--change", default="a change", help="what lies between the versions")
     parser.add_argument("--record", type=pathlib.Path, help="where to write what differs")
@@ -227,8 +227,10 @@ def main(argv: list[str] | None = None) -> None:
         if args.record:
             from benchmarks import runs  # here, as an older checkout may lack it
 
-            args.out, args.again, args.record = args.record, True, None
-            record = runs.open_record(parser, args, {"change": args.change}, ("array",))
+            args.again = False
+            args.record.unlink(missing_ok=True)  # a comparison is of all arrays
+            setting = {"change": args.change}
+            record = runs.open_record(parser, args, setting, ("array",), args.record)
             names = ("array", "largest", "reason")
             differences = [dict(zip(names, row, strict=True)) for row in rows]
             runs.add(record, *differences, arrays=len(old))

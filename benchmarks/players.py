@@ -197,8 +197,9 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
         if scale:
             transform = mctx.qtransform_completed_by_mix_value
             knobs["qtransform"] = functools.partial(transform, **scale)
-        elif "qtransform" in knobs:
-            knobs["qtransform"] = getattr(mctx, f"qtransform_{knobs['qtransform']}")
+        elif knobs.get("qtransform") == "by_min_max":  # values of a game are from -1 to 1
+            transform = mctx.qtransform_by_min_max
+            knobs["qtransform"] = functools.partial(transform, min_value=-1.0, max_value=1.0)
         if spec.search == "muzero":
             return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
         return {"gumbel_scale": 0.0} | knobs

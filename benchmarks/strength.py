@@ -164,9 +164,14 @@ def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: 
         if not unequal or not left:
             return
         record = dataclasses.replace(record, again=False)
+        before = dict(counts)
         for name, ratio in unequal.items():
             history[name][counts[name]] = ratio
-            counts[name] = propose(history[name])
+            proposed = propose(history[name])
+            if proposed not in history[name]:  # else no count comes closer
+                counts[name] = proposed
+        if counts == before:
+            return
         print(f"Calibrated anew, as they spent other than the standard: {unequal}.")
         runs.add(record, calibrated=counts)
 
@@ -183,10 +188,11 @@ def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray
     """Every player's simulations: the preset's, those in the file, or calibrated now."""
     data = runs.load(record.path) if record.path.exists() and not record.again else {}
     counts = _known_counts(preset, data)
+    calibrated = dict(data.get("calibrated", {}))
     standard = _standard(preset)
     for spec in preset.players:
         fixed = preset.equal == "simulations" or spec == standard or spec.search == "network"
-        if fixed or spec.name in data.get("calibrated", {}):
+        if fixed or spec.name in calibrated:
             continue
         counts[spec.name], ratio = calibrate(
             network.env,
@@ -199,7 +205,8 @@ def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray
             start=preset.num_simulations,
         )
         print(f"{spec.name}: {counts[spec.name]} simulations, {preset.equal} x {ratio:.3f}.")
-        runs.add(record, calibrated=counts)
+        calibrated[spec.name] = counts[spec.name]
+        runs.add(record, calibrated=calibrated)
     return counts
 
 
