@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pictures
-from benchmarks.calibrate import TOLERANCE, relative
 from benchmarks.players import describe, with_count
 from benchmarks.tournaments import Preset
 from jaxpgs import evaluation
+from jaxpgs.evaluation.spending import TOLERANCE, relative
 
 
 def summarise(

@@ -49,7 +49,7 @@ def commit() -> str | None:
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         # Results are no code: a run that writes them would make all later ones dirty.
-        paths = [".", ":!benchmarks/results", ":!benchmarks/RESULTS.md", ":!*.md"]
+        paths = ["jaxpgs", "benchmarks", ":!benchmarks/results", ":!benchmarks/RESULTS.md"]
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *paths)
         return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
     return None

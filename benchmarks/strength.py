@@ -39,12 +39,12 @@ import jax
 import numpy as np
 
 from benchmarks import pictures, report, runs
-from benchmarks.calibrate import TOLERANCE, calibrate, propose
 from benchmarks.players import Spec, load_network, make_player, read_specs, with_count
 from benchmarks.ratings import budget, pairing_table, player_table, ratios, scaling_plot, summarise
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
+from jaxpgs.evaluation.spending import TOLERANCE, calibrate, propose
 
 _ROUNDS = 4  # how often players that spend too much or too little are calibrated anew
 

@@ -7,9 +7,10 @@ import pytest
 
 import jaxpgs
 import jaxpgs.evaluation as ev
-from benchmarks import calibrate, players, ratings, runs, speed, strength
+from benchmarks import players, ratings, runs, speed, strength
 from benchmarks.tournaments import PRESETS
 from jaxpgs.envs import Hex
+from jaxpgs.evaluation import spending
 
 TINY = "conv-3x3-2x1"
 SILENT = [s for s in players.DEFAULTS if s.search in ("network", "mcts", "gumbel", "gumbel-mcts")]
@@ -78,19 +79,19 @@ def test_greedy_play_takes_the_largest_weight():
 
 
 def test_proposals_close_in():
-    assert calibrate.propose({64: 0.5}) == 128
-    assert calibrate.propose({64: 2.0}) == 32
-    assert calibrate.propose({64: 0.001}) == 320  # never more than five times as many
-    assert calibrate.propose({1: 3.0}) == 1
-    assert calibrate.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
-    assert calibrate.propose({10: 0.9, 11: 1.2}) in (10, 11)
+    assert spending.propose({64: 0.5}) == 128
+    assert spending.propose({64: 2.0}) == 32
+    assert spending.propose({64: 0.001}) == 320  # never more than five times as many
+    assert spending.propose({1: 3.0}) == 1
+    assert spending.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
+    assert spending.propose({10: 0.9, 11: 1.2}) in (10, 11)
     # A search whose time is a line with a large constant.
     ratios, count = {}, 16
     for _ in range(8):
         ratios[count] = (100 + count) / 300
         if abs(ratios[count] - 1) < 0.02:
             break
-        count = calibrate.propose(ratios)
+        count = spending.propose(ratios)
     assert abs(count - 200) <= 6
 
 
@@ -104,7 +105,7 @@ def _player(name, evaluations):
 
 def test_calibration_finds_equal_evaluations():
     env = Hex(3)
-    count, ratio = calibrate.calibrate(
+    count, ratio = spending.calibrate(
         env, lambda n: _player("mine", 2.0 + 0.5 * n), _player("standard", 65.0),
         jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
     )  # fmt: skip
@@ -121,7 +122,7 @@ def test_spending_is_compared_within_matches():
         return ev.MatchResult(tuple(records), np.arange(2), np.zeros((2, 1, 2)))
 
     matches = [match(("a", 1.0), ("b", 1.1), 1), match(("c", 0.9), ("b", 1.1), 3)]
-    found = calibrate.relative(matches, ["a", "b", "c"], "time")
+    found = spending.relative(matches, ["a", "b", "c"], "time")
     assert found == pytest.approx({"a": 1.0, "b": 1.1, "c": 0.9})
 
 

@@ -1,4 +1,4 @@
-"""Equal time and equal evaluations, as measured in the games of a tournament.
+"""Equal time and equal evaluations, as measured in games.
 
 How much a search spends depends on the positions that it meets, on the batch and on what else the
 machine does. So it is measured in games, where two players take turns: what counts is the ratio of
@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxpgs import evaluation
+from jaxpgs.evaluation.matches import play_match
+from jaxpgs.evaluation.players import Player, compile_player
+from jaxpgs.evaluation.records import MatchResult, PlayerRecord
 
 TOLERANCE = 1.05  # the most by which two players may differ
 _AIM = 1.02  # calibration is closer, lest noise pushes a player out
@@ -19,17 +21,30 @@ _TRIALS = 10
 _FEW_CALLS = 16  # games for calibration where they are played one by one
 
 
-def spent(record: evaluation.PlayerRecord, equal: str) -> float:
-    """Returns what a player spent in a match: seconds a call or network evaluations a move."""
-    if equal == "time":
-        return record.seconds / max(record.calls, 1)
-    return record.stats.get("num_evaluations", 0.0) / max(record.moves, 1)
+def spent(record: PlayerRecord, equal: str) -> float:
+    """Returns what a player spent in a match: seconds a call or network evaluations a move.
+
+    Args:
+      record: of the match.
+      equal: "time" or "evaluations".
+
+    Returns:
+      The figure, above 0.
+
+    Raises:
+      ValueError: if the player made no move or reports no evaluations.
+    """
+    total = record.seconds if equal == "time" else record.stats.get("num_evaluations", 0.0)
+    count = record.calls if equal == "time" else record.moves
+    if not (total > 0 and count > 0):
+        raise ValueError(f"{record.name} reports {total} for {count} moves: no {equal} to compare.")
+    return total / count
 
 
 def calibrate(
     env: Any,
-    make: Callable[[int], evaluation.Player],
-    standard: evaluation.Player,
+    make: Callable[[int], Player],
+    standard: Player,
     rng_key: Any,
     *,
     equal: str,
@@ -52,13 +67,13 @@ def calibrate(
     Returns:
       The simulations whose ratio came closest to 1, and that ratio.
     """
-    compiled = evaluation.compile_player(env, standard, batch_size)
+    compiled = compile_player(env, standard, batch_size)
     openings = openings[: max(batch_size, _FEW_CALLS)]
     ratios: dict[int, float] = {}
     count = start
     for _ in range(_TRIALS):
-        player = evaluation.compile_player(env, make(count), batch_size)
-        result = evaluation.play_match(
+        player = compile_player(env, make(count), batch_size)
+        result = play_match(
             env, player, compiled, rng_key, openings=openings, batch_size=batch_size
         )
         mine, its = (spent(record, equal) for record in result.players)
@@ -98,9 +113,7 @@ def propose(ratios: Mapping[int, float]) -> int:
     return min(max(guess, below + 1), max(above - 1, below + 1)) if above - below > 1 else below
 
 
-def relative(
-    results: Sequence[evaluation.MatchResult], names: Sequence[str], equal: str
-) -> dict[str, float]:
+def relative(results: Sequence[MatchResult], names: Sequence[str], equal: str) -> dict[str, float]:
     """Compares what players spent, from the ratios within their matches (least squares of logs).
 
     Args:
