@@ -12,7 +12,7 @@ are wanted are listed in `WANTED`, with their reason.
 import argparse
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -197,6 +197,12 @@ def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> list[tupl
     return rows
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each reason why arrays differ."""
+    reasons = [row["reason"] or "not explained" for row in rows]
+    return ["why", "arrays"], [[why, reasons.count(why)] for why in sorted(set(reasons))]
+
+
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
     parser = argparse.ArgumentParser(
@@ -219,17 +225,15 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{key:60} {size:12} {reason}")
         print(f"{len(old)} arrays, {len(rows)} differ, {len(unexplained)} without a reason.")
         if args.record:
-            # Here, as an older checkout may describe its machine otherwise.
-            from benchmarks.report import environment_record, write_json
+            from benchmarks import runs  # here, as an older checkout may lack it
 
-            record: dict[str, Any] = {
-                "command": "python -m benchmarks.answers --compare BEFORE AFTER",
-                "environment": environment_record(0),
-                "change": args.change,
-            }
+            args.again = False
+            args.record.unlink(missing_ok=True)  # a comparison is of all arrays
+            setting = {"change": args.change}
+            record = runs.open_record(parser, args, setting, ("array",), args.record)
             names = ("array", "largest", "reason")
-            record["differences"] = [dict(zip(names, row, strict=True)) for row in rows]
-            write_json(args.record, record | {"arrays": len(old)})
+            differences = [dict(zip(names, row, strict=True)) for row in rows]
+            runs.add(record, *differences, arrays=len(old))
         if unexplained:
             raise SystemExit(1)
 

@@ -7,25 +7,22 @@ evaluations (`expand`) from the walks, the gradient and the rest. Processor time
 tells how many cores a search keeps busy; the bare network, on as many states, is shown beside it.
 """
 
-import argparse
 import collections
 import functools
 import glob
 import gzip
 import json
-import pathlib
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from benchmarks import report
-from benchmarks.players import make_player
-from benchmarks.report import RESULTS
-from benchmarks.speed import SEARCHES, bare_network, in_pieces, load_network, positions
+from benchmarks import report, runs
+from benchmarks.players import load_network, make_player
+from benchmarks.speed import SEARCHES, bare_network, in_pieces, positions
 
 SCOPES = ("root_selection", "expand", "walk", "gradient", "optimizer", "backup", "make_nodes")
 REPEATS = 10
@@ -82,53 +79,47 @@ def measure_all(name: str, num_roots: int, num_simulations: int) -> list[dict[st
     network = load_network(name)
     setting = {"network": name, "roots": num_roots}
     bare, about = bare_network(network, num_roots * num_simulations, 0)
-    rows = [setting | {"search": "bare network", "cores": busy_cores(bare)}]
-    network = in_pieces(network, about["batch"])
+    rows = [setting | {"search": "bare network", "cores_busy": busy_cores(bare)}]
+    network = in_pieces(network, about["max_batch"])
     arguments = (jax.random.key(0), positions(network.env, num_roots, 0), ())
     for spec in SEARCHES[2:]:
         player = make_player(spec, network, num_simulations)
         compiled = jax.jit(player.act).lower(*arguments).compile()
         ms = measure(compiled, arguments)
         cores = busy_cores(functools.partial(compiled, *arguments))
-        rows.append(setting | {"search": spec.name, "cores": cores, "ms": ms})
+        rows.append(setting | {"search": spec.name, "cores_busy": cores, "ms": ms})
     return rows
 
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.breakdown",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("breakdown", __doc__)
     parser.add_argument("--networks", nargs="+", default=["hex-7x7", "conv-7x7-32x4"])
-    parser.add_argument("--roots", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--simulations", type=int, default=256)
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "breakdown.json")
+    parser.add_argument("--roots", type=runs.positive, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--simulations", type=runs.positive, default=256)
     args = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
+    setting = {"simulations": args.simulations}
+    record = runs.open_record(parser, args, setting, ("network", "roots", "search"))
     settings = [(name, roots) for name in args.networks for roots in args.roots]
     with report.progress_bar("breakdown") as progress:
         for i, (name, roots) in enumerate(settings):
             progress(i, len(settings), f"{name}, {roots} roots")
-            rows += measure_all(name, roots, args.simulations)
-    report.write_json(
-        args.out,
-        {
-            "command": "python -m benchmarks.breakdown",
-            "environment": report.environment_record(0),
-            "simulations": args.simulations,
-            "rows": rows,
-        },
-    )
-    columns = ["network", "roots", "search", "cores", *SCOPES, "other"]
-    cells = [
-        [row["network"], row["roots"], row["search"], row["cores"]]
-        + [row.get("ms", {}).get(scope) for scope in columns[4:]]
-        for row in rows
-    ]
-    report.print_table("Milliseconds of kernels in a search", columns, cells)
-    print(f"Wrote {args.out}.")
+            if not runs.has(record, network=name, roots=roots, search="bare network"):
+                runs.add(record, *measure_all(name, roots, args.simulations))
+    report.print_table("Where the time goes", *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search: the shares of its parts."""
+    scopes = (*SCOPES, "other")
+    lines = []
+    for row in rows:
+        ms = row.get("ms")
+        shares = [ms and f"{100 * ms[scope] / sum(ms.values()):.0f}%" for scope in scopes]
+        lines.append([row["network"], row["roots"], row["search"], row["cores_busy"], *shares])
+    columns = ["network", "roots", "search", "cores busy"]
+    return [*columns, *(scope.replace("_", " ") for scope in scopes)], lines
 
 
 if __name__ == "__main__":

@@ -1,33 +1,28 @@
 """Checks that searches under a budget of seconds keep to it.
 
-    python -m benchmarks.budgets --out benchmarks/results/budgets.json
+    python -m benchmarks.budgets
 
 200 searches of one 7x7 position by PGS with budgets drawn log-uniformly from 50 ms to 2 s. A search
 may end over its budget by one slice at most.
 """
 
-import argparse
-import pathlib
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 import jaxpgs
-from benchmarks.report import environment_record, print_table, write_json
+from benchmarks import report, runs
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the searches; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.budgets",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path)
+    parser = runs.parser("budgets", __doc__)
+    parser.add_argument("--count", type=runs.positive, default=200)
     args = parser.parse_args(argv)
+    record = runs.open_record(parser, args, {"seed": args.seed}, ("number",))
     net = jaxpgs.load_pretrained("hex-7x7")
     key = jax.random.key(args.seed)
     state = jax.vmap(net.env.init)(jax.random.split(key, 1))
@@ -44,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     invalid = ~state.legal_action_mask
     draws = np.random.default_rng(args.seed).uniform(size=args.count)
     budgets = 0.05 * (2.0 / 0.05) ** draws
-    rows = []
+    new = []
     for i, budget in enumerate([0.05, *budgets]):
         seen: list[jaxpgs.search.Progress] = []
         start = time.perf_counter()
@@ -57,8 +52,9 @@ def main(argv: list[str] | None = None) -> None:
         if i == 0:
             continue  # which compiled it
         times = [0.0, *(progress.seconds for progress in seen)]
-        rows.append(
+        new.append(
             {
+                "number": i,
                 "budget_s": float(budget),
                 "seconds": seconds,
                 "over_s": seconds - float(budget),
@@ -67,29 +63,25 @@ def main(argv: list[str] | None = None) -> None:
                 "simulations": int(output.search_state.visits.sum()),
             }
         )
-    over = [row for row in rows if row["over_s"] > 0]
-    late = [row for row in rows if row["over_s"] > row["longest_slice_s"]]
-    print_table(
-        "Searches under a budget",
-        ["searches", "over the budget", "by more than a slice", "latest, ms", "share used"],
-        [
-            [
-                len(rows),
-                len(over),
-                len(late),
-                f"{1e3 * max(row['over_s'] for row in rows):.1f}",
-                f"{np.mean([row['seconds'] / row['budget_s'] for row in rows]):.1%}",
-            ]
-        ],
-    )
-    if args.out:
-        record = {
-            "command": "python -m benchmarks.budgets",
-            "environment": environment_record(args.seed),
-        }
-        write_json(args.out, record | {"rows": rows})
-    if late:
+    rows = runs.add(record, *new)
+    report.print_table("Searches under a budget of seconds", *table(rows))
+    if any(row["over_s"] > row["longest_slice_s"] for row in rows):
         raise SystemExit(1)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for all searches together."""
+    columns = ["searches", "shortest budget, ms", "longest, ms", "over by more than a slice",
+               "latest, ms", "mean share used"]  # fmt: skip
+    line = [
+        len(rows),
+        round(1e3 * min(row["budget_s"] for row in rows)),
+        round(1e3 * max(row["budget_s"] for row in rows)),
+        sum(row["over_s"] > row["longest_slice_s"] for row in rows),
+        round(1e3 * max(row["over_s"] for row in rows), 1),
+        f"{sum(row['seconds'] / row['budget_s'] for row in rows) / len(rows):.1%}",
+    ]
+    return columns, [line]
 
 
 if __name__ == "__main__":

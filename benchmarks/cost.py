@@ -6,18 +6,15 @@ XLA counts the body of a loop once, so FLOPs are those of one step of the rollou
 backward, and one update; they compare searches of the same shape.
 """
 
-import argparse
-import pathlib
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-import jaxpgs
-from benchmarks import report
-from benchmarks.players import TUNED, Spec, make_player
-from benchmarks.report import RESULTS
+from benchmarks import report, runs
+from benchmarks.players import TUNED, Spec, load_network, make_player
 
 _CONSTANT = {"mode": "constant", "simulations_per_update": 16}
 SPECS = (
@@ -29,35 +26,33 @@ SPECS = (
 
 def main(argv: list[str] | None = None) -> None:
     """Compiles the searches and prints a table; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("cost", __doc__)
     parser.add_argument("--network", default="hex-7x7")
-    parser.add_argument("--roots", type=int, default=16)
-    parser.add_argument("--simulations", type=int, nargs="+", default=[128, 1024, 4096])
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "cost.json")
+    parser.add_argument("--roots", type=runs.positive, default=16)
+    parser.add_argument("--simulations", type=runs.positive, nargs="+", default=[128, 1024, 4096])
     args = parser.parse_args(argv)
-    network = jaxpgs.load_pretrained(args.network)
-    rows: list[dict[str, Any]] = []
+    setting = {"network": args.network, "roots": args.roots}
+    record = runs.open_record(parser, args, setting, ("search", "simulations"))
+    network = load_network(args.network)
+    jobs = [(spec, count) for count in args.simulations for spec in SPECS]
     with report.progress_bar("cost") as progress:
-        for spec in SPECS:
-            for count in args.simulations:
-                progress(len(rows), len(SPECS) * len(args.simulations), spec.name)
-                rows.append(measure(spec, network, args.roots, count))
-    base = {row["simulations"]: row["flops"] for row in rows if row["search"] == "MCS"}
-    for row in rows:
-        row["flops_over_mcs"] = round(row["flops"] / base[row["simulations"]], 3)
-    record = {"environment": report.environment_record(0), "network": args.network}
-    report.write_json(args.out, record | {"roots": args.roots, "rows": rows})
-    columns = {
-        "search": "search", "simulations": "simulations", "flops_over_mcs": "FLOPs / MCS",
-        "temp_bytes": "scratch bytes", "compile_seconds": "compile s",
-    }  # fmt: skip
-    title = f"{args.network}, {args.roots} roots"
-    report.print_table(title, list(columns.values()), [[r[k] for k in columns] for r in rows])
-    print(f"Wrote {args.out}.")
+        for i, (spec, count) in enumerate(jobs):
+            progress(i, len(jobs), spec.name)
+            if not runs.has(record, search=spec.name, simulations=count):
+                row = measure(spec, network, args.roots, count)
+                known = [r for r in runs.read(record) if r["simulations"] == count]
+                base = {r["simulations"]: r["flops"] for r in known if r["search"] == "MCS"}
+                over = round(row["flops"] / base.get(count, row["flops"]), 3)
+                runs.add(record, row | {"flops_over_mcs": over})
+    report.print_table(f"{args.network}, {args.roots} roots", *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search."""
+    fields = ("search", "simulations", "flops_over_mcs", "temp_bytes", "compile_seconds")
+    columns = ["search", "simulations", "FLOPs / MCS", "scratch bytes", "compile s"]
+    return columns, [[row[field] for field in fields] for row in rows]
 
 
 def measure(spec: Spec, network: Any, num_roots: int, num_simulations: int) -> dict[str, Any]:

@@ -13,11 +13,10 @@ without. Its step makes an observation and ours does not; it is dropped from pgx
 drops the work. The rows "observed" are with it.
 """
 
-import argparse
 import pathlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -28,8 +27,7 @@ import pgx
 import pyspiel
 from pgx.experimental import act_randomly
 
-from benchmarks import report
-from benchmarks.report import RESULTS
+from benchmarks import pictures, report, runs
 from jaxpgs.envs import Hex
 
 BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
@@ -265,9 +263,9 @@ def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]
             "size": size,
             "batch": batch,
             "system": s.name,
-            "moves_per_second": _spread(speeds[s.mode, s.name]),
+            "moves_per_second": spread(speeds[s.mode, s.name]),
             "times": {
-                other: _spread(np.divide(speeds[s.mode, s.name], speeds[s.mode, other]))
+                other: spread(np.divide(speeds[s.mode, s.name], speeds[s.mode, other]))
                 for other in ("pgx", "OpenSpiel")
                 if (s.mode, other) in speeds
             },
@@ -280,59 +278,43 @@ def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]
 
 def main(argv: list[str] | None = None) -> None:
     """Measures a preset; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.environments",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=BATCHES, default="quick")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "environments.json")
-    parser.add_argument("--turns", type=int, default=5, help="how often each system is timed")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = runs.parser("environments", __doc__, BATCHES)
+    parser.add_argument("--turns", type=runs.positive, default=5, help="how often each is timed")
     args = parser.parse_args(argv)
+    record = runs.open_record(
+        parser, args, {"seed": args.seed}, ("mode", "size", "batch", "system")
+    )
     settings = [(PGX_SIZE, batch) for batch in BATCHES[args.preset]]
     settings += [(size, MAIN_BATCH) for size in SIZES[args.preset] if size != PGX_SIZE]
-    rows: list[dict[str, Any]] = []
-    begin = time.perf_counter()
     with report.progress_bar("environments") as progress:
         for index, (size, batch) in enumerate(settings):
             progress(index, len(settings), f"{size}x{size}, batch {batch:,}")
-            rows += measure(size, batch, args.seed, args.turns)
-    record = {
-        "command": f"python -m benchmarks.environments --preset {args.preset} --turns {args.turns}",
-        "environment": report.environment_record(args.seed),
-        "seconds": time.perf_counter() - begin,
-        "what_is_timed": WHAT_IS_TIMED,
-        "rows": rows,
-    }
-    report.write_json(args.out, record)
-    show(rows)
+            if not runs.has(record, mode="given", size=size, batch=batch, system="ours"):
+                rows = measure(size, batch, args.seed, args.turns)
+                runs.add(record, *rows, what_is_timed=WHAT_IS_TIMED)
+    rows = runs.read(record)
+    report.print_table("Hex environments", *table(rows))
     of_batches = [row for row in rows if row["size"] == PGX_SIZE]
-    plot(args.out.with_suffix(".png"), of_batches, "batch", f"{PGX_SIZE}x{PGX_SIZE} boards at once")
+    picture = record.path.with_suffix(".png")
+    plot(picture, of_batches, "batch", f"{PGX_SIZE}x{PGX_SIZE} boards at once")
     if len(SIZES[args.preset]) > 1:
         of_sizes = [row for row in rows if row["batch"] == MAIN_BATCH]
-        picture = args.out.with_name(f"{args.out.stem}_sizes.png")
+        picture = record.path.with_name(f"{record.path.stem}_sizes.png")
         plot(picture, of_sizes, "size", f"rows of the board, {MAIN_BATCH:,} boards at once")
-    print(f"Wrote {args.out} and its pictures.")
+    print(f"Wrote {record.path} and its pictures.")
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints a table for each mode."""
-    columns = ["board", "batch", "system", "M moves/s", "quartiles", "times pgx", "quartiles",
-               "times OpenSpiel", "quartiles", "compile s"]  # fmt: skip
-    for mode, heading in MODES.items():
-        cells = [
-            [
-                f"{row['size']}x{row['size']}", row["batch"], row["system"],
-                *_cells(row["moves_per_second"], 1e6),
-                *_cells(row["times"].get("pgx")),
-                *_cells(row["times"]["OpenSpiel"]),
-                row["compile_seconds"] and round(row["compile_seconds"], 1),
-            ]
-            for row in rows
-            if row["mode"] == mode
-        ]  # fmt: skip
-        report.print_table(heading.capitalize(), columns, cells)
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each system, batch and board."""
+    columns = ["board", "moves", "boards at once", "system", "moves a second", "x pgx",
+               "x OpenSpiel"]  # fmt: skip
+    return columns, [
+        [f"{row['size']}x{row['size']}", row["mode"], row["batch"], row["system"],
+         f"{row['moves_per_second']['median'] / 1e6:.2f} M",
+         *(row["times"].get(other) and f"{row['times'][other]['median']:.1f}"
+           for other in ("pgx", "OpenSpiel"))]
+        for row in rows
+    ]  # fmt: skip
 
 
 def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: str) -> None:
@@ -344,18 +326,12 @@ def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: s
             speed = row["moves_per_second"]
             values = (speed["quartiles"][0], speed["median"], speed["quartiles"][1])
             lines[row["system"]].append((row[axis], [value / 1e6 for value in values]))
-    report.line_plot(path, panels, title="Hex, moves a second (OpenSpiel: one thread)",
+    pictures.line_plot(path, panels, title="Hex, moves a second (OpenSpiel: one thread)",
                      xlabel=label, ylabel="million moves a second")  # fmt: skip
 
 
-def _cells(spread: dict[str, Any] | None, unit: float = 1.0) -> list[Any]:
-    if spread is None:
-        return [None, None]
-    low, high = spread["quartiles"]
-    return [float(f"{spread['median'] / unit:.3g}"), f"{low / unit:.3g} to {high / unit:.3g}"]
-
-
-def _spread(samples: Any) -> dict[str, Any]:
+def spread(samples: Any) -> dict[str, Any]:
+    """Returns the median and the quartiles, rounded."""
     low, median, high = (float(f"{q:.4g}") for q in np.quantile(samples, (0.25, 0.5, 0.75)))
     return {"median": median, "quartiles": [low, high]}
 

@@ -12,11 +12,9 @@ The scalar anchors are those of C++ programs on one core, with full enumeration 
 every move, and with rejection sampling of cells.
 """
 
-import argparse
-import pathlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -24,9 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report
-from benchmarks.environments import pick
-from benchmarks.report import RESULTS
+from benchmarks import report, runs
+from benchmarks.environments import pick, spread
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame import standard_positions
 from jaxpgs.envs.samegame_playouts import random_playouts
@@ -123,8 +120,8 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
         {
             "system": name,
             "batch": batch,
-            "games_per_second": _spread([games for games, _ in samples]),
-            "moves_per_second": _spread([moves for _, moves in samples]),
+            "games_per_second": spread([games for games, _ in samples]),
+            "moves_per_second": spread([moves for _, moves in samples]),
             "compile_seconds": compiling[name],
         }
         for name, samples in speeds.items()
@@ -177,65 +174,44 @@ def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
 
 def main(argv: list[str] | None = None) -> None:
     """Measures a preset; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.environments_samegame",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=BATCHES, default="quick")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "environments_samegame.json")
-    parser.add_argument("--turns", type=int, default=5, help="how often each system is timed")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = runs.parser("environments_samegame", __doc__, BATCHES)
+    parser.add_argument("--turns", type=runs.positive, default=5, help="how often each is timed")
     args = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
-    begin = time.perf_counter()
+    key = ("system", "batch", "penalty", "what")
+    record = runs.open_record(parser, args, {"seed": args.seed}, key)
     batches = BATCHES[args.preset]
+    about = {"what_is_timed": WHAT_IS_TIMED, "anchors_games_per_second": ANCHORS}
     with report.progress_bar("SameGame") as progress:
         for index, batch in enumerate(batches):
             progress(index, len(batches), f"batch {batch:,}")
-            rows += measure(batch, args.seed, args.turns)
-    scores = mean_scores(SCORED_GAMES[args.preset], args.seed)
-    command = f"python -m benchmarks.environments_samegame --preset {args.preset}"
-    record = {
-        "command": f"{command} --turns {args.turns}",
-        "environment": report.environment_record(args.seed),
-        "seconds": time.perf_counter() - begin,
-        "what_is_timed": WHAT_IS_TIMED,
-        "anchors_games_per_second": ANCHORS,
-        "rows": rows,
-        "mean_scores": scores,
-    }
-    report.write_json(args.out, record)
-    show(rows, scores)
-    print(f"Wrote {args.out}.")
+            if not runs.has(record, system="uniform", batch=batch):
+                runs.add(record, *measure(batch, args.seed, args.turns), **about)
+    if not runs.has(record, system="uniform", penalty="none", what="score"):
+        runs.add(record, *mean_scores(SCORED_GAMES[args.preset], args.seed))
+    rows = runs.read(record)
+    report.print_table("Random games on 15x15, 5 colours", *table(rows))
+    report.print_table("Means of many games", *means(rows))
+    print(f"Wrote {record.path}.")
 
 
-def show(rows: list[dict[str, Any]], scores: list[dict[str, Any]]) -> None:
-    """Prints the tables of speeds and of mean scores."""
-    cells: list[list[Any]] = [
-        [
-            row["system"], row["batch"], round(row["games_per_second"]["median"]),
-            "{:,.0f} to {:,.0f}".format(*row["games_per_second"]["quartiles"]),
-            round(row["moves_per_second"]["median"] / 1e6, 2), round(row["compile_seconds"], 1),
-        ]
-        for row in rows
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each system and batch."""
+    columns = ["system", "boards at once", "games a second", "moves a second"]
+    return columns, [
+        [row["system"], row["batch"], row["games_per_second"]["median"],
+         f"{row['moves_per_second']['median'] / 1e6:.2f} M"]
+        for row in rows if "batch" in row
     ]  # fmt: skip
-    cells += [[name, 1, None, "{:,} to {:,}".format(*speed), None, None]
-              for name, speed in ANCHORS.items()]  # fmt: skip
-    columns = ["system", "batch", "games/s", "quartiles", "M moves/s", "compile s"]
-    report.print_table("Random games on 15x15, 5 colours", columns, cells)
-    columns = ["system", "penalty", "what", "mean", "standard error", "reference"]
-    cells = [
-        [s["system"], s["penalty"], s["what"], round(s["mean"], 2), round(s["standard_error"], 2),
-         s["reference"]]
-        for s in scores
+
+
+def means(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each mean of many games."""
+    columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
+    return columns, [
+        [row["system"], row["penalty"], row["what"], row["games"],
+         f"{row['mean']:.2f} ± {row['standard_error']:.2f}", row["reference"]]
+        for row in rows if "mean" in row
     ]  # fmt: skip
-    report.print_table(f"Means over {scores[0]['games']:,} games", columns, cells)
-
-
-def _spread(samples: Any) -> dict[str, Any]:
-    low, median, high = (float(f"{q:.4g}") for q in np.quantile(samples, (0.25, 0.5, 0.75)))
-    return {"median": median, "quartiles": [low, high]}
 
 
 if __name__ == "__main__":

@@ -7,16 +7,16 @@ the same; then a round robin of all the networks on the way, every first move wi
 training resumes where it was stopped, from the folder of runs.
 """
 
-import argparse
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 import jaxpgs
-from benchmarks import report
-from benchmarks.report import RESULTS
+from benchmarks import pictures, report, runs
+from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
 from jaxpgs.training import recipes
 from jaxpgs.training.head_to_head import head_to_head
@@ -26,22 +26,18 @@ EXPERTS = ("mcs", "pgs", "mcts")
 
 def main(argv: list[str] | None = None) -> None:
     """Trains, plays and rates; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learning",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("learning", __doc__)
     parser.add_argument("--network", default="hex-7x7-early", choices=recipes.RECIPES)
     parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
-    parser.add_argument("--simulations", type=int, default=32)
-    parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--games", type=int, default=128, help="games at once")
-    parser.add_argument("--snapshots", type=int, default=25, help="iterations between networks")
+    parser.add_argument("--simulations", type=runs.positive, default=32)
+    parser.add_argument("--iterations", type=runs.positive, default=200)
+    parser.add_argument("--games", type=runs.positive, default=128, help="games at once")
+    parser.add_argument("--snapshots", type=runs.positive, default=25, help="iterations apart")
     parser.add_argument("--runs", type=pathlib.Path, default=pathlib.Path("runs/learning"))
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "learning.json")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     given = ("simulations", "iterations", "games", "snapshots", "seed")
+    setting = {name: getattr(args, name) for name in ("network", *given)}
+    record = runs.open_record(parser, args, setting, ("expert", "iteration"))
     options = [text for name in given for text in (f"--{name}", str(getattr(args, name)))]
     for expert in args.experts:
         recipes.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
@@ -52,36 +48,15 @@ def main(argv: list[str] | None = None) -> None:
         for name in jaxpgs.available_pretrained(folder)
     ]
     wins = play([network for _, _, network in networks])
-    table = evaluation.bayes_elo(wins)
-    seconds = {expert: _seconds(args.runs / f"{args.network}-{expert}") for expert in args.experts}
+    ratings = evaluation.bayes_elo(wins)
+    rated = zip(networks, ratings.ratings, ratings.half_widths, strict=True)
     rows = [
-        {
-            "expert": expert,
-            "iteration": iteration,
-            "elo": round(float(elo), 1),
-            "half_width": round(float(half_width), 1),
-        }
-        for (expert, iteration, _), elo, half_width in zip(
-            networks, table.ratings, table.half_widths, strict=True
-        )
+        {"expert": expert, "iteration": iteration} | _rounded(elo=elo, half_width=half_width)
+        for (expert, iteration, _), elo, half_width in rated
     ]
-    report.write_json(
-        args.out,
-        {
-            "command": " ".join(
-                ["python -m benchmarks.learning --network", args.network, *options]
-            ),
-            "environment": report.environment_record(args.seed),
-            "network": args.network,
-            "seconds": seconds,
-            "rows": rows,
-            "wins": wins,
-        },
-    )
-    columns = ["expert", "iteration", "elo", "half_width"]
-    report.print_table(
-        f"Raw networks, {args.network}", columns, [[row[c] for c in columns] for row in rows]
-    )
+    seconds = {expert: _seconds(args.runs / f"{args.network}-{expert}") for expert in args.experts}
+    runs.add(record, *rows, seconds=seconds, wins=wins)
+    report.print_table(f"Raw networks, {args.network}", *table(rows))
     lines = {
         expert.upper(): [
             (r["iteration"], (r["elo"] - r["half_width"], r["elo"], r["elo"] + r["half_width"]))
@@ -91,12 +66,20 @@ def main(argv: list[str] | None = None) -> None:
         for expert in args.experts
     }
     title = f"The raw network along training, {args.network.split('-')[1]} Hex"
-    report.line_plot(
-        args.out.with_suffix(".png"), {f"{args.simulations} simulations a move": lines},
+    pictures.line_plot(
+        record.path.with_suffix(".png"), {f"{args.simulations} simulations a move": lines},
         title=title, xlabel="iteration", ylabel="Elo of the raw network", xscale="linear",
         yscale="linear",
     )  # fmt: skip
-    print(f"Wrote {args.out} and {args.out.with_suffix('.png')}.")
+    print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each network."""
+    columns = ["expert", "iteration", "Elo of the raw network"]
+    return columns, [
+        [row["expert"], row["iteration"], elo_text(row["elo"], row["half_width"])] for row in rows
+    ]
 
 
 def play(networks: list[Any]) -> np.ndarray:
@@ -116,6 +99,10 @@ def play(networks: list[Any]) -> np.ndarray:
                 wins[i, j] = round(games * float(score(first.params, networks[j].params)), 1)
                 wins[j, i] = games - wins[i, j]
     return wins
+
+
+def _rounded(**numbers: float) -> dict[str, float]:
+    return {name: round(float(number), 1) for name, number in numbers.items()}
 
 
 def _seconds(run: pathlib.Path) -> float:

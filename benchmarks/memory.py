@@ -8,8 +8,6 @@ memory it reserves. The slope between them is the price of a simulation, shown b
 formula (`jaxpgs.estimate_memory`) and mctx's tree say it should be. Constant mode must be flat.
 """
 
-import argparse
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -21,9 +19,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 import jaxpgs
-from benchmarks import report
+from benchmarks import pictures, report, runs
 from benchmarks.players import Spec, make_player
-from benchmarks.report import RESULTS
 from benchmarks.speed import SEARCHES
 
 SIMULATIONS = (64, 1024, 16_384)
@@ -113,7 +110,6 @@ def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
         "num_actions": env.num_actions,
         "search": spec.name,
         "roots": num_roots,
-        "date": report.now(),
         "bytes": {str(n): b for n, b in sizes.items()},
         "per_simulation_and_root": round(slope / num_roots, 1),
         "formula": round(formula(spec, network, num_roots, n0, n1), 1),
@@ -155,55 +151,31 @@ def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> fl
 
 def main(argv: list[str] | None = None) -> None:
     """Compiles a preset's searches; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=PRESETS, default="quick")
-    parser.add_argument("--roots", type=int, default=64)
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
+    parser = runs.parser("memory", __doc__, PRESETS)
+    parser.add_argument("--roots", type=runs.positive, default=64)
     args = parser.parse_args(argv)
-    out = args.out or RESULTS / f"memory_{args.preset}.json"
-    saved = json.loads(out.read_text()) if out.exists() else {}
-    record = {
-        "command": f"python -m benchmarks.memory --preset {args.preset}",
-        "environment": saved.get("environment", report.environment_record(0)),
-        "rows": saved.get("rows", []),
-    }
-    done = {(row["space"], row["search"], row["roots"]) for row in record["rows"]}
-    todo = [
-        (name, spec)
-        for name in PRESETS[args.preset]
-        for spec in SEARCHES
-        if (name, spec.name, args.roots) not in done
-    ]
+    record = runs.open_record(parser, args, {}, ("space", "search", "roots"))
+    jobs = [(name, spec) for name in PRESETS[args.preset] for spec in SEARCHES]
     with report.progress_bar("memory") as progress:
-        for i, (name, spec) in enumerate(todo):
-            progress(i, len(todo), f"{name}, {spec.name}")
-            record["rows"].append(measure(name, spec, args.roots))
-            report.write_json(out, record)
-    show(record["rows"])
-    plot(out.with_suffix(".png"), record["rows"])
-    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+        for i, (name, spec) in enumerate(jobs):
+            progress(i, len(jobs), f"{name}, {spec.name}")
+            if not runs.has(record, space=name, search=spec.name, roots=args.roots):
+                runs.add(record, measure(name, spec, args.roots))
+    rows = runs.read(record)
+    report.print_table("Scratch memory", *table(rows))
+    plot(record.path.with_suffix(".png"), rows)
+    print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints the table."""
-    columns = ["space", "search", *(f"MB at {n:,}" for n in SIMULATIONS)]
-    columns += ["bytes a simulation", "formula", *(f"largest N in {gib} GiB" for gib in GIB)]
-    cells = [
-        [
-            row["space"],
-            row["search"],
-            *(None if b is None else round(b / 1e6, 1) for b in row["bytes"].values()),
-            row["per_simulation_and_root"],
-            row["formula"],
-            *("any" if n is None else f"{n:,}" for n in row["largest"].values()),
-        ]
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search in each space."""
+    columns = ["space", "actions", "search", "bytes a simulation and root", "by the formula"]
+    sizes = [f"largest N, {rows[0]['roots']} roots in {gib} GiB" for gib in rows[0]["largest"]]
+    return [*columns, *sizes], [
+        [row["space"], row["num_actions"], row["search"], row["per_simulation_and_root"],
+         row["formula"], *("any" if n is None else n for n in row["largest"].values())]
         for row in rows
-    ]
-    report.print_table(f"Scratch memory, {rows[0]['roots']} roots", columns, cells)
+    ]  # fmt: skip
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -218,7 +190,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
         }
         for space in shown
     }
-    report.line_plot(
+    pictures.line_plot(
         path, panels, xlabel="simulations", ylabel="scratch memory, GiB",
         title=f"Memory of {rows[0]['roots']} searches at once",
     )  # fmt: skip

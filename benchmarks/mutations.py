@@ -10,10 +10,8 @@ without it. The record is `benchmarks/results/mutations.json`, where the mutatio
 replace their own rows. All take ten minutes on one core.
 """
 
-import argparse
 import concurrent.futures
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -21,10 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks import report
-from benchmarks.report import RESULTS
+from benchmarks import report, runs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT = 600  # seconds
@@ -460,15 +458,11 @@ MUTATIONS = (
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the mutations, prints a table and writes the record; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mutations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("mutations", __doc__)
     parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--jobs", type=int, default=1, help="mutations at a time")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "mutations.json")
+    parser.add_argument("--jobs", type=runs.positive, default=1, help="mutations at a time")
     args = parser.parse_args(argv)
+    record = runs.open_record(parser, args, {}, ("mutation",))
     chosen = [m for m in MUTATIONS if re.search(args.only, m.name)]
     check_unbroken(chosen)
     rows = []
@@ -479,29 +473,19 @@ def main(argv: list[str] | None = None) -> None:
         for i, row in enumerate(pool.map(try_mutation, chosen)):
             rows.append(row)
             progress(i + 1, len(chosen), row["mutation"])
-    columns = ("mutation", "outcome", "test")
-    report.print_table("Mutations", columns, [[row[c] for c in columns] for row in rows])
+    report.print_table("Mutations", *table(rows))
     missed = [row for row in rows if row["outcome"] != _CAUGHT]
     print(f"{len(rows) - len(missed)} of {len(rows)} caught.")
-    environment = report.environment_record(0)
-    joined = join_rows(args.out, [row | {"commit": environment["commit"]} for row in rows])
-    record = {
-        "command": "python -m benchmarks.mutations",
-        "environment": environment,
-        "caught": sum(row["outcome"] == _CAUGHT for row in joined),
-        "mutations": len(MUTATIONS),
-        "rows": joined,
-    }
-    report.write_json(args.out, record)
-    print(f"Wrote {args.out}.")
+    runs.add(record, *rows, mutations=[m.name for m in MUTATIONS])
+    print(f"Wrote {record.path}.")
     sys.exit(1 if missed else 0)
 
 
-def join_rows(path: pathlib.Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns new rows and those of an older file that they do not replace, in order."""
-    older = json.loads(path.read_text())["rows"] if path.exists() else []
-    by_name = {row["mutation"]: row for row in (*older, *rows)}
-    return [by_name[m.name] for m in MUTATIONS if m.name in by_name]
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each mutation."""
+    return ["fault", "outcome", "caught by"], [
+        [row["mutation"], row["outcome"], row["test"] and f"`{row['test']}`"] for row in rows
+    ]
 
 
 def check_unbroken(mutations: list[Mutation]) -> None:

@@ -9,10 +9,9 @@ both colours, and against the raw networks that came before it on its board. On 
 is one more opponent and an exact solver checks the sign of the value.
 """
 
-import argparse
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
-from benchmarks import report
+from benchmarks import report, runs
 from benchmarks.players import TUNED, Spec, make_player
-from benchmarks.report import RESULTS
+from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 
@@ -38,34 +37,35 @@ PREDECESSORS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Measures networks; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.networks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", help="networks, all by default")
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "networks.json")
+    parser = runs.parser("networks", __doc__)
+    parser.add_argument("names", nargs="*", default=[], help="networks, all by default")
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
     ours = [name for name in jaxpgs.available_pretrained() if name.startswith("hex")]
     for name in args.names or ours:
-        figures = measure(name, args.seed)
-        found[name] = {"environment": report.environment_record(args.seed)} | figures
-        report.write_json(args.out, found)
-        report.print_table(
-            f"{name}: {figures['games']} games against each",
-            ["player", "opponent", "won", "of", "Elo", "± 95%"],
-            [
-                [r[k] for k in ("player", "opponent", "won", "games", "elo", "half_width")]
-                for r in figures["matches"]
-            ],
-        )
-        if "value_sign_agreement" in figures:
-            print(f"sign of the value right: {figures['value_sign_agreement']:.1%}")
+        if not runs.has(record, network=name):
+            runs.add(record, {"network": name} | measure(name, args.seed))
+        (figures,) = (row for row in runs.read(record) if row["network"] == name)
+        report.print_table(name, *table([figures]))
         if args.cards:
             _write_card(name, figures)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each pairing, and for each value that was checked."""
+    columns = ["network", "player", "opponent", "won", "Elo"]
+    lines: list[list[Any]] = []
+    for row in sorted(rows, key=lambda row: row["network"]):
+        lines += [
+            [row["network"], m["player"], m["opponent"], f"{m['won']:g} of {m['games']:g}",
+             elo_text(m["elo"], m["half_width"])]
+            for m in row["matches"]
+        ]  # fmt: skip
+        if "value_sign_agreement" in row:
+            right = f"{row['value_sign_agreement']:.1%} of {row['value_sign_positions']}"
+            lines.append([row["network"], "sign of the value", "exact solver", right, None])
+    return columns, lines
 
 
 def measure(name: str, seed: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
                 result = evaluation.play_match(
                     env, player, opponent, rng_key, repeats=count, progress=progress
                 )
-                elo = evaluation.elo_difference(result.wins, result.games)
+                elo = evaluation.elo_by_opening(result.outcomes)
                 matches.append(
                     {
                         "player": player.name,

@@ -1,18 +1,32 @@
-"""The players of the benchmarks: searches with a network, described by JSON values."""
+"""The players of the benchmarks: searches with a network, described by JSON values.
 
+A search without knobs is the preset as it comes. Everyone plays at full strength: the action of the
+largest weight, no noise at the root unless a knob asks for it.
+"""
+
+import functools
+import itertools
+import json
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import mctx
 import optax
+from flax import nnx
 
 import jaxpgs
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
 
 OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
+# Searches by the names that specs have for them, and the presets that they are.
+OURS = {
+    "mcs": "mcs", "pgs": "pgs", "pgs-uf": "pgs", "mcts": "batched_mcts",
+    "gumbel-mcs": "mcs", "gumbel-pgs": "gumbel_pgs", "gumbel-mcts": "gumbel_mcts",
+}  # fmt: skip
+MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
 class Spec(NamedTuple):
@@ -50,38 +64,193 @@ SEARCHES = (
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
+# Every search as it comes, and mctx's Gumbel search with its noise as well.
+DEFAULTS = (
+    Spec("MCS default", "mcs"),
+    Spec("NN", "network"),
+    Spec("PGS default", "pgs"),
+    Spec("Gumbel PGS default", "gumbel-pgs"),
+    Spec("MCTS default", "mcts"),
+    Spec("Gumbel MCTS default", "gumbel-mcts"),
+    Spec("Gumbel MCS", "gumbel-mcs"),
+    Spec("mctx MuZero", "muzero"),
+    Spec("mctx Gumbel", "gumbel"),
+    Spec("mctx Gumbel noise", "gumbel", {"gumbel_scale": 1.0}),
+)
 
 
-def make_player(spec: Spec, network: jaxpgs.pretrained.Pretrained, num_simulations: int) -> Any:
-    """Builds a player of `jaxpgs.evaluation` from its description."""
+def read_specs(text: str) -> list[Spec]:
+    """Reads players from a line such as `pgs step_size=1,3 simulations_per_update=8`.
+
+    Args:
+      text: `[NAME:] SEARCH [KNOB=VALUE[,VALUE...] ...]`; values are JSON, other words are strings.
+
+    Returns:
+      One spec for each combination of the values, named after the knobs that vary.
+
+    Raises:
+      ValueError: if the search is unknown or a word is no knob.
+    """
+    name, _, rest = text.rpartition(":")
+    search, *words = rest.split()
+    known = ("network", *OURS, *MCTX)
+    if search not in known:
+        raise ValueError(f"Unknown search {search!r} in {text!r}; known are {', '.join(known)}.")
+    if bad := [word for word in words if "=" not in word]:
+        raise ValueError(f"Knobs are KNOB=VALUE[,VALUE...], got {bad[0]!r} in {text!r}.")
+    knobs = {knob: values.split(",") for knob, values in (w.split("=", 1) for w in words)}
+    specs = []
+    for chosen in itertools.product(*knobs.values()):
+        named = [f"{k}={v}" for k, v in zip(knobs, chosen, strict=True)
+                 if not name.strip() or len(knobs[k]) > 1]  # fmt: skip
+        values = {k: _value(v) for k, v in zip(knobs, chosen, strict=True)}
+        specs.append(Spec(" ".join([name.strip() or search, *named]), search, values))
+    return specs
+
+
+def load_network(name: str) -> Any:
+    """Returns env, params, apply_fn and card of a pretrained network or an untrained one.
+
+    Args:
+      name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7. Its
+        weights are random: its policy is almost uniform, so that walks are short.
+    """
+    if name in jaxpgs.available_pretrained():
+        return jaxpgs.load_pretrained(name)
+    try:
+        _, board, shape = name.split("-")
+        filters, blocks = (int(number) for number in shape.split("x"))
+        env = jaxpgs.envs.Hex(size=int(board.split("x")[0]))
+    except ValueError as error:
+        names = ", ".join(jaxpgs.available_pretrained())
+        raise SystemExit(
+            f"Unknown network {name!r}; take one of {names}, or conv-7x7-32x4 and the like."
+        ) from error
+    observed = jax.eval_shape(lambda: env.observe(env.init()))
+    module = jaxpgs.networks.AlphaZeroResNet(
+        observed.shape, env.num_actions, num_filters=filters, num_blocks=blocks, rngs=nnx.Rngs(0)
+    )
+    params, apply_fn = jaxpgs.networks.functional(module)
+    return SimpleNamespace(env=env, params=params, apply_fn=apply_fn, card={"sha256": None})
+
+
+def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Player:
+    """Builds a player of `jaxpgs.evaluation` from its description.
+
+    Args:
+      spec: the search and its knobs.
+      network: with `env`, `params` and `apply_fn`.
+      num_simulations: N, unless a knob of this name says otherwise.
+
+    Returns:
+      The player.
+    """
     env, params, apply_fn = network.env, network.params, network.apply_fn
-    knobs = dict(spec.knobs)
-    num_simulations = knobs.pop("num_simulations", num_simulations)
     if spec.search == "network":
         return evaluation.raw_network(env, apply_fn, params, name=spec.name)
-    if spec.search == "muzero":
-        policy_fn, knobs = (
-            mctx.muzero_policy,
-            knobs | {"dirichlet_fraction": 0.0, "temperature": 0.0},
-        )
-    elif spec.search == "gumbel":
-        policy_fn, knobs = mctx.gumbel_muzero_policy, {"gumbel_scale": 0.0} | knobs
+    knobs = arguments(spec, params, num_simulations)
+    num_simulations = spec.knobs.get("num_simulations", num_simulations)
+    if spec.search in MCTX:
+        policy_fn, greedy = MCTX[spec.search], False
     else:
-        bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
-        pb_c_init = knobs.pop("pb_c_init", None)
-        knobs["root_selection"] = (
-            jaxpgs.puct(**bandit) if pb_c_init is None else jaxpgs.muzero_puct(pb_c_init)
-        )
-        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings", False))
-        knobs["target"] = jaxpgs.visit_counts(0.0)
-        policy_fn = jaxpgs.mcs_policy
-        if spec.search == "mcts":
-            policy_fn = jaxpgs.batched_mcts_policy
-    if spec.search in ("pgs", "pgs-uf"):
+        policy_fn = getattr(jaxpgs, f"{OURS[spec.search]}_policy")
+        greedy = not spec.search.startswith("gumbel")
+    # MuZero's search breaks ties at random, and sampled simulations are random throughout.
+    silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
+    return search_player(
+        env, apply_fn, params, policy_fn, num_simulations, name=spec.name, greedy=greedy,
+        deterministic=silent or spec.search == "mcts", **knobs,
+    )  # fmt: skip
+
+
+def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
+    """Says what a player's table names: simulations N, K, the bound on the depth and the mode."""
+    count = spec.knobs.get("num_simulations", num_simulations)
+    if spec.search == "network":
+        return {"simulations": None, "K": None, "depth": None, "mode": None}
+    if spec.search in MCTX:
+        depth = spec.knobs.get("max_depth")
+        return {"simulations": count, "K": 1, "depth": depth, "mode": "tree"}
+    knobs = arguments(spec, network.params, num_simulations)
+    knobs.pop("keep_adapted", None)
+    make_search = getattr(jaxpgs, f"{OURS[spec.search]}_search")
+    recurrent_fn = jaxpgs.make_recurrent_fn(network.env, network.apply_fn)
+    search = make_search(recurrent_fn, count, **knobs)
+    bound = search.truncation.max_depth
+    depth = (
+        search.max_depth or (bound and bound(count)) or (16 if search.mode == "constant" else None)
+    )
+    return {
+        "simulations": count,
+        "K": search.simulations_per_update,
+        "depth": depth,
+        "mode": search.mode,
+    }
+
+
+def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
+    """Translates a spec's knobs into arguments of its search; those not given stay the default."""
+    knobs = dict(spec.knobs)
+    count = knobs.pop("num_simulations", num_simulations)
+    if spec.search in MCTX:
+        scale = {k: knobs.pop(k) for k in ("value_scale", "maxvisit_init") if k in knobs}
+        if scale:
+            transform = mctx.qtransform_completed_by_mix_value
+            knobs["qtransform"] = functools.partial(transform, **scale)
+        elif knobs.get("qtransform") == "by_min_max":  # values of a game are from -1 to 1
+            transform = mctx.qtransform_by_min_max
+            knobs["qtransform"] = functools.partial(transform, min_value=-1.0, max_value=1.0)
+        if spec.search == "muzero":
+            return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
+        return {"gumbel_scale": 0.0} | knobs
+    _selection(spec, knobs, count)
+    if "count_siblings" in knobs:
+        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings"))
+    for part in ("target", "backup"):
+        if isinstance(knobs.get(part), str):
+            knobs[part] = getattr(jaxpgs, knobs[part])()
+    if OURS[spec.search] in ("pgs", "gumbel_pgs"):
         head = jaxpgs.networks.policy_head(params)
-        knobs["adapt"] = head if spec.search == "pgs" else jax.tree.map(lambda _: True, head)
-        make_optimizer = OPTIMIZERS[knobs.pop("optimizer", "sgd")]
-        knobs["optimizer"] = make_optimizer(knobs.pop("step_size"))
-        knobs["estimator"] = jaxpgs.reinforce(knobs.pop("baseline", "none"))
-        policy_fn = jaxpgs.pgs_policy
-    return search_player(env, apply_fn, params, policy_fn, num_simulations, name=spec.name, **knobs)
+        everything = jax.tree.map(lambda _: True, head)
+        knobs["adapt"] = everything if spec.search == "pgs-uf" else head
+        optimizer = knobs.pop("optimizer", "sgd" if "step_size" in knobs else "auto")
+        step = [knobs.pop("step_size")] if "step_size" in knobs else []
+        knobs["optimizer"] = OPTIMIZERS[optimizer](*step)
+        if "baseline" in knobs:
+            knobs["estimator"] = jaxpgs.reinforce(
+                knobs.pop("baseline"), normalize=knobs.pop("normalize", False)
+            )
+    return knobs
+
+
+def with_count(spec: Spec, count: int) -> Spec:
+    """Returns a spec with so many simulations."""
+    return spec._replace(knobs={**spec.knobs, "num_simulations": count})
+
+
+def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
+    """Puts the selections in place of the knobs that describe them."""
+    bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
+    if "pb_c_init" in knobs:
+        knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
+    elif bandit:
+        knobs["root_selection"] = jaxpgs.puct(**bandit)
+    improved = {k: knobs.pop(k) for k in ("scale", "value_scale", "maxvisit_init") if k in knobs}
+    if spec.search in ("gumbel-pgs", "gumbel-mcts"):
+        knobs.setdefault("gumbel_scale", 0.0)
+    if spec.search == "gumbel-mcs":
+        considered = knobs.pop("max_num_considered_actions", 16)
+        knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
+        knobs["target"] = jaxpgs.gumbel_target()
+        knobs["mode"] = "cached"
+        knobs.setdefault("simulations_per_update", max(1, round(num_simulations / 16)))
+        improved.setdefault("scale", 1.0)
+    if improved:
+        knobs["interior_selection"] = jaxpgs.improved_policy(**improved)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text.lower() if text in ("None", "True", "False") else text)
+    except json.JSONDecodeError:
+        return None if text == "None" else text

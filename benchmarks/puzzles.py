@@ -12,7 +12,6 @@ intervals; for equal time scores are interpolated between budgets, in the logari
 Started again, it goes on; several calls, of other `--sizes`, may write to one file side by side.
 """
 
-import argparse
 import functools
 import math
 import pathlib
@@ -24,9 +23,9 @@ import jax
 import numpy as np
 
 import jaxpgs
-from benchmarks import report
-from benchmarks.report import RESULTS
-from benchmarks.samegame import open_record, verified
+from benchmarks import pictures, report, runs
+from benchmarks.runs import RESULTS
+from benchmarks.samegame import verified
 from benchmarks.samegame_searches import with_network
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
@@ -287,7 +286,7 @@ DIFFERENCES = ["boards", "gain of", "simulations a move", "points", "seconds a b
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each search, size and budget."""
     lines = []
-    for row in rows:
+    for row in sorted(rows, key=_order):
         scores = scores_of(row)
         width = 2.576 * scores.std(ddof=1) / math.sqrt(len(scores))
         lines.append(
@@ -304,14 +303,15 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws mean scores against time, a picture for each size (after Seify 2020, figure 5.15)."""
     for size in sorted({row["size"] for row in rows}):
         lines: dict[str, list[Any]] = {}
-        for row in rows:
+        for row in sorted(rows, key=_order):
             if row["size"] == size:
                 scores = scores_of(row)
                 width = 1.96 * scores.std(ddof=1) / math.sqrt(len(scores))
                 point = (scores.mean() - width, scores.mean(), scores.mean() + width)
                 lines.setdefault(row["search"], []).append((1000 * row["seconds"], point))
-        count = max(len(scores_of(row)) for row in rows if row["size"] == size)
-        report.line_plot(
+        numbers = sorted(len(scores_of(row)) for row in rows if row["size"] == size)
+        count = " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+        pictures.line_plot(
             path.with_stem(f"{path.stem}_{size}x{size}"),
             {f"{size}x{size}, five colours, {count} boards": lines},
             xlabel="milliseconds a board",
@@ -334,7 +334,7 @@ def plot_learning(path: pathlib.Path) -> None:
             }
     if not panels:
         return
-    report.line_plot(
+    pictures.line_plot(
         path, panels, xlabel="generation", ylabel="mean score", xscale="linear", yscale="linear",
         title="SameGame: games without a search, by the network's moves",
     )  # fmt: skip
@@ -342,24 +342,17 @@ def plot_learning(path: pathlib.Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.puzzles",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--sizes", type=int, nargs="+", choices=MOVES, default=list(MOVES))
-    parser.add_argument("--search", choices=SEARCHES, nargs="+", default=list(SEARCHES))
-    parser.add_argument("--boards", type=int, default=BOARDS, help="a size, at most")
-    parser.add_argument("--at-once", type=int, default=100, help="boards searched side by side")
-    parser.add_argument("--most", type=int, default=10**9, help="simulations a move")
-    parser.add_argument("--sweep", action="store_true", help="how the knobs were set; other boards")
-    parser.add_argument("--seed", type=int, default=1, help="of boards and searches")
-    parser.add_argument("--out", type=pathlib.Path)
+    parser = runs.parser("puzzles", __doc__)
+    add = parser.add_argument
+    add("--sizes", type=int, nargs="+", choices=MOVES, default=list(MOVES))
+    add("--search", choices=SEARCHES, nargs="+", default=list(SEARCHES))
+    add("--boards", type=runs.positive, default=BOARDS, help="a size, at most")
+    add("--at-once", type=runs.positive, default=100, help="boards searched side by side")
+    add("--most", type=runs.positive, default=10**9, help="simulations a move")
+    add("--sweep", action="store_true", help="how the knobs were set; other boards")
+    parser.set_defaults(seed=1)
     args = parser.parse_args(argv)
     shipped = jaxpgs.available_pretrained()
-    out = args.out or RESULTS / f"puzzles{'_sweep' if args.sweep else ''}.json"
-    command = "python -m benchmarks.puzzles" + (" --sweep" if args.sweep else "")
-    command += f" --boards {args.boards}" if args.boards != BOARDS else ""
     jobs: list[tuple[int, str, int, int, Knobs]] = [
         (size, name, budget, count, knobs)
         for size in args.sizes for name in args.search
@@ -367,35 +360,24 @@ def main(argv: list[str] | None = None) -> None:
         if budget <= args.most and (name in WITHOUT or f"samegame-{size}x{size}" in shipped)
     ]  # fmt: skip
     seed = args.seed + 1 if args.sweep else args.seed
-
-    def read() -> dict[str, Any]:
-        record = open_record(out, {"boards": args.boards, "seed": seed}, command)
-        if not args.sweep:  # rows of knobs that have been replaced since
-            record["rows"] = [row for row in record["rows"] if _is_tuned(row)]
-        return record
-
-    def key(row: Mapping[str, Any]) -> tuple:
-        place = list(SEARCHES).index(row["search"])
-        return row["size"], place, row["simulations"], *_knobs(row)
-
-    rows = read()["rows"]
+    key = ("size", "search", "simulations", *Knobs._fields)
+    path = args.out or RESULTS / f"puzzles{'_sweep' * args.sweep}.json"
+    record = runs.open_record(parser, args, {"boards": args.boards, "seed": seed}, key, path)
     with report.progress_bar("SameGame") as progress:
         for done, (size, name, budget, count, knobs) in enumerate(jobs):
             progress(done, len(jobs), f"{size}x{size}, {name}, {budget} simulations")
-            if (size, list(SEARCHES).index(name), budget, *knobs) in map(key, read()["rows"]):
-                continue
-            at_once = math.gcd(args.at_once, count)
-            row = run(name, size, budget, count, knobs, seed=seed, at_once=at_once)
-            # Read again: several calls may share a file, on a core each.
-            record = read()
-            rows = record["rows"] = sorted([*record["rows"], row], key=key)
-            report.write_json(out, record)
+            about = {"size": size, "search": name, "simulations": budget, **knobs._asdict()}
+            if not runs.has(record, **about):
+                at_once = math.gcd(args.at_once, count)
+                runs.add(record, run(name, size, budget, count, knobs, seed=seed, at_once=at_once))
+    rows = runs.read(record)
     report.print_table("SameGame", *table(rows))
     if not args.sweep:
+        rows = [row for row in rows if _is_tuned(row)]  # others' knobs have been replaced since
         report.print_table("Differences", DIFFERENCES, differences(rows))
-        plot(out.with_suffix(".png"), rows)
-        plot_learning(out.with_stem(f"{out.stem}_learning").with_suffix(".png"))
-    print(f"Wrote {out}.")
+        plot(record.path.with_suffix(".png"), rows)
+        plot_learning(record.path.with_stem(f"{record.path.stem}_learning").with_suffix(".png"))
+    print(f"Wrote {record.path}.")
 
 
 def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int, Knobs]]:
@@ -407,6 +389,10 @@ def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int
         return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]
     count = min(FEWER.get((name, size), BOARDS), boards)
     return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]
+
+
+def _order(row: Mapping[str, Any]) -> tuple:
+    return row["size"], list(SEARCHES).index(row["search"]), row["simulations"], *_knobs(row)
 
 
 def _is_tuned(row: Mapping[str, Any]) -> bool:

@@ -6,18 +6,15 @@ threefry is JAX's default; `rbg` and `unsafe_rbg` use the hardware's generator w
 The searches take turns, so the medians of the ratios within a turn compare them on a noisy machine.
 """
 
-import argparse
-import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import report
-from benchmarks.players import make_player
-from benchmarks.report import RESULTS
-from benchmarks.speed import SEARCHES, load_network, positions, time_call
+from benchmarks import report, runs
+from benchmarks.players import load_network, make_player
+from benchmarks.speed import SEARCHES, positions, quartiles_text, time_call
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 PLAYERS = ("MCS cached", "PGS cached", "PGS constant")
@@ -25,43 +22,37 @@ PLAYERS = ("MCS cached", "PGS cached", "PGS constant")
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rng",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("rng", __doc__)
     parser.add_argument("--network", default="hex-7x7")
-    parser.add_argument("--roots", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--simulations", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "rng.json")
+    parser.add_argument("--roots", type=runs.positive, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--simulations", type=runs.positive, default=256)
+    parser.add_argument("--turns", type=runs.positive, default=9)
     args = parser.parse_args(argv)
+    setting = {"network": args.network, "simulations": args.simulations}
+    record = runs.open_record(parser, args, setting, ("roots", "search"))
     network = load_network(args.network)
-    rows = []
-    settings = [(r, s) for r in args.roots for s in SEARCHES if s.name in PLAYERS]
+    jobs = [(r, s) for r in args.roots for s in SEARCHES if s.name in PLAYERS]
     with report.progress_bar("rng") as progress:
-        for i, (roots, spec) in enumerate(settings):
-            progress(i, len(settings), f"{spec.name}, {roots} roots")
+        for i, (roots, spec) in enumerate(jobs):
+            progress(i, len(jobs), f"{spec.name}, {roots} roots")
+            if runs.has(record, roots=roots, search=spec.name):
+                continue
             states = positions(network.env, roots, 0)
             player = make_player(spec, network, args.simulations)
             calls = [compile_with(name, player, states) for name in GENERATORS]
-            rows.append({"search": spec.name, "roots": roots} | compare(calls, args.turns))
-    record = {
-        "command": f"python -m benchmarks.rng --network {args.network}",
-        "environment": report.environment_record(0),
-        "network": args.network,
-        "simulations": args.simulations,
-        "rows": rows,
-    }
-    report.write_json(args.out, record)
+            row = {"search": spec.name, "roots": roots} | compare(calls, args.turns)
+            runs.add(record, row)
+    title = f"{args.network}, {args.simulations} simulations"
+    report.print_table(title, *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search."""
     columns = ["roots", "search", "ms with threefry", "rbg / threefry", "unsafe_rbg / threefry"]
-    report.print_table(
-        f"{args.network}, {args.simulations} simulations",
-        columns,
-        [[r["roots"], r["search"], r["ms"], *(f"{q[1]} ({q[0]}-{q[2]})" for q in r["ratios"])]
-         for r in rows],
-    )  # fmt: skip
-    print(f"Wrote {args.out}.")
+    return columns, [
+        [r["roots"], r["search"], r["ms"], *map(quartiles_text, r["ratios"])] for r in rows
+    ]
 
 
 def compile_with(generator: str, player: Any, states: Any) -> Callable[[], Any]:

@@ -13,7 +13,6 @@ Only games that the rules in NumPy replay to their end count, with the score tha
 the rows of the file hold the games. Started again with the same file, the command goes on.
 """
 
-import argparse
 import contextlib
 import importlib.resources
 import json
@@ -27,8 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import report
-from benchmarks.report import RESULTS
+from benchmarks import pictures, report, runs
 from benchmarks.samegame_searches import SEARCHES, Best, Run
 from jaxpgs.envs import SameGame, samegame_rules
 from jaxpgs.envs.samegame import standard_positions
@@ -56,9 +54,9 @@ def published_scores() -> dict[str, list[int]]:
     return json.loads(file.read_text())["scores"]
 
 
-def make_boards(setting: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """Returns the boards of a setting by their numbers, from 1 on."""
-    numbers, random = setting["positions"], setting["random"]
+def make_boards(setting: Mapping[str, Any], numbers: Sequence[int]) -> dict[int, np.ndarray]:
+    """Returns the boards of a setting with these numbers, from 1 on."""
+    random = setting["random"]
     if random is None:
         boards = standard_positions()
         return {number: boards[number - 1] for number in numbers}
@@ -134,19 +132,18 @@ def solve(
     raise RuntimeError("A search ended before its budget.")
 
 
-def measure(record: dict[str, Any], path: pathlib.Path) -> None:
-    """Solves what a record's setting asks for and its rows lack, and writes it after each group.
+def measure(record: runs.Record, searches: Sequence[str], boards: Mapping[int, np.ndarray]) -> None:
+    """Solves the boards that the file lacks with each search, and writes it after each group.
 
     Args:
-      record: with `setting`, `environment` and `rows`, which grows.
-      path: the file.
+      record: the file, with its setting.
+      searches: names of searches.
+      boards: by their numbers.
     """
-    setting, rows = record["setting"], record["rows"]
-    boards, env = make_boards(setting), make_env(setting)
+    setting, env = record.setting, make_env(record.setting)
     jobs = []
-    for name in setting["searches"]:
-        have = {row["position"] for row in rows if row["search"] == name}
-        missing = [number for number in boards if number not in have]
+    for name in searches:
+        missing = [n for n in boards if not runs.has(record, position=n, search=name)]
         together = setting["together"]
         jobs += [(name, missing[i : i + together]) for i in range(0, len(missing), together)]
     prepared: dict[tuple[str, int], Run] = {}
@@ -167,36 +164,18 @@ def measure(record: dict[str, Any], path: pathlib.Path) -> None:
             best, curve, seconds = solve(
                 prepared[shape], group, key, setting["seconds"], setting["simulations"], update
             )
-            rows += [
+            about = {
+                "seconds": round(seconds / len(numbers), 2),
+                "simulations": best.simulations,
+                "curve": curve,
+            }
+            rows = [
                 {"position": number, "search": name}
                 | verified(boards[number], actions, setting["penalty"])
-                | {
-                    "seconds": round(seconds / len(numbers), 2),
-                    "simulations": best.simulations,
-                    "curve": curve,
-                }
+                | about
                 for number, actions in zip(numbers, best.actions, strict=True)
             ]
-            report.write_json(path, record)
-
-
-def open_record(path: pathlib.Path, setting: dict[str, Any], command: str) -> dict[str, Any]:
-    """Reads the record to go on with, or begins one.
-
-    Raises:
-      ValueError: if the file holds another setting.
-    """
-    setting = json.loads(json.dumps(setting))
-    if not path.exists():
-        environment = report.environment_record(setting["seed"])
-        return {"command": command, "environment": environment, "setting": setting, "rows": []}
-    record = json.loads(path.read_text())
-    if record["setting"] != setting:
-        raise ValueError(
-            f"{path} was written with the setting {record['setting']}, now {setting} is asked for; "
-            "name another file with --out."
-        )
-    return record
+            runs.add(record, *rows)
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:
@@ -228,9 +207,10 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
 
 
 def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Draws the mean score of all positions against the time spent on each."""
-    lines = {}
-    for name, rows in totals(record["rows"]).items():
+    """Draws the mean score of all positions against the time spent on each, and published means."""
+    lines, solved = {}, totals(record["rows"])
+    numbers = sorted({row["position"] for row in record["rows"]})
+    for name, rows in solved.items():
         curves = [row["curve"] for row in rows.values()]
         start = max(curve[0][0] for curve in curves)
         end = max(row["seconds"] for row in rows.values())
@@ -242,32 +222,32 @@ def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
         ]
         means = np.reshape(values, (len(curves), -1)).mean(axis=0)
         lines[name] = [(t, [mean] * 3) for t, mean in zip(times, means, strict=True)]
-    report.line_plot(
-        path, {f"{len(curves)} positions": lines}, xlabel="seconds a position",
-        ylabel="mean score", yscale="linear", title="SameGame: score against time",
+    published = published_scores() if record["setting"]["random"] is None else {}
+    levels = {
+        name: float(np.mean([scores[n - 1] for n in numbers])) for name, scores in published.items()
+    }
+    sizes = sorted({len(rows) for rows in solved.values()})
+    pictures.line_plot(
+        path, {f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} positions": lines},
+        xlabel="seconds a position", ylabel="mean score", yscale="linear",
+        title="SameGame: score against time", levels=levels,
     )  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> None:
     """Solves a preset or what the arguments say; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.samegame",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=PRESETS, default="quick")
-    parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--search", choices=SEARCHES, nargs="+", dest="searches")
-    parser.add_argument("--positions", type=int, nargs="+", help="from 1 to 20")
+    parser = runs.parser("samegame", __doc__, PRESETS)
+    add = parser.add_argument
+    add("--search", choices=SEARCHES, nargs="+", dest="searches")
+    add("--positions", type=runs.positive, nargs="+", help="from 1 to 20")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--seconds", type=float, help="a position")
-    budget.add_argument("--simulations", type=int, help="games a position, in place of seconds")
-    parser.add_argument("--penalty", choices=("per_color", "total", "none"), default="per_color")
-    parser.add_argument("--together", type=int, help="positions searched at once")
-    parser.add_argument("--random", type=int, help="random boards, in place of the standard ones")
-    parser.add_argument("--size", type=int, default=15, help="of random boards")
-    parser.add_argument("--colors", type=int, default=5, help="of random boards")
-    parser.add_argument("--seed", type=int, default=0, help="of searches and random boards")
+    budget.add_argument("--simulations", type=runs.positive, help="games a position instead")
+    add("--penalty", choices=("per_color", "total", "none"), default="per_color")
+    add("--together", type=runs.positive, help="positions searched at once")
+    add("--random", type=runs.positive, help="random boards, in place of the standard ones")
+    add("--size", type=runs.positive, default=15, help="of random boards")
+    add("--colors", type=runs.positive, default=5, help="of random boards")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
     numbers = args.positions or preset["positions"]
@@ -281,8 +261,6 @@ def main(argv: list[str] | None = None) -> None:
     if seconds is None and simulations is None:
         seconds, simulations = preset.get("seconds"), preset.get("simulations")
     setting = {
-        "searches": args.searches or preset["searches"],
-        "positions": numbers,
         "seconds": seconds,
         "simulations": simulations,
         "penalty": args.penalty,
@@ -290,35 +268,16 @@ def main(argv: list[str] | None = None) -> None:
         "random": random,
         "seed": args.seed,
     }
-    out = args.out or RESULTS / f"samegame_{args.preset}.json"
     # One device for each core, on which the searches run side by side.
     if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
-            jax.config.update("jax_num_cpu_devices", _cores())
-    command = " ".join(["python -m benchmarks.samegame", f"--preset {args.preset}", *_given(args)])
-    record = open_record(out, setting, command)
-    measure(record, out)
-    report.print_table("SameGame", *table(record))
-    plot(out.with_suffix(".png"), record)
-    print(f"Wrote {out} and {out.with_suffix('.png')}.")
-
-
-def _given(args: argparse.Namespace) -> list[str]:
-    """Returns the arguments that are not the defaults."""
-    words = []
-    for name, value in vars(args).items():
-        default = {"penalty": "per_color", "size": 15, "colors": 5, "seed": 0}
-        if name in ("preset", "out") or value in (None, default.get(name)):
-            continue
-        values = value if isinstance(value, list) else [value]
-        words.append(f"--{'search' if name == 'searches' else name} {' '.join(map(str, values))}")
-    return words
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+            jax.config.update("jax_num_cpu_devices", report.num_cores())
+    record = runs.open_record(parser, args, setting, ("position", "search"))
+    measure(record, args.searches or preset["searches"], make_boards(setting, numbers))
+    data = runs.load(record.path)
+    report.print_table("SameGame", *table(data))
+    plot(record.path.with_suffix(".png"), data)
+    print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ larger updates, 32 simulations each: faster, and a weaker expert.
 """
 
 import argparse
-import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report
-from benchmarks.report import RESULTS
-from benchmarks.speed import bare_network, in_pieces, load_network, time_call
+from benchmarks import report, runs
+from benchmarks.players import load_network
+from benchmarks.speed import bare_network, in_pieces, time_call
 from jaxpgs.training import experts, recipes, selfplay
 
 NETWORKS = ("hex-7x7", "conv-7x7-32x4")
@@ -34,45 +33,35 @@ EXPERTS["pgs, 32 an update"] = _tuned("pgs", simulations_per_update=32)
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.selfplay",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = runs.parser("selfplay", __doc__)
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
-    parser.add_argument("--games", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--simulations", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "selfplay.json")
+    parser.add_argument("--games", type=runs.positive, default=128)
+    parser.add_argument("--steps", type=runs.positive, default=4)
+    parser.add_argument("--simulations", type=runs.positive, default=64)
+    parser.add_argument("--turns", type=runs.positive, default=3)
     args = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
-    settings = [(network, expert) for network in args.networks for expert in EXPERTS]
+    setting = {name: getattr(args, name) for name in ("games", "steps", "simulations")}
+    record = runs.open_record(parser, args, setting, ("network", "expert"))
+    jobs = [(network, expert) for network in args.networks for expert in EXPERTS]
     with report.progress_bar("selfplay") as progress:
-        for i, (network, expert) in enumerate(settings):
-            progress(i, len(settings), f"{network}, {expert}")
-            rows.append(measure(network, expert, args))
-    report.write_json(
-        args.out,
-        {
-            "command": "python -m benchmarks.selfplay",
-            "environment": report.environment_record(0),
-            "games": args.games,
-            "steps": args.steps,
-            "simulations": args.simulations,
-            "rows": rows,
-        },
-    )
-    report.print_table(
-        f"{args.games} games, {args.simulations} simulations a move",
-        ["network", "expert", "positions a second", "evaluations a position", "network's share"],
-        [
-            [r["network"], r["expert"], r["positions_per_second"], r["evaluations_per_position"],
-             "{1:.0%} ({0:.0%}-{2:.0%})".format(*r["network_share"])]
-            for r in rows
-        ],
-    )  # fmt: skip
-    print(f"Wrote {args.out}.")
+        for i, (network, expert) in enumerate(jobs):
+            progress(i, len(jobs), f"{network}, {expert}")
+            if not runs.has(record, network=network, expert=expert):
+                runs.add(record, measure(network, expert, args))
+    title = f"{args.games} games, {args.simulations} simulations a move"
+    report.print_table(title, *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each expert."""
+    columns = ["network", "expert", "positions a second", "evaluations a position",
+               "in the network"]  # fmt: skip
+    return columns, [
+        [row["network"], row["expert"], row["positions_per_second"],
+         row["evaluations_per_position"], "{1:.0%} ({0:.0%}–{2:.0%})".format(*row["network_share"])]
+        for row in rows
+    ]  # fmt: skip
 
 
 def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -83,7 +72,7 @@ def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, 
     """
     network = load_network(name)
     _, about = bare_network(network, args.games * args.simulations, 0)
-    network = in_pieces(network, about["batch"])
+    network = in_pieces(network, about["max_batch"])
     expert = EXPERTS[expert_name](args.simulations)
 
     def play(params: Any, rng_key: Any, games: Any) -> Any:
@@ -106,7 +95,7 @@ def measure(name: str, expert_name: str, args: argparse.Namespace) -> dict[str, 
         "positions_per_second": round(positions / float(np.median(seconds[:, 0])), 1),
         "evaluations_per_position": round(evaluations / positions, 1),
         "network_share": np.round(share, 3).tolist(),
-        "bare_batch": about["batch"],
+        "max_batch": about["max_batch"],
     }
 
 

@@ -1,18 +1,18 @@
-"""How fast is each search, beside the bare network? Milliseconds a search, all in one run.
+"""How fast is each search, beside the bare network and mctx? Milliseconds a search, in one run.
 
-    python -m benchmarks.speed --preset quick         # 7x7, 256 simulations, minutes on two cores
-    python -m benchmarks.speed --preset full          # more batches and simulations: an hour
+    python -m benchmarks.speed --preset quick         # 7x7, about an hour on two cores
+    python -m benchmarks.speed --preset full          # more networks and simulations: hours
     python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
 
+Ours run with K = 32 and with the K that plays well, about N / 16, in cached and in constant mode.
 The limit is the time of the network evaluations alone, so every search is shown beside the bare
-network on as many states, in the batch that suits it best. Machines are noisy: the searches take
-turns, and what counts is the median of their ratios within a turn, with the quartiles. Results go
-to a JSON file after every setting; started again with the same file, the command goes on.
+network on as many states, in the batch that suits it best; a cached search evaluates in pieces of
+that `max_batch`. Ratios to mctx are to the faster of its two searches. Machines are noisy: the
+searches take turns, and what counts is the median of their ratios within a turn, with the
+quartiles. Started again with the same file, the command goes on.
 """
 
-import argparse
 import dataclasses
-import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,23 +22,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-import jaxpgs
-from benchmarks import report
-from benchmarks.players import TUNED, Spec, make_player
-from benchmarks.report import RESULTS
+from benchmarks import pictures, report, runs
+from benchmarks.players import TUNED, Spec, describe, load_network, make_player
 
 K = {"simulations_per_update": 32}
 # Quick settings take more turns than the preset's: until so many seconds have passed.
 SECONDS, MOST_TURNS = 15.0, 50
+MCTX = (Spec("mctx MuZero", "muzero", TUNED["muzero"]), Spec("mctx Gumbel", "gumbel"))
 SEARCHES = (
-    Spec("mctx MuZero", "muzero", TUNED["muzero"]),
-    Spec("mctx Gumbel", "gumbel"),
+    *MCTX,
     Spec("batched MCTS", "mcts", TUNED["mcts"] | K),
     Spec("MCS cached", "mcs", TUNED["mcs"] | K),
+    Spec("MCS constant", "mcs", TUNED["mcs"] | K | {"mode": "constant"}),
     Spec("PGS cached", "pgs", TUNED["pgs"] | K),
     Spec("PGS constant", "pgs", TUNED["pgs"] | K | {"mode": "constant"}),
+)
+GUMBEL = (
+    Spec("Gumbel MCTS", "gumbel-mcts"),
+    Spec("Gumbel PGS cached", "gumbel-pgs", {"mode": "cached"}),
 )
 
 
@@ -56,12 +58,12 @@ class Preset(NamedTuple):
 
 _ANY = 10**9
 PRESETS = {
-    "quick": Preset({"hex-7x7": 16_384, "conv-7x7-32x4": 16_384}, [1, 16, 64], [256], 5),
+    "quick": Preset({"hex-7x7": 65_536, "conv-7x7-32x4": 65_536}, [1, 16, 64, 256], [64, 256], 3),
     "full": Preset(
         {
-            "hex-7x7": 65_536,
-            "conv-5x5-16x2": 16_384,
-            "conv-7x7-32x4": 16_384,
+            "hex-7x7": 262_144,
+            "conv-5x5-16x2": 65_536,
+            "conv-7x7-32x4": 65_536,
             "conv-9x9-128x10": 1_024,
         },
         [1, 16, 64, 256, 1024],
@@ -77,24 +79,13 @@ PRESETS = {
 }
 
 
-def load_network(name: str) -> Any:
-    """Returns env, params and apply_fn of a pretrained network or an untrained convolutional one.
-
-    Args:
-      name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7. Its
-        weights are random: its policy is almost uniform, so that walks are short.
-    """
-    if name in jaxpgs.available_pretrained():
-        return jaxpgs.load_pretrained(name)
-    _, board, shape = name.split("-")
-    filters, blocks = (int(number) for number in shape.split("x"))
-    env = jaxpgs.envs.Hex(size=int(board.split("x")[0]))
-    observed = jax.eval_shape(lambda: env.observe(env.init()))
-    module = jaxpgs.networks.AlphaZeroResNet(
-        observed.shape, env.num_actions, num_filters=filters, num_blocks=blocks, rngs=nnx.Rngs(0)
-    )
-    params, apply_fn = jaxpgs.networks.functional(module)
-    return SimpleNamespace(env=env, params=params, apply_fn=apply_fn)
+def contestants(num_simulations: int) -> list[Spec]:
+    """Returns mctx's searches, ours with K = 32, and ours with K about N / 16."""
+    few = max(1, round(num_simulations / 16))
+    ours = [spec for spec in SEARCHES if spec not in MCTX]
+    often = [s._replace(knobs={**s.knobs, "simulations_per_update": few}) for s in (*ours, *GUMBEL)]
+    wide = ours if few != K["simulations_per_update"] else []
+    return [*MCTX, *wide, *often]
 
 
 def in_pieces(network: Any, batch: int) -> Any:
@@ -132,6 +123,7 @@ def compile_search(
     batch_size = states.terminated.shape[0]
     return lambda: compiled(key, states, ()), {
         "search": spec.name,
+        "K": describe(spec, network, num_simulations)["K"],
         "knobs": dict(spec.knobs),
         "sequential_calls": int(stats["num_calls"]),
         "evaluations_per_root": round(float(stats["num_evaluations"]) / batch_size, 1),
@@ -172,20 +164,22 @@ def bare_network(
         if best is None or seconds < best[0]:
             best = (seconds, size, compiled_for(-(-num_evaluations // size)))
     assert best is not None
-    return best[2], {"search": "bare network", "batch": best[1]}
+    return best[2], {"search": "bare network", "K": None, "max_batch": best[1]}
 
 
-def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: int) -> dict:
+def measure(name: str, num_roots: int, num_simulations: int, turns: int, seed: int) -> list[dict]:
     """Times all searches of one setting in turn.
 
     Returns:
-      A dict ready for JSON, with a row per search.
+      A dict ready for JSON for each search, the bare network first.
     """
     network = load_network(name)
-    states = positions(network.env, batch_size, seed)
-    systems = [bare_network(network, batch_size * num_simulations, seed)]
-    network = in_pieces(network, systems[0][1]["batch"])
-    systems += [compile_search(spec, network, states, num_simulations) for spec in SEARCHES]
+    states = positions(network.env, num_roots, seed)
+    systems = [bare_network(network, num_roots * num_simulations, seed)]
+    max_batch = systems[0][1]["max_batch"]
+    network = in_pieces(network, max_batch)
+    specs = contestants(num_simulations)
+    systems += [compile_search(spec, network, states, num_simulations) for spec in specs]
     taken_turns: list[list[float]] = []
     begin = time.perf_counter()
     while len(taken_turns) <= turns or (
@@ -193,109 +187,135 @@ def measure(name: str, batch_size: int, num_simulations: int, turns: int, seed: 
     ):
         taken_turns.append([time_call(call) for call, _ in systems])
     seconds = np.array(taken_turns[1:])  # the first one warms up
-    rows = []
-    for (_, row), taken in zip(systems, seconds.T, strict=True):
-        rows.append(
-            row
-            | {
-                "ms": round(1e3 * float(np.median(taken)), 3),
-                "searches_per_second": round(batch_size / float(np.median(taken)), 2),
-                "over_bare": _quartiles(taken / seconds[:, 0]),
-                "mctx_over_this": _quartiles(seconds[:, 1] / taken),
-            }
-        )
-    return {
-        "network": name,
-        "roots": batch_size,
-        "simulations": num_simulations,
-        "date": report.now(),
-        "turns": len(seconds),
-        "rows": rows,
-    }
+    mctx = min((1, 2), key=lambda i: float(np.median(seconds[:, i])))
+    return [
+        {"network": name, "roots": num_roots, "simulations": num_simulations}
+        | row
+        | {
+            "max_batch": max_batch,
+            "ms": round(1e3 * float(np.median(taken)), 3),
+            "searches_per_second": round(num_roots / float(np.median(taken)), 2),
+            "over_bare": _quartiles(taken / seconds[:, 0]),
+            "mctx_over_this": _quartiles(seconds[:, mctx] / taken),
+            "faster_mctx": systems[mctx][1]["search"],
+            "turns": len(seconds),
+        }
+        for (_, row), taken in zip(systems, seconds.T, strict=True)
+    ]
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measures a preset's settings; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=PRESETS, default="quick")
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
-    parser.add_argument("--networks", nargs="+", help="in place of the preset's")
-    parser.add_argument("--turns", type=int, help="how often each search is timed, at least")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = runs.parser("speed", __doc__, PRESETS)
+    add = parser.add_argument
+    add("--networks", nargs="+", help="in place of the preset's")
+    add("--roots", nargs="+", type=runs.positive, dest="batches", help="likewise")
+    add("--simulations", nargs="+", type=runs.positive, help="likewise")
+    add("--turns", type=runs.positive, help="how often each search is timed, at least")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
-    out = args.out or RESULTS / f"speed_{args.preset}.json"
-    saved = json.loads(out.read_text()) if out.exists() else {}
-    record = {
-        "command": f"python -m benchmarks.speed --preset {args.preset}",
-        "environment": saved.get("environment", report.environment_record(args.seed)),
-        "settings": saved.get("settings", []),
-    }
-    done = {(s["network"], s["roots"], s["simulations"]) for s in record["settings"]}
+    most = preset.networks
+    preset = runs.override(preset, args)
+    key = ("network", "roots", "simulations", "search", "K")
+    record = runs.open_record(parser, args, {"seed": args.seed}, key)
     todo = [
-        (name, batch_size, count)
-        for name in args.networks or preset.networks
+        (name, num_roots, count)
+        for name in args.networks or most
         for count in preset.simulations
-        for batch_size in preset.batches
-        if batch_size * count <= preset.networks.get(name, _ANY)
-        and (name, batch_size, count) not in done
+        for num_roots in preset.batches
+        if num_roots * count <= most.get(name, _ANY)
     ]
     with report.progress_bar("speed") as progress:
-        for i, (name, batch_size, count) in enumerate(todo):
-            progress(i, len(todo), f"{name}, {batch_size} roots, {count} simulations")
-            turns = args.turns or preset.turns
-            record["settings"].append(measure(name, batch_size, count, turns, args.seed))
-            report.write_json(out, record)
-    show(record["settings"])
-    plot(out.with_suffix(".png"), record["settings"])
-    print(f"Wrote {out} and {out.with_suffix('.png')}.")
+        for i, (name, num_roots, count) in enumerate(todo):
+            progress(i, len(todo), f"{name}, {num_roots} roots, {count} simulations")
+            setting = {"network": name, "roots": num_roots, "simulations": count}
+            if not runs.has(record, **setting, search="bare network"):
+                runs.add(record, *measure(name, num_roots, count, preset.turns, args.seed))
+    rows = runs.read(record)
+    report.print_table("Milliseconds a search", *table(rows))
+    report.print_table("Milliseconds a simulation, by the number of simulations", *growth(rows))
+    plot(record.path.with_suffix(".png"), rows)
+    print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
 
-def show(settings: Sequence[Mapping[str, Any]]) -> None:
-    """Prints a table for each setting."""
-    columns = ("search", "ms", "x bare", "quartiles", "mctx / this", "calls", "MB", "compile s")
-    for setting in settings:
-        title = "{network}, {roots} roots, {simulations} simulations".format(**setting)
-        rows = [
-            [
-                row["search"],
-                row["ms"],
-                row["over_bare"][1],
-                "{}-{}".format(*row["over_bare"][::2]),
-                row["mctx_over_this"][1],
-                row.get("sequential_calls"),
-                None if "temp_bytes" not in row else round(row["temp_bytes"] / 1e6, 1),
-                row.get("compile_seconds"),
-            ]
-            for row in setting["rows"]
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each search of each setting."""
+    columns = ["network", "simulations", "roots", "search", "K", "ms", "searches a second",
+               "x bare network", "x faster than mctx's faster", "calls in a row", "max_batch",
+               "scratch MB", "compile s"]  # fmt: skip
+    cells = [
+        [
+            row["network"],
+            row["simulations"],
+            row["roots"],
+            row["search"],
+            row.get("K"),
+            row["ms"],
+            row["searches_per_second"],
+            quartiles_text(row["over_bare"]),
+            quartiles_text(row["mctx_over_this"]),
+            row.get("sequential_calls"),
+            row["max_batch"],
+            None if "temp_bytes" not in row else round(row["temp_bytes"] / 1e6, 1),
+            row.get("compile_seconds"),
         ]
-        report.print_table(title, columns, rows)
+        for row in rows
+    ]
+    return columns, cells
 
 
-def plot(path: pathlib.Path, settings: Sequence[Mapping[str, Any]]) -> None:
+def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Shows what a simulation takes as there are more of them: mctx's takes longer and longer.
+
+    Returns:
+      Headings and a line for each search that was timed with several numbers of simulations.
+    """
+    counts = sorted({row["simulations"] for row in rows})
+    found: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        rule = row.get("K")
+        if rule not in (None, 1, 32):
+            rule = "N/16"
+        key = (row["network"], row["roots"], row["search"], rule)
+        found.setdefault(key, {})[row["simulations"]] = row["ms"] / row["simulations"]
+    cells = [
+        [network, roots, search, None if rule is None else str(rule),
+         *(float(f"{ms[n]:.3g}") if n in ms else None for n in counts),
+         round(ms[max(ms)] / ms[min(ms)], 2)]
+        for (network, roots, search, rule), ms in found.items()
+        if len(ms) > 1
+    ]  # fmt: skip
+    return ["network", "roots", "search", "K", *(f"N = {n}" for n in counts), "growth"], cells
+
+
+def quartiles_text(values: Sequence[float]) -> str:
+    """Returns the median of three quartiles with the other two, or a single figure."""
+    if len(values) == 1:
+        return f"{values[0]:g}"
+    low, middle, high = values
+    return f"{middle:g} ({low:g}–{high:g})"
+
+
+def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws, for each network, how many times the bare network's time each search takes."""
-    count = 256
-    networks = sorted({s["network"] for s in settings if s["simulations"] == count})
-    lines = {
-        network: {
-            spec.name: [
-                (s["roots"], row["over_bare"])
-                for s in settings
-                if s["network"] == network and s["simulations"] == count
-                for row in s["rows"]
-                if row["search"] == spec.name
-            ]
-            for spec in SEARCHES
-        }
-        for network in networks
-    }
-    report.line_plot(
-        path, lines, xlabel="roots searched at once", ylabel="time / bare network's time",
-        title=f"Searches beside the bare network, {count} simulations",
+    count = max((row["simulations"] for row in rows if row["simulations"] <= 256), default=64)
+    few = max(1, round(count / 16))
+    if few not in {row.get("K") for row in rows}:
+        few = K["simulations_per_update"]
+    panels: dict[str, dict[str, list[Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["roots"]):
+        if (
+            row["simulations"] == count
+            and row.get("K") in (1, few)
+            and row["search"] != "bare network"
+        ):
+            lines = panels.setdefault(row["network"], {})
+            lines.setdefault(row["search"], []).append((row["roots"], row["over_bare"]))
+    if not panels:
+        return
+    pictures.line_plot(
+        path, panels, xlabel="roots searched at once", ylabel="time / bare network's time",
+        title=f"Searches beside the bare network, {count} simulations, K = {few}",
     )  # fmt: skip
 
 

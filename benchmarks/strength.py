@@ -2,305 +2,290 @@
 
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
-    python -m benchmarks.strength --preset duel      # 7x7, 256 simulations: PGS against MCS
-    python -m benchmarks.strength --preset equal     # 7x7, 256 simulations, ours and mctx's
-    python -m benchmarks.strength --preset time      # 7x7, the same time for every search
     python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations
-    python -m benchmarks.strength --preset keep      # 7x7: a head that goes on from move to move
-    python -m benchmarks.strength --preset sweep-mcs        # how the knobs were set; also
-                                                     # sweep-pgs, sweep-step, ...
+    python -m benchmarks.strength --preset sweep-mcs         # how the knobs were set; also
+                                                     # sweep-pgs, sweep-mctx, sweep-gumbel, ...
 
-Every pair plays every legal first move with both colours, all games of a pairing in one batch and
-each search compiled once. Results go to a JSON file after every pairing and a picture in the end;
-started again with the same file, the command goes on where it stopped.
+The defaults of all searches, one tournament and one file for each network and count; a move costs
+as many simulations as mctx's Gumbel search has, as many network evaluations, or as much time:
+
+    python -m benchmarks.strength --preset defaults --network hex-7x7-early hex-5x5-early \\
+        --simulations 16 64 256 800
+    python -m benchmarks.strength --preset defaults-evaluations --simulations 64
+    python -m benchmarks.strength --preset defaults-time-1      # one root at a time
+    python -m benchmarks.strength --preset defaults-time-64     # 64 roots at a time
+
+Any knobs against a fixed reference, a player for each combination of values; the names of searches
+and knobs are those of `benchmarks.players`:
+
+    python -m benchmarks.strength --preset sweep --reference "mcs" \\
+        --sweep "pgs simulations_per_update=4,8,16 optimizer=auto" "gumbel"
+
+Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
+two moves drawn with the seed. Players without chance play an opening once. Intervals are over
+openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
+pairing and a picture in the end; started again, the command goes on where it stopped.
 """
 
 import argparse
+import dataclasses
+import functools
 import itertools
-import json
-import math
 import pathlib
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-import jaxpgs
-from benchmarks import report
-from benchmarks.players import Spec, make_player
-from benchmarks.report import RESULTS
-from benchmarks.tournaments import PRESETS, Preset
+from benchmarks import pictures, report, runs
+from benchmarks.players import Spec, load_network, make_player, read_specs, with_count
+from benchmarks.ratings import budget, pairing_table, player_table, ratios, scaling_plot, summarise
+from benchmarks.runs import RESULTS
+from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
+from jaxpgs.evaluation.spending import TOLERANCE, calibrate, propose
 
-
-def calibrate(
-    spec: Spec, network: jaxpgs.pretrained.Pretrained, num_games: int, milliseconds: float
-) -> Spec:
-    """Finds how many simulations take a given time a move, for as many games at once.
-
-    Args:
-      spec: a search.
-      network: the network.
-      num_games: the batch it will play in.
-      milliseconds: the time of a move, of one game of the batch.
-
-    Returns:
-      The spec with `num_simulations`, a multiple of 16: the power law through two timings.
-    """
-    states = jax.vmap(lambda _: network.env.init())(jnp.arange(num_games))
-    counts: list[int] = [64]
-    times: list[float] = []
-    while len(times) < 3:
-        player = make_player(spec, network, counts[-1])
-        act = jax.jit(player.act).lower(jax.random.key(0), states, ()).compile()
-        seconds = []
-        for i in range(5):
-            start = time.perf_counter()
-            jax.block_until_ready(act(jax.random.key(i), states, ()))
-            seconds.append(time.perf_counter() - start)
-        times.append(1e3 * min(seconds) / num_games)
-        power = 1.0
-        if len(times) > 1 and counts[-1] != counts[-2]:
-            power = math.log(times[-1] / times[-2]) / math.log(counts[-1] / counts[-2])
-        wanted = counts[-1] * (milliseconds / times[-1]) ** (1 / max(power, 0.5))
-        counts.append(max(16 * round(wanted / 16), 16))
-    return spec._replace(knobs={**spec.knobs, "num_simulations": counts[-1]})
+_ROUNDS = 4  # how often players that spend too much or too little are calibrated anew
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Plays a preset's tournament; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.strength",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--preset", choices=PRESETS, default="quick")
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
-    parser.add_argument("--network", help="a pretrained network, in place of the preset's")
-    parser.add_argument("--simulations", type=int, help="in place of the preset's")
-    parser.add_argument("--repeats", type=int, help="games per first move and colour")
-    parser.add_argument("--players", nargs="+", help="only these of the preset's players")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--show", action="store_true", help="play nothing, rate what the file holds so far"
-    )
+    """Plays a preset's tournaments; see the module's text."""
+    parser = runs.parser("strength", __doc__, PRESETS)
+    add = parser.add_argument
+    add("--network", nargs="+", help="in place of the preset's; a tournament each")
+    add("--simulations", nargs="+", type=runs.positive, help="in place of the preset's; likewise")
+    add("--repeats", type=runs.positive, help="games per opening and colour")
+    add("--openings", type=runs.positive, help="so many lines of two moves, not every first move")
+    add("--batch-size", type=runs.positive, help="games searched at once")
+    add("--equal", choices=EQUAL, help="what all players have the same of")
+    add("--players", nargs="+", dest="names", help="only these of the preset's players")
+    add("--sweep", nargs="+", default=[], metavar="SPEC", help="further players, by their knobs")
+    add("--reference", metavar="SPEC", help="the first player, whom all others play")
+    add("--show", action="store_true", help="play nothing, rate what the file holds so far")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
-    preset = preset._replace(
-        network=args.network or preset.network,
-        num_simulations=args.simulations or preset.num_simulations,
-        repeats=args.repeats or preset.repeats,
-        players=_choose(preset.players, args.players),
-    )
-    out = args.out or RESULTS / f"strength_{args.preset}.json"
-    network = jaxpgs.load_pretrained(preset.network)
-    setting = {
-        "network": preset.network,
-        "weights_sha256": network.card["sha256"],
-        "num_simulations": preset.num_simulations,
-        "repeats": preset.repeats,
-        "seed": args.seed,
-    }
-    if preset.milliseconds is not None:
-        setting["milliseconds"] = preset.milliseconds
-        preset = preset._replace(players=_calibrated(out, preset, network))
-    changed = "".join(
-        f" --{name} {value}"
-        for name in ("network", "simulations", "repeats", "seed")
-        if (value := getattr(args, name)) != parser.get_default(name)
-    )
-    saved = _load(out, setting, preset.players)
-    earlier = [evaluation.MatchResult.from_dict(result) for result in saved.get("results", ())]
-    environment = report.environment_record(args.seed)
-    if args.show:
-        environment = saved.get("environment", environment)
-        rated = {name for result in earlier for name in result.names}
-        preset = preset._replace(players=[s for s in preset.players if s.name in rated])
-    specs = {spec["name"]: spec for spec in saved.get("players", ())} | {
-        spec.name: spec._asdict() | {"knobs": dict(spec.knobs)} for spec in preset.players
-    }
-    players = [make_player(spec, network, preset.num_simulations) for spec in preset.players]
-    numbers = range(len(players))
-    pairs = [(0, i) for i in numbers[1:]] if preset.gauntlet else None
-    played = {frozenset(result.names): result for result in earlier}
-    if args.show:
-        names = [player.name for player in players]
-        every = itertools.combinations(numbers, 2)
-        pairs = [(i, j) for i, j in every if frozenset((names[i], names[j])) in played]
-
-    def record(tournament: Any) -> dict[str, Any]:
-        return {
-            "command": f"python -m benchmarks.strength --preset {args.preset}{changed}",
-            "environment": environment,
-            "setting": setting,
-            "players": list(specs.values()),
-            "results": [result.to_dict() for result in played.values()],
-        } | tournament
-
-    def save(result: evaluation.MatchResult) -> None:
-        played[frozenset(result.names)] = result
-        report.write_json(out, record({}))
-
-    with report.progress_bar("strength") as progress:
-        tournament = evaluation.round_robin(
-            network.env,
-            players,
-            jax.random.key(args.seed),
-            repeats=preset.repeats,
-            progress=progress,
-            on_pair=save,
-            results=earlier,
-            pairs=pairs,
-        )
-    table = evaluation.bayes_elo(tournament.wins)
-    rows = [_row(name, i, tournament, table) for i, name in enumerate(tournament.names)]
-    pairings = _pairings(tournament, pairs)
-    report.write_json(out, record({"table": rows, "pairings": pairings}))
-    show(rows, pairings, setting)
-    picture = out.with_suffix(".png")
-    board = preset.network.replace("hex-", "Hex ")
-    if args.preset == "scaling":
-        scaling_plot(picture, rows, title=f"Strength against simulations, {board}")
-    else:
-        games = sum(result.games for result in tournament.pairs)
-        report.elo_plot(
-            picture,
-            tournament.names,
-            table.ratings,
-            table.half_widths,
-            title=f"Searches with one network, {board}",
-            subtitle=f"{_budget(setting)} a move, {games:,} games",
-        )
-    print(f"Wrote {out} and {picture}.")
+    counts = args.simulations or [preset.num_simulations]
+    for network, count in itertools.product(args.network or [preset.network], counts):
+        one = runs.override(preset, args)._replace(network=network, num_simulations=count)
+        one = one._replace(players=_players(one, args))
+        parts = [
+            args.preset,
+            *[network] * bool(args.network),
+            *[str(count)] * bool(args.simulations),
+        ]
+        path = args.out or RESULTS / f"strength_{'_'.join(parts)}.json"
+        if args.out and len(counts) * len(args.network or [0]) > 1:
+            path = args.out.with_stem("_".join([args.out.stem, *parts[1:]]))
+        play(one, parser, args, path)
 
 
-def scaling_plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], *, title: str) -> None:
-    """Draws figure 2 of Anthony et al. 2019: each search's rating against its simulations.
-
-    Args:
-      path: the PNG file to write.
-      rows: rows of a table whose players have names such as "PGS 400"; one is rated 0.
-      title: the picture's title.
-    """
-    lines: dict[str, list[tuple[int, tuple[float, float, float]]]] = {}
-    for row in rows:
-        search, count = row["player"].split()
-        elo, width = row["elo"], row["half_width"]
-        lines.setdefault(search, []).append((int(count), (elo - width, elo, elo + width)))
-    (reference,) = (row["player"] for row in rows if row["half_width"] == 0)
-    report.line_plot(
-        path, {"": {search: sorted(points) for search, points in sorted(lines.items())}},
-        title=title, xlabel="simulations a move", ylabel=f"Elo over {reference}", yscale="linear",
+def play(
+    preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
+) -> None:
+    """Plays one tournament, writes its tables and draws its picture."""
+    equal = preset.equal == "simulations"
+    preset = preset._replace(standard="" if equal else _standard(preset).name)
+    network = load_network(preset.network)
+    first = np.flatnonzero(network.env.init(jax.random.key(0)).legal_action_mask)
+    lines = first if preset.openings is None else evaluation.opening_lines(
+        network.env, jax.random.key(args.seed), 2, preset.openings
     )  # fmt: skip
-
-
-def show(rows: list[dict[str, Any]], pairings: list[dict[str, Any]], setting: dict) -> None:
-    """Prints the tables of a tournament."""
-    columns = {
-        "player": "player", "elo": "Elo", "half_width": "± 95%",
-        "evaluations_per_move": "evaluations a move", "calls_per_search": "calls in a row",
-        "ms_per_move": "ms a move", "temp_mb": "scratch MB", "compile_seconds": "compile s",
-    }  # fmt: skip
-    title = f"{setting['network']}, {_budget(setting)} a move"
-    report.print_table(title, list(columns.values()), [[r[k] for k in columns] for r in rows])
-    report.print_table(
-        "Pairings: Elo of the first over the second",
-        ["first", "second", "won", "of", "Elo", "± 95%"],
-        [
-            [p[k] for k in ("first", "second", "won", "games", "elo", "half_width")]
-            for p in pairings
-        ],
-    )
-
-
-def _budget(setting: Mapping[str, Any]) -> str:
-    if "milliseconds" in setting:
-        return f"{setting['milliseconds']:g} ms"
-    return f"{setting['num_simulations']} simulations"
-
-
-def _row(name: str, i: int, tournament: Any, table: Any) -> dict[str, Any]:
-    spent = tournament.players[name]
-    moves, calls = max(spent.moves, 1), max(spent.calls, 1)
-    batch = tournament.pairs[0].games // 2
-    # The time of a batch is shared by its games, whether or not they go on. Machines are noisy and
-    # pairings last minutes, so the fastest pairing tells the most.
-    records = [r for pair in tournament.pairs for r in pair.players if r.name == name]
-    fastest = min(r.seconds / max(r.calls, 1) for r in records)
-    return {
-        "player": name,
-        "elo": round(float(table.ratings[i]), 1),
-        "half_width": round(float(table.half_widths[i]), 1),
-        "evaluations_per_move": round(spent.stats.get("num_evaluations", 0) / moves, 1),
-        "calls_per_search": round(spent.stats.get("num_calls", 0) / calls, 1),
-        "ms_per_move": round(1e3 * fastest / batch, 3),
-        "temp_mb": None if spent.temp_bytes is None else round(spent.temp_bytes / 1e6, 1),
-        "compile_seconds": round(spent.compile_seconds, 1),
+    names = ("network", "num_simulations", "repeats", "openings", "batch_size", "equal", "standard")
+    setting = {name: getattr(preset, name) for name in names} | {
+        "weights_sha256": network.card["sha256"],
+        "seed": args.seed,
+        "players": {s.name: {"search": s.search, "knobs": dict(s.knobs)} for s in preset.players},
     }
-
-
-def _pairings(tournament: Any, pairs: list[tuple[int, int]] | None) -> list[dict[str, Any]]:
-    rows = []
-    for i, j in pairs or itertools.combinations(range(len(tournament.names)), 2):
-        won, lost = tournament.wins[i, j], tournament.wins[j, i]
-        difference = evaluation.elo_difference(won, won + lost)
-        rows.append(
-            {
-                "first": tournament.names[i],
-                "second": tournament.names[j],
-                "won": won,
-                "games": won + lost,
-                "elo": round(difference.elo, 1),
-                "half_width": round(difference.half_width, 1),
-            }
+    record = runs.open_record(parser, args, setting, ("first", "second"), path)
+    if not args.show:
+        _play_until_equal(preset, network, record, lines)
+    # Rated is all that the file holds, of other commands as well.
+    data = runs.load(record.path) if record.path.exists() else {"rows": []}
+    if not data["rows"]:
+        raise SystemExit(f"{record.path} holds no games yet.")
+    everyone = {name: Spec(name, **about) for name, about in data["setting"]["players"].items()}
+    preset = preset._replace(players=list(everyone.values()))
+    counts = _known_counts(preset, data)
+    tournament = _tournament(preset, network, record, lines, counts, only_played=True)
+    summary = summarise(preset, network, tournament, counts)
+    rows = runs.add(record, **summary)
+    show(summary, setting, rows)
+    picture = record.path.with_suffix(".png")
+    if args.preset == "scaling":
+        scaling_plot(
+            picture, summary["table"], title=f"Strength against simulations, {preset.network}"
         )
-    return rows
+    else:
+        ratings = summary["table"]
+        pictures.elo_plot(
+            picture, [r["player"] for r in ratings], [r["elo"] for r in ratings],
+            [r["half_width"] for r in ratings],
+            title=f"Searches with one network, {preset.network}",
+            subtitle=f"{budget(setting)}, {sum(p['games'] for p in summary['pairings']):,} games",
+        )  # fmt: skip
+    print(f"Wrote {record.path} and {picture}.")
 
 
-def _choose(players: Sequence[Spec], names: list[str] | None) -> Sequence[Spec]:
+def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
+    """The preset's players that are asked for, the reference first, and those of a sweep."""
+    players = list(preset.players)
+    try:
+        swept = [spec for text in args.sweep for spec in read_specs(text)]
+        reference = read_specs(args.reference)[:1] if args.reference else []
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    if reference:
+        players = reference + (players[1:] if preset.gauntlet else players)
+    players += swept
     known = [spec.name for spec in players]
-    for name in names or ():
+    if len(set(known)) < len(known):
+        raise SystemExit(f"Players need different names, got {known}.")
+    for name in args.names or ():
         if name not in known:
             raise SystemExit(f"Unknown player {name!r}; this preset has {known}.")
-    return [spec for spec in players if names is None or spec.name in names]
+    return [spec for spec in players if args.names is None or spec.name in args.names]
 
 
-def _calibrated(
-    path: pathlib.Path, preset: Preset, network: jaxpgs.pretrained.Pretrained
-) -> list[Spec]:
-    """Returns the players with their simulations: as in the file, if there is one, or measured."""
-    known = json.loads(path.read_text())["players"] if path.exists() else ()
-    counts = {spec["name"]: spec["knobs"]["num_simulations"] for spec in known}
-    num_games = network.env.num_actions * preset.repeats
-    specs = []
+def _standard(preset: Preset) -> Spec:
+    """The player that sets what all may spend: the preset's, or the first that searches."""
+    by_name = {spec.name: spec for spec in preset.players}
+    searching = [spec for spec in preset.players if spec.search != "network"]
+    return by_name.get(preset.standard, (searching or preset.players)[0])
+
+
+def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> None:
+    """Plays what the file lacks, and again where the games show that players spent unequally."""
+    counts = _counts(preset, network, record, lines)
+    history: dict[str, dict[int, float]] = {name: {} for name in counts}
+    for left in reversed(range(_ROUNDS)):
+        tournament = _tournament(preset, network, record, lines, counts)
+        unequal = _unequal(preset, tournament)
+        if not unequal or not left:
+            return
+        record = dataclasses.replace(record, again=False)
+        before = dict(counts)
+        for name, ratio in unequal.items():
+            history[name][counts[name]] = ratio
+            proposed = propose(history[name])
+            if proposed not in history[name]:  # else no count comes closer
+                counts[name] = proposed
+        if counts == before:
+            return
+        print(f"Calibrated anew, as they spent other than the standard: {unequal}.")
+        runs.add(record, calibrated=counts)
+
+
+def _known_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
+    """Every player's simulations as far as they need not be measured."""
+    return {
+        spec.name: spec.knobs.get("num_simulations", preset.num_simulations)
+        for spec in preset.players
+    } | data.get("calibrated", {})
+
+
+def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> dict[str, int]:
+    """Every player's simulations: the preset's, those in the file, or calibrated now."""
+    data = runs.load(record.path) if record.path.exists() and not record.again else {}
+    counts = _known_counts(preset, data)
+    calibrated = dict(data.get("calibrated", {}))
+    standard = _standard(preset)
     for spec in preset.players:
-        if spec.name in counts:
-            spec = spec._replace(knobs={**spec.knobs, "num_simulations": counts[spec.name]})
-        else:
-            assert preset.milliseconds is not None
-            spec = calibrate(spec, network, num_games, preset.milliseconds)
-            print(f"{spec.name}: {spec.knobs['num_simulations']} simulations")
-        specs.append(spec)
-    return specs
+        fixed = preset.equal == "simulations" or spec == standard or spec.search == "network"
+        if fixed or spec.name in calibrated:
+            continue
+        counts[spec.name], ratio = calibrate(
+            network.env,
+            functools.partial(_player, spec, network),
+            make_player(standard, network, preset.num_simulations),
+            jax.random.key(record.setting["seed"] + 1_000_000),
+            equal=preset.equal,
+            openings=lines,
+            batch_size=preset.batch_size or len(lines) * preset.repeats,
+            start=preset.num_simulations,
+        )
+        print(f"{spec.name}: {counts[spec.name]} simulations, {preset.equal} x {ratio:.3f}.")
+        calibrated[spec.name] = counts[spec.name]
+        runs.add(record, calibrated=calibrated)
+    return counts
 
 
-def _load(path: pathlib.Path, setting: dict[str, Any], players: Sequence[Spec]) -> dict[str, Any]:
-    """Reads the file of an earlier call, which must have had the same setting and knobs."""
-    if not path.exists():
+def _player(spec: Spec, network: Any, count: int) -> evaluation.Player:
+    return make_player(with_count(spec, count), network, count)
+
+
+def _tournament(
+    preset: Preset,
+    network: Any,
+    record: runs.Record,
+    lines: np.ndarray,
+    counts: Mapping[str, int],
+    *,
+    only_played: bool = False,
+) -> evaluation.Tournament:
+    """Plays the pairings that the file does not have, unless `only_played`, and saves each."""
+
+    def numbers(*names: str) -> list[int]:
+        return [counts[name] for name in names]
+
+    earlier = {
+        frozenset((row["first"], row["second"])): evaluation.MatchResult.from_dict(row)
+        for row in runs.read(record)
+        if {row["first"], row["second"]} <= set(counts)
+        and row["simulations"] == numbers(row["first"], row["second"])
+        and (only_played or not record.again)
+    }
+    specs = list(preset.players)
+    if only_played:
+        specs = [s for s in specs if any(s.name in pair for pair in earlier)]
+    pairs = list(itertools.combinations(range(len(specs)), 2))
+    if only_played:
+        pairs = [(i, j) for i, j in pairs if frozenset((specs[i].name, specs[j].name)) in earlier]
+    elif preset.gauntlet:
+        pairs = [(0, i) for i in range(1, len(specs))]
+
+    def save(result: evaluation.MatchResult) -> None:
+        first, second = result.names
+        row = {"first": first, "second": second, "simulations": numbers(first, second)}
+        runs.add(record, row | result.to_dict())
+
+    with report.progress_bar("strength") as progress:
+        return evaluation.round_robin(
+            network.env,
+            [_player(spec, network, counts[spec.name]) for spec in specs],
+            jax.random.key(record.setting["seed"]),
+            openings=lines,
+            repeats=preset.repeats,
+            batch_size=preset.batch_size,
+            progress=progress,
+            on_pair=save,
+            results=earlier.values(),
+            pairs=pairs,
+        )
+
+
+def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:
+    """The players whose spending is further from the middle than half the tolerance."""
+    found = ratios(preset, tournament)
+    if not found or max(found.values()) / min(found.values()) <= TOLERANCE:
         return {}
-    saved = json.loads(path.read_text())
-    known = {spec["name"]: spec["knobs"] for spec in saved["players"]}
-    asked = {f"knobs of {spec.name}": dict(spec.knobs) for spec in players if spec.name in known}
-    found = saved["setting"] | {f"knobs of {name}": knobs for name, knobs in known.items()}
-    for name, value in (setting | asked).items():
-        if found[name] != value:
-            raise SystemExit(
-                f"{path} holds a tournament with {name} {found[name]!r}, not {value!r}; "
-                "name another file with --out, or remove it."
-            )
-    return saved
+    apart = TOLERANCE**0.5
+    standard = _standard(preset).name
+    return {
+        name: round(ratio, 3)
+        for name, ratio in found.items()
+        if name != standard and not 1 / apart <= ratio <= apart
+    }
+
+
+def show(summary: Mapping[str, Any], setting: Mapping[str, Any], rows: Sequence[Any]) -> None:
+    """Prints the tables of a tournament."""
+    cores = " and ".join(str(n) for n in sorted({row["cores"] for row in rows}))
+    title = f"{setting['network']}, {budget(setting)}, {cores} cores"
+    report.print_table(title, *player_table(summary))
+    report.print_table("Pairings: Elo of the first over the second", *pairing_table(summary))
+    for remark in summary["remarks"]:
+        print(f"- {remark}")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,38 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.players import CENTRE, MCTS, SEARCHES, STEP, TUNED, Spec
+from benchmarks.players import CENTRE, DEFAULTS, MCTS, SEARCHES, STEP, TUNED, Spec
+
+EQUAL = ("simulations", "evaluations", "time")
 
 
 class Preset(NamedTuple):
-    """One tournament. With `gauntlet`, everyone plays the first player only; with `milliseconds`, a
-    move of each search takes so long, whatever simulations it needs."""
+    """One tournament.
+
+    Attributes:
+      network: the network that all players have.
+      num_simulations: N a move; with another `equal`, that of the player `standard`.
+      players: who plays.
+      repeats: games for each opening and colour.
+      openings: None for every legal first move, or so many lines of two random moves.
+      batch_size: games searched at once by one call; None for all games of one colour.
+      gauntlet: whether everyone plays the first player only.
+      equal: what all have the same of: "simulations"; or network "evaluations" a move or "time" of
+        a call, as measured in the games, whatever simulations that needs.
+      standard: the player that sets the evaluations or the time; the first one if empty.
+      reason: why players differ in K, where they do.
+    """
 
     network: str
     num_simulations: int
     players: Sequence[Spec]
     repeats: int = 1
+    openings: int | None = None
+    batch_size: int | None = None
     gauntlet: bool = False
-    milliseconds: float | None = None
+    equal: str = "simulations"
+    standard: str = ""
+    reason: str = "each has the K that its own sweep chose"
 
 
 def _with(specs: Sequence[Spec], knobs: Mapping[str, Any], *searches: str) -> list[Spec]:
@@ -43,6 +62,15 @@ def _at(optimizer: str, step_size: float) -> dict[str, Any]:
 
 _REFERENCE = Spec("reference MCS", "mcs", CENTRE)
 _PGS = CENTRE | STEP
+_SWEPT = "K is among the knobs that are swept"
+_DEFAULTS = Preset(
+    "hex-7x7-early",
+    64,
+    DEFAULTS,
+    repeats=2,
+    standard="mctx Gumbel",
+    reason="each has the K that is its default",
+)
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 _K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
 PRESETS = {
@@ -61,7 +89,7 @@ PRESETS = {
     "equal": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]
     ),
-    # Each search gets as many simulations as fit into this time (see `calibrate`).
+    # Each tuned search gets the time that mctx's Gumbel search takes.
     "time": Preset(
         "hex-7x7-early",
         256,
@@ -70,7 +98,18 @@ PRESETS = {
             Spec("PGS K=16", "pgs", TUNED["pgs"] | {"simulations_per_update": 16}),
         ],
         repeats=2,
-        milliseconds=3.0,
+        batch_size=49,
+        equal="time",
+        standard="mctx Gumbel",
+    ),
+    # Every search as it comes; mctx's Gumbel search sets what the others may spend.
+    "defaults": _DEFAULTS,
+    "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
+    "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
+    "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
+    # Players of `--sweep` against `--reference`.
+    "sweep": Preset(
+        "hex-7x7-early", 256, [Spec("MCS default", "mcs")], repeats=2, gauntlet=True, reason=_SWEPT
     ),
     # Figure 2 of Anthony et al. 2019: how much more simulations help each search.
     "scaling": Preset(
@@ -110,6 +149,7 @@ PRESETS = {
         ],
         repeats=4,
         gauntlet=True,
+        reason=_SWEPT,
     ),
     "sweep-pgs": Preset(
         "hex-7x7-early",
@@ -123,6 +163,7 @@ PRESETS = {
         ],
         repeats=4,
         gauntlet=True,
+        reason=_SWEPT,
     ),
     "sweep-mcts": Preset(
         "hex-7x7-early",
@@ -135,6 +176,7 @@ PRESETS = {
         ],
         repeats=4,
         gauntlet=True,
+        reason=_SWEPT,
     ),
     "sweep-uf": Preset(
         "hex-5x5-early",
@@ -146,6 +188,7 @@ PRESETS = {
         ],
         repeats=2,
         gauntlet=True,
+        reason=_SWEPT,
     ),
     # The same for every network, with --network: which optimizer needs no tuning to it?
     "sweep-step": Preset(
@@ -167,17 +210,38 @@ PRESETS = {
         ],
         repeats=2,
         gauntlet=True,
+        reason=_SWEPT,
     ),
+    # mctx's searches get as many games and knobs as ours.
     "sweep-mctx": Preset(
         "hex-7x7-early",
         256,
         [
             _REFERENCE,
             *_grid("muzero", {}, pb_c_init=(0.3, 0.6, 1.25, 2.5, 5.0)),
-            Spec("gumbel gumbel_scale=0", "gumbel", {"gumbel_scale": 0.0}),
-            Spec("gumbel gumbel_scale=1", "gumbel", {"gumbel_scale": 1.0}),
-            Spec("gumbel considered=8", "gumbel", {"max_num_considered_actions": 8}),
+            *_grid("muzero", {}, qtransform=("by_min_max",)),
+            *_grid("gumbel", {}, gumbel_scale=(0.0, 1.0), max_num_considered_actions=(4, 8, 32)),
+            *_grid("gumbel", {}, value_scale=(0.03, 0.3), maxvisit_init=(15.0, 150.0)),
         ],
+        repeats=4,
         gauntlet=True,
+        reason=_SWEPT,
+    ),
+    "sweep-gumbel": Preset(
+        "hex-7x7-early",
+        256,
+        [
+            _REFERENCE,
+            *_grid("gumbel-pgs", {}, simulations_per_update=(4, 8, 16, 32)),
+            *_grid("gumbel-pgs", {"optimizer": "auto"}, step_size=(1.0, 3.0, 10.0)),
+            *_grid("gumbel-pgs", {}, max_num_considered_actions=(4, 8, 32)),
+            *_grid("gumbel-mcts", {}, simulations_per_update=(4, 8, 16, 32)),
+            *_grid("gumbel-mcts", {}, max_num_considered_actions=(4, 8, 32)),
+            *_grid("gumbel-mcs", {}, simulations_per_update=(4, 8, 16, 32), scale=(0.3, 1.0)),
+            *_grid("gumbel-mcs", {}, max_num_considered_actions=(4, 8, 32)),
+        ],
+        repeats=4,
+        gauntlet=True,
+        reason=_SWEPT,
     ),
 }

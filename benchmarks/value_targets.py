@@ -8,7 +8,6 @@ solves the same boards with each. The thesis has 100 generations of 5,000 games,
 some hundreds. Started again, it goes on, within a generation too.
 """
 
-import argparse
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from benchmarks import report
+from benchmarks import report, runs
 from benchmarks.puzzles import paired, scores_of
-from benchmarks.report import RESULTS
-from benchmarks.samegame import open_record
 from jaxpgs import networks, puzzles
 from jaxpgs.training import puzzle_iteration
 from jaxpgs.training.recipes_samegame import RECIPES
@@ -99,6 +96,7 @@ def measure(
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each variant, with differences to the first."""
     lines = []
+    rows = sorted(rows, key=lambda row: list(VARIANTS).index(row["variant"]))
     for row in rows:
         gain, width = paired(scores_of(row), scores_of(rows[0]))
         change = None if row is rows[0] else f"{gain:+.0f} ± {width:.0f}"
@@ -111,31 +109,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.value_targets",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--generations", type=int, default=6)
-    parser.add_argument("--first-runs", type=int, default=1024)
-    parser.add_argument("--runs", type=int, default=512, help="games a generation after the first")
-    parser.add_argument("--simulations", type=int, default=64, help="a move")
-    parser.add_argument("--boards", type=int, default=500, help="that are solved in the end")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--variants", choices=VARIANTS, nargs="+", default=list(VARIANTS))
-    parser.add_argument("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/values"))
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "value_targets.json")
+    parser = runs.parser("value_targets", __doc__)
+    add = parser.add_argument
+    add("--generations", type=runs.positive, default=6)
+    add("--first-runs", type=runs.positive, default=1024)
+    add("--runs", type=runs.positive, default=512, help="games a generation after the first")
+    add("--simulations", type=runs.positive, default=64, help="a move")
+    add("--boards", type=runs.positive, default=500, help="that are solved in the end")
+    add("--variants", choices=VARIANTS, nargs="+", default=list(VARIANTS))
+    add("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/values"))
     args = parser.parse_args(argv)
     names = ("generations", "first_runs", "runs", "simulations", "boards", "seed")
     setting = {name: getattr(args, name) for name in names}
-    options = "".join(
-        f" --{name.replace('_', '-')} {setting[name]}"
-        for name in names
-        if setting[name] != parser.get_default(name)
-    )
-    record = open_record(args.out, setting, f"python -m benchmarks.value_targets{options}")
-    have = {row["variant"] for row in record["rows"]}
-    jobs = [name for name in args.variants if name not in have]
+    record = runs.open_record(parser, args, setting, ("variant",))
+    jobs = [name for name in args.variants if not runs.has(record, variant=name)]
     with report.progress_bar("Value targets") as progress:
         for done, name in enumerate(jobs):
             total = args.generations * len(jobs)
@@ -144,11 +131,9 @@ def main(argv: list[str] | None = None) -> None:
                 progress(done * args.generations + number, total, name)
 
             folder = args.runs_folder / name.replace(", ", "-").replace(" ", "-")
-            record["rows"].append(measure(name, setting, folder, update))
-            record["rows"].sort(key=lambda row: list(VARIANTS).index(row["variant"]))
-            report.write_json(args.out, record)
-    report.print_table("Value targets", *table(record["rows"]))
-    print(f"Wrote {args.out}.")
+            runs.add(record, measure(name, setting, folder, update))
+    report.print_table("Value targets", *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
 
 
 if __name__ == "__main__":

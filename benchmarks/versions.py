@@ -1,6 +1,6 @@
 """Compares the speed of two checkouts of the library, interleaved in one run.
 
-    python -m benchmarks.versions --old ../before --out benchmarks/results/versions.json
+    python -m benchmarks.versions --old ../before --change "what was changed"
 
 Each checkout runs in a process of its own. Both compile a setting, then take turns: one search of
 the old version, one of the new, and so on, so that whatever else the machine does meets both. The
@@ -8,13 +8,13 @@ file holds the median of the ratios of neighbours and the compile times; mctx's 
 same in both, stands beside them.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -133,60 +133,56 @@ class Version:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.versions",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--old", type=pathlib.Path, help="the other checkout")
+    if argv is None and sys.argv[1:] == ["--worker"]:
+        return worker()
+    # Here, as the process of an older checkout must not need it.
+    from benchmarks import report, runs
+
+    parser = runs.parser("versions", __doc__)
+    parser.add_argument("--old", type=pathlib.Path, required=True, help="the other checkout")
     parser.add_argument("--new", type=pathlib.Path, default=pathlib.Path.cwd())
-    parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--change", default="a change", help="what lies between the versions")
     parser.add_argument("--seconds", type=float, default=6.0, help="to time each setting for")
     parser.add_argument("--only", default="", help="settings whose name has this in it")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        return worker()
+    record = runs.open_record(parser, args, {"change": args.change}, ("setting",))
     versions = {"old": Version(args.old), "new": Version(args.new)}
-    rows = []
     for i, setting in enumerate(SETTINGS):
         name = "{0}x{0}, {1}, {2}, {3} roots, {4} simulations, K {5}".format(*setting)
-        if args.only not in name:
+        if args.only not in name or runs.has(record, setting=name):
             continue
-        for version in versions.values():  # side by side, each on a core
-            version.ask(f"compile {i}")
-        compiling = {which: version.answer() for which, version in versions.items()}
-        times: dict[str, list[float]] = {which: [] for which in versions}
-        start = time.perf_counter()
-        while time.perf_counter() - start < args.seconds or len(times["new"]) < 9:
-            for which, version in versions.items():
-                version.ask("run")
-                times[which].append(version.answer())
-        ratio = float(np.median(np.array(times["new"]) / np.array(times["old"])))
-        row = {
-            "setting": name,
-            "ratio": ratio,
-            **{f"{which}_ms": float(np.median(t)) for which, t in times.items()},
-            **{f"{which}_compile_s": s for which, s in compiling.items()},
-            "turns": len(times["new"]),
-        }
-        rows.append(row)
-        print(
-            f"{name:80} new/old {ratio:5.2f}   {row['old_ms']:8.2f} -> {row['new_ms']:8.2f} ms"
-            f"   compile {compiling['old']:5.1f} -> {compiling['new']:5.1f} s",
-            flush=True,
-        )
-    if args.out:
-        # Here, as the process of an older checkout must not need it.
-        from benchmarks.report import environment_record, write_json
+        row = {"setting": name} | compare(versions, i, args.seconds)
+        runs.add(record, row)
+        print(f"{name}: new / old {row['ratio']:.2f}", flush=True)
+    report.print_table(args.change, *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
 
-        record: dict[str, Any] = {
-            "command": "python -m benchmarks.versions --old BEFORE",
-            "environment": environment_record(0),
-            "change": args.change,
-        }
-        write_json(args.out, record | {"rows": rows})
+
+def compare(versions: dict[str, Version], number: int, seconds: float) -> dict[str, float]:
+    """Compiles a setting in both versions and times them in turns."""
+    for version in versions.values():  # side by side, each on a core
+        version.ask(f"compile {number}")
+    compiling = {which: version.answer() for which, version in versions.items()}
+    times: dict[str, list[float]] = {which: [] for which in versions}
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or len(times["new"]) < 9:
+        for which, version in versions.items():
+            version.ask("run")
+            times[which].append(version.answer())
+    return {
+        "ratio": float(np.median(np.array(times["new"]) / np.array(times["old"]))),
+        **{f"{which}_ms": float(np.median(t)) for which, t in times.items()},
+        **{f"{which}_compile_s": s for which, s in compiling.items()},
+        "turns": len(times["new"]),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each setting."""
+    columns = ["setting", "time, after / before", "before, ms", "after, ms",
+               "compile before, s", "compile after, s"]  # fmt: skip
+    fields = ("ratio", "old_ms", "new_ms", "old_compile_s", "new_compile_s")
+    return columns, [[r["setting"], *(float(f"{r[field]:.3g}") for field in fields)] for r in rows]
 
 
 if __name__ == "__main__":

@@ -290,3 +290,62 @@ def test_the_missing_extra_is_named(monkeypatch):
 def test_exports():
     assert sorted(ev.__all__) == ev.__all__
     assert all(hasattr(ev, name) for name in ev.__all__)
+
+
+def test_lines_of_several_moves_are_played():
+    env = Hex(3)
+    lines = ev.opening_lines(env, KEY, 2, 20)
+    assert lines.shape == (20, 2) and len(np.unique(lines, axis=0)) == 20
+    assert (lines[:, 0] != lines[:, 1]).all()
+    np.testing.assert_array_equal(lines, ev.opening_lines(env, KEY, 2, 20))
+    assert len(ev.opening_lines(env, KEY, 2, 72)) == 72  # all there are
+    with pytest.raises(ValueError, match="Found 72 lines of 2 moves, asked for 73"):
+        ev.opening_lines(env, KEY, 2, 73)
+    with pytest.raises(ValueError, match="at least 1"):
+        ev.opening_lines(env, KEY, 0, 1)
+    # Both play the first empty cell: the games follow from the lines.
+    first, second = _first_cell("a"), _first_cell("b")
+    result = ev.play_match(env, first, second, KEY, openings=lines)
+    np.testing.assert_array_equal(result.openings, lines)
+    step = jax.jit(env.step)
+    for o, line in enumerate(lines):
+        state = env.init()
+        for action in line:
+            state = step(state, action)
+        while not state.terminated:
+            state = step(state, jnp.argmax(state.legal_action_mask))
+        opener_won = float(state.rewards[0]) > 0
+        assert result.outcomes[:, 0, o].tolist() == [opener_won, not opener_won]
+    np.testing.assert_array_equal(result.by_opening, 0.5)
+    with pytest.raises(ValueError, match="openings must"):
+        ev.play_match(env, first, second, KEY, openings=[[4, 4]])
+
+
+def test_batches_play_every_game():
+    env = Hex(3)
+    a, b = _first_cell("a"), _named(ev.perfect_hex(env), "b")
+    whole = ev.play_match(env, a, b, KEY)
+    ticks = []
+    parts = ev.play_match(env, a, b, KEY, batch_size=4, progress=lambda *x: ticks.append(x))
+    np.testing.assert_array_equal(whole.outcomes, parts.outcomes)
+    assert (whole.batch_size, parts.batch_size) == (9, 4)
+    assert ticks[-1] == (24, 24, "a vs b")  # of which 6 fill the last batch
+    assert parts.players[0].moves > whole.players[0].moves
+    one = ev.play_match(env, a, b, KEY, batch_size=1)
+    np.testing.assert_array_equal(whole.outcomes, one.outcomes)
+    assert one.players[0].moves == whole.players[0].moves == one.players[0].calls
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        ev.play_match(env, a, b, KEY, batch_size=0)
+
+
+def test_deterministic_repeats_are_not_played():
+    env = Hex(3)
+    fixed = [dataclasses.replace(_first_cell(name), deterministic=True) for name in "ab"]
+    players = [*fixed, _named(ev.uniform_random(env), "c")]
+    saved = []
+    table = ev.round_robin(env, players, KEY, repeats=3, on_pair=saved.append)
+    assert [result.outcomes.shape[1] for result in saved] == [1, 3, 3]
+    assert table.wins[0, 1] + table.wins[1, 0] == 18
+    assert table.wins[0, 2] + table.wins[2, 0] == 54
+    again = ev.round_robin(env, players, KEY, repeats=3, results=saved)
+    np.testing.assert_array_equal(again.wins, table.wins)

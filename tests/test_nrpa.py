@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import runs
 from benchmarks import samegame as bench
 from benchmarks.samegame_searches import SEARCHES, Best, nrpa_on_devices
 from jaxpgs import puzzles
@@ -320,15 +321,6 @@ def test_only_whole_legal_games_count():
         bench.verified(board, [5], "per_color")
 
 
-def test_a_record_is_gone_on_with_only_under_its_setting(tmp_path):
-    path = tmp_path / "record.json"
-    record = bench.open_record(path, {"seed": 0, "positions": [1]}, "command")
-    bench.report.write_json(path, record)
-    assert bench.open_record(path, {"seed": 0, "positions": [1]}, "command") == record
-    with pytest.raises(ValueError, match="name another file"):
-        bench.open_record(path, {"seed": 1, "positions": [1]}, "command")
-
-
 def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     calls = []
 
@@ -348,24 +340,24 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
         return run
 
     monkeypatch.setitem(SEARCHES, "fake", fake)
+    monkeypatch.setattr(bench.jax.config, "update", lambda *args: None)  # one device will do
     path = tmp_path / "record.json"
-    setting = {
-        "searches": ["fake"], "positions": [1, 2, 3], "seconds": None, "simulations": 8, "seed": 0,
-        "penalty": "per_color", "together": 2, "random": {"size": 5, "colors": 3, "seed": 0},
-    }  # fmt: skip
+    words = ["--search", "fake", "--simulations", "8", "--together", "2", "--random", "3"]
+    words += ["--size", "5", "--colors", "3", "--out", str(path)]
     with pytest.raises(KeyboardInterrupt):
-        bench.measure(bench.open_record(path, setting, "command"), path)
-    assert [row["position"] for row in bench.open_record(path, setting, "")["rows"]] == [1, 2]
-    record = bench.open_record(path, setting, "command")
-    bench.measure(record, path)
+        bench.main(words)
+    assert [row["position"] for row in runs.load(path)["rows"]] == [1, 2]
+    bench.main(words)
     assert calls == [2, 1, 1]
+    record = runs.load(path)
     assert [row["position"] for row in record["rows"]] == [1, 2, 3]
     headings, lines = bench.table(record)
     assert headings == ["position", "fake"] and len(lines) == 4
     total = sum(row["score"] for row in record["rows"])
     assert lines[-1] == ["sum", f"{total:,.0f}"]
-    bench.plot(tmp_path / "plot.png", record)
-    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert path.with_suffix(".png").stat().st_size > 0
+    with pytest.raises(SystemExit, match="holds rows of penalty 'per_color', not 'none'"):
+        bench.main([*words, "--penalty", "none"])
 
 
 def test_a_network_gives_the_bias():

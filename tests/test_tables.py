@@ -1,7 +1,7 @@
 """The page of results says what the files say."""
 
 from benchmarks import tables
-from benchmarks.report import RESULTS
+from benchmarks.runs import RESULTS
 
 
 def test_the_page_is_that_of_the_files():
@@ -20,9 +20,3 @@ def test_cells():
         "| b | 0.125 |",
         "| c | – |",
     ]
-
-
-def test_games_to_decide():
-    assert tables.games_to_decide({"games": 98, "elo": -20.0, "half_width": 60.0}) == 880
-    assert tables.games_to_decide({"games": 98, "elo": 80.0, "half_width": 60.0}) is None
-    assert tables.games_to_decide({"games": 98, "elo": 0.0, "half_width": 60.0}) is None

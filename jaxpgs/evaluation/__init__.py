@@ -1,7 +1,14 @@
 """Tournaments, ratings, opponents and exact solvers."""
 
 from jaxpgs.evaluation.elo import EloDifference, EloTable, bayes_elo, elo_difference
+from jaxpgs.evaluation.intervals import (
+    EloInterval,
+    bayes_elo_by_opening,
+    elo_by_opening,
+    wins_by_opening,
+)
 from jaxpgs.evaluation.matches import play_match, round_robin
+from jaxpgs.evaluation.openings import opening_lines
 from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
@@ -10,14 +17,18 @@ from jaxpgs.evaluation.solvers import solve_hex
 __all__ = [
     "CompiledPlayer",
     "EloDifference",
+    "EloInterval",
     "EloTable",
     "MatchResult",
     "Player",
     "PlayerRecord",
     "Tournament",
     "bayes_elo",
+    "bayes_elo_by_opening",
     "compile_player",
+    "elo_by_opening",
     "elo_difference",
+    "opening_lines",
     "openspiel_mcts",
     "perfect_hex",
     "play_match",
@@ -25,4 +36,5 @@ __all__ = [
     "round_robin",
     "solve_hex",
     "uniform_random",
+    "wins_by_opening",
 ]

@@ -3,9 +3,7 @@
 The model is Bradley and Terry's on the usual scale: a player rated `d` points higher scores
 `1 / (1 + 10 ** (-d / 400))`. A few virtual draws, as in Coulom's BayesElo, keep ratings finite
 where one side won every game. Intervals come from the Fisher information, which takes games as
-independent. Games of one opening with both colours are a little correlated, mostly so that the
-true interval is narrower; games repeated between deterministic players carry no new information,
-so their intervals are too narrow.
+independent. Games of one opening are not: `elo_by_opening` and `bayes_elo_by_opening` know that.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Batched games between two players, and round robins.
 
-A match plays every opening action with both colours, all games at once. All games of a match start
-with one forced action by the player who opens, and the environment's players alternate strictly,
+A match plays every opening with both colours, all games at once or in batches. All games of a match
+start with forced actions, one or a line of them, and the environment's players alternate strictly,
 so at every ply one player is to move in the half of the games that it opened and the other in the
 other half: two calls a ply, each of a program that was compiled once.
 
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.evaluation.openings import checked_lines
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player, open_games
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
 
@@ -34,46 +35,89 @@ def play_match(
     *,
     openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> MatchResult:
-    """Plays every opening with both colours: `2 * O * R` games at once.
+    """Plays every opening with both colours: `2 * O * R` games.
 
     Args:
       env: a two-player environment; see the module's description.
-      first: a player, or the result of `compile_player` with batch size `O * R`.
+      first: a player, or the result of `compile_player` with the batch size.
       second: the other player.
       rng_key: decides all chance; consumed.
-      openings: `[O]` distinct first actions. All legal ones by default (`n * n` on Hex).
-      repeats: games R for each opening and colour. Repeats differ only by the players' chance, so
-        with deterministic players they add no information.
+      openings: `[O]` distinct first actions or `[O, L]` distinct lines of L actions each, such as
+        `opening_lines` draws. All legal first actions by default (`n * n` on Hex).
+      repeats: games R for each opening and colour. Repeats differ only by the players' chance:
+        two players that are `deterministic` play one.
+      batch_size: how many games each call of a player is for; all `O * R` with one colour by
+        default. The last batch is filled up with games that count in what the players spent, and
+        not in the outcomes.
       progress: called after every ply with the finished games, all games and the pairing.
 
     Returns:
       Outcomes, and what each player spent.
 
     Raises:
-      ValueError: if an opening is illegal or repeated, `repeats` is not positive, or a compiled
-        player has another batch size.
+      ValueError: if an opening is illegal, repeated or ends the game, `repeats` or `batch_size` is
+        not positive, or a compiled player has another batch size.
     """
-    actions = _openings(env, openings)
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}.")
-    batch_size = repeats * len(actions)
-    sides = [_compiled(env, player, batch_size) for player in (first, second)]
+    lines = checked_lines(env, openings)
+    repeats = _num_repeats(first, second, repeats)
+    count = repeats * len(lines)
+    batch_size = count if batch_size is None else batch_size
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    sides = (_compiled(env, first, batch_size), _compiled(env, second, batch_size))
     label = f"{sides[0].player.name} vs {sides[1].player.name}"
+    num_batches = -(-count // batch_size)
+    order = np.arange(num_batches * batch_size) % len(lines)
+    rng_key = _typed(rng_key)
+    keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
     records = [
         PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
         for s in sides
     ]
-    rng_key = _typed(rng_key)
-    opened = open_games(
-        env, jax.random.fold_in(rng_key, 0), jnp.tile(jnp.asarray(actions, jnp.int32), repeats)
+    scores = []
+    for i, key in enumerate(keys):
+        actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
+        report = _offset(progress, 2 * i * batch_size, 2 * len(order))
+        score, spent = _play_batch(env, sides, actions, key, label, report)
+        scores.append(score)
+        records = [total + new for total, new in zip(records, spent, strict=True)]
+    outcomes = (np.concatenate(scores, axis=1)[:, :count] + 1.0) / 2.0
+    return MatchResult(
+        (records[0], records[1]),
+        lines[:, 0] if lines.shape[1] == 1 else lines,
+        outcomes.reshape(2, repeats, len(lines)),
+        batch_size,
     )
+
+
+def _play_batch(
+    env: Any,
+    sides: Sequence[CompiledPlayer],
+    openings: chex.Array,
+    rng_key: chex.PRNGKey,
+    label: str,
+    progress: Progress | None,
+) -> tuple[np.ndarray, list[PlayerRecord]]:
+    """Plays the openings `[B, L]` with both colours.
+
+    Returns:
+      `[2, B]` the first side's results, 1 won, 0 drawn, -1 lost, by who opened; and what each side
+      spent.
+    """
+    batch_size, length = openings.shape
+    opened = open_games(env, jax.random.fold_in(rng_key, 0), openings)
+    records = [
+        PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
+        for s in sides
+    ]
     # halves[h] are the games that side h opened; memory[s][h] is what side s remembers of them.
     halves = [opened, opened]
     memory = [[side.player.init(batch_size) for _ in halves] for side in sides]
     finished = [int(opened.state.terminated.sum())] * 2
-    ply = 0
+    ply = length - 1
     while min(finished) < batch_size:
         ply += 1
         for half in (0, 1):
@@ -95,11 +139,9 @@ def play_match(
             )  # fmt: skip
         if progress is not None:
             progress(sum(finished), 2 * batch_size, label)
-
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
     scores[1] *= -1.0  # there the second player opened
-    outcomes = ((scores + 1.0) / 2.0).reshape(2, repeats, len(actions))
-    return MatchResult((records[0], records[1]), actions, outcomes)
+    return scores, records
 
 
 def round_robin(
@@ -109,6 +151,7 @@ def round_robin(
     *,
     openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
+    batch_size: int | None = None,
     progress: Progress | None = None,
     on_pair: Callable[[MatchResult], None] | None = None,
     results: Iterable[MatchResult] = (),
@@ -125,6 +168,7 @@ def round_robin(
       rng_key: decides all chance; consumed.
       openings: as in `play_match`.
       repeats: as in `play_match`.
+      batch_size: as in `play_match`.
       progress: as in `play_match`, counted over the whole tournament.
       on_pair: called after every pairing that was played, for example to save its result.
       results: pairings played earlier with the same arguments; they are not played again. Pairs
@@ -141,60 +185,60 @@ def round_robin(
     names = tuple(player.name for player in players)
     if len(names) < 2 or len(set(names)) < len(names):
         raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}.")
-    actions = _openings(env, openings)
+    lines = checked_lines(env, openings)
     earlier = {frozenset(result.names): result for result in results}
-    compiled: dict[str, CompiledPlayer] = {}
-    games = 2 * repeats * len(actions)
+    compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
-    total = games * len(schedule)
+    games = [2 * len(lines) * _num_repeats(players[i], players[j], repeats) for i, j in schedule]
 
     wins = np.zeros((len(names), len(names)))
     spent = {name: PlayerRecord(name) for name in names}
     played: list[MatchResult] = []
-    for i, j in schedule:
-        first, second = players[i], players[j]
-        result = earlier.get(frozenset((first.name, second.name)))
+    for (i, j), count in zip(schedule, games, strict=True):
+        pair = (players[i], players[j])
+        result = earlier.get(frozenset((pair[0].name, pair[1].name)))
         if result is None:
-            for player in (first, second):
-                if player.name not in compiled:
-                    compiled[player.name] = compile_player(env, player, games // 2)
+            size = count // 2 if batch_size is None else batch_size
+            for player in pair:
+                if (player.name, size) not in compiled:
+                    compiled[player.name, size] = compile_player(env, player, size)
             result = play_match(
                 env,
-                compiled[first.name],
-                compiled[second.name],
-                jax.random.fold_in(_typed(rng_key), _pair_number(first.name, second.name)),
-                openings=actions,
+                compiled[pair[0].name, size],
+                compiled[pair[1].name, size],
+                jax.random.fold_in(_typed(rng_key), _pair_number(pair[0].name, pair[1].name)),
+                openings=lines,
                 repeats=repeats,
-                progress=_offset(progress, games * len(played), total),
+                batch_size=batch_size,
+                progress=_offset(progress, sum(games[: len(played)]), sum(games)),
             )
             if on_pair is not None:
                 on_pair(result)
-        elif not (np.array_equal(result.openings, actions) and result.outcomes.shape[1] == repeats):
-            raise ValueError(
-                f"The earlier result of {result.names} has {len(result.openings)} openings and "
-                f"{result.outcomes.shape[1]} repeats; expected {len(actions)} and {repeats}, "
-                "and the same openings."
-            )
-        score = result.wins if result.names[0] == first.name else games - result.wins
-        wins[i, j], wins[j, i] = score, games - score
+        else:
+            _check_earlier(result, lines, repeats, count)
+        score = result.wins if result.names[0] == pair[0].name else result.games - result.wins
+        wins[i, j], wins[j, i] = score, result.games - score
         for record in result.players:
             spent[record.name] += record
         played.append(result)
     return Tournament(names, wins, spent, tuple(played))
 
 
-def _openings(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
-    legal = np.flatnonzero(env.init(jax.random.key(0)).legal_action_mask)
-    if openings is None:
-        return legal
-    actions = np.asarray(openings, np.int64)
-    if not (actions.ndim == 1 and actions.size and np.isin(actions, legal).all()):
-        raise ValueError(f"openings must be a list of legal first actions, got {openings}.")
-    if len(np.unique(actions)) < len(actions):
-        raise ValueError(f"openings must differ from each other, got {openings}; see repeats.")
-    return actions
+def _num_repeats(first: Any, second: Any, repeats: int) -> int:
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, got {repeats}.")
+    players = (p.player if isinstance(p, CompiledPlayer) else p for p in (first, second))
+    return 1 if all(player.deterministic for player in players) else repeats
+
+
+def _check_earlier(result: MatchResult, lines: np.ndarray, repeats: int, count: int) -> None:
+    found = np.asarray(result.openings).reshape(len(result.openings), -1)
+    if not (np.array_equal(found, lines) and result.games in (count, 2 * len(lines) * repeats)):
+        raise ValueError(
+            f"The earlier result of {result.names} has {len(found)} openings and "
+            f"{result.outcomes.shape[1]} repeats; expected {len(lines)} and {repeats}, "
+            "and the same openings."
+        )
 
 
 def _compiled(env: Any, player: Player | CompiledPlayer, batch_size: int) -> CompiledPlayer:

@@ -75,7 +75,7 @@ def raw_network(
             action = jax.random.categorical(rng_key, logits / temperature)
         return action, memory, {"num_evaluations": jnp.sum(~state.terminated), "num_calls": 1}
 
-    return Player(name, lambda batch_size: (), act)
+    return Player(name, lambda batch_size: (), act, deterministic=temperature == 0)
 
 
 def openspiel_mcts(
@@ -165,7 +165,7 @@ def perfect_hex(env: Hex, *, name: str = "perfect") -> Player:
             action[g] = int(np.argmax(good))
         return action, memory, {}
 
-    return Player(name, lambda batch_size: (), act, True)
+    return Player(name, lambda batch_size: (), act, host=True, deterministic=True)
 
 
 def _require_plain_hex(env: Any) -> None:

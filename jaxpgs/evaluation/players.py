@@ -32,12 +32,15 @@ class Player:
         parameters, become arguments of the compiled program, not constants in it.
       host: True if `act` cannot be traced. It then gets a state of NumPy arrays and may return
         NumPy arrays.
+      deterministic: True if the actions do not depend on the key. Two such players play an opening
+        once with each colour, however many repeats are asked for.
     """
 
     name: str
     init: Callable[[int], Any]
     act: Callable[[chex.PRNGKey, Any, Any], tuple[Any, Any, dict[str, Any]]]
     host: bool = False
+    deterministic: bool = False
 
 
 class MatchGames(NamedTuple):
@@ -109,12 +112,14 @@ def advance(
 
 @functools.partial(jax.jit, static_argnums=0)
 def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> MatchGames:
-    """Starts one game for each opening action `[G]` and plays it."""
-    num_games = openings.shape[0]
+    """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
+    num_games, length = openings.shape
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
     opener = jnp.asarray(state.current_player, jnp.int32)
     games = MatchGames(state, opener, jnp.zeros(num_games, jnp.float32))
-    return advance(env, games, openings)[0]
+    for ply in range(length):
+        games = advance(env, games, openings[:, ply])[0]
+    return games
 
 
 def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
@@ -136,12 +141,13 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     start = time.perf_counter()
     key = jax.eval_shape(lambda: jax.random.key(0))
-    openings = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-    games = jax.eval_shape(functools.partial(open_games, env), key, openings)
+    action = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+    games = jax.eval_shape(functools.partial(open_games, env), key, lines)
     step = functools.partial(advance, env)
 
     if player.host:
-        compiled_step = jax.jit(step).lower(games, openings).compile()
+        compiled_step = jax.jit(step).lower(games, action).compile()
 
         def host_turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
             action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)

@@ -47,14 +47,16 @@ class MatchResult:
 
     Attributes:
       players: what the first and the second player spent.
-      openings: `[O]` int, the forced first actions.
+      openings: `[O]` int, the forced first actions, or `[O, L]`, lines of them.
       outcomes: `[2, R, O]` float64, the first player's score: 1 won, 0.5 drawn, 0 lost. The first
         axis tells who opened the game: 0 the first player, 1 the second.
+      batch_size: how many games each call of a player was for, None if unknown.
     """
 
     players: tuple[PlayerRecord, PlayerRecord]
     openings: np.ndarray
     outcomes: np.ndarray
+    batch_size: int | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -65,6 +67,11 @@ class MatchResult:
     def games(self) -> int:
         """The number of games."""
         return int(self.outcomes.size)
+
+    @property
+    def by_opening(self) -> np.ndarray:
+        """The first player's mean score `[O]` of each opening, over colours and repeats."""
+        return self.outcomes.mean(axis=(0, 1))
 
     @property
     def wins(self) -> float:
@@ -84,6 +91,7 @@ class MatchResult:
             (first, second),
             np.asarray(fields["openings"]),
             np.asarray(fields["outcomes"], np.float64),
+            fields.get("batch_size"),
         )
 
 

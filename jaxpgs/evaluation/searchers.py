@@ -1,5 +1,6 @@
 """Searches as players."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ def search_player(
     *,
     name: str,
     keep_adapted: bool = False,
+    greedy: bool = False,
+    deterministic: bool = False,
     **knobs: Any,
 ) -> Player:
     """Makes a player of a search, one of ours or one of mctx's.
@@ -39,8 +42,12 @@ def search_player(
       name: the player's name.
       keep_adapted: whether the parameters that a search adapts go on to the game's next move, as in
         the PGS paper, or start from the network's every time.
-      **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0 and
-        no noise at the root.
+      greedy: whether to play the action with the largest weight, of several the one that the prior
+        likes best, in place of the one that the search drew.
+      deterministic: whether the actions do not depend on the key, as with `gumbel_scale=0` in
+        tree searches that break no ties at random.
+      **knobs: further arguments of `policy_fn`. To play at full strength, ask for `greedy` or
+        temperature 0, and for no noise at the root.
 
     Returns:
       A player.
@@ -50,9 +57,15 @@ def search_player(
     def search(rng_key: chex.PRNGKey, state: Any, **more: Any) -> Any:
         root = root_fn(params, rng_key, state)
         invalid = ~state.legal_action_mask
-        return policy_fn(
+        output = policy_fn(
             params, rng_key, root, recurrent_fn, num_simulations, invalid, **knobs, **more
         )
+        if not greedy:
+            return output
+        weights = jnp.where(invalid, -1.0, output.action_weights)
+        best = weights == jnp.max(weights, axis=-1, keepdims=True)
+        action = jnp.argmax(jnp.where(best, root.prior_logits, -jnp.inf), axis=-1)
+        return dataclasses.replace(output, action=action.astype(jnp.int32))
 
     def init(batch_size: int) -> Any:
         if not keep_adapted:
@@ -73,4 +86,4 @@ def search_player(
         stats = {"num_evaluations": evaluations + going_on, "num_calls": calls + 1}
         return output.action, memory, stats
 
-    return Player(name, init, act)
+    return Player(name, init, act, deterministic=deterministic)

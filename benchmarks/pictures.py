@@ -1,0 +1,192 @@
+"""Pictures of results: ratings with their intervals, and lines. A search has one colour in all."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.report import replacing
+
+_INK, _MUTED = "#222222", "#6B6B6B"
+# Words of a name, the most telling first, and the colour of what is called so.
+_COLORS = {
+    "mctx gumbel": "#D55E00", "mctx muzero": "#E69F00",
+    "gumbel pgs": "#332288", "gumbel mcts": "#117733", "gumbel mcs": "#999933",
+    "pgs-uf": "#88CCEE", "pgs": "#0072B2",
+    "policy-mcts informed": "#882255", "policy-mcts": "#AA4499", "pv-mcts": "#44AA99",
+    "gnrpa": "#661100", "nrpa by block": "#6699CC", "nrpa": "#CC6677",
+    "mcts": "#009E73", "mcs": "#CC79A7", "muzero": "#E69F00", "gumbel": "#D55E00",
+    "nn": "#999999", "raw network": "#999999", "bare network": "#999999", "random": "#999999",
+    "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
+    "likeliest": "#0072B2", "drawn": "#E69F00",
+}  # fmt: skip
+_OTHER = "#222222"
+_DASHES = ("-", "--", ":", "-.")
+
+
+def color(name: str) -> str:
+    """Returns the colour of a search or system, the same in every picture."""
+    return next(
+        (
+            shade
+            for words, shade in _COLORS.items()
+            if words in name.lower().replace("gumbel-", "gumbel ")
+        ),
+        _OTHER,
+    )
+
+
+def elo_plot(
+    path: str | os.PathLike[str],
+    names: Sequence[str],
+    ratings: npt.ArrayLike,
+    half_widths: npt.ArrayLike,
+    *,
+    title: str,
+    subtitle: str = "",
+) -> None:
+    """Draws ratings with their 95% intervals as a PNG, the strongest player on top.
+
+    Args:
+      path: the file to write or replace.
+      names: `[P]` players.
+      ratings: `[P]` Elo points.
+      half_widths: `[P]` half-widths of the 95% intervals; 0 marks the player fixed as reference.
+      title: what is compared.
+      subtitle: the setting in a few words, such as board, budget and number of games.
+
+    Raises:
+      ValueError: if the lengths differ or there is nobody to draw.
+    """
+    values, widths = np.asarray(ratings, float), np.asarray(half_widths, float)
+    if not len(names) == len(values) == len(widths) > 0:
+        raise ValueError(
+            "names, ratings and half_widths must have one equal, positive length, got "
+            f"{len(names)}, {len(values)} and {len(widths)}."
+        )
+    from matplotlib.figure import Figure
+
+    order = np.argsort(values, kind="stable")
+    shades = np.array([color(name) for name in names])
+    rows = np.arange(len(names))
+    heading = 0.65 if subtitle else 0.42  # inches above the axes
+    height = heading + 0.75 + 0.38 * len(names)
+    figure = Figure(figsize=(7.2, height), dpi=200)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - heading / height))
+    axes = figure.add_subplot()
+    axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
+    axes.hlines(
+        rows,
+        (values - widths)[order],
+        (values + widths)[order],
+        color=shades[order],
+        alpha=0.45,
+        linewidth=4,
+        zorder=2,
+    )
+    fixed = widths[order] == 0
+    axes.scatter(values[order], rows, s=44, color=np.where(fixed, "white", shades[order]),
+                 edgecolor=shades[order], linewidth=1.2, zorder=3)  # fmt: skip
+    for row, player in enumerate(order):
+        text = "reference" if fixed[row] else f"{values[player]:+.0f} ± {widths[player]:.0f}"
+        axes.annotate(
+            text.replace("-", "−"), (1.02, row), xycoords=("axes fraction", "data"),
+            va="center", fontsize=9, color=_MUTED if fixed[row] else _INK,
+        )  # fmt: skip
+    axes.set_yticks(rows, [names[player] for player in order], fontsize=10, color=_INK)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.margins(x=0.06)
+    axes.set_xlabel("Rating (Elo points), with 95% intervals", fontsize=9.5, color=_INK)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=9, color=_MUTED, labelcolor=_INK)
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_MUTED)
+    style: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
+    figure.text(y=1 - 0.1 / height, s=title, fontsize=12.5, fontweight="bold", color=_INK, **style)
+    figure.text(y=1 - 0.37 / height, s=subtitle, fontsize=9.5, color=_MUTED, **style)
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+
+
+def line_plot(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Sequence[float]]]]],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    xscale: str = "log",
+    yscale: str = "log",
+    levels: Mapping[str, float] | None = None,
+) -> None:
+    """Draws lines as a PNG, side by side in panels that share their axes.
+
+    Args:
+      path: the file to write or replace.
+      panels: for each panel's heading, for each line's name, its points `(x, y)` or
+        `(x, (low, y, high))` in the order to connect them. Lines of one colour, such as two modes
+        of a search, differ in their dashes.
+      title: what is compared.
+      xlabel: what `x` is.
+      ylabel: what `y` is.
+      xscale: "log" (base 2) or "linear".
+      yscale: likewise, base 10.
+      levels: values to compare with, drawn as thin level lines with their names.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.6 + 3.8 * len(panels), 4.2), dpi=200)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 0.91))
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    shared = {n: [m for m in names if color(m) == color(n)].index(n) for n in names}
+    dashes = {n: _DASHES[shared[n] % len(_DASHES)] for n in names}
+    every_point = [p for lines in panels.values() for points in lines.values() for p in points]
+    places = sorted({point[0] for point in every_point})
+    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (heading, lines) in zip(all_axes, panels.items(), strict=True):
+        for name, points in lines.items():
+            if not points:
+                continue
+            x = [point[0] for point in points]
+            low, y, high = np.array([np.broadcast_to(point[1], 3) for point in points], float).T
+            shade = color(name)
+            if len(points) == 1:  # a band would have no width
+                axes.vlines(x, low, high, color=shade, alpha=0.4, linewidth=3)
+            axes.fill_between(x, low, high, color=shade, alpha=0.15, linewidth=0)
+            axes.plot(x, y, color=shade, linewidth=1.8, marker="o", markersize=4, label=name,
+                      linestyle=dashes[name])  # fmt: skip
+        for i, (name, y) in enumerate(sorted((levels or {}).items(), key=lambda item: item[1])):
+            axes.axhline(y, color=_MUTED, linewidth=0.8, linestyle=":", zorder=1)
+            # In turn at three places, as levels may be close.
+            axes.annotate(name, (0.01 + 0.3 * (i % 3), y), xycoords=("axes fraction", "data"),
+                          fontsize=6.5, color=_MUTED, va="bottom")  # fmt: skip
+        axes.set_xscale(xscale, **({"base": 2} if xscale == "log" else {}))
+        axes.set_yscale(yscale)
+        axes.set_title(heading, fontsize=10, color=_INK, loc="left")
+        axes.set_xlabel(xlabel, fontsize=9.5, color=_INK)
+        axes.tick_params(labelsize=9, color=_MUTED, labelcolor=_INK)
+        axes.grid(color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        if xscale == "log" and len(places) <= 8 and all(float(x).is_integer() for x in places):
+            axes.set_xticks(places)
+            axes.set_xticks([], minor=True)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_major_formatter("{x:,.4g}")
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    all_axes[0].set_ylabel(ylabel, fontsize=9.5, color=_INK)
+    found = [axes.get_legend_handles_labels() for axes in all_axes]
+    legend = {
+        label: h for handles, labels in found for h, label in zip(handles, labels, strict=True)
+    }
+    figure.legend(
+        legend.values(), legend.keys(), loc="outside right center", frameon=False, fontsize=9
+    )
+    figure.text(0.012, 0.975, title, fontsize=12.5, fontweight="bold", color=_INK, va="top")
+    with replacing(path) as file:
+        figure.savefig(file, format="png")

@@ -1,0 +1,149 @@
+"""Intervals of Elo ratings whose unit is the opening, not the game.
+
+Games of one opening are not independent: with colours swapped they tend to cancel, repeated they
+tend to agree, and between deterministic players they are the same. So openings are drawn anew
+(bootstrap; Efron 1979), each with all its games of all pairings. The weights of the virtual games,
+half of them won, are drawn with them (Rubin 1981), so that an interval has a width even where all
+openings end alike.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxpgs.evaluation.elo import SCALE, Z_95, EloTable, bayes_elo
+from jaxpgs.evaluation.records import Tournament
+
+
+class EloInterval(NamedTuple):
+    """A rating difference in Elo points with its 95% interval.
+
+    Attributes:
+      elo: the estimate, positive if the first player is the stronger one.
+      low: the interval's lower end.
+      high: its upper end.
+    """
+
+    elo: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval, which need not be symmetric."""
+        return (self.high - self.low) / 2.0
+
+
+def elo_by_opening(
+    outcomes: np.ndarray, *, prior: float = 2.0, num_samples: int = 10_000, seed: int = 0
+) -> EloInterval:
+    """Turns one pairing's games into an Elo difference with a 95% interval over openings.
+
+    Args:
+      outcomes: `[..., O]` the first player's scores, 1 won, 0.5 drawn, 0 lost, the last axis the
+        openings, such as `MatchResult.outcomes`.
+      prior: virtual games, half of them won by either side, above 0.
+      num_samples: bootstrap samples, at least 1.
+      seed: decides the samples.
+
+    Returns:
+      The estimate, that of `elo_difference`, and the ends of the percentile interval.
+
+    Raises:
+      ValueError: if there are no games, a score is not from 0 to 1, or an argument is out of range.
+    """
+    outcomes = np.asarray(outcomes, np.float64)
+    _check(prior, num_samples)
+    if outcomes.ndim < 1 or not outcomes.size:
+        raise ValueError(f"outcomes must hold games [..., O], got shape {outcomes.shape}.")
+    if not ((outcomes >= 0) & (outcomes <= 1)).all():
+        raise ValueError("outcomes must be scores from 0 to 1.")
+    wins = outcomes.reshape(-1, outcomes.shape[-1]).sum(axis=0)
+    games = outcomes.size / len(wins)
+    table = np.zeros((len(wins), 2, 2))
+    table[:, 0, 1], table[:, 1, 0] = wins, games - wins
+    sampled = _resample(table, prior, num_samples, seed)
+    elo = SCALE * np.log(sampled[:, 0, 1] / sampled[:, 1, 0])
+    low, high = np.quantile(elo, (0.025, 0.975))
+    total = wins.sum()
+    estimate = SCALE * np.log((total + prior / 2) / (outcomes.size - total + prior / 2))
+    return EloInterval(float(estimate), float(low), float(high))
+
+
+def bayes_elo_by_opening(
+    tournament: Tournament,
+    *,
+    anchor: int = 0,
+    prior: float = 2.0,
+    num_samples: int = 400,
+    seed: int = 0,
+) -> EloTable:
+    """Rates the players of a tournament, with intervals over openings.
+
+    Every sample draws the openings once, for all pairings together.
+
+    Args:
+      tournament: all of whose pairings had the same openings.
+      anchor: the player whose rating is fixed at 0.
+      prior: virtual games of each pair that played, half of them won by either side, above 0.
+      num_samples: bootstrap samples, at least 1; each is a fit of all ratings.
+      seed: decides the samples.
+
+    Returns:
+      The ratings of `bayes_elo`, with the covariance of the samples.
+
+    Raises:
+      ValueError: as `bayes_elo`; if pairings differ in their openings, or an argument is out of
+        range.
+    """
+    _check(prior, num_samples)
+    wins = wins_by_opening(tournament)
+    ratings = bayes_elo(wins.sum(axis=0), anchor=anchor, prior=prior).ratings
+    sampled = _resample(wins, prior, num_samples, seed)
+    samples = [bayes_elo(table, anchor=anchor, prior=0.0).ratings for table in sampled]
+    # About the estimate, not about their own mean, so that a skew of the samples counts.
+    errors = np.asarray(samples) - ratings
+    covariance = errors.T @ errors / num_samples
+    return EloTable(ratings, Z_95 * np.sqrt(np.diagonal(covariance)), covariance)
+
+
+def wins_by_opening(tournament: Tournament) -> np.ndarray:
+    """Counts the wins of a tournament for each opening.
+
+    Args:
+      tournament: of P players.
+
+    Returns:
+      `[O, P, P]` float64: how often the row's player beat the column's, draws as half.
+
+    Raises:
+      ValueError: if pairings differ in their openings.
+    """
+    openings = tournament.pairs[0].openings
+    wins = np.zeros((len(openings), len(tournament.names), len(tournament.names)))
+    for result in tournament.pairs:
+        if not np.array_equal(result.openings, openings):
+            raise ValueError(f"The pairing {result.names} has other openings than the first one.")
+        i, j = (tournament.names.index(name) for name in result.names)
+        score = result.outcomes.sum(axis=(0, 1))
+        wins[:, i, j] += score
+        wins[:, j, i] += result.games / len(openings) - score
+    return wins
+
+
+def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np.ndarray:
+    """Draws tables `[S, P, P]` from those of the openings `[O, P, P]`, and virtual games."""
+    rng = np.random.default_rng(seed)
+    count = len(wins)
+    drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=num_samples)
+    total = wins.sum(axis=0)
+    virtual = 0.5 * prior * rng.exponential(size=(num_samples, *total.shape))
+    played = total + total.T > 0
+    return np.tensordot(drawn, wins, axes=1) + np.where(played, virtual, 0.0)
+
+
+def _check(prior: float, num_samples: int) -> None:
+    if not (np.isfinite(prior) and prior > 0):
+        raise ValueError(f"prior must be finite and above 0, got {prior}.")
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}.")

@@ -1,0 +1,80 @@
+"""Openings: the forced first moves of a match's games."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) -> np.ndarray:
+    """Draws distinct openings of several moves: uniformly random legal ones.
+
+    Args:
+      env: a two-player environment.
+      rng_key: decides the lines; consumed.
+      length: moves L of each line, at least 1.
+      num_lines: how many lines O.
+
+    Returns:
+      `[O, L]` int64 actions, none of which ends the game, in random order.
+
+    Raises:
+      ValueError: if there are not as many lines, or an argument is not positive.
+    """
+    if length < 1 or num_lines < 1:
+        raise ValueError(f"length and num_lines must be at least 1, got {length} and {num_lines}.")
+
+    # Of so many draws hardly a line is missed where there are few, and most differ where many.
+    first, rest = jax.random.split(rng_key)
+    count = 16 * num_lines + 64
+    state = jax.vmap(env.init)(jax.random.split(first, count))
+    actions = []
+    for key in jax.random.split(rest, length):
+        logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+        action = jax.random.categorical(key, logits).astype(jnp.int32)
+        state = jax.vmap(env.step)(state, action)
+        actions.append(np.asarray(action, np.int64))
+    lines = np.stack(actions, axis=1)[~np.asarray(state.terminated)]
+    _, places = np.unique(lines, axis=0, return_index=True)
+    if len(places) < num_lines:
+        raise ValueError(
+            f"Found {len(places)} lines of {length} moves, asked for {num_lines}; take longer ones."
+        )
+    return lines[np.sort(places)[:num_lines]]
+
+
+def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
+    """Returns openings as lines.
+
+    Args:
+      env: a two-player environment.
+      openings: `[O]` first actions, `[O, L]` lines of them, or None for all legal first actions.
+
+    Returns:
+      `[O, L]` int64.
+
+    Raises:
+      ValueError: if an opening is illegal, repeated, or goes on after the end of the game.
+    """
+    state = env.init(jax.random.key(0))
+    if openings is None:
+        return np.flatnonzero(state.legal_action_mask)[:, None]
+    lines = np.asarray(openings, np.int64)
+    if lines.ndim not in (1, 2) or not lines.size:
+        raise ValueError(
+            f"openings must be a list of legal first actions, or of lines of them, got {openings}."
+        )
+    lines = lines.reshape(len(lines), -1)
+    if len(np.unique(lines, axis=0)) < len(lines):
+        raise ValueError(f"openings must differ from each other, got {openings}; see repeats.")
+    state = jax.vmap(env.init)(jax.random.split(jax.random.key(0), len(lines)))
+    for action in lines.T:
+        mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
+        known = (action >= 0) & (action < mask.shape[1])
+        if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
+            raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
+        state = jax.vmap(env.step)(state, jnp.asarray(action, jnp.int32))
+    return lines

@@ -1,0 +1,169 @@
+"""The tournaments of the benchmarks: players from words, equal spending, rows and tables."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxpgs
+import jaxpgs.evaluation as ev
+from benchmarks import players, ratings, runs, speed, strength
+from benchmarks.tournaments import PRESETS
+from jaxpgs.envs import Hex
+from jaxpgs.evaluation import spending
+
+TINY = "conv-3x3-2x1"
+SILENT = [s for s in players.DEFAULTS if s.search in ("network", "mcts", "gumbel", "gumbel-mcts")]
+
+
+def test_players_are_read_from_words():
+    one, two = players.read_specs("pgs step_size=1,3 simulations_per_update=8")
+    assert one == players.Spec(
+        "pgs step_size=1 simulations_per_update=8",
+        "pgs",
+        {"step_size": 1, "simulations_per_update": 8},
+    )
+    assert two.knobs["step_size"] == 3
+    (named,) = players.read_specs("mine: mcs mode=cached virtual_loss=null count_siblings=true")
+    assert named.name == "mine"
+    assert named.knobs == {"mode": "cached", "virtual_loss": None, "count_siblings": True}
+    with pytest.raises(ValueError, match=r"Unknown search 'pgz'.*known are network, mcs"):
+        players.read_specs("pgz")
+    with pytest.raises(ValueError, match="got 'fast'"):
+        players.read_specs("pgs fast")
+
+
+def test_presets_describe_themselves():
+    network = players.load_network(TINY)
+    for name, preset in PRESETS.items():
+        names = [spec.name for spec in preset.players]
+        assert len(set(names)) == len(names), name
+        for spec in preset.players:
+            about = players.describe(spec, network, preset.num_simulations)
+            assert (about["K"] is None) == (spec.search == "network")
+    about = players.describe(players.Spec("x", "gumbel-mcs"), network, 64)
+    assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "cached"}
+    about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), network, 64)
+    assert (about["simulations"], about["K"]) == (8, 8)
+    with pytest.raises(SystemExit, match="Unknown network 'hex'"):
+        players.load_network("hex")
+
+
+@pytest.mark.parametrize("spec", SILENT, ids=lambda spec: spec.name)
+def test_players_without_chance_say_so(spec):
+    network = players.load_network(TINY)
+    state = jax.vmap(network.env.step)(
+        jax.vmap(network.env.init)(jax.random.split(jax.random.key(0), 8)), jnp.arange(8)
+    )
+    player = players.make_player(spec, network, 12)
+    act = jax.jit(lambda key: player.act(key, state, ())[0])
+    found = {tuple(act(jax.random.key(i)).tolist()) for i in range(4)}
+    assert player.deterministic == (spec.knobs.get("gumbel_scale", 0) == 0)
+    assert len(found) == 1 or not player.deterministic
+    legal = np.asarray(state.legal_action_mask)
+    assert all(legal[np.arange(8), list(actions)].all() for actions in found)
+
+
+def test_greedy_play_takes_the_largest_weight():
+    network = players.load_network(TINY)
+    state = jax.vmap(network.env.init)(jax.random.split(jax.random.key(0), 4))
+    key = jax.random.key(1)
+    ours = players.make_player(players.Spec("x", "mcs"), network, 16)
+    root = jaxpgs.make_root_fn(network.env, network.apply_fn)(network.params, key, state)
+    recurrent_fn = jaxpgs.make_recurrent_fn(network.env, network.apply_fn)
+    output = jaxpgs.mcs_policy(
+        network.params, key, root, recurrent_fn, 16, ~state.legal_action_mask,
+        target=jaxpgs.visit_counts(0.0),
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.act(key, state, ())[0], output.action)
+
+
+def test_proposals_close_in():
+    assert spending.propose({64: 0.5}) == 128
+    assert spending.propose({64: 2.0}) == 32
+    assert spending.propose({64: 0.001}) == 320  # never more than five times as many
+    assert spending.propose({1: 3.0}) == 1
+    assert spending.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
+    assert spending.propose({10: 0.9, 11: 1.2}) in (10, 11)
+    # A search whose time is a line with a large constant.
+    ratios, count = {}, 16
+    for _ in range(8):
+        ratios[count] = (100 + count) / 300
+        if abs(ratios[count] - 1) < 0.02:
+            break
+        count = spending.propose(ratios)
+    assert abs(count - 200) <= 6
+
+
+def _player(name, evaluations):
+    def act(key, state, memory):
+        stats = {"num_evaluations": evaluations * jnp.sum(~state.terminated)}
+        return jnp.argmax(state.legal_action_mask, axis=-1), memory, stats
+
+    return ev.Player(name, lambda batch_size: (), act)
+
+
+def test_calibration_finds_equal_evaluations():
+    env = Hex(3)
+    count, ratio = spending.calibrate(
+        env, lambda n: _player("mine", 2.0 + 0.5 * n), _player("standard", 65.0),
+        jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
+    )  # fmt: skip
+    assert abs(ratio - 1) < 0.02 and abs(count - 126) <= 3
+
+
+def test_spending_is_compared_within_matches():
+    # In the second match everything took three times as long.
+    def match(first, second, slow):
+        records = [
+            ev.PlayerRecord(name, calls=10, seconds=10 * slow * cost)
+            for name, cost in (first, second)
+        ]
+        return ev.MatchResult(tuple(records), np.arange(2), np.zeros((2, 1, 2)))
+
+    matches = [match(("a", 1.0), ("b", 1.1), 1), match(("c", 0.9), ("b", 1.1), 3)]
+    found = spending.relative(matches, ["a", "b", "c"], "time")
+    assert found == pytest.approx({"a": 1.0, "b": 1.1, "c": 0.9})
+
+
+def test_games_to_decide():
+    assert ratings.games_to_decide(98, -20.0, -80.0, 40.0) == 880
+    assert ratings.games_to_decide(98, 80.0, 20.0, 140.0) is None
+    assert ratings.games_to_decide(98, 0.0, -60.0, 60.0) is None
+
+
+def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    words = ["--preset", "defaults", "--network", TINY, "--simulations", "4", "--out", str(path)]
+    strength.main([*words, "--players", "NN", "mctx Gumbel", "--repeats", "3"])
+    (row,) = runs.load(path)["rows"]
+    assert np.shape(row["outcomes"]) == (2, 1, 9)  # neither has any chance
+    strength.main([*words, "--repeats", "3", "--sweep", "mcs simulations_per_update=2",
+                   "--players", "NN", "mcs simulations_per_update=2"])  # fmt: skip
+    data = runs.load(path)
+    assert data["rows"][0] == row and len(data["rows"]) == 2
+    by_name = {row["player"]: row for row in data["table"]}
+    assert set(by_name) == {"NN", "mctx Gumbel", "mcs simulations_per_update=2"}
+    assert by_name["mctx Gumbel"]["K"] == 1 and by_name["mcs simulations_per_update=2"]["K"] == 2
+    assert any("K = 1" in remark for remark in data["remarks"])
+    assert all(p["low"] <= p["elo"] <= p["high"] for p in data["pairings"])
+    assert path.with_suffix(".png").exists()
+    with pytest.raises(SystemExit, match="holds rows of repeats 3, not 2"):
+        strength.main([*words, "--players", "NN", "mctx Gumbel"])
+    with pytest.raises(SystemExit, match="Unknown player 'me'"):
+        strength.main([*words, "--players", "me"])
+    strength.main([*words, "--repeats", "3", "--show"])
+    assert "Pairings" in capsys.readouterr().out
+
+
+def test_the_growth_of_a_simulation_is_shown():
+    rows = [
+        {"network": "n", "roots": 1, "search": "mctx Gumbel", "K": 1, "simulations": n, "ms": ms}
+        for n, ms in ((64, 64.0), (256, 512.0))
+    ]
+    columns, (line,) = speed.growth(rows)
+    assert columns[4:] == ["N = 64", "N = 256", "growth"]
+    assert line[4:] == [1.0, 2.0, 2.0]
+    counts = [(s.name, s.knobs.get("simulations_per_update")) for s in speed.contestants(256)]
+    assert ("PGS cached", 32) in counts and ("PGS cached", 16) in counts
+    assert ("MCS constant", 16) in counts and ("mctx Gumbel", None) in counts
