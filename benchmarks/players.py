@@ -1,7 +1,7 @@
 """The players of the benchmarks: searches with a network, described by JSON values.
 
-A search without knobs is the preset as it comes. Everyone plays at full strength: the action of the
-largest weight, no noise at the root unless a knob asks for it.
+A search without knobs is the preset as it comes. Everyone plays at full strength: the best action,
+no noise at the root unless a knob asks for it.
 """
 
 import functools
@@ -151,14 +151,13 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     knobs = arguments(spec, params, num_simulations)
     num_simulations = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in MCTX:
-        policy_fn, greedy = MCTX[spec.search], False
+        policy_fn = MCTX[spec.search]
     else:
         policy_fn = getattr(jaxpgs, f"{OURS[spec.search]}_policy")
-        greedy = not spec.search.startswith("gumbel")
     # MuZero's search breaks ties at random, and sampled simulations are random throughout.
     silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
     return search_player(
-        env, apply_fn, params, policy_fn, num_simulations, name=spec.name, greedy=greedy,
+        env, apply_fn, params, policy_fn, num_simulations, name=spec.name,
         deterministic=silent or spec.search == "mcts", **knobs,
     )  # fmt: skip
 
@@ -206,9 +205,10 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
     _selection(spec, knobs, count)
     if "count_siblings" in knobs:
         knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings"))
-    for part in ("target", "backup"):
-        if isinstance(knobs.get(part), str):
-            knobs[part] = getattr(jaxpgs, knobs[part])()
+    if isinstance(knobs.get("target"), str):
+        knobs["target"] = getattr(jaxpgs, knobs["target"])(0.0)
+    if isinstance(knobs.get("backup"), str):
+        knobs["backup"] = getattr(jaxpgs, knobs["backup"])()
     if OURS[spec.search] in ("pgs", "gumbel_pgs"):
         head = jaxpgs.networks.policy_head(params)
         everything = jax.tree.map(lambda _: True, head)

@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks import report, runs
 from benchmarks.players import load_network
 from benchmarks.speed import bare_network, in_pieces, time_call
-from jaxpgs.training import experts, recipes, selfplay
+from jaxpgs.training import experts, selfplay
 
 NETWORKS = ("hex-7x7", "conv-7x7-32x4")
 
 
 def _tuned(name: str, **knobs: Any) -> Callable[[int], experts.Expert]:
-    return lambda num_simulations: recipes.tuned_expert(name, num_simulations, **knobs)
+    return lambda num_simulations: experts.make_expert(name, num_simulations, **knobs)
 
 
 EXPERTS = {name: _tuned(name) for name in experts.NAMES}

@@ -64,16 +64,17 @@ def test_players_without_chance_say_so(spec):
     assert all(legal[np.arange(8), list(actions)].all() for actions in found)
 
 
-def test_greedy_play_takes_the_largest_weight():
+@pytest.mark.parametrize("knobs", [{}, {"target": "visit_counts"}])
+def test_players_play_their_best_action(knobs):
     network = players.load_network(TINY)
     state = jax.vmap(network.env.init)(jax.random.split(jax.random.key(0), 4))
     key = jax.random.key(1)
-    ours = players.make_player(players.Spec("x", "mcs"), network, 16)
+    ours = players.make_player(players.Spec("x", "mcs", knobs), network, 16)
     root = jaxpgs.make_root_fn(network.env, network.apply_fn)(network.params, key, state)
     recurrent_fn = jaxpgs.make_recurrent_fn(network.env, network.apply_fn)
     output = jaxpgs.mcs_policy(
         network.params, key, root, recurrent_fn, 16, ~state.legal_action_mask,
-        target=jaxpgs.visit_counts(0.0),
+        **({"target": jaxpgs.visit_counts(0.0)} if knobs else {}),
     )  # fmt: skip
     np.testing.assert_array_equal(ours.act(key, state, ())[0], output.action)
 

@@ -1,6 +1,5 @@
 """Searches as players."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,6 @@ def search_player(
     *,
     name: str,
     keep_adapted: bool = False,
-    greedy: bool = False,
     deterministic: bool = False,
     **knobs: Any,
 ) -> Player:
@@ -42,12 +40,10 @@ def search_player(
       name: the player's name.
       keep_adapted: whether the parameters that a search adapts go on to the game's next move, as in
         the PGS paper, or start from the network's every time.
-      greedy: whether to play the action with the largest weight, of several the one that the prior
-        likes best, in place of the one that the search drew.
       deterministic: whether the actions do not depend on the key, as with `gumbel_scale=0` in
         tree searches that break no ties at random.
-      **knobs: further arguments of `policy_fn`. To play at full strength, ask for `greedy` or
-        temperature 0, and for no noise at the root.
+      **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0,
+        the default of our searches, and for no noise at the root.
 
     Returns:
       A player.
@@ -57,15 +53,9 @@ def search_player(
     def search(rng_key: chex.PRNGKey, state: Any, **more: Any) -> Any:
         root = root_fn(params, rng_key, state)
         invalid = ~state.legal_action_mask
-        output = policy_fn(
+        return policy_fn(
             params, rng_key, root, recurrent_fn, num_simulations, invalid, **knobs, **more
         )
-        if not greedy:
-            return output
-        weights = jnp.where(invalid, -1.0, output.action_weights)
-        best = weights == jnp.max(weights, axis=-1, keepdims=True)
-        action = jnp.argmax(jnp.where(best, root.prior_logits, -jnp.inf), axis=-1)
-        return dataclasses.replace(output, action=action.astype(jnp.int32))
 
     def init(batch_size: int) -> Any:
         if not keep_adapted:
