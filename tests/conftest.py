@@ -1,3 +1,4 @@
+import gc
 import os
 
 # Nearly all the time goes into compiling, which these options make several times faster and the
@@ -11,6 +12,10 @@ os.environ["JAXPGS_TINY"] = "1"  # notebooks run their commands small
 
 import jax
 import pytest
+
+# Tracing makes many objects that live on; looking for garbage among them as often as usual takes
+# a twentieth of all time.
+gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture

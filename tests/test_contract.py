@@ -57,14 +57,23 @@ SEARCHES = {
 
 
 @functools.cache
+def made(name):
+    """One search for each name, since a search is compared by identity."""
+    return SEARCHES[name]()
+
+
+@functools.cache
 def compiled(function, *static):
     """One compilation for each function and search."""
     return jax.jit(functools.partial(function, *static))
 
 
+reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_same_bits_however_the_steps_are_cut(name):
-    search, params = SEARCHES[name](), game()
+    search, params = made(name), game()
     data = (params, keys(1), toy.root(params, [0, 1, 2, 5]))
     whole = compiled(run, search)(*data)
     assert search.num_updates == 5
@@ -89,7 +98,7 @@ def test_the_same_bits_however_the_steps_are_cut(name):
 
 
 def test_an_answer_at_any_time():
-    search, params = SEARCHES["pgs, cached"](), game()
+    search, params = made("pgs, cached"), game()
     roots = toy.root(params, [0, 1, 2, 5])
     carry = compiled(init, search)(params, keys(1), roots)
     before = compiled(finish, search)(carry)
@@ -101,15 +110,15 @@ def test_an_answer_at_any_time():
         carry = compiled(step, search)(params, carry)
         output = compiled(finish, search)(carry)
         np.testing.assert_array_equal(output.search_state.visits.sum(-1), 4 * done)
-        # It is the answer of the search that had only so many simulations.
-        shorter = compiled(run, pgs(4 * done))(params, keys(1), roots)
-        for field in ("visits", "qvalues", "params", "gradient_norm"):
-            one, two = getattr(output.search_state, field), getattr(shorter.search_state, field)
-            chex.assert_trees_all_close(one, two, atol=1e-6)
+    # It is the answer of the search that had only so many simulations.
+    shorter = compiled(run, pgs(12))(params, keys(1), roots)
+    for field in ("visits", "qvalues", "params", "gradient_norm"):
+        one, two = getattr(output.search_state, field), getattr(shorter.search_state, field)
+        chex.assert_trees_all_close(one, two, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["constant", "cached"])
-@pytest.mark.parametrize(("count", "width"), [(10, 4), (7, None), (3, 5)])
+@pytest.mark.parametrize(("count", "width"), [(10, 4), (3, 5)])
 def test_any_number_of_simulations(mode, count, width):
     search = pgs(count, simulations_per_update=width, mode=mode, optimizer=optax.sgd(0.1))
     output = compiled(run, search)(game(), keys(2), toy.root(game(), [0, 1, 2, 5]))
@@ -128,14 +137,21 @@ def test_default_number_at_a_time_takes_any_budget():
 # --- a full memory --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capacity", [1, 3, 9])
+KNOBS = {"truncation": jaxpgs.fixed(3), "optimizer": optax.sgd(0.1)}
+
+
+@functools.cache
+def unbounded():
+    return compiled(run, pgs(mode="constant", **KNOBS))
+
+
+@pytest.mark.parametrize("capacity", [1, 9])
 def test_a_full_memory_forgets_new_states_and_nothing_else(capacity):
     # Simulations of a fixed length visit the same states whatever is remembered.
     params = game()
     data = (params, keys(3), toy.root(params, [0, 1, 2, 0]))
-    knobs = {"truncation": jaxpgs.fixed(3), "optimizer": optax.sgd(0.1)}
-    full = compiled(run, pgs(capacity=capacity, **knobs))(*data).search_state
-    free = compiled(run, pgs(mode="constant", **knobs))(*data).search_state
+    full = compiled(run, pgs(capacity=capacity, **KNOBS))(*data).search_state
+    free = jax.device_get(unbounded()(*data).search_state)
     for field in ("visits", "qvalues", "params", "entropy"):
         chex.assert_trees_all_close(getattr(full, field), getattr(free, field), atol=1e-5)
     assert (full.nodes.size <= capacity).all() and (full.nodes.size >= min(capacity, 5)).all()
@@ -204,7 +220,7 @@ def test_value_counts_the_returns_that_it_divides():
     params = game()
     search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=4)
     first = compiled(run, search)(params, keys(1), toy.root(params, [0] * B))
-    nodes = jaxpgs.reroot(first.search_state.nodes, first.action, num_kept=12)
+    nodes = reroot(first.search_state.nodes, first.action, num_kept=12)
     after = toy.root(params, params["next"][0, first.action])
     warm = jax.jit(functools.partial(run, search))(params, keys(2), after, nodes=nodes)
     state = warm.search_state
@@ -227,12 +243,10 @@ def chain(length, reward=1.0, discount=0.9):
 def test_rewards_on_the_way_count_by_default(mode):
     params, root = chain(12)
     expected = sum(0.9**t for t in range(10))  # ten steps, as far as max_depth
-    for search in (
-        jaxpgs.mcs_search(toy.split_fn, 8, mode=mode, max_depth=10, truncation=jaxpgs.fixed(10)),
-        pgs(8, mode=mode, max_depth=10, truncation=jaxpgs.fixed(10)),
-    ):
-        state = compiled(run, search)(params, keys(0, 1), root).search_state
-        np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
+    knobs = {"mode": mode, "max_depth": 10, "truncation": jaxpgs.fixed(10)}
+    search = pgs(8, **knobs) if mode == "cached" else jaxpgs.mcs_search(toy.split_fn, 8, **knobs)
+    state = compiled(run, search)(params, keys(0, 1), root).search_state
+    np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
 
 
 def test_no_silent_bound_in_the_cached_mode():
@@ -258,8 +272,14 @@ def test_no_silent_bound_in_the_cached_mode():
         jax.eval_shape(functools.partial(run, endless), params, keys(0, 1), root)
 
 
-@pytest.mark.parametrize("types", [("bfloat16",) * 2, ("bfloat16", "float32"), ("float16",) * 2])
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize(
+    ("types", "mode"),
+    [
+        (("bfloat16", "bfloat16"), "constant"),
+        (("bfloat16", "float32"), "cached"),
+        (("float16", "float16"), "cached"),
+    ],
+)
 def test_statistics_are_float32_or_wider(types, mode):
     logits_type, value_type = map(jnp.dtype, types)
     params, _ = chain(3, reward=0.0)
@@ -308,14 +328,16 @@ def test_targets_read_the_prior_without_noise(mode):
     def prior_and_visits(rng_key, root, state):
         return jnp.argmax(root.visits).astype(jnp.int32), jax.nn.softmax(root.prior_logits)
 
-    search = jaxpgs.mcs_search(
-        toy.split_fn, 16, mode=mode, dirichlet_fraction=0.9, target=prior_and_visits
-    )
-    noisy = jax.jit(functools.partial(run, search))(params, keys(3), roots)
+    @jax.jit
+    def plan(fraction):
+        search = jaxpgs.mcs_search(
+            toy.split_fn, 16, mode=mode, dirichlet_fraction=fraction, target=prior_and_visits
+        )
+        return run(search, params, keys(3), roots)
+
+    noisy, plain = plan(0.9), plan(0.0)
     clean = jax.nn.softmax(roots.prior_logits)
     np.testing.assert_allclose(noisy.action_weights, clean, rtol=1e-6)
-    plain = jaxpgs.mcs_search(toy.split_fn, 16, mode=mode)
-    plain = jax.jit(functools.partial(run, plain))(params, keys(3), roots)
     assert (noisy.search_state.visits != plain.search_state.visits).any(), "but it explores"
 
 
@@ -420,14 +442,12 @@ def noisy_split():
 def test_models_may_use_their_key():
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])
-    made = [
+    searches = [
         jaxpgs.mcs_search(noisy_fn, 8),
-        jaxpgs.mcs_search(noisy_fn, 8, mode="cached"),
         jaxpgs.batched_mcts_search(noisy_fn, 8),
-        jaxpgs.gumbel_mcts_search(noisy_fn, 8),
         jaxpgs.pgs_search(noisy_split(), 8, adapt=toy.adapt_head, mode="cached"),
     ]
-    for search in made:
+    for search in searches:
         plan = jax.jit(functools.partial(run, search))
         one, two = (plan(params, key, roots).search_state for key in (keys(1), keys(2)))
         assert (one.value != two.value).all()
@@ -547,16 +567,17 @@ for search in (
     carry = jax.jit(begin)(params, *data)
     for _ in range(search.num_updates):
         carry = jax.jit(go)(params, carry)
-    output = finish(search, jax.device_get(carry))
+    output = jax.jit(functools.partial(finish, search))(jax.device_get(carry))
     np.testing.assert_array_equal(output.search_state.visits, alone.search_state.visits)
     np.testing.assert_allclose(output.search_state.qvalues, alone.search_state.qvalues, rtol=1e-5)
 
-    def whole(params, *data):
-        output = run(search, params, *data)
-        return output.action_weights, output.search_state.params
+# The last one whole, and the fields that every device has its share of.
+def whole(params, *data):
+    output = run(search, params, *data)
+    return output.action_weights, output.search_state.params
 
-    weights, _ = jax.jit(share(whole, in_specs=(P(), P("roots"), P("roots"))))(params, *data)
-    np.testing.assert_allclose(weights, alone.action_weights, rtol=1e-6)
+weights, _ = jax.jit(share(whole, in_specs=(P(), P("roots"), P("roots"))))(params, *data)
+np.testing.assert_allclose(weights, alone.action_weights, rtol=1e-6)
 print("shared")
 """
 
@@ -564,7 +585,7 @@ print("shared")
 def test_roots_are_shared_among_devices():
     # jax.make_mesh makes explicit axes, and jax.shard_map checks what varies: both are defaults.
     code = textwrap.dedent(ON_TWO_DEVICES)
-    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

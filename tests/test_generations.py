@@ -42,7 +42,7 @@ def solver(params, rng_key, state):
 def train(**arguments):
     defaults = {
         "solver": solver, "first_solver": first_solver, "num_iterations": 2, "num_runs": 32,
-        "runs_at_once": 16, "batch_size": 32, "max_epochs": 2, "num_test_boards": 0,
+        "runs_at_once": 32, "batch_size": 32, "max_epochs": 2, "num_test_boards": 0,
         "training_length": 300,
     }  # fmt: skip
     log = []
@@ -61,7 +61,7 @@ def test_asymmetric_square_by_hand():
 
 
 def test_the_weight_of_the_value_is_16_over_its_largest_square():
-    state = jax.vmap(ENV.init)(jax.random.split(jax.random.key(0), 4))
+    state = jax.jit(jax.vmap(ENV.init))(jax.random.split(jax.random.key(0), 4))
     action = jnp.argmax(state.legal_action_mask, axis=-1).astype(jnp.int32)
     examples = fitting.Examples(state, action, jnp.array([8.0, -40.0, 3.0, 0.0]))
     module = make_network(0)
@@ -75,7 +75,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
         np.random.default_rng(0),
     )  # fmt: skip
     chex.assert_trees_all_equal(same, params)
-    logits, value = apply_fn(params, jax.vmap(ENV.observe)(state))
+    logits, value = jax.jit(lambda: apply_fn(params, jax.vmap(ENV.observe)(state)))()
     error = np.asarray(examples.value) - np.asarray(value)
     weight = np.where(error >= 0, 0.5, 2.0) * 16 / 40**2
     assert metrics["value_loss"] == pytest.approx((weight * error**2).mean(), rel=1e-4)
@@ -83,8 +83,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
     # Eq. 5.4, of the groups: the probability of one is the sum over its cells (section 5.4.2).
     share = np.exp(np.asarray(logits))
     total = 0
-    for b in range(4):
-        labels = np.asarray(ENV.group_labels(jax.tree.map(lambda x, b=b: x[b], state)))
+    for b, labels in enumerate(np.asarray(jax.jit(jax.vmap(ENV.group_labels))(state))):
         chosen = share[b][labels == int(action[b])].sum()
         total -= np.log(chosen / share[b][labels >= 0].sum())
     assert metrics["policy_loss"] == pytest.approx(total / 4, rel=1e-4)
@@ -93,7 +92,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
 def test_queues_drop_the_oldest():
     queue = example_queue.empty(jax.eval_shape(ENV.init, jax.random.key(0)), 5)
     for first in (0, 3, 6):
-        state = jax.vmap(ENV.init)(jax.random.split(jax.random.key(first), 3))
+        state = jax.jit(jax.vmap(ENV.init))(jax.random.split(jax.random.key(first), 3))
         number = np.arange(first, first + 3, dtype=np.int32)
         examples = fitting.Examples(jax.device_get(state), number, number.astype(np.float32))
         queue = example_queue.append(queue, examples)
@@ -106,7 +105,7 @@ def test_queues_drop_the_oldest():
 
 def test_training_improves_the_policy():
     state, log = train(
-        num_runs=128, first_runs=768, runs_at_once=128, training_length=5000, max_epochs=20,
+        num_runs=128, first_runs=768, training_length=5000, max_epochs=20,
         fresh_weights=False, patience=4, optimizer=optax.adam(3e-3), num_test_boards=6000,
     )  # fmt: skip
     last = log[-1]
@@ -131,22 +130,17 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
 def test_training_goes_on_from_given_weights():
     still = optax.sgd(0.0)
     given = jax.tree.map(lambda x: x + 1.0, networks.functional(make_network(0))[0])
-    for fresh in (True, False):  # the first iteration takes them either way
-        state, _ = train(
-            num_iterations=1, init_params=given, optimizer=still, fresh_weights=fresh
-        )  # fmt: skip
-        chex.assert_trees_all_equal(state.params, given)
+    # The first iteration takes them, even where later ones begin anew.
+    state, _ = train(num_iterations=1, init_params=given, optimizer=still, fresh_weights=True)
+    chex.assert_trees_all_equal(state.params, given)
     state, _ = train(num_iterations=1, optimizer=still)
     chex.assert_trees_all_equal(state.params, networks.functional(make_network(0))[0])
 
 
 def test_value_targets():
-    solution = jax.device_get(
-        jax.jit(lambda key: first_solver(
-            None, key, jax.vmap(ENV.init)(jax.random.split(key, 16))
-        ))(jax.random.key(0))
-    )  # fmt: skip
-    boards = 16
+    boards, key, (params, _) = 32, jax.random.key(0), networks.functional(make_network(0))
+    states = jax.jit(jax.vmap(ENV.init))(jax.random.split(key, boards))
+    solution = jax.device_get(jax.jit(first_solver)(params, key, states))
     for target in ("return", "q"):
         found, metrics = board_searches.search_boards(
             ENV, lambda *_: solution, None, jax.random.key(0), boards, boards, target

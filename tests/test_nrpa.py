@@ -79,8 +79,9 @@ def test_the_step_is_the_gradient_of_the_log_likelihood(sharing):
         return log_prob[0, 4, 0] + log_prob[1, 1, 0] + log_prob[0, 3, 1]
 
     parameters = values, jnp.array([[0.3, 0.1], [-0.2, 0.0], [0.5, 1.0]])
-    of_table, of_weights = jax.grad(log_likelihood, argnums=(0, 1))(*parameters)
-    moved = nrpa_loop.adapt(logits_of(*parameters), GAMES, 0.3, features, sharing)
+    of_table, of_weights = jax.jit(jax.grad(log_likelihood, argnums=(0, 1)))(*parameters)
+    adapt = jax.jit(lambda logits: nrpa_loop.adapt(logits, GAMES, 0.3, features, sharing))
+    moved = adapt(logits_of(*parameters))
     changed = values + 0.3 * of_table, parameters[1] + 0.3 * sharing * of_weights
     np.testing.assert_allclose(moved, logits_of(*changed), atol=1e-6)
 
@@ -141,8 +142,8 @@ def blocks_played(board, actions):
 )  # fmt: skip
 def test_games_are_those_of_the_rules(env, games):
     keys = jax.random.split(jax.random.key(1), games)
-    states = jax.vmap(env.init)(keys)
-    boards = np.asarray(jax.vmap(env.board)(states))
+    states = jax.jit(jax.vmap(env.init))(keys)
+    boards = np.asarray(jax.jit(jax.vmap(env.board))(states))
     logits = 3 * jax.random.normal(jax.random.key(2), (env.num_actions, games))
     found = jax.tree.map(np.asarray, play(env, keys, states, logits))
     for lane, board in enumerate(boards):
@@ -196,17 +197,22 @@ KNOBS = {"iterations": (4, 3, 2), "parallel": (3, 2, 1)}
 
 
 @jax.jit
+def small_init(states):
+    return small_search(states, 6, **KNOBS).init(jnp.zeros((30, len(states.terminated))))
+
+
+@jax.jit
 def small_step(states, keys, state):
     return small_search(states, 6, **KNOBS).step(keys, state)
 
 
 @pytest.fixture(scope="module")
 def three_boards():
-    return jax.vmap(SMALL.init)(jax.random.split(jax.random.key(5), 3))
+    return jax.jit(jax.vmap(SMALL.init))(jax.random.split(jax.random.key(5), 3))
 
 
 def run_small(states, keys, steps):
-    state = small_search(states, 6, **KNOBS).init(jnp.zeros((30, len(keys))))
+    state = small_init(states)
     seen = [state]
     for _ in range(steps):
         seen.append(small_step(states, keys, seen[-1]))
@@ -215,7 +221,7 @@ def run_small(states, keys, steps):
 
 def test_nesting_never_loses_the_best(three_boards):
     keys = jax.random.split(jax.random.key(6), 3)
-    seen = run_small(three_boards, keys, 8)
+    seen = [jax.device_get(state) for state in run_small(three_boards, keys, 8)]
     for before, after in itertools.pairwise(seen):
         assert (after.best.score >= before.best.score).all()
         for level in after.levels:
@@ -227,7 +233,7 @@ def test_nesting_never_loses_the_best(three_boards):
     assert counts == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]
     assert not seen[6].levels[0].logits.any() and seen[5].levels[0].logits.any()
     np.testing.assert_array_equal(seen[3].levels[0].logits, seen[3].levels[1].logits)
-    best = small_search(three_boards, 6, **KNOBS).finish(seen[-1])
+    best = jax.jit(small_search(three_boards, 6, **KNOBS).finish)(seen[-1])
     for lane in range(3):
         actions = best.action[: int(best.length[lane]), lane].tolist()
         board = np.asarray(SMALL.board(jax.tree.map(lambda x, i=lane: x[i], three_boards)))
@@ -274,7 +280,7 @@ def test_a_bias_leads():
 
 def test_it_is_better_than_as_many_random_games():
     env, boards, steps = SameGame(height=8, width=8, num_colors=4), 12, 4
-    states = jax.vmap(env.init)(jax.random.split(jax.random.key(10), boards))
+    states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(10), boards))
     lanes = jax.tree.map(lambda x: jnp.repeat(x, 4, axis=0), states)
 
     @jax.jit

@@ -57,10 +57,11 @@ def test_round_trip(tmp_path, kind):
     chex.assert_trees_all_equal_dtypes(loaded.params, params)
 
     observation = jax.random.normal(jax.random.key(0), (5, *ENV.observation_shape))
-    expected = functional(_make(kind))[1](params, observation)
-    chex.assert_trees_all_equal(loaded.apply_fn(loaded.params, observation), expected)
+    expected = jax.jit(functional(_make(kind))[1])(params, observation)
+    found = jax.jit(loaded.apply_fn)(loaded.params, observation)
+    chex.assert_trees_all_equal(found, expected)
     # Evaluation mode: calling the module gives the same and changes nothing.
-    chex.assert_trees_all_equal(loaded.module(observation), expected)
+    chex.assert_trees_all_equal(jax.jit(lambda x: loaded.module(x))(observation), expected)
     chex.assert_trees_all_equal(functional(loaded.module)[0], params)
 
 
@@ -215,8 +216,13 @@ def test_shipped_networks(name):
     fields = {"command", "seed", "wall_time_s", "date", "versions", "hardware", "strength"}
     assert fields <= set(loaded.card)
     assert loaded.card["name"] == name
-    state = loaded.env.init(jax.random.key(0))
-    logits, value = loaded.apply_fn(loaded.params, loaded.env.observe(state)[None])
+
+    @jax.jit
+    def evaluate(params):
+        state = loaded.env.init(jax.random.key(0))
+        return loaded.apply_fn(params, loaded.env.observe(state)[None])
+
+    logits, value = evaluate(loaded.params)
     assert logits.shape == (1, loaded.env.num_actions)
     assert np.isfinite(logits).all()
     assert np.isfinite(value).all() and (loaded.env.num_players == 1 or abs(float(value[0])) <= 1)

@@ -137,7 +137,7 @@ def _assert_same(one, two):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("fully_connected", "constant"), ("resnet", "constant"), ("fully_connected", "cached")],
+    [("fully_connected", "constant"), ("fully_connected", "cached")],
 )
 def test_pgs_with_step_size_zero_is_mcs(kind, mode):
     params, _ = _network(kind)
@@ -337,7 +337,7 @@ def _chosen(mask, output):
     return mask[np.arange(len(mask)), np.asarray(output.action)]
 
 
-@pytest.mark.parametrize(("size", "mode"), [(3, "cached"), (4, "constant"), (4, "cached")])
+@pytest.mark.parametrize(("size", "mode"), [(3, "cached"), (4, "constant")])
 def test_exact_values_give_winning_moves(size, mode):
     # On 3x3 every won position without a winner yet, on 4x4 about a thousand met by random play.
     # The paper's c_puct = 5 is made for some 800 simulations; with 64 of them 1 leaves visits to
@@ -380,9 +380,9 @@ def test_wins_and_blocks_in_one_without_a_value_network():
         games.wins_in_one(env, states),
         games.wins_in_one(env, states, for_opponent=True),
     )
-    can_win = np.flatnonzero(wins.any(-1))[:150]
-    must_block = np.flatnonzero(~wins.any(-1) & (threats.sum(-1) == 1))[:150]
-    assert len(can_win) == 150 and len(must_block) > 100
+    can_win = np.flatnonzero(wins.any(-1))[:60]
+    must_block = np.flatnonzero(~wins.any(-1) & (threats.sum(-1) == 1))[:60]
+    assert len(can_win) == len(must_block) == 60
     chosen = np.concatenate([can_win, must_block])
     right = np.concatenate([wins[can_win], threats[must_block]])
 

@@ -55,6 +55,14 @@ def first_legal(params, rng_key, root, recurrent_fn, invalid_actions):
     return experts.Decision(last, best, policy, jnp.full(best.shape, 0.25))
 
 
+def drawn(params, rng_key, root, recurrent_fn, invalid_actions):
+    """An expert that does not search: it learns what is drawn from the network's policy."""
+    logits = jnp.where(invalid_actions, -jnp.inf, root.prior_logits)
+    action = jax.random.categorical(rng_key, logits).astype(jnp.int32)
+    policy = jax.nn.one_hot(action, logits.shape[-1])
+    return experts.Decision(action, action, policy, root.value)
+
+
 def play_first_legal(num_steps, games=None, **knobs):
     params, apply_fn = functional(make_network())
     games = selfplay.init_games(ENV, jax.random.key(0), 1) if games is None else games
@@ -300,7 +308,7 @@ sys.path.insert(0, {tests!r})
 import test_training as t
 log = t.loggers.log_to({folder!r} + "/log.jsonl")
 t.expert_iteration.train(
-    t.ENV, t.make_network(), expert=t.experts.gumbel(2), num_iterations=400,
+    t.ENV, t.make_network(), expert=t.drawn, num_iterations=400,
     directory={folder!r} + "/run", checkpoint_every=7, resign_fraction=0.5,
     callback=log, **(t.TINY | {{"evaluate_every": 5}}))
 """
@@ -325,7 +333,7 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
     assert 20 < reached < 400
 
     train = functools.partial(
-        expert_iteration.train, ENV, make_network(), expert=experts.gumbel(2),
+        expert_iteration.train, ENV, make_network(), expert=drawn,
         num_iterations=reached + 10, resign_fraction=0.5, **(TINY | {"evaluate_every": 5}),
     )  # fmt: skip
     first = []
@@ -433,9 +441,9 @@ def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     monkeypatch.setattr(jax, "jit", functools.partial(jax.jit, compiler_options=FAST))
     network = make_network(64)
     _, apply_fn = functional(network)
-    schedule = optax.cosine_decay_schedule(3e-3, 150 * 16, alpha=0.01)
+    schedule = optax.cosine_decay_schedule(3e-3, 60 * 16, alpha=0.01)
     state = expert_iteration.train(
-        ENV, network, expert=experts.gumbel(16), num_iterations=150, num_games=128, num_steps=8,
+        ENV, network, expert=experts.gumbel(16), num_iterations=60, num_games=128, num_steps=8,
         buffer_size=32_768, batch_size=256, updates_per_iteration=16, max_random_moves=6,
         resign_fraction=0.0, optimizer=optax.adamw(schedule, weight_decay=1e-4), evaluate_every=0,
     )  # fmt: skip

@@ -20,6 +20,17 @@ pytestmark = pytest.mark.usefixtures("strict_promotion")
 NUM_ROOTS = 6
 
 
+def played(env, *moves):
+    """A batch of games; each move is one for every game."""
+
+    @jax.jit
+    def play(moves):
+        states = jax.vmap(lambda _: env.init())(moves[0])
+        return jax.lax.scan(lambda s, m: (jax.vmap(env.step)(s, m), None), states, moves)[0]
+
+    return play(np.stack(moves))
+
+
 @functools.cache
 def setting(size=4):
     """A Hex board with a small random network, and some positions to search from."""
@@ -30,11 +41,9 @@ def setting(size=4):
     )
     # Larger weights, so that policies and values differ enough to be worth a search.
     params, apply_fn = jaxpgs.networks.functional(module)
-    params = jax.tree.map(lambda x: 3 * x, params)
-    states = jax.vmap(lambda _: env.init())(jnp.arange(NUM_ROOTS))
-    for i in range(3):
-        move = (5 * i + jnp.arange(NUM_ROOTS)) % env.num_actions
-        states = jax.vmap(env.step)(states, move)
+    params = jax.tree.map(lambda x: 3 * np.asarray(x), params)
+    moves = (5 * np.arange(3)[:, None] + np.arange(NUM_ROOTS)) % env.num_actions
+    states = played(env, *moves.astype(np.int32))
     return types.SimpleNamespace(
         env=env,
         params=params,
@@ -51,24 +60,33 @@ def compiled(policy, count, knobs):
     s = setting()
 
     @jax.jit
-    def plan(params, key, states):
+    def plan(params, key, states, more):
         root = s.root_fn(params, key, states)
-        return policy(
-            params, key, root, s.recurrent_fn, count, ~states.legal_action_mask, **dict(knobs)
-        )
+        illegal = ~states.legal_action_mask
+        return policy(params, key, root, s.recurrent_fn, count, illegal, **dict(knobs), **more)
 
     return plan
 
 
-def run(policy, states=None, key=0, count=64, **knobs):
+reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
+
+
+def run(policy, states=None, key=0, count=64, nodes=None, **knobs):
     """Runs a search on the setting."""
     s = setting()
     plan = compiled(policy, count, tuple(knobs.items()))
-    return plan(s.params, jax.random.key(key), s.states if states is None else states)
+    more = {} if nodes is None else {"nodes": nodes}
+    return plan(s.params, jax.random.key(key), s.states if states is None else states, more)
 
 
 mcts = jaxpgs.batched_mcts_policy
-mcts_by_eights = functools.partial(mcts, simulations_per_update=8)
+BY_EIGHTS = {
+    "mcts": functools.partial(mcts, simulations_per_update=8),
+    "pgs": functools.partial(
+        jaxpgs.pgs_policy, adapt=lambda path, leaf: path[0].key == "policy_head",
+        simulations_per_update=8, mode="cached",
+    ),
+}  # fmt: skip
 
 
 # --- tree search ----------------------------------------------------------------------------------
@@ -79,7 +97,7 @@ def test_one_at_a_time_is_mctxs_search():
     ours = run(mcts, count=100, simulations_per_update=1, root_selection=selection, max_depth=100)
     with lenient_promotion():
         theirs = run(mctx.muzero_policy, count=100, dirichlet_fraction=0.0, temperature=0.0)
-        summary = theirs.search_tree.summary()
+        summary = jax.jit(lambda tree: tree.summary())(theirs.search_tree)
     # mctx breaks ties at random; on these trees there are none.
     np.testing.assert_array_equal(ours.search_state.visits, summary.visit_counts)
     tried = np.asarray(ours.search_state.visits) > 0
@@ -89,13 +107,17 @@ def test_one_at_a_time_is_mctxs_search():
     assert len({tuple(row) for row in np.asarray(summary.visit_counts).tolist()}) == NUM_ROOTS
 
 
+@functools.cache
+def plain_model():
+    """The network's answer to a position, and a move."""
+    s = setting()
+    evaluate = lambda state: s.root_fn(s.params, None, jax.tree.map(lambda x: x[None], state))  # noqa: E731
+    return jax.jit(evaluate), jax.jit(s.env.step)
+
+
 def reference_mcts(state, count, num_walks, c, virtual_loss):
     """Parallel PUCT in plain Python, each walk going its whole way before the next begins."""
-    s = setting()
-    evaluate = jax.jit(
-        lambda state: s.root_fn(s.params, None, jax.tree.map(lambda x: x[None], state))
-    )
-    step = jax.jit(s.env.step)
+    evaluate, step = plain_model()
 
     def node(state, reward=0.0, terminal=False):
         output = evaluate(state)
@@ -145,8 +167,9 @@ def reference_mcts(state, count, num_walks, c, virtual_loss):
 def test_batched_search_is_the_plain_one(virtual_loss):
     selection = jaxpgs.puct(1.5, virtual_loss=virtual_loss)
     output = run(mcts, count=96, simulations_per_update=8, root_selection=selection)
-    for i in range(3):
-        state = jax.tree.map(lambda x, i=i: x[i], setting().states)
+    output = jax.device_get(output)
+    for i in range(2):
+        state = jax.tree.map(lambda x, i=i: x[i], jax.device_get(setting().states))
         root = reference_mcts(state, 96, 8, 1.5, virtual_loss)
         np.testing.assert_array_equal(output.search_state.visits[i], root.visits)
         mean = root.sums / np.maximum(root.visits, 1)
@@ -156,11 +179,7 @@ def test_batched_search_is_the_plain_one(virtual_loss):
 
 def test_tree_search_finds_the_win_that_the_network_misses():
     # Three of four stones of a column: only the fourth wins at once. The reply would block.
-    s = setting()
-    state = s.env.init()
-    for move in (1, 0, 5, 3, 9, 7):
-        state = s.env.step(state, jnp.int32(move))
-    states = jax.tree.map(lambda x: x[None], state)
+    states = played(setting().env, *np.array([[1], [0], [5], [3], [9], [7]], np.int32))
     output = run(mcts, states, count=200, simulations_per_update=8)
     assert int(output.action[0]) in (12, 13)  # both ends of the bridge
     assert float(output.search_state.qvalues[0, 13]) == 1.0
@@ -191,13 +210,17 @@ def test_options_of_the_root():
 
 
 def test_completed_q_is_mctxs():
-    root = setting().root_fn(setting().params, None, setting().states)
+    root = jax.jit(setting().root_fn)(setting().params, None, setting().states)
+    root = jax.device_get(root)
     legal = np.asarray(setting().states.legal_action_mask)
     transform = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
     with lenient_promotion():
-        tree = run(mctx.muzero_policy, count=40, dirichlet_fraction=0.0).search_tree
-        summary = tree.summary()
-        completed = jax.vmap(transform, (0, None))(tree, 0)
+        tree = run(mctx.muzero_policy, dirichlet_fraction=0.0, temperature=0.0, count=100)
+        summary, completed = jax.device_get(
+            jax.jit(lambda tree: (tree.summary(), jax.vmap(transform, (0, None))(tree, 0)))(
+                tree.search_tree
+            )
+        )
     expected = jax.nn.softmax(jnp.where(legal, root.prior_logits + completed, -jnp.inf))
     stats = jaxpgs.NodeStats(
         prior_logits=root.prior_logits,
@@ -207,9 +230,8 @@ def test_completed_q_is_mctxs():
         valid=jnp.asarray(legal),
     )
     target = jaxpgs.completed_q(0.0, rescale_values=False)
-    action, weights = jax.vmap(lambda key, node: target(key, node, None))(
-        jax.random.split(jax.random.key(0), NUM_ROOTS), stats
-    )
+    keys = jax.random.split(jax.random.key(0), NUM_ROOTS)
+    action, weights = jax.jit(jax.vmap(lambda key, node: target(key, node, None)))(keys, stats)
     np.testing.assert_allclose(weights, expected, atol=1e-5)
     np.testing.assert_array_equal(action, jnp.argmax(expected, axis=-1))
     # Rescaled, by hand: two actions of Q 1 and 0, one never tried of a mixed value between.
@@ -224,16 +246,14 @@ def test_completed_q_is_mctxs():
 
 def test_a_finished_game_in_the_batch():
     s = setting()
-    state = s.env.init()
-    for move in (1, 0, 5, 3, 9, 7, 13):
-        state = s.env.step(state, jnp.int32(move))
-    assert bool(state.terminated)
-    states = jax.tree.map(lambda x, y: jnp.stack([x, y[0]]), state, s.states)
-    alone = run(mcts, jax.tree.map(lambda x: x[:1], s.states), count=32, simulations_per_update=8)
+    over = played(s.env, *np.array([[1], [0], [5], [3], [9], [7], [13]], np.int32))
+    assert over.terminated.all()
+    states = jax.tree.map(lambda x, y: np.concatenate([x, y[1:]]), over, s.states)
+    alone = run(mcts, count=32, simulations_per_update=8)
     output = run(mcts, states, count=32, simulations_per_update=8)
     assert output.search_state.visits[0].sum() == 0
     assert np.isfinite(output.action_weights).all()
-    np.testing.assert_array_equal(output.search_state.visits[1], alone.search_state.visits[0])
+    np.testing.assert_array_equal(output.search_state.visits[1:], alone.search_state.visits[1:])
 
 
 # --- handing nodes on -----------------------------------------------------------------------------
@@ -256,10 +276,10 @@ def sequences(nodes, b):
 
 
 def test_reroot_keeps_what_is_behind_the_action():
-    output = run(mcts, count=128, simulations_per_update=8)
-    nodes, action = output.search_state.nodes, output.action
-    for num_kept in (1, 5, 40, 500):
-        moved = jax.jit(jaxpgs.reroot, static_argnames="num_kept")(nodes, action, num_kept=num_kept)
+    output = run(mcts, count=128, simulations_per_update=16)
+    nodes, action = jax.device_get(output.search_state.nodes), np.asarray(output.action)
+    for num_kept in (1, 5, 500):
+        moved = jax.device_get(reroot(nodes, action, num_kept=num_kept))
         assert moved.children.shape[:2] == (NUM_ROOTS, num_kept)
         for b in range(NUM_ROOTS):
             before, after = sequences(nodes, b), sequences(moved, b)
@@ -268,12 +288,14 @@ def test_reroot_keeps_what_is_behind_the_action():
             assert len(after) == min(len(expected), num_kept - 1)
             assert after.items() <= expected.items()
     # Two moves at once, a game that has ended, and an action that was never tried.
-    at_root = node_stats(moved, jnp.zeros_like(action), jnp.zeros(output.action_weights.shape))
-    second = jnp.argmax(at_root.visits, axis=-1)
-    reset = jnp.arange(NUM_ROOTS) == 2
-    twice = jaxpgs.reroot(moved, second, num_kept=500, reset=reset)
-    untried = jnp.argmin(output.search_state.visits, axis=-1)
-    none = jaxpgs.reroot(nodes, untried, num_kept=500)
+    at_root = jax.jit(node_stats)(
+        moved, np.zeros_like(action), np.zeros(output.action_weights.shape, np.float32)
+    )
+    second = np.argmax(at_root.visits, axis=-1).astype(np.int32)
+    reset = np.arange(NUM_ROOTS) == 2
+    twice = jax.device_get(reroot(moved, second, num_kept=500, reset=reset))
+    untried = np.argmin(output.search_state.visits, axis=-1).astype(np.int32)
+    none = jax.device_get(reroot(nodes, untried, num_kept=500))
     for b in range(NUM_ROOTS):
         prefix = (int(action[b]), int(second[b]))
         before = {s[2:]: x for s, x in sequences(nodes, b).items() if s[:2] == prefix}
@@ -285,19 +307,13 @@ def test_reroot_keeps_what_is_behind_the_action():
 @pytest.mark.parametrize("policy", ["mcts", "pgs"])
 def test_search_goes_on_from_nodes(policy):
     s = setting()
-    knobs = {"simulations_per_update": 8, "mode": "cached"}
-    if policy == "pgs":
-        search = functools.partial(
-            jaxpgs.pgs_policy, adapt=jaxpgs.networks.policy_head(s.params), **knobs
-        )
-    else:
-        search = mcts_by_eights
+    search = BY_EIGHTS[policy]
     first = run(search, count=64)
     action = first.action
-    states = jax.vmap(s.env.step)(s.states, action)
+    states = jax.jit(jax.vmap(s.env.step))(s.states, action)
     fresh = run(search, states, key=1, count=64)
-    kept = jaxpgs.reroot(first.search_state.nodes, action, num_kept=64)
-    warm = run(functools.partial(search, nodes=kept), states, key=1, count=64)
+    kept = jax.device_get(reroot(first.search_state.nodes, action, num_kept=64))
+    warm, fresh = jax.device_get((run(search, states, key=1, count=64, nodes=kept), fresh))
     known = [sequences(kept, b) for b in range(NUM_ROOTS)]
     for b in range(NUM_ROOTS):
         found = sequences(warm.search_state.nodes, b)
@@ -317,21 +333,13 @@ def test_search_goes_on_from_nodes(policy):
 
 @pytest.mark.parametrize("policy", ["mcts", "pgs"])
 def test_a_new_game_starts_from_nothing(policy):
-    s = setting()
-    search = mcts_by_eights
-    if policy == "pgs":
-        search = functools.partial(
-            jaxpgs.pgs_policy,
-            adapt=jaxpgs.networks.policy_head(s.params),
-            simulations_per_update=8,
-            mode="cached",
-        )
-    first = run(search, count=32)
-    fresh = run(search, key=1, count=32)
+    search = BY_EIGHTS[policy]
+    first = run(search, count=64)
+    fresh = run(search, key=1, count=64)
     # Games 0, 2, 4 have ended; the others go on.
-    reset = jnp.arange(NUM_ROOTS) % 2 == 0
-    kept = jaxpgs.reroot(first.search_state.nodes, first.action, num_kept=20, reset=reset)
-    warm = run(functools.partial(search, nodes=kept), key=1, count=32)
+    reset = np.arange(NUM_ROOTS) % 2 == 0
+    kept = reroot(first.search_state.nodes, first.action, num_kept=64, reset=reset)
+    warm = run(search, key=1, count=64, nodes=kept)
     for name in ("visits", "qvalues", "num_evaluations"):
         ours, theirs = getattr(warm.search_state, name), getattr(fresh.search_state, name)
         np.testing.assert_allclose(ours[::2], theirs[::2], atol=1e-6)
@@ -339,13 +347,13 @@ def test_a_new_game_starts_from_nothing(policy):
 
 def test_bad_input():
     s = setting()
-    output = run(mcts, count=16, simulations_per_update=8)
+    output = run(mcts, count=32, simulations_per_update=8)
     nodes = output.search_state.nodes
     with pytest.raises(ValueError, match="num_kept must be at least 1, for the root, got 0"):
         jaxpgs.reroot(nodes, output.action, num_kept=0)
     with pytest.raises(ValueError, match="nodes must come from a search of as many roots"):
         fewer = jax.tree.map(lambda x: x[:2], nodes)
-        run(functools.partial(mcts, nodes=fewer), count=16, simulations_per_update=8)
+        run(mcts, count=16, nodes=fewer, simulations_per_update=8)
     with pytest.raises(ValueError, match="no policy that could adapt"):
         head = jaxpgs.networks.policy_head(s.params)
         run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
