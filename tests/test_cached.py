@@ -244,7 +244,7 @@ def check_same(cached, constant):
     for name in ("visits", "depth", "skipped_updates"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name), name)
     np.testing.assert_array_equal(cached.action, constant.action)
-    np.testing.assert_array_equal(cached.action_weights, constant.action_weights)
+    np.testing.assert_allclose(cached.action_weights, constant.action_weights, atol=1e-5)
     for name in ("qvalues", "value", "entropy", "gradient_norm", "params"):
         close = {"atol": 1e-5, "rtol": 1e-4 if name == "gradient_norm" else 1e-5}
         chex.assert_trees_all_close(getattr(one, name), getattr(two, name), **close)

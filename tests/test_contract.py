@@ -131,7 +131,7 @@ def test_default_number_at_a_time_takes_any_budget():
     for count in (1, 16, 50, 100, 200):
         for policy, knobs in ((jaxpgs.mcs_search, {}), (jaxpgs.gumbel_mcts_search, {})):
             assert policy(toy.recurrent_fn, count, **knobs).num_updates >= 1
-    assert jaxpgs.mcs_search(toy.recurrent_fn, 50).simulations_per_update == 32
+    assert jaxpgs.mcs_search(toy.recurrent_fn, 50).simulations_per_update == 3
 
 
 # --- a full memory --------------------------------------------------------------------------------
@@ -259,10 +259,11 @@ def test_no_silent_bound_in_the_cached_mode():
         # Every simulation goes one step further than the last.
         np.testing.assert_allclose(state.depth, np.mean(np.arange(1, 41)), rtol=1e-6)
         assert state.depth_limited == 0
-    shallow = jaxpgs.mcs_search(toy.split_fn, 40, simulations_per_update=1)
+    constant = {"simulations_per_update": 1, "mode": "constant"}
+    shallow = jaxpgs.mcs_search(toy.split_fn, 40, **constant)
     state = compiled(run, shallow)(params, keys(0, 1), root).search_state
     np.testing.assert_allclose(state.depth_limited, 24 / 40, rtol=1e-6)  # all after the 16th
-    explicit = jaxpgs.mcs_search(toy.split_fn, 40, simulations_per_update=1, max_depth=40)
+    explicit = jaxpgs.mcs_search(toy.split_fn, 40, max_depth=40, **constant)
     state = compiled(run, explicit)(params, keys(0, 1), root).search_state
     assert state.depth_limited == 0
     with pytest.raises(ValueError, match="sets no bound: max_depth must be given"):

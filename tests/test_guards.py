@@ -69,25 +69,25 @@ def same(one, two):
 
 
 MCS = {
-    "root_selection": jaxpgs.puct(5.0, virtual_loss=1.0, unvisited="zero"),
+    "root_selection": jaxpgs.puct(0.5, virtual_loss=1.0, unvisited="zero"),
     "interior_selection": None,
     "truncation": jaxpgs.until_new(2**15, count_siblings=False),
     "backup": jaxpgs.n_step(),
-    "target": jaxpgs.visit_counts(1.0),
+    "target": jaxpgs.completed_q(0.0, value_scale=0.1, maxvisit_init=50.0, rescale_values=True),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
     "max_depth": None,
-    "mode": "constant",
+    "mode": "cached",
     "capacity": None,
     "best_of": None,
 }
 PGS = MCS | {
-    "estimator": jaxpgs.reinforce("none", normalize=False),
+    "estimator": jaxpgs.reinforce("value", normalize=False),
     "optimizer": jaxpgs.auto_sgd(3.0),
     "adapt": toy.adapt_head,
 }
-MCTS = MCS | {"interior_selection": MCS["root_selection"], "mode": "cached"}
+MCTS = MCS | {"interior_selection": MCS["root_selection"]}
 SIGMA = {"value_scale": 0.1, "maxvisit_init": 50.0, "rescale_values": True}
 GUMBEL = {
     "root_selection": jaxpgs.gumbel_root(16, 1.0, **SIGMA),
@@ -110,9 +110,31 @@ def test_defaults_of_the_presets(name):
         search = preset(toy.split_fn, count, **knobs)
         for field, part in expected.items():
             assert same(getattr(search, field), part), field
-        thirty_two, sixteenth = min(32, count), {1: 1, 10: 1, 40: 2, 100: 6, 800: 50}[count]
-        assert search.simulations_per_update == (sixteenth if "gumbel" in name else thirty_two)
-    assert not same(search.root_selection, jaxpgs.puct(5.0, virtual_loss=0.5)), "or this sees all"
+        sixteenth = {1: 1, 10: 1, 40: 2, 100: 6, 800: 50}[count]
+        assert search.simulations_per_update == sixteenth
+    assert not same(search.root_selection, jaxpgs.puct(0.5, virtual_loss=0.5)), "or this sees all"
+
+
+def test_the_mode_is_the_cached_one_where_it_can_be():
+    assert jaxpgs.mcs_search(toy.recurrent_fn, 8).mode == "cached"
+    assert jaxpgs.pgs_search(toy.recurrent_fn, 8, adapt=toy.adapt_head).mode == "constant"
+    constant = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="constant")
+    assert constant.mode == "constant"
+
+
+def test_settings_of_the_paper():
+    search = jaxpgs.pgs_search(toy.split_fn, 64, adapt=toy.adapt_head, **jaxpgs.paper_pgs(1e-3))
+    expected = {
+        "root_selection": jaxpgs.puct(5.0, virtual_loss=1.0, unvisited="zero"),
+        "simulations_per_update": 32,
+        "truncation": MCS["truncation"],
+        "backup": jaxpgs.last_value(),
+        "target": jaxpgs.visit_counts(1.0),
+        "estimator": jaxpgs.reinforce("none", normalize=False),
+        "optimizer": optax.sgd(1e-3),
+        "mode": "constant",
+    }
+    assert all(same(getattr(search, field), part) for field, part in expected.items())
 
 
 def test_defaults_of_the_parts():
@@ -121,7 +143,9 @@ def test_defaults_of_the_parts():
         (jaxpgs.gumbel_inner(), INNER["interior_selection"]),
         (jaxpgs.gumbel_target(), GUMBEL["target"]),
         (jaxpgs.completed_q(), jaxpgs.completed_q(1.0, **SIGMA)),
-        (jaxpgs.visit_counts(), MCS["target"]),
+        (jaxpgs.visit_counts(), jaxpgs.visit_counts(1.0)),
+        (jaxpgs.reinforce(), jaxpgs.reinforce("none", normalize=False)),
+        (jaxpgs.puct(), jaxpgs.puct(5.0, virtual_loss=1.0, unvisited="zero")),
         (jaxpgs.muzero_puct(), jaxpgs.muzero_puct(1.25, 19652.0, virtual_loss=True)),
         (jaxpgs.ucb1(), jaxpgs.ucb1(1.0, virtual_loss=1.0)),
     ):
@@ -170,6 +194,7 @@ def test_calls_are_those_that_the_model_gets():
         10,
         simulations_per_update=4,
         truncation=jaxpgs.growing(2, every=4),
+        mode="constant",
         best_of=lambda node: score[node],
     )
     search_it = jit(functools.partial(run, search))
@@ -229,6 +254,7 @@ def test_the_optimizers_state_goes_from_update_to_update():
         toy.split_fn,
         8,
         adapt=toy.adapt_head,
+        estimator=jaxpgs.reinforce(),
         optimizer=counting,
         simulations_per_update=3,
         truncation=jaxpgs.fixed(2),
@@ -713,7 +739,14 @@ def test_estimate_of_the_constant_mode(adapts):
     adapt = toy.adapt_head if adapts else None
     found = [
         jaxpgs.estimate_memory(
-            params, roots, toy.split_fn, 24, adapt=adapt, simulations_per_update=4, **knobs
+            params,
+            roots,
+            toy.split_fn,
+            24,
+            adapt=adapt,
+            simulations_per_update=4,
+            mode="constant",
+            **knobs,
         )
         for knobs in (
             {"max_depth": 5},

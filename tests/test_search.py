@@ -224,7 +224,8 @@ def test_diagnostics(step_size, mode):
     legal = np.asarray(_states().legal_action_mask)
     np.testing.assert_array_equal(state.visits.sum(-1), N)
     assert not np.any(np.asarray(state.visits)[~legal])
-    np.testing.assert_allclose(output.action_weights, np.asarray(state.visits) / N)
+    np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-5)
+    assert not np.any(np.asarray(output.action_weights)[~legal])
     assert np.all(legal[np.arange(B), np.asarray(output.action)])
     weighted = (np.asarray(state.visits) * np.asarray(state.qvalues)).sum(-1) / N
     np.testing.assert_allclose(state.value, weighted, atol=1e-6)
@@ -486,6 +487,7 @@ def _compiled(adapt, num_simulations=128):
             num_simulations,
             ~states.legal_action_mask,
             simulations_per_update=16,
+            mode="constant",
         )
 
     keys = _keys(0, batch_size)

@@ -243,6 +243,8 @@ def _pgs(
         split_fn,
         num_simulations,
         invalid_actions,
+        root_selection=jaxpgs.puct(),
+        target=jaxpgs.visit_counts(),
         mode=mode,
         adapt=adapt_head,
         adapted_params=adapted_params,

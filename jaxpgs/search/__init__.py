@@ -47,6 +47,8 @@ from jaxpgs.search.policies import (
     gumbel_pgs_search,
     mcs_policy,
     mcs_search,
+    paper_mcs,
+    paper_pgs,
     pgs_policy,
     pgs_search,
 )
@@ -108,6 +110,8 @@ __all__ = [
     "max_min_puct",
     "mcs_policy",
     "mcs_search",
+    "paper_mcs",
+    "paper_pgs",
     "muzero_puct",
     "n_step",
     "node_stats",
