@@ -223,7 +223,7 @@ def _on_both(policies):
 
 def test_pgx_hex_gives_the_same_searches():
     knobs = {"adapt": lambda path, leaf: path[0].key == "policy", "optimizer": optax.sgd(0.1)}
-    knobs["root_selection"] = jaxpgs.puct()
+    knobs |= {"root_selection": jaxpgs.puct(), "mode": "constant"}
 
     def pgs(params, key, root, recurrent_fn, invalid):
         return jaxpgs.pgs_policy(
