@@ -9,7 +9,7 @@ The searches take the same positional arguments as mctx's policies:
 from typing import TYPE_CHECKING
 
 from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_model_fns, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
     Expansion,
     NodeStats,
@@ -119,6 +119,7 @@ __all__ = [
     "last_value",
     "load_pretrained",
     "log_series",
+    "make_model_fns",
     "make_recurrent_fn",
     "make_root_fn",
     "max_min_puct",
