@@ -24,6 +24,7 @@ from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search import (
+    Reuse,
     SampledPolicy,
     Search,
     Selection,
@@ -84,6 +85,7 @@ __all__ = [
     "Path",
     "PlayedGames",
     "PolicyOutput",
+    "Reuse",
     "SampledPolicy",
     "Search",
     "SearchState",

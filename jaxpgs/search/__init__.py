@@ -25,6 +25,7 @@ from jaxpgs.search.parts.improvement import (
     improved_policy,
     sigma,
 )
+from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
     Selection,
     by_score,
@@ -79,6 +80,7 @@ __all__ = [
     "MemoryEstimate",
     "Nodes",
     "Progress",
+    "Reuse",
     "SampledPolicy",
     "Search",
     "Selection",

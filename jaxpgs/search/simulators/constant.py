@@ -19,9 +19,9 @@ from jaxpgs.base import Embedding, Params, Path, PolicyTerms, Trajectory, as_log
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.simulator import (
     Context,
-    Distribution,
     Simulations,
     Simulator,
+    attached_terms,
     complete,
     distribution,
     draw,
@@ -202,7 +202,7 @@ def _step(
     logits = as_logits(output.prior_logits, dtype)
     policy = distribution(logits)
     actions = invert(policy.cumulative, policy.last, uniform)
-    found, norms = _terms(update.context.needed, logits, policy, prior, actions)
+    found, norms = attached_terms(update.context.needed, logits, policy, prior, actions)
     reward, discount, value = (
         as_values(x, dtype) for x in (output.reward, output.discount, output.value)
     )
@@ -257,25 +257,6 @@ def _evaluate(
         prior_logits = recall(keys, actions, before)[0].prior_logits
         prior = jax.nn.softmax(as_logits(prior_logits, rollouts.path.log_prob.dtype), axis=-1)
     return output, prior, embedding
-
-
-def _terms(
-    needed: frozenset[str],
-    logits: chex.Array,
-    policy: Distribution,
-    prior: chex.Array | None,
-    actions: chex.Array,
-) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
-    """The policy's terms `[B, K]`, differentiable, and the norms of their derivatives."""
-    found, slopes = terms.values(policy.policy, prior, policy.entropy, needed)
-    norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
-    chosen = jax.nn.one_hot(actions, logits.shape[-1], dtype=logits.dtype)
-    found["log_prob"] = jnp.log(jnp.sum(chosen * policy.policy, axis=-1))
-    if "log_prob" in needed:
-        slopes["log_prob"] = chosen - policy.policy
-        norms["log_prob"] = terms.log_prob_norm(found["log_prob"])
-    attached = {name: terms.attach(found[name], slopes[name], logits) for name in slopes}
-    return found | attached, norms
 
 
 def _spread(embedding: Embedding, num_walks: int) -> Embedding:
