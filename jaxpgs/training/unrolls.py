@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.training.replay import Replay
-from jaxpgs.training.selfplay import Experience
+from jaxpgs.training.selfplay import Experience, Played
 
 
 class Unrolls(NamedTuple):
@@ -31,15 +31,21 @@ class Unrolls(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Experience in the order of time, as a ring.
+    """What unrolls need of experience, in the order of time, as a ring.
 
     Attributes:
-      experience: `[T, G]` steps of G games, with `played`; where a game ends another one follows.
+      policy: `[T, G, A]` of T steps of G games, as in `Experience`.
+      value: `[T, G]` likewise.
+      open: `[T, G]` likewise.
+      played: `[T, G]` what was played; where a game ends another one follows.
       first: `[]` int32, where the oldest step is.
       length: `[]` int32, how many steps there are.
     """
 
-    experience: Experience
+    policy: chex.Array
+    value: chex.Array
+    open: chex.Array
+    played: Played
     first: chex.Array
     length: chex.Array
 
@@ -55,16 +61,23 @@ def timeline(experience: Experience) -> Timeline:
             "Unrolls need what was played: call selfplay.play with keep_played=True; got "
             "experience without it."
         )
-    return Timeline(experience, jnp.int32(0), jnp.int32(experience.value.shape[0]))
+    return Timeline(
+        policy=experience.policy,
+        value=experience.value,
+        open=experience.open,
+        played=experience.played,
+        first=jnp.int32(0),
+        length=jnp.int32(experience.value.shape[0]),
+    )
 
 
 def replay_timeline(replay: Replay) -> Timeline:
     """Takes the steps of a replay buffer, whose blocks are one after another."""
     num_blocks, num_steps = replay.blocks.value.shape[:2]
-    joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), replay.blocks)
+    joined = timeline(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), replay.blocks))
     oldest = jnp.where(replay.added > num_blocks, replay.added % num_blocks, 0)
     length = jnp.minimum(replay.added, num_blocks) * num_steps
-    return Timeline(joined, oldest * num_steps, length)
+    return joined._replace(first=oldest * num_steps, length=length)
 
 
 def sample(
@@ -115,12 +128,11 @@ def unrolls_at(
     Returns:
       `Unrolls`. What follows the last step of the data has weight 0.
     """
-    experience, played = steps.experience, steps.experience.played
-    assert played is not None
+    played = steps.played
     numbers = jnp.arange(unroll + 1, dtype=jnp.int32)
     step = time[:, None] + numbers[None]
     known = step < steps.length
-    place = (steps.first + jnp.minimum(step, steps.length - 1)) % len(experience.value)
+    place = (steps.first + jnp.minimum(step, steps.length - 1)) % len(steps.value)
 
     def read(x: chex.Array) -> chex.Array:
         return x[place, game[:, None]]
@@ -132,8 +144,8 @@ def unrolls_at(
     outcome = jnp.sum(jnp.where(ends & real, sign * read(played.reward), 0.0), axis=1)
     state = jax.tree.map(read, played.state)
     start = jax.tree.map(lambda x: x[:, 0], state)
-    action = jax.nn.one_hot(read(played.action)[:, :-1], experience.policy.shape[-1])
-    policy = read(experience.policy)
+    action = jax.nn.one_hot(read(played.action)[:, :-1], steps.policy.shape[-1])
+    policy = read(steps.policy)
     if hasattr(env, "network_policy"):
         policy = jax.vmap(jax.vmap(env.policy_logits))(state, policy)
         to_start = jax.vmap(jax.vmap(env.network_policy, (None, 0)))
@@ -144,9 +156,9 @@ def unrolls_at(
         action=jnp.where(real[:, :-1], jnp.argmax(action, axis=-1).astype(jnp.int32), anything),
         policy=policy,
         # What the last mover was paid, seen by the one to move.
-        value=jnp.where(over, sign * outcome[:, None], read(experience.value)),
+        value=jnp.where(over, sign * outcome[:, None], read(steps.value)),
         policy_weight=real.astype(policy.dtype),
-        value_weight=(over | (real & (read(experience.open) == 0))).astype(policy.dtype),
+        value_weight=(over | (real & (read(steps.open) == 0))).astype(policy.dtype),
     )
 
 
