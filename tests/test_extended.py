@@ -15,6 +15,7 @@ import jaxpgs
 from jaxpgs.base import NodeStats
 from jaxpgs.search import init, step
 from jaxpgs.search.parts.reuse import reweigh
+from jaxpgs.search.simulators import constant
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -230,7 +231,11 @@ def reference_gradient(carry, head, reuse, weights):
     """The gradient of root 0's ring, as the textbooks write the objective."""
     ring = jax.tree.map(lambda x: x[0, 1:], carry.ring)  # the policy acts from t = 1 on
     value = carry.ring.value[0, :-1]
-    seen = game()["torso"][carry.memory.nodes.embedding[0][ring.steps.source]]
+    source = ring.steps.source  # nodes, or in constant mode features and states
+    if hasattr(carry.memory, "nodes"):
+        seen = game()["torso"][carry.memory.nodes.embedding[0][source]]
+    else:
+        seen = source[0]
     log_q = jax.nn.log_softmax(seen @ game()["head"])
     advantage = ring.returns - value
     entropy, to_prior, from_prior = weights
@@ -253,13 +258,16 @@ def reference_gradient(carry, head, reuse, weights):
     return jax.grad(objective)(head)
 
 
-@pytest.mark.parametrize("reuse", [jaxpgs.Reuse(2), jaxpgs.Reuse(2, num_epochs=2, clip=0.1)])
-def test_a_ring_of_two_updates_against_plain_autodiff(reuse):
+@pytest.mark.parametrize(
+    "mode, reuse",
+    [("cached", jaxpgs.Reuse(2)), ("constant", jaxpgs.Reuse(2, num_epochs=2, clip=0.1))],
+)
+def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
     """The first update is the plain one, the second learns from both, the third forgets the first.
 
     That nothing is clipped at first follows from the reference, whose ratios are 1 there.
     """
-    search, (params, *rest) = pgs(reuse=reuse), data()
+    search, (params, *rest) = pgs(reuse=reuse, mode=mode), data()
     go = jax.jit(functools.partial(step, search))
     carries = [jax.jit(init, static_argnums=0)(search, params, *rest)]
     for _ in range(4):
@@ -303,7 +311,30 @@ def test_weights_by_hand():
         (lambda: jaxpgs.Reuse(0), "Reuse needs num_updates to be .* at least 1; got 0"),
         (lambda: jaxpgs.Reuse(num_epochs=0), "Reuse needs num_epochs"),
         (lambda: jaxpgs.Reuse(clip=0.0), "Reuse needs clip to be .* above 0"),
-        (lambda: pgs(reuse=jaxpgs.Reuse(), mode="constant"), 'such as mode="cached"; got .const'),
+        (
+            lambda: jaxpgs.pgs_search(
+                toy.recurrent_fn, 4, adapt=toy.adapt_head, reuse=jaxpgs.Reuse()
+            ),
+            "reuse needs a model whose policy can be computed alone",
+        ),
+        (
+            lambda: pgs(reuse=jaxpgs.Reuse(), mode=constant.simulator._replace(replay=None)),
+            'can replay simulations, as "constant" and "cached" can',
+        ),
+        (
+            lambda: jax.eval_shape(
+                functools.partial(
+                    init,
+                    pgs(
+                        reuse=jaxpgs.Reuse(),
+                        mode="constant",
+                        adapt=lambda path, leaf: path[0].key != "next",
+                    ),
+                ),
+                *data(),
+            ),
+            "reuse remember the evaluation of every state",
+        ),
         (lambda: pgs(reuse=jaxpgs.Reuse(), capacity=3), "capacity and interior_selection must be"),
         (lambda: jaxpgs.mcs_search(toy.split_fn, 4, reuse=jaxpgs.Reuse()), "needs an estimator"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import chex
 import optax
 
-from jaxpgs.base import Adapt, Embedding, RecurrentFn
+from jaxpgs.base import Adapt, Embedding, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.improvement import SampledPolicy
@@ -59,7 +59,8 @@ class Search:
       best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
         that simulations stopped in, the root included, is `search_state.best`. None keeps none.
       reuse: how an update learns from simulations of earlier ones as well; None learns from the
-        newest alone. Cached mode only, without `capacity` and `interior_selection`.
+        newest alone. It needs a `SplitRecurrentFn` of whose parameters only those of `policy`
+        adapt, and neither `capacity` nor `interior_selection`.
 
     Raises:
       ValueError: if a count is below 1, `mode` is unknown, or parts do not go together.
@@ -114,8 +115,14 @@ class Search:
             raise ValueError("reuse is for searches that learn: it needs an estimator; got None.")
         if self.simulator.replay is None:
             raise ValueError(
-                'reuse needs a memory mode that can replay simulations, such as mode="cached"; got '
-                f"{self.mode!r}."
+                'reuse needs a memory mode that can replay simulations, as "constant" and "cached" '
+                f"can; got {self.mode!r}."
+            )
+        if not isinstance(self.recurrent_fn, SplitRecurrentFn):
+            raise ValueError(
+                "reuse needs a model whose policy can be computed alone, a SplitRecurrentFn as "
+                "make_recurrent_fn returns for networks that can be split; got "
+                f"{self.recurrent_fn!r}."
             )
         if not (self.capacity is None is self.interior_selection):
             raise ValueError(
