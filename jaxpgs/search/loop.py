@@ -168,10 +168,11 @@ def init(
         totals=Totals(count, count, count, count, count, mean, mean, mean, count),
         best=None if search.best_of is None else root.embedding,
     )
-    if search.reuse is not None:
-        entry = jax.eval_shape(lambda: ring_entry(search, _simulate(search, params, carry)[-1]))
-        carry = carry._replace(ring=empty_ring(search, entry))
-    return _spread_like_roots(carry)
+    carry = _spread_like_roots(carry)
+    if search.reuse is None:
+        return carry
+    entry = jax.eval_shape(lambda: ring_entry(search, _simulate(search, params, carry)[-1]))
+    return _spread_like_roots(carry._replace(ring=empty_ring(search, entry)))
 
 
 def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int) -> Nodes:

@@ -328,7 +328,7 @@ def _locate(seen: chex.Array, code: chex.Array) -> chex.Array:
 def _is_new(seen: chex.Array, code: chex.Array) -> chex.Array:
     """Tells which sequences `[B, K]` have not been noted."""
     if not seen.shape[1]:
-        return jnp.ones(code.shape, bool)
+        return code >= 0  # from data, so that the loop may run under shard_map
     return ~jnp.take_along_axis(seen, _locate(seen, code), axis=1)
 
 

@@ -71,7 +71,8 @@ def pull_back(context: Context, memory: Any, steps: Steps, cotangents: PolicyTer
         return t + 1, trees.where(jnp.any(alive, axis=1), sum_now, total)
 
     start, end = _span(steps)
-    zeros = jax.tree.map(jnp.zeros_like, context.adapted)
+    rows = trees.zero_rows(jnp.moveaxis(steps.action, 1, 0))
+    zeros = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, rows), context.adapted)
     return jax.lax.while_loop(lambda carry: carry[0] <= end, add, (start, zeros))[1]
 
 
