@@ -289,6 +289,23 @@ def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
         chex.assert_trees_all_equal(getattr(carries[4], field), getattr(carries[3], field))
 
 
+@pytest.mark.parametrize("mode", ["constant", "cached"])
+def test_every_loop_starts_from_data(mode):
+    """As `jax.shard_map` asks, which tells when it is traced, for one device as for many."""
+    search = pgs(
+        reuse=jaxpgs.Reuse(2, num_epochs=2), mode=mode, backup=jaxpgs.log_series(),
+        estimator=jaxpgs.step_advantage(as_printed=True),
+    )  # fmt: skip
+    mesh, rows = jax.make_mesh((1,), ("roots",)), jax.P("roots")
+    shared = jax.device_put(data()[1:], jax.NamedSharding(mesh, rows))
+    share = functools.partial(jax.shard_map, mesh=mesh, out_specs=rows)
+    begin = share(functools.partial(init, search), in_specs=(jax.P(), rows, rows))
+    carry = jax.eval_shape(jax.jit(begin), game(), *shared)
+    assert carry.ring.alive.shape == (3, 3, 8)
+    go = share(functools.partial(step, search), in_specs=(jax.P(), rows))
+    jax.eval_shape(jax.jit(go), game(), carry)
+
+
 def test_weights_by_hand():
     gradient = jnp.array([0.0, 2.0, 2.0, -2.0])[:, None, None]
     ratio = jnp.log(jnp.array([1.0, 2.0, 0.5, 3.0]))[:, None, None]
