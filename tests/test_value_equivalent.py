@@ -335,7 +335,7 @@ def test_labelled_games_are_half_random_and_judged_by_the_network():
     assert abs(share - expected) < 0.075
 
 
-FIT = {"unroll": 2, "batch_size": 64, "optimizer": optax.adam(0.03), "max_epochs": 30}
+FIT = {"unroll": 1, "batch_size": 64, "optimizer": optax.adam(0.03), "max_epochs": 30}
 
 
 def fit(data=None, model=None, **knobs):
@@ -354,7 +354,7 @@ def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
     last = len(rows)
     assert [row["iteration"] for row in rows] == [*range(1, last + 1)] and 2 < last < 30
     assert rows[-1]["policy_loss"] < 0.5 * rows[0]["policy_loss"]
-    assert {"validation_value_loss_0", "validation_value_loss_2"} <= set(rows[0])
+    assert {"validation_value_loss_0", "validation_value_loss_1"} <= set(rows[0])
     judged = [row["validation_policy_loss"] + row["validation_value_loss"] for row in rows]
     assert np.argmin(judged) == last - 3 and int(whole.waited) == 2
     np.testing.assert_allclose(whole.lowest, min(judged), rtol=1e-6)
@@ -373,9 +373,9 @@ def test_a_loss_that_is_no_number_is_told():
 
 
 TRAIN = {
-    "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "unroll": 2,
+    "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "unroll": 1,
     "updates_per_iteration": 2, "evaluate_every": 0, "num_simulations": 4, "checkpoint_every": 1,
-    "num_iterations": 4, "keep": 4, "expert": experts.raw_network(),
+    "num_iterations": 3, "keep": 3, "expert": experts.raw_network(),
 }  # fmt: skip
 
 
@@ -385,13 +385,12 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
         value_equivalent.train, ENV, make_model(), directory=tmp_path, **TRAIN
     )
     whole = train(callback=lambda state, row: rows.append(row))
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
     before, _ = functional(make_model())
     for part in ("representation", "dynamics", "policy_head", "value_head"):
         pairs = zip(jax.tree.leaves(before[part]), jax.tree.leaves(whole.params[part]), strict=True)
         assert any((a != b).any() for a, b in pairs), part
-    for number in (3, 4):
-        shutil.rmtree(tmp_path / str(number))
+    shutil.rmtree(tmp_path / "3")
     resumed = train(callback=lambda state, row: resumed_rows.append(row))
     assert resumed_rows == rows[2:]
     for a, b in zip(jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True):
