@@ -9,7 +9,7 @@ The searches take the same positional arguments as mctx's policies:
 from typing import TYPE_CHECKING
 
 from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_model_fns, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
     Expansion,
     NodeStats,
@@ -24,6 +24,7 @@ from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search import (
+    Reuse,
     SampledPolicy,
     Search,
     Selection,
@@ -37,6 +38,8 @@ from jaxpgs.search import (
     by_visits,
     completed_q,
     estimate_memory,
+    extended_pgs_policy,
+    extended_pgs_search,
     fixed,
     growing,
     gumbel_inner,
@@ -50,6 +53,7 @@ from jaxpgs.search import (
     init_adapted,
     init_nodes,
     last_value,
+    log_series,
     max_min_puct,
     mcs_policy,
     mcs_search,
@@ -65,6 +69,9 @@ from jaxpgs.search import (
     reroot,
     reset_adapted,
     search_for,
+    step_advantage,
+    td_lambda,
+    truncated_geometric,
     ucb1,
     until_new,
     visit_counts,
@@ -78,6 +85,7 @@ __all__ = [
     "Path",
     "PlayedGames",
     "PolicyOutput",
+    "Reuse",
     "SampledPolicy",
     "Search",
     "SearchState",
@@ -96,6 +104,8 @@ __all__ = [
     "completed_q",
     "envs",
     "estimate_memory",
+    "extended_pgs_policy",
+    "extended_pgs_search",
     "fixed",
     "growing",
     "gumbel_inner",
@@ -110,6 +120,8 @@ __all__ = [
     "init_nodes",
     "last_value",
     "load_pretrained",
+    "log_series",
+    "make_model_fns",
     "make_recurrent_fn",
     "make_root_fn",
     "max_min_puct",
@@ -133,6 +145,9 @@ __all__ = [
     "save_pretrained",
     "search",
     "search_for",
+    "step_advantage",
+    "td_lambda",
+    "truncated_geometric",
     "ucb1",
     "until_new",
     "visit_counts",

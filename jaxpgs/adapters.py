@@ -5,15 +5,17 @@ search here. The environment may be one of ours or one of pgx's.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import mctx
+from flax import nnx
 
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
-from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
+from jaxpgs.checks import check_word
+from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
 
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 
@@ -100,6 +102,110 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
 
     return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
+
+
+class HiddenState(NamedTuple):
+    """A state as a learned model knows it.
+
+    Attributes:
+      hidden: `[B, ...]` the model's hidden states.
+      frame: `[B, ...]` the environment's states in whose frame the model sees the board, the roots;
+        None where there is but one frame.
+    """
+
+    hidden: chex.Array
+    frame: Embedding | None
+
+
+def make_model_fns(
+    model: nnx.Module, env: Any = None, *, part: str = "linear"
+) -> tuple[RootFn, SplitRecurrentFn]:
+    """Makes what a search needs of a model that was learned (Brosseit 2023, section 4.3).
+
+    Only the root knows rules: which actions are legal there. Below it the model plays, which knows
+    neither legal actions nor the end of a game; rewards are 0 and every discount is -1. Policy
+    gradient search on these functions is VE-PGS, `mctx.muzero_policy` on them is MuZero and
+    `mctx.gumbel_muzero_policy` Gumbel MuZero.
+
+    Args:
+      model: `networks.ValueEquivalentModel`, or another with its methods `represent`, `transition`
+        and `predict`, its `policy_head` with `before_linear` and `linear`, and its `value_head`.
+      env: the environment of two players who take turns. None takes observations for states, in
+        whose frame all actions are then; `invalid_actions` tells a search what is legal.
+      part: which part of the policy head a search in cached mode may adapt: "linear", of which the
+        nodes remember the inputs, or "head" for all of it. `networks.policy_head` takes the same
+        words.
+
+    Returns:
+      `root_fn(params, rng_key, state)`, where `params` are those of `networks.functional(model)`,
+      and `recurrent_fn`, a `SplitRecurrentFn`.
+
+    Raises:
+      ValueError: if the model lacks a part, `part` is unknown or the environment is not of two
+        players.
+    """
+    check_word("make_model_fns", "part", part, PARTS)
+    missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]
+    if missing:
+        raise ValueError(
+            f"make_model_fns needs a model with {', '.join(_MODEL_PARTS)}, such as "
+            f"networks.ValueEquivalentModel; {type(model).__name__} lacks {', '.join(missing)}."
+        )
+    if env is not None and env.num_players != 2:
+        raise ValueError(
+            "make_model_fns needs an environment of two players who take turns, whose discount is "
+            f"always -1; got one of {env.num_players}."
+        )
+    has_frames = env is not None and hasattr(env, "policy_logits")
+    represent = functional_call(model, lambda model, x: model.represent(x))
+    transition = functional_call(model, lambda model, x, action: model.transition(x, action))
+    predict = functional_call(model, lambda model, x: model.predict(x))
+    value_head = functional_call(model, lambda model, x: model.value_head(x))
+    if part == "linear":
+        before = functional_call(model, lambda model, x: model.policy_head.before_linear(x))
+        head = functional_call(model, lambda model, x: model.policy_head.linear(x))
+    else:
+        before = lambda params, x: x  # noqa: E731
+        head = functional_call(model, lambda model, x: model.policy_head(x))
+
+    def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
+        del rng_key
+        hidden = represent(params, state if env is None else jax.vmap(env.observe)(state))
+        features = predict(params, hidden)
+        logits, value = head(params, before(params, features)), value_head(params, features)
+        if env is not None:
+            logits, value = mask_logits(env, logits, state), mask_value(value, state)
+        embedding = HiddenState(hidden, state if has_frames else None)
+        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: HiddenState
+    ) -> tuple[Expansion, HiddenState]:
+        del rng_key
+        if has_frames:
+            action = action_in_frame(env, embedding.frame, action)
+        hidden = transition(params, embedding.hidden, action)
+        features = predict(params, hidden)
+        value = value_head(params, features)
+        expansion = Expansion(0 * value, 0 * value - 1, value, before(params, features))
+        return expansion, embedding._replace(hidden=hidden)
+
+    def policy(params: Params, features: Any, embedding: HiddenState) -> chex.Array:
+        logits = head(params, features)
+        return jax.vmap(env.policy_logits)(embedding.frame, logits) if has_frames else logits
+
+    return root_fn, SplitRecurrentFn(expand, policy)
+
+
+_MODEL_PARTS = ("represent", "transition", "predict", "policy_head", "value_head")
+
+
+def action_in_frame(env: Any, state: Embedding, action: chex.Array) -> chex.Array:
+    """Returns the actions `[B]` in the frame in which a network sees states `[B]`."""
+    if not hasattr(env, "network_policy"):
+        return action
+    chosen = jax.nn.one_hot(action, env.num_actions)
+    return jnp.argmax(jax.vmap(env.network_policy)(state, chosen), axis=-1).astype(action.dtype)
 
 
 def mask_logits(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:

@@ -76,13 +76,18 @@ class SplitRecurrentFn:
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
         """Does both parts; see `RecurrentFn`."""
         expansion, embedding = self.expand(params, rng_key, action, embedding)
-        output = mctx.RecurrentFnOutput(
+        return self.complete(params, expansion, embedding), embedding
+
+    def complete(
+        self, params: Params, expansion: Expansion, embedding: Embedding
+    ) -> mctx.RecurrentFnOutput:
+        """Does the second part: adds the policy to what `expand` returned."""
+        return mctx.RecurrentFnOutput(
             reward=expansion.reward,
             discount=expansion.discount,
             prior_logits=self.policy(params, expansion.features, embedding),
             value=expansion.value,
         )
-        return output, embedding
 
 
 class NodeStats(NamedTuple):

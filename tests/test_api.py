@@ -28,6 +28,7 @@ SEARCHES = [
     jaxpgs.mcs_policy,
     jaxpgs.pgs_policy,
     jaxpgs.batched_mcts_policy,
+    jaxpgs.extended_pgs_policy,
     jaxpgs.gumbel_pgs_policy,
     jaxpgs.gumbel_mcts_policy,
 ]

@@ -63,9 +63,12 @@ def test_curated_exports():
     assert set(networks.__all__) == {
         "AlphaZeroResNet",
         "FullyConnectedResNet",
+        "SEResNet",
         "SameGameResNet",
         "SplitApplyFn",
+        "ValueEquivalentModel",
         "functional",
+        "functional_call",
         "functional_train",
         "module_from_params",
         "policy_head",

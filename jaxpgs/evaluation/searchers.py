@@ -7,8 +7,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import Params
+from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn
+from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.evaluation.players import Player
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import own_like
@@ -24,6 +24,7 @@ def search_player(
     name: str,
     keep_adapted: bool = False,
     deterministic: bool = False,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
     **knobs: Any,
 ) -> Player:
     """Makes a player of a search, one of ours or one of mctx's.
@@ -42,13 +43,18 @@ def search_player(
         the PGS paper, or start from the network's every time.
       deterministic: whether the actions do not depend on the key, as with `gumbel_scale=0` in
         tree searches that break no ties at random.
+      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
       **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0,
         the default of our searches, and for no noise at the root.
 
     Returns:
       A player.
     """
-    root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn),
+        make_recurrent_fn(env, apply_fn),
+    )
 
     def search(rng_key: chex.PRNGKey, state: Any, **more: Any) -> Any:
         root = root_fn(params, rng_key, state)

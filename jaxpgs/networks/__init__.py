@@ -4,6 +4,7 @@ from jaxpgs.networks.fully_connected import FullyConnectedResNet
 from jaxpgs.networks.functional import (
     SplitApplyFn,
     functional,
+    functional_call,
     functional_train,
     module_from_params,
     policy_head,
@@ -13,13 +14,18 @@ from jaxpgs.networks.functional import (
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_resnet import SameGameResNet
+from jaxpgs.networks.squeeze_excitation import SEResNet
+from jaxpgs.networks.value_equivalent import ValueEquivalentModel
 
 __all__ = [
     "AlphaZeroResNet",
     "FullyConnectedResNet",
+    "SEResNet",
     "SameGameResNet",
     "SplitApplyFn",
+    "ValueEquivalentModel",
     "functional",
+    "functional_call",
     "functional_train",
     "module_from_params",
     "policy_head",

@@ -20,7 +20,7 @@ ApplyFn = Callable[[Params, chex.Array], Outputs]
 TrainFn = Callable[[Params, chex.Array], tuple[Outputs, Params]]
 
 _ModuleT = TypeVar("_ModuleT", bound=nnx.Module)
-_PARTS = ("head", "linear")
+PARTS = ("head", "linear")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +120,32 @@ def functional_train(module: nnx.Module) -> TrainFn:
       towards them and every other leaf as it was. After a step of an optimizer take the leaves
       of `trainable_mask` from the optimizer and all others from `new_params`.
     """
+    return functional_call(module, lambda network, observation: network(observation), train=True)
+
+
+def functional_call(
+    module: nnx.Module, call: Callable[..., Any], *, train: bool = False
+) -> Callable[..., Any]:
+    """Makes a pure function of parameters of anything that a module can do.
+
+    Args:
+      module: the module. It is not changed.
+      call: `(module, *inputs) -> outputs`, such as `lambda model, x: model.predict(x)`.
+      train: whether batch normalisation uses the statistics of the batch, as in `functional_train`.
+
+    Returns:
+      `fn(params, *inputs) -> outputs`, or `(outputs, new_params)` if `train`.
+    """
     template = nnx.clone(module)
-    template.train()
+    template.train() if train else template.eval()
     merge = _merger(template)
 
-    def train_fn(params: Params, observation: chex.Array) -> tuple[Outputs, Params]:
+    def fn(params: Params, *inputs: Any) -> Any:
         merged = merge(params)
-        outputs = merged(observation)
-        return outputs, _get_params(merged)
+        outputs = call(merged, *inputs)
+        return (outputs, _get_params(merged)) if train else outputs
 
-    return train_fn
+    return fn
 
 
 def module_from_params(module: _ModuleT, params: Params) -> _ModuleT:
@@ -185,8 +201,8 @@ def policy_head(params: Params, part: str = "head") -> Params:
     Raises:
       ValueError: if `part` is unknown or `params` has no such part.
     """
-    if part not in _PARTS:
-        raise ValueError(f"The part of a policy head must be one of {_PARTS}, got {part!r}.")
+    if part not in PARTS:
+        raise ValueError(f"The part of a policy head must be one of {PARTS}, got {part!r}.")
     if "policy_head" not in params:
         raise ValueError(
             f"The parameters have no 'policy_head'; their top-level names are {sorted(params)}."

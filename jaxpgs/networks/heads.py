@@ -51,6 +51,11 @@ class PolicyHead(nnx.Module):
 
     def __call__(self, features: chex.Array) -> chex.Array:
         """Returns logits `[B, A]`."""
+        x = self.linear(self.before_linear(features))
+        return x[..., 0] if self.per_cell else x
+
+    def before_linear(self, features: chex.Array) -> chex.Array:
+        """Returns what the last layer reads, `[B, ..., inputs]`."""
         x = features.astype(jnp.float32)
         if self.per_cell:
             mean = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
@@ -58,8 +63,7 @@ class PolicyHead(nnx.Module):
         x = _squeeze(self.conv, self.norm, x)
         if self.hidden is not None:
             x = self.activation(self.hidden(x))
-        x = self.linear(x)
-        return x[..., 0] if self.per_cell else x
+        return x
 
 
 class ValueHead(nnx.Module):

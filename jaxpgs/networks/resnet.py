@@ -92,23 +92,42 @@ class AlphaZeroResNet(nnx.Module):
         return self.policy_head(features), self.value_head(features)
 
 
-class _ConvNorm(nnx.Module):
+class ConvNorm(nnx.Module):
+    """A convolution that keeps the board's size, and batch normalisation.
+
+    Args:
+      inputs: planes in.
+      outputs: planes out.
+      kernel: its width and height.
+      dtype: type to compute in; the statistics are float32 in any case.
+      rngs: random keys for the initial weights.
+    """
+
     # Batch normalisation has a bias of its own, so no convolution here has one.
     def __init__(
-        self, inputs: int, outputs: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        kernel: int = 3,
+        dtype: jax.typing.DTypeLike,
+        rngs: nnx.Rngs,
     ) -> None:
-        self.conv = nnx.Conv(inputs, outputs, (3, 3), use_bias=False, dtype=dtype, rngs=rngs)
+        self.conv = nnx.Conv(
+            inputs, outputs, (kernel, kernel), use_bias=False, dtype=dtype, rngs=rngs
+        )
         self.norm = nnx.BatchNorm(outputs, momentum=MOMENTUM, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
+        """Returns planes `[B, height, width, outputs]`."""
         # Statistics of a batch lose too many digits in bfloat16; XLA fuses the casts away.
         return self.norm(self.conv(x).astype(jnp.float32)).astype(x.dtype)
 
 
 class _Block(nnx.Module):
     def __init__(self, filters: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
-        self.first = _ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
-        self.second = _ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
+        self.first = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
+        self.second = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
         return jax.nn.relu(x + self.second(jax.nn.relu(self.first(x))))
@@ -126,7 +145,7 @@ class _Torso(nnx.Module):
     ) -> None:
         self.observation_shape = observation_shape
         self.dtype = jnp.dtype(dtype)
-        self.embed = _ConvNorm(observation_shape[-1], filters, dtype=self.dtype, rngs=rngs)
+        self.embed = ConvNorm(observation_shape[-1], filters, dtype=self.dtype, rngs=rngs)
         self.blocks = nnx.List(
             [_Block(filters, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
         )

@@ -6,10 +6,18 @@
 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
+from jaxpgs.search.extended import extended_pgs_policy, extended_pgs_search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.parts.backup import Backup, last_value, n_step
-from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce
+from jaxpgs.search.parts.backup import (
+    Backup,
+    last_value,
+    log_series,
+    n_step,
+    td_lambda,
+    truncated_geometric,
+)
+from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce, step_advantage
 from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
 from jaxpgs.search.parts.improvement import (
     SampledPolicy,
@@ -17,6 +25,7 @@ from jaxpgs.search.parts.improvement import (
     improved_policy,
     sigma,
 )
+from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
     Selection,
     by_score,
@@ -71,6 +80,7 @@ __all__ = [
     "MemoryEstimate",
     "Nodes",
     "Progress",
+    "Reuse",
     "SampledPolicy",
     "Search",
     "Selection",
@@ -90,6 +100,8 @@ __all__ = [
     "completed_qvalues",
     "distribution",
     "estimate_memory",
+    "extended_pgs_policy",
+    "extended_pgs_search",
     "finish",
     "fixed",
     "growing",
@@ -107,6 +119,7 @@ __all__ = [
     "init_nodes",
     "invert",
     "last_value",
+    "log_series",
     "max_min_puct",
     "mcs_policy",
     "mcs_search",
@@ -128,6 +141,9 @@ __all__ = [
     "select_in_turn",
     "sigma",
     "step",
+    "step_advantage",
+    "td_lambda",
+    "truncated_geometric",
     "ucb1",
     "until_new",
     "visit_counts",

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import chex
 import optax
 
-from jaxpgs.base import Adapt, Embedding, RecurrentFn
+from jaxpgs.base import Adapt, Embedding, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.improvement import SampledPolicy
+from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.parts.target import Target
 from jaxpgs.search.parts.truncation import Truncation
@@ -57,6 +58,9 @@ class Search:
         is evaluated and counted, and forgotten after the update.
       best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
         that simulations stopped in, the root included, is `search_state.best`. None keeps none.
+      reuse: how an update learns from simulations of earlier ones as well; None learns from the
+        newest alone. It needs a `SplitRecurrentFn` of whose parameters only those of `policy`
+        adapt, and neither `capacity` nor `interior_selection`.
 
     Raises:
       ValueError: if a count is below 1, `mode` is unknown, or parts do not go together.
@@ -77,6 +81,7 @@ class Search:
     mode: str | Simulator = "constant"
     capacity: int | None = None
     best_of: Callable[[Embedding], chex.Array] | None = None
+    reuse: Reuse | None = None
 
     def __post_init__(self) -> None:
         """Checks what can be checked without data."""
@@ -100,6 +105,30 @@ class Search:
             raise ValueError(
                 "An estimator needs an optimizer and adapt, the parameters that it moves; got "
                 f"optimizer={self.optimizer!r} and adapt={self.adapt!r}."
+            )
+        if self.reuse is not None:
+            self._check_reuse()
+
+    def _check_reuse(self) -> None:
+        """Checks that simulations can be used again."""
+        if self.estimator is None:
+            raise ValueError("reuse is for searches that learn: it needs an estimator; got None.")
+        if self.simulator.replay is None:
+            raise ValueError(
+                'reuse needs a memory mode that can replay simulations, as "constant" and "cached" '
+                f"can; got {self.mode!r}."
+            )
+        if not isinstance(self.recurrent_fn, SplitRecurrentFn):
+            raise ValueError(
+                "reuse needs a model whose policy can be computed alone, a SplitRecurrentFn as "
+                "make_recurrent_fn returns for networks that can be split; got "
+                f"{self.recurrent_fn!r}."
+            )
+        if not (self.capacity is None is self.interior_selection):
+            raise ValueError(
+                "reuse needs every state that was visited, and a policy that depends on its "
+                "parameters alone: capacity and interior_selection must be None; got "
+                f"{self.capacity!r} and {self.interior_selection!r}."
             )
 
     @property

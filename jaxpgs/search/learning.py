@@ -91,7 +91,7 @@ def learn(
     if not context.needed:
         zero = jnp.zeros(len(stats.value))
         return Learned(adapted, opt_state, simulations, zero, zero > 0)
-    assert search.estimator is not None and search.optimizer is not None
+    assert search.estimator is not None
     estimator, trajectory = search.estimator, simulations.trajectory
 
     def loss(found: PolicyTerms) -> chex.Array:
@@ -103,9 +103,35 @@ def learn(
     gradient, simulations = search.simulator.gradient(context, simulations, cotangents)
     # A root without simulations has nothing to learn from, whatever a model says of it.
     ran = jnp.any(trajectory.alive, axis=(0, 2))
+    square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
+    adapted, opt_state, norm, skipped = ascend(search, adapted, opt_state, gradient, square, ran)
+    return Learned(adapted, opt_state, simulations, norm, skipped)
+
+
+def ascend(
+    search: Search,
+    adapted: Params,
+    opt_state: Any,
+    gradient: Params,
+    square: chex.Array,
+    ran: chex.Array,
+) -> tuple[Params, Any, chex.Array, chex.Array]:
+    """Takes a step of the optimizer, root by root, where its result is finite.
+
+    Args:
+      search: the parts.
+      adapted: the parameters that adapt.
+      opt_state: the optimizer's state.
+      gradient: of the loss, minus the objective.
+      square: `[B]` as `terms.logit_square` returns it.
+      ran: `[B]` bool, where there is something to learn from.
+
+    Returns:
+      The parameters, the state, and `norm` and `skipped` as in `Learned`.
+    """
+    assert search.optimizer is not None
     with jax.named_scope("optimizer"):
         norm = jax.vmap(optax.tree.norm)(gradient)
-        square = terms.logit_square(simulations.norms, cotangents, trajectory.alive)
         update = optax.with_extra_args_support(search.optimizer).update
         updates, new_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
             gradient, opt_state, adapted, square
@@ -113,7 +139,7 @@ def learn(
         moved = optax.apply_updates(adapted, updates)
         sound = jnp.isfinite(norm) & _all_finite(moved) & ~_any_nan(new_state, norm)
     adapted, opt_state = trees.where(sound & ran, (moved, new_state), (adapted, opt_state))
-    return Learned(adapted, opt_state, simulations, jnp.where(sound, norm, 0.0), ran & ~sound)
+    return adapted, opt_state, jnp.where(sound & ran, norm, 0.0), ran & ~sound
 
 
 def _all_finite(tree: Any) -> chex.Array:

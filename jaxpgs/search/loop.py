@@ -35,9 +35,10 @@ from jaxpgs.base import (
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learning import learn, needed_terms
 from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.replaying import Ring, empty_ring, learn_from_ring, ring_entry
 from jaxpgs.search.simulators import adaptation
 from jaxpgs.search.simulators.nodes import Nodes, node_stats
-from jaxpgs.search.simulators.simulator import Context
+from jaxpgs.search.simulators.simulator import Context, Simulations
 
 
 class Totals(NamedTuple):
@@ -80,6 +81,7 @@ class Carry(NamedTuple):
       memory: the simulator's memory.
       totals: counts and sums.
       best: the best embedding so far, None if nobody asked.
+      ring: the last updates' simulations, None unless they are used again.
     """
 
     num_updates: chex.Array
@@ -92,6 +94,7 @@ class Carry(NamedTuple):
     memory: Any
     totals: Totals
     best: Any
+    ring: Ring | None = None
 
 
 def init(
@@ -165,7 +168,11 @@ def init(
         totals=Totals(count, count, count, count, count, mean, mean, mean, count),
         best=None if search.best_of is None else root.embedding,
     )
-    return _spread_like_roots(carry)
+    carry = _spread_like_roots(carry)
+    if search.reuse is None:
+        return carry
+    entry = jax.eval_shape(lambda: ring_entry(search, _simulate(search, params, carry)[-1]))
+    return _spread_like_roots(carry._replace(ring=empty_ring(search, entry)))
 
 
 def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int) -> Nodes:
@@ -211,19 +218,14 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
     Returns:
       The search one update on. When the budget of simulations is spent nothing changes any more.
     """
-    keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
-    context = Context(search, params, carry.adapted, needed_terms(search, carry.stats))
-    with jax.named_scope("root_selection"):
-        actions = select_in_turn(
-            search.root_selection, carry.selection, carry.stats, search.simulations_per_update
-        )
-    path = _start(search, carry, actions)
-    started = path.alive
-    with jax.named_scope("simulate"):
-        simulations = search.simulator.simulate(context, carry.memory, keys, actions, path)
+    context, actions, started, simulations = _simulate(search, params, carry)
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(simulations.trajectory))
-    learned = learn(context, carry.stats, carry.opt_state, simulations, returns)
+    data, ring = (context, carry.stats, carry.opt_state, simulations, returns), carry.ring
+    if ring is None:
+        learned = learn(*data)
+    else:
+        learned, ring = learn_from_ring(*data, ring, carry.num_updates)
     trajectory = simulations.trajectory
     best = carry.best
     if search.best_of is not None:
@@ -236,6 +238,7 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
         memory=search.simulator.remember(search, learned.simulations, returns),
         totals=_add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
         best=best,
+        ring=ring,
     )
 
 
@@ -348,6 +351,22 @@ def _root_stats(
     if not search.root_selection.needs_range:
         return stats
     return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
+
+
+def _simulate(
+    search: Search, params: Params, carry: Carry
+) -> tuple[Context, chex.Array, chex.Array, Simulations]:
+    """Runs an update's simulations; also returns the first actions and which ones were started."""
+    keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
+    context = Context(search, params, carry.adapted, needed_terms(search, carry.stats))
+    with jax.named_scope("root_selection"):
+        actions = select_in_turn(
+            search.root_selection, carry.selection, carry.stats, search.simulations_per_update
+        )
+    path = _start(search, carry, actions)
+    with jax.named_scope("simulate"):
+        simulations = search.simulator.simulate(context, carry.memory, keys, actions, path)
+    return context, actions, path.alive, simulations
 
 
 def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:

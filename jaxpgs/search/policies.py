@@ -303,8 +303,8 @@ def mcs_policy(
       ValueError: as `mcs_search` and `init`.
       TypeError: if a knob is unknown.
     """
-    return _run(
-        "mcs_policy", mcs_search, (params, rng_key, root), (recurrent_fn, num_simulations),
+    return run_preset(
+        "mcs_policy", (mcs_search,), (params, rng_key, root), (recurrent_fn, num_simulations),
         invalid_actions, max_depth, knobs,
     )  # fmt: skip
 
@@ -343,9 +343,9 @@ def pgs_policy(
       ValueError: as `pgs_search` and `init`, and if `adapt` chooses no parameter.
       TypeError: if a knob is unknown.
     """
-    return _run(
-        "pgs_policy", pgs_search, (params, rng_key, root), (recurrent_fn, num_simulations),
-        invalid_actions, max_depth, knobs | {"adapt": adapt},
+    return run_preset(
+        "pgs_policy", (pgs_search, mcs_search), (params, rng_key, root),
+        (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs | {"adapt": adapt},
     )  # fmt: skip
 
 
@@ -378,8 +378,8 @@ def batched_mcts_policy(
       ValueError: as `batched_mcts_search` and `init`.
       TypeError: if a knob is unknown.
     """
-    return _run(
-        "batched_mcts_policy", batched_mcts_search, (params, rng_key, root),
+    return run_preset(
+        "batched_mcts_policy", (batched_mcts_search, mcs_search), (params, rng_key, root),
         (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs,
     )  # fmt: skip
 
@@ -418,8 +418,8 @@ def gumbel_pgs_policy(
       ValueError: as `gumbel_pgs_search` and `init`.
       TypeError: if a knob is unknown.
     """
-    return _run(
-        "gumbel_pgs_policy", gumbel_pgs_search, (params, rng_key, root),
+    return run_preset(
+        "gumbel_pgs_policy", (gumbel_pgs_search, pgs_search, mcs_search), (params, rng_key, root),
         (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs | {"adapt": adapt},
     )  # fmt: skip
 
@@ -454,48 +454,51 @@ def gumbel_mcts_policy(
       ValueError: as `gumbel_mcts_search` and `init`.
       TypeError: if a knob is unknown.
     """
-    return _run(
-        "gumbel_mcts_policy", gumbel_mcts_search, (params, rng_key, root),
-        (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs,
+    return run_preset(
+        "gumbel_mcts_policy", (gumbel_mcts_search, batched_mcts_search, mcs_search),
+        (params, rng_key, root), (recurrent_fn, num_simulations), invalid_actions, max_depth, knobs,
     )  # fmt: skip
 
 
-def _run(
+def run_preset(
     name: str,
-    preset: Callable[..., Search],
+    presets: tuple[Callable[..., Search], ...],
     data: tuple[Params, chex.PRNGKey, mctx.RootFnOutput],
     model: tuple[RecurrentFn, int],
     invalid_actions: chex.Array | None,
     max_depth: int | None,
     knobs: dict[str, Any],
 ) -> PolicyOutput:
-    """Makes a preset's search and runs it, with errors that name the function that was called."""
+    """Makes a preset's search and runs it, with errors that name the function that was called.
+
+    Args:
+      name: that function.
+      presets: the preset, and those that it hands its knobs on to.
+      data: parameters, key and roots.
+      model: the model and N.
+      invalid_actions: as in `init`.
+      max_depth: as in `Search`.
+      knobs: the other arguments.
+    """
     kept = {key: knobs.pop(key) for key in _KEPT if key in knobs}
-    known = _knobs(preset)
+    known = _knobs(presets)
     for knob in knobs:
         if knob not in known:
             near = difflib.get_close_matches(knob, known, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{name}() has no argument {knob!r}.{hint} It takes {sorted(known)}.")
-    search = preset(*model, max_depth=max_depth, **knobs)
+    search = presets[0](*model, max_depth=max_depth, **knobs)
     return run(search, *data, invalid_actions, **kept)
 
 
 _KEPT = ("nodes", "adapted_params")
 
 
-def _knobs(preset: Callable[..., Search]) -> set[str]:
-    """Names of the keyword arguments that a preset takes, with those that it hands on."""
-    known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer"}
-    chain = {
-        mcs_search: (mcs_search,),
-        pgs_search: (pgs_search, mcs_search),
-        batched_mcts_search: (batched_mcts_search, mcs_search),
-        gumbel_pgs_search: (gumbel_pgs_search, pgs_search, mcs_search),
-        gumbel_mcts_search: (gumbel_mcts_search, batched_mcts_search, mcs_search),
-    }[preset]
-    for function in chain:
-        parameters = inspect.signature(function).parameters.values()
+def _knobs(presets: tuple[Callable[..., Search], ...]) -> set[str]:
+    """Names of the keyword arguments that presets take."""
+    known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer", "reuse"}
+    for preset in presets:
+        parameters = inspect.signature(preset).parameters.values()
         known |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     return known
 

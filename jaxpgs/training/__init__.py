@@ -7,11 +7,15 @@ from jaxpgs.training import (
     expert_iteration,
     experts,
     fitting,
+    labelling,
     losses,
+    model_fitting,
     puzzle_iteration,
     replay,
     resignation,
     selfplay,
+    unrolls,
+    value_equivalent,
 )
 from jaxpgs.training.experts import make_expert
 
@@ -19,12 +23,16 @@ __all__ = [
     "expert_iteration",
     "experts",
     "fitting",
+    "labelling",
     "losses",
     "make_expert",
+    "model_fitting",
     "puzzle_iteration",
     "replay",
     "resignation",
     "selfplay",
+    "unrolls",
+    "value_equivalent",
 ]
 
 if not TYPE_CHECKING:  # or no misspelt name would be found

@@ -15,7 +15,8 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params
+from jaxpgs.adapters import RootFn
+from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import losses, replay, resignation, selfplay
@@ -64,6 +65,20 @@ class ExpertIterationState(NamedTuple):
     rng_key: chex.PRNGKey
 
 
+class ModelLearning(NamedTuple):
+    """How a model is learned with which the expert plans; see `value_equivalent.train`.
+
+    Attributes:
+      model_fns: `(root_fn, recurrent_fn)`, what the expert plans with.
+      make_fit: `(optimizer, trainable) -> fit`, where `fit((params, opt_state), buffer, rng_key)`
+        is one step of the optimizer and returns both and a dict of `policy_loss`, `value_loss` and
+        other numbers.
+    """
+
+    model_fns: tuple[RootFn, RecurrentFn]
+    make_fit: Callable[..., Any]
+
+
 def paper_optimizer(step_size: float = 0.01, momentum: float = 0.9) -> optax.GradientTransformation:
     """Momentum SGD with L2 regularisation 1e-4, as Anthony et al. 2019, section 5.1."""
     return optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(step_size, momentum=momentum))
@@ -88,6 +103,7 @@ def train(
     optimizer: optax.GradientTransformation | None = None,
     value_weight: float = 1.0,
     init_params: Params | None = None,
+    model: ModelLearning | None = None,
     evaluate_every: int = 25,
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
@@ -125,6 +141,8 @@ def train(
       value_weight: weight of the value loss.
       init_params: weights to start from, for example those of a smaller board by
         `jaxpgs.networks.resize`; the network's own if None.
+      model: how to learn a model for the expert to plan with; None plans with the environment's
+        rules. `value_equivalent.train` fills it in.
       evaluate_every: iterations between matches of the raw network against the best so far, over
         every opening with both colours; 0 for none.
       seed: seed of everything random but the initial weights.
@@ -190,7 +208,10 @@ def train(
         "max_random_moves": max_random_moves,
         "resign_fraction": resign_fraction,
     }
-    fit = _make_fit(env, network, optimizer, trainable, batch_size, value_weight)
+    if model is None:
+        fit = _make_fit(env, network, optimizer, trainable, batch_size, value_weight)
+    else:
+        fit = model.make_fit(optimizer, trainable)
 
     def iterate(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
         rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
@@ -206,6 +227,8 @@ def train(
             sampled_moves=sampled_moves,
             resign_below=resign_below,
             keep_adapted=keep_adapted,
+            keep_played=model is not None,
+            model_fns=None if model is None else model.model_fns,
             **start,
         )
         buffer = replay.add(state.replay, experience)
@@ -242,7 +265,9 @@ def train(
             params=params,
             opt_state=optimizer.init(params),
             games=selfplay.init_games(env, games_key, num_games, **start),
-            replay=replay.init(env, num_blocks, num_steps, num_games),
+            replay=replay.init(
+                env, num_blocks, num_steps, num_games, keep_played=model is not None
+            ),
             resignation=resignation.init(),
             best=Best(params, jnp.int32(0), jnp.float32(0)),
             iteration=jnp.int32(0),

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
+import jax
 import jax.numpy as jnp
 import mctx
 
 from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.checks import check_number
 from jaxpgs.search import batched_mcts_policy, completed_q, mcs_policy, pgs_policy
 
 NAMES = ("pgs", "mcs", "mcts", "gumbel")
@@ -112,6 +114,65 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
         )
 
     return expert
+
+
+def raw_network() -> Expert:
+    """The network's own policy and value, without a search, as the expert.
+
+    Returns:
+      An expert. Its action is drawn from the policy.
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        del params, recurrent_fn
+        logits = jnp.where(invalid_actions, -jnp.inf, root.prior_logits)
+        return Decision(
+            action=jax.random.categorical(rng_key, logits).astype(jnp.int32),
+            best=jnp.argmax(logits, axis=-1).astype(jnp.int32),
+            policy=jax.nn.softmax(logits, axis=-1),
+            value=root.value,
+        )
+
+    return expert
+
+
+def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
+    """Lets an expert judge positions of mostly random play (Brosseit 2023, section 5.4).
+
+    Args:
+      expert: who judges.
+      epsilon: how often the action is a random legal one, 0 to 1; the thesis takes 0.9. Otherwise
+        it is the expert's best.
+
+    Returns:
+      An expert with the same policy and value.
+
+    Raises:
+      ValueError: if `epsilon` is not from 0 to 1.
+    """
+    check_number("epsilon_greedy", "epsilon", epsilon, 0, 1)
+
+    def explore(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        rng_key, coin_key, action_key = jax.random.split(rng_key, 3)
+        decision = expert(params, rng_key, root, recurrent_fn, invalid_actions)
+        at_random = jax.random.categorical(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
+        coin = jax.random.uniform(coin_key, at_random.shape) < epsilon
+        action = jnp.where(coin, at_random.astype(decision.best.dtype), decision.best)
+        return decision._replace(action=action)
+
+    return explore
 
 
 def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:

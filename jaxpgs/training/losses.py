@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.training.selfplay import Experience
+from jaxpgs.training.unrolls import Unrolls
 
 
 def policy_value_loss(
@@ -35,6 +36,40 @@ def policy_value_loss(
     value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
     loss = policy_loss + value_weight * value_loss
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+
+
+def unroll_loss(
+    logits: chex.Array, value: chex.Array, target: Unrolls, *, value_weight: float = 1.0
+) -> tuple[chex.Array, dict[str, Any]]:
+    """Cross-entropy of the policy plus squared error of the value (Brosseit 2023, eq. 4.1).
+
+    Deviation: the mean over the steps of the unroll in place of their sum, and no term for rewards,
+    as in the thesis's own experiments. Weight decay is the optimizer's. Nothing is masked: the
+    model has to learn what is illegal.
+
+    Args:
+      logits: `[B, K + 1, A]` the model's logits.
+      value: `[B, K + 1]` the model's values.
+      target: the unrolls.
+      value_weight: weight of the squared error.
+
+    Returns:
+      The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
+      is perfect), `value_loss`, and `value_loss_k` for each step k of the unroll.
+    """
+    cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
+    entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
+    error = target.value_weight * jnp.square(value - target.value)
+
+    def mean(x: chex.Array, weight: chex.Array) -> chex.Array:
+        return jnp.sum(x) / jnp.maximum(jnp.sum(weight), 1.0)
+
+    policy_loss = mean(target.policy_weight * (cross_entropy - entropy), target.policy_weight)
+    value_loss = mean(error, target.value_weight)
+    parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+    for k in range(value.shape[1]):
+        parts[f"value_loss_{k}"] = mean(error[:, k], target.value_weight[:, k])
+    return policy_loss + value_weight * value_loss, parts
 
 
 def asymmetric_square(

@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.training.selfplay import Experience
+from jaxpgs.training.selfplay import Experience, Played
 
 
 class Replay(NamedTuple):
@@ -21,7 +21,9 @@ class Replay(NamedTuple):
     added: chex.Array
 
 
-def init(env: Any, num_blocks: int, num_steps: int, num_games: int) -> Replay:
+def init(
+    env: Any, num_blocks: int, num_steps: int, num_games: int, *, keep_played: bool = False
+) -> Replay:
     """Makes an empty buffer.
 
     Args:
@@ -29,13 +31,20 @@ def init(env: Any, num_blocks: int, num_steps: int, num_games: int) -> Replay:
       num_blocks: C.
       num_steps: S.
       num_games: G.
+      keep_played: whether the experience to come has `played`.
 
     Returns:
       The buffer. Observations are kept in a byte each where they are whole numbers, as all planes
       of our environments are.
     """
     axes = (num_blocks, num_steps, num_games)
-    observation = jax.eval_shape(lambda: env.observe(env.init(jax.random.key(0))))
+    state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
+    observation = jax.eval_shape(env.observe, state)
+    played = None
+    if keep_played:
+        states = jax.tree.map(lambda x: jnp.zeros((*axes, *x.shape), x.dtype), state)
+        nothing = jnp.zeros(axes)
+        played = Played(states, nothing.astype(jnp.int32), nothing, nothing.astype(bool))
     return Replay(
         Experience(
             observation=jnp.zeros((*axes, *observation.shape), jnp.int8),
@@ -43,6 +52,7 @@ def init(env: Any, num_blocks: int, num_steps: int, num_games: int) -> Replay:
             policy=jnp.zeros((*axes, env.num_actions), jnp.float32),
             value=jnp.zeros(axes, jnp.float32),
             open=jnp.ones(axes, jnp.float32),
+            played=played,
         ),
         jnp.int32(0),
     )

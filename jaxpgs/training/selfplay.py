@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.adapters import make_recurrent_fn, make_root_fn
-from jaxpgs.base import Params
+from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn
+from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import own_like, reset_adapted
 from jaxpgs.training.experts import Decision, Expert
@@ -30,6 +31,22 @@ class SelfPlayGames(NamedTuple):
     lowest: chex.Array
 
 
+class Played(NamedTuple):
+    """What was played, for models that learn what actions lead to; `[...]` are any batch axes.
+
+    Attributes:
+      state: `[...]` the positions.
+      action: `[...]` int32, the actions taken there.
+      reward: `[...]` what they paid their mover.
+      finished: `[...]` bool, whether the game ended with them.
+    """
+
+    state: Any
+    action: chex.Array
+    reward: chex.Array
+    finished: chex.Array
+
+
 class Experience(NamedTuple):
     """Positions with what they teach; `[...]` stands for any batch axes.
 
@@ -41,6 +58,7 @@ class Experience(NamedTuple):
         far as it is known.
       open: `[...]` what is missing: the target is `value` plus `open` times the return of the
         game's next position to come. 0 once the game is over.
+      played: what was played, None unless somebody asks.
     """
 
     observation: chex.Array
@@ -48,6 +66,7 @@ class Experience(NamedTuple):
     policy: chex.Array
     value: chex.Array
     open: chex.Array
+    played: Played | None = None
 
 
 class Report(NamedTuple):
@@ -137,6 +156,9 @@ def play(
     resign_fraction: float = 0.0,
     resign_below: chex.Array | float = -jnp.inf,
     keep_adapted: bool = False,
+    keep_played: bool = False,
+    value_target: str = "return",
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
 ) -> tuple[SelfPlayGames, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
@@ -156,14 +178,23 @@ def play(
       keep_adapted: whether the parameters that a search adapts go on to the game's next move
         (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
         starts from the network's, and so does every call, as the network has learned since.
+      keep_played: whether to fill in `Experience.played`.
+      value_target: "return" for the game's, "search" for the expert's value of the position.
+      model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
 
     Returns:
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
 
     Raises:
-      ValueError: if `keep_adapted` is set for an expert that adapts nothing.
+      ValueError: if `keep_adapted` is set for an expert that adapts nothing, or `value_target` is
+        unknown.
     """
-    root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
+    check_word("play", "value_target", value_target, ("return", "search"))
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn),
+        make_recurrent_fn(env, apply_fn),
+    )
 
     def decide(rng_key: chex.PRNGKey, state: Any, **kept: Params) -> Decision:
         root = root_fn(params, rng_key, state)
@@ -226,11 +257,15 @@ def play(
         games = trees.where(finished, fresh, going_on)
         if keep_adapted:
             kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
-        return (games, kept), (observation, legal, policy, reward, discount, report)
+        played = Played(state, action, reward, finished) if keep_played else None
+        seen = Experience(observation, legal, policy, decision.value, 0 * reward, played)
+        return (games, kept), (seen, reward, discount, report)
 
     start = (games, network_own() if keep_adapted else {})
     (games, _), seen = jax.lax.scan(step, start, jax.random.split(rng_key, num_steps))
-    observation, legal, policy, reward, discount, report = seen
+    experience, reward, discount, report = seen
+    if value_target == "search":
+        return games, experience, report
 
     def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, chex.Array]) -> Any:
         reward, discount = now
@@ -239,4 +274,4 @@ def play(
 
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
     _, (value, is_open) = jax.lax.scan(back, nothing, (reward, discount), reverse=True)
-    return games, Experience(observation, legal, policy, value, is_open), report
+    return games, experience._replace(value=value, open=is_open), report

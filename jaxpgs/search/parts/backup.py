@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import Trajectory
+from jaxpgs.checks import check_number
 
 Backup = Callable[[Trajectory], chex.Array]
 
@@ -42,13 +43,108 @@ def last_value() -> Backup:
     )
 
 
-def _discounted(trajectory: Trajectory, reward: chex.Array) -> chex.Array:
-    """Returns `G_t = reward + discount G_{t+1}`, bootstrapping at the last step taken."""
+def td_lambda(trace: float | chex.Array) -> Backup:
+    """TD(lambda): a geometric mean of the k-step returns (Sutton 1988).
+
+    `G_t = r_{t+1} + d_{t+1} ((1 - trace) V(s_{t+1}) + trace G_{t+1})`, with `G_L = V(s_L)` in the
+    state where the simulation stopped. The longest return has the weight that is left over; in
+    `truncated_geometric` it has one of its own.
+
+    Args:
+      trace: lambda, from 0 (the value of the next state) to 1 (`n_step`). May be traced.
+
+    Returns:
+      A backup.
+
+    Raises:
+      ValueError: if `trace` is not from 0 to 1.
+    """
+    check_number("td_lambda", "trace", trace, 0, 1)
+    return lambda trajectory: _discounted(trajectory, trajectory.reward, trace)
+
+
+def log_series(p: float | chex.Array = 0.995) -> Backup:
+    """The mean of the k-step returns with logarithmic weights (Brosseit 2023, eq. 3.3).
+
+    `G_t = sum_k w_k R_t^(k)` over k from 1 to the `L - t` steps that are left, with `w_k`
+    proportional to `p^k / k` and of sum 1; `R_t^(k)` is the return of k rewards and the value
+    behind them.
+
+    Deviations: the printed sum begins at k = 0, where its weight is not defined; here it begins at
+    the first state behind the action. The printed weights sum to 1 over infinitely many steps,
+    these over the steps of the simulation. The thesis says that `p -> 1` weighs all values alike.
+    By its formula the weights are then as 1 / k; `truncated_geometric` has the equal ones.
+
+    Args:
+      p: from 0, where only the first value counts, to 1. May be traced.
+
+    Returns:
+      A backup.
+
+    Raises:
+      ValueError: if `p` is not from 0 to 1.
+    """
+    check_number("log_series", "p", p, 0, 1)
+    # Weights by their ratio to the first, so that p = 0 has its limit.
+    return lambda trajectory: _weighted(trajectory, lambda k: jnp.power(p, k - 1) / k)
+
+
+def truncated_geometric(p: float | chex.Array = 0.995) -> Backup:
+    """The mean of the k-step returns with weights `p^k`, normalised over the steps taken.
+
+    What the code of Brosseit 2023 used in the place of its eq. 3.3 (`log_series`). With p = 0.995
+    and five steps all weights are about 0.20, so its figures are those of a plain mean.
+
+    Args:
+      p: from 0, where only the first value counts, to 1, the plain mean. May be traced.
+
+    Returns:
+      A backup.
+
+    Raises:
+      ValueError: if `p` is not from 0 to 1.
+    """
+    check_number("truncated_geometric", "p", p, 0, 1)
+    return lambda trajectory: _weighted(trajectory, lambda k: jnp.power(p, k - 1))
+
+
+def _weighted(trajectory: Trajectory, weight: Callable[[chex.Array], chex.Array]) -> chex.Array:
+    """Returns means of the k-step returns, of those that a simulation is long enough for."""
+    reward, discount = trajectory.reward, trajectory.discount
+
+    def following(x: chex.Array) -> chex.Array:
+        return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
+
+    def add(carry: tuple) -> tuple:
+        k, later, reached, total, weights = carry
+        tail = jnp.where(discount == 0, 0.0, discount * later)
+        returns = jnp.where(reached, reward + tail, 0.0)
+        share = jnp.where(reached, weight(k.astype(reward.dtype)), 0.0)
+        total, weights = total + share * returns, weights + share
+        # The k-step return of t + 1 is what follows in the one of k + 1 steps of t.
+        return k + 1, following(returns), following(reached), total, weights
+
+    longest = jnp.max(trajectory.depth)
+    # From data, so that the loop may run under shard_map.
+    start = (longest * 0 + 1, trajectory.value, trajectory.alive, 0 * reward, 0 * reward)
+    *_, total, weights = jax.lax.while_loop(lambda carry: carry[0] <= longest, add, start)
+    return total / jnp.where(trajectory.alive, weights, 1.0)
+
+
+def _discounted(
+    trajectory: Trajectory, reward: chex.Array, trace: float | chex.Array = 1.0
+) -> chex.Array:
+    """Returns `G_t = reward + discount G_{t+1}`, bootstrapping at the last step taken.
+
+    With a trace below 1, the value of the next state has a share of `1 - trace` in `G_{t+1}`.
+    """
     following = jnp.concatenate([trajectory.alive[1:], jnp.zeros_like(trajectory.alive[:1])])
 
     def back(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         t, returns = carry
         later = returns[jnp.minimum(t + 1, len(returns) - 1)]
+        if not (isinstance(trace, int | float) and trace == 1):
+            later = trajectory.value[t] + trace * (later - trajectory.value[t])
         target = jnp.where(following[t], later, trajectory.value[t])
         discount = trajectory.discount[t]
         # A zero discount must end the sum even if the value behind it is not finite.

@@ -80,7 +80,7 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
     )
 
 
-def by_visits(branching: float = 3.0) -> Truncation:
+def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation:
     """Stops after `floor(ln N / ln b) + 1` actions (Brosseit 2023, eq. 3.2).
 
     N is the number of earlier simulations with the same first action, at least 1; so with b = 3 the
@@ -89,6 +89,8 @@ def by_visits(branching: float = 3.0) -> Truncation:
 
     Args:
       branching: the assumed constant branching factor b, above 1.
+      count_first: whether the root's action is one of them. The thesis leaves that open. If it is
+        not, every simulation has one action more, so that the first ones have something to teach.
 
     Returns:
       A truncation.
@@ -99,17 +101,21 @@ def by_visits(branching: float = 3.0) -> Truncation:
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
 
+    more = 0 if count_first else 1
+
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
     def bound(num_simulations: int) -> int:
         depth = 1
         while branching**depth <= num_simulations - 1:
             depth += 1
-        return depth
+        return depth + more
 
-    return Truncation(
-        lambda path: branching ** path.depth.astype(jnp.float32) > path.visits.astype(jnp.float32),
-        max_depth=bound,
-    )
+    def stop(path: Path) -> chex.Array:
+        counted = path.depth - more
+        enough = branching ** counted.astype(jnp.float32) > path.visits.astype(jnp.float32)
+        return enough & (counted >= 1)
+
+    return Truncation(stop, max_depth=bound)
 
 
 def by_probability(threshold: float = 1e-3) -> Truncation:

@@ -45,9 +45,12 @@ from jaxpgs.search.simulators.nodes import (
 from jaxpgs.search.simulators.simulator import (
     Context,
     Distribution,
+    Replay,
     Simulations,
     Simulator,
+    Steps,
     complete,
+    delay,
     distribution,
     draw,
     extend_code,
@@ -513,4 +516,18 @@ def _widen(x: chex.Array, num_walks: int) -> chex.Array:
     return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
 
 
-simulator = Simulator(init, simulate, gradient, remember)
+def _steps(simulations: Simulations) -> Steps:
+    """The nodes in which the simulations acted, and how; see `Replay`."""
+    residuals = simulations.residuals
+    alive = simulations.trajectory.alive.at[0].set(False)  # the root's selection took step 0
+    return Steps(alive, delay(residuals.visited), delay(residuals.actions.action))
+
+
+def _replay_logits(context: Context, memory: Memory, node: chex.Array) -> chex.Array:
+    """The policy's logits in nodes `[B, W]`; see `Replay`."""
+    split_fn = context.search.recurrent_fn
+    assert isinstance(split_fn, SplitRecurrentFn)
+    return _get_logits(split_fn, context.frozen, memory.nodes, context.adapted, node)
+
+
+simulator = Simulator(init, simulate, gradient, remember, Replay(_steps, _replay_logits))

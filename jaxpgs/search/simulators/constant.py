@@ -15,14 +15,26 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import Embedding, Params, Path, PolicyTerms, Trajectory, as_logits, as_values
+from jaxpgs.base import (
+    Embedding,
+    Params,
+    Path,
+    PolicyTerms,
+    SplitRecurrentFn,
+    Trajectory,
+    as_logits,
+    as_values,
+)
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.simulator import (
     Context,
-    Distribution,
+    Replay,
     Simulations,
     Simulator,
+    Steps,
+    attached_terms,
     complete,
+    delay,
     distribution,
     draw,
     extend_code,
@@ -30,6 +42,7 @@ from jaxpgs.search.simulators.simulator import (
     go_on,
     invert,
 )
+from jaxpgs.search.simulators.split import check_independent
 
 if TYPE_CHECKING:
     from jaxpgs.search.definition import Search
@@ -93,12 +106,46 @@ class _Told(NamedTuple):
     code: chex.Array
     terms: dict[str, chex.Array]
     norms: dict[str, chex.Array]
+    played: "_Played | None"
+
+
+class _Played(NamedTuple):
+    """What a step has to tell for its simulation to be used again.
+
+    Attributes:
+      features: `[B, K, ...]` of the state reached, as in `Expansion`.
+      embedding: `[B, K, ...]` the state.
+      action: `[B, K]` int32, the action drawn there.
+    """
+
+    features: Any
+    embedding: Embedding
+    action: chex.Array
+
+
+class _Residuals(NamedTuple):
+    """What is needed of an update afterwards.
+
+    Attributes:
+      pull_back: from cotangents of the policy's terms to the gradient; None if nothing learns.
+      alive: `[T, B, K]` bool, the steps taken.
+      played: `[T, B, K, ...]` of each step, None unless simulations are used again.
+    """
+
+    pull_back: Any
+    alive: chex.Array
+    played: _Played | None
 
 
 def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
     """Makes the memory; see `Simulator`."""
     if kept is not None:
         raise ValueError('nodes are for mode="cached"; mode="constant" keeps none.')
+    if context.search.reuse is not None:
+        split_fn = context.search.recurrent_fn
+        assert isinstance(split_fn, SplitRecurrentFn)
+        mask = adaptation.adapt_mask(context.params, context.search.adapt)
+        check_independent(split_fn.expand, context.params, mask, root)
     shape = (len(root.value), context.search.truncation.table_size)
     return Memory(root.embedding, jnp.zeros(shape, bool))
 
@@ -123,11 +170,12 @@ def simulate(
     rollout = functools.partial(_rollout, update, path=path, uniform=uniform)
     pull_back = None
     if context.needed:
-        _, pull_back, (trajectory, norms, codes) = jax.vjp(rollout, context.adapted, has_aux=True)
+        _, pull_back, (trajectory, norms, told) = jax.vjp(rollout, context.adapted, has_aux=True)
     else:
-        _, (trajectory, norms, codes) = rollout(context.adapted)
-    memory = memory._replace(seen=_note(memory.seen, codes, trajectory.alive))
-    return Simulations(trajectory, norms, pull_back, memory)
+        _, (trajectory, norms, told) = rollout(context.adapted)
+    memory = memory._replace(seen=_note(memory.seen, told.code, trajectory.alive))
+    residuals = _Residuals(pull_back, trajectory.alive, told.played)
+    return Simulations(trajectory, norms, residuals, memory)
 
 
 def gradient(
@@ -135,7 +183,7 @@ def gradient(
 ) -> tuple[Params, Simulations]:
     """Differentiates through the rollouts; see `Simulator`."""
     del context
-    return simulations.residuals(cotangents)[0], simulations
+    return simulations.residuals.pull_back(cotangents)[0], simulations
 
 
 def remember(search: "Search", simulations: Simulations, returns: chex.Array) -> Memory:
@@ -146,7 +194,7 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
 
 def _rollout(
     update: _Update, adapted: Params, *, path: Path, uniform: chex.Array
-) -> tuple[PolicyTerms, tuple[Trajectory, PolicyTerms, chex.Array]]:
+) -> tuple[PolicyTerms, tuple[Trajectory, PolicyTerms, _Told]]:
     """Simulates to the end. Returns what is differentiated, and all that is told."""
     first, keeps_last = update.first, update.context.search.best_of is not None
     start = _Rollouts(
@@ -171,7 +219,7 @@ def _rollout(
         num_calls=end.num_calls,
         last=end.embedding if keeps_last else None,
     )
-    return found, (trajectory, norms, told.code)
+    return found, (trajectory, norms, told)
 
 
 def _maybe_step(
@@ -198,11 +246,11 @@ def _step(
     t, uniform = inputs
     search, path = update.context.search, rollouts.path
     alive, code, dtype = path.alive, path.code, path.log_prob.dtype
-    output, prior, embedding = _evaluate(update, adapted, t, rollouts)
+    output, prior, embedding, features = _evaluate(update, adapted, t, rollouts)
     logits = as_logits(output.prior_logits, dtype)
     policy = distribution(logits)
     actions = invert(policy.cumulative, policy.last, uniform)
-    found, norms = _terms(update.context.needed, logits, policy, prior, actions)
+    found, norms = attached_terms(update.context.needed, logits, policy, prior, actions)
     reward, discount, value = (
         as_values(x, dtype) for x in (output.reward, output.discount, output.value)
     )
@@ -224,6 +272,7 @@ def _step(
         code=code,
         terms={name: while_alive(x) for name, x in found.items()},
         norms={name: while_alive(x) for name, x in norms.items()},
+        played=None if search.reuse is None else _Played(features, embedding, actions),
     )
     limited = rollouts.limited | (alive & at_limit & ~own_end)
     return _Rollouts(embedding, actions, path, limited, rollouts.num_calls + 1), told
@@ -231,8 +280,10 @@ def _step(
 
 def _evaluate(
     update: _Update, adapted: Params, t: chex.Array, rollouts: _Rollouts
-) -> tuple[mctx.RecurrentFnOutput, chex.Array | None, Embedding]:
+) -> tuple[mctx.RecurrentFnOutput, chex.Array | None, Embedding, Any]:
     """Plays the actions and evaluates where they lead: output, the prior's policy, embedding.
+
+    The features come last, None unless simulations are used again.
 
     Simulations that have stopped take their first step once more. Behind the end of an episode a
     model may say anything, and NaN there would spoil the gradient although nobody looks.
@@ -243,12 +294,16 @@ def _evaluate(
     before = trees.where(alive, rollouts.embedding, start)
     actions = jnp.where(alive, rollouts.action, update.first)
     keys = fold_in(update.step_keys, t)
-    call = jax.vmap(
-        lambda own, key, action, embedding: search.recurrent_fn(
-            adaptation.merge(own, frozen), key, action, embedding
-        )
-    )
-    output, embedding = call(adapted, keys, actions, before)
+
+    def call(own: Params, *inputs: Any) -> tuple[mctx.RecurrentFnOutput, Embedding, Any]:
+        params, model = adaptation.merge(own, frozen), search.recurrent_fn
+        if search.reuse is None:
+            return (*model(params, *inputs), None)
+        assert isinstance(model, SplitRecurrentFn)
+        expansion, embedding = model.expand(params, *inputs)
+        return model.complete(params, expansion, embedding), embedding, expansion.features
+
+    output, embedding, features = jax.vmap(call)(adapted, keys, actions, before)
     if search.best_of is not None:
         embedding = trees.where(alive, embedding, rollouts.embedding)
     prior = None
@@ -256,26 +311,7 @@ def _evaluate(
         recall = jax.vmap(functools.partial(search.recurrent_fn, context.params))
         prior_logits = recall(keys, actions, before)[0].prior_logits
         prior = jax.nn.softmax(as_logits(prior_logits, rollouts.path.log_prob.dtype), axis=-1)
-    return output, prior, embedding
-
-
-def _terms(
-    needed: frozenset[str],
-    logits: chex.Array,
-    policy: Distribution,
-    prior: chex.Array | None,
-    actions: chex.Array,
-) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
-    """The policy's terms `[B, K]`, differentiable, and the norms of their derivatives."""
-    found, slopes = terms.values(policy.policy, prior, policy.entropy, needed)
-    norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
-    chosen = jax.nn.one_hot(actions, logits.shape[-1], dtype=logits.dtype)
-    found["log_prob"] = jnp.log(jnp.sum(chosen * policy.policy, axis=-1))
-    if "log_prob" in needed:
-        slopes["log_prob"] = chosen - policy.policy
-        norms["log_prob"] = terms.log_prob_norm(found["log_prob"])
-    attached = {name: terms.attach(found[name], slopes[name], logits) for name in slopes}
-    return found | attached, norms
+    return output, prior, embedding, features
 
 
 def _spread(embedding: Embedding, num_walks: int) -> Embedding:
@@ -292,7 +328,7 @@ def _locate(seen: chex.Array, code: chex.Array) -> chex.Array:
 def _is_new(seen: chex.Array, code: chex.Array) -> chex.Array:
     """Tells which sequences `[B, K]` have not been noted."""
     if not seen.shape[1]:
-        return jnp.ones(code.shape, bool)
+        return code >= 0  # from data, so that the loop may run under shard_map
     return ~jnp.take_along_axis(seen, _locate(seen, code), axis=1)
 
 
@@ -306,4 +342,23 @@ def _note(seen: chex.Array, codes: chex.Array, alive: chex.Array) -> chex.Array:
     return jax.vmap(lambda row, i: row.at[i].set(True, mode="drop"))(seen, places)
 
 
-simulator = Simulator(init, simulate, gradient, remember)
+def _steps(simulations: Simulations) -> Steps:
+    """The features and states in which the simulations acted, and how; see `Replay`."""
+    residuals = simulations.residuals
+    alive = residuals.alive.at[0].set(False)  # the root's selection took step 0
+    played = jax.tree.map(delay, residuals.played)
+    return Steps(alive, (played.features, played.embedding), played.action)
+
+
+def _replay_logits(context: Context, memory: Memory, source: tuple) -> chex.Array:
+    """The policy's logits in states `[B, W]`; see `Replay`."""
+    del memory
+    split_fn, frozen = context.search.recurrent_fn, context.frozen
+    assert isinstance(split_fn, SplitRecurrentFn)
+    logits = jax.vmap(lambda own, *x: split_fn.policy(adaptation.merge(own, frozen), *x))(
+        context.adapted, *source
+    )
+    return as_logits(logits, jnp.promote_types(logits.dtype, jnp.float32))
+
+
+simulator = Simulator(init, simulate, gradient, remember, Replay(_steps, _replay_logits))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.base import Params, Path, PolicyTerms, Trajectory
-from jaxpgs.search.simulators import adaptation
+from jaxpgs.search.simulators import adaptation, terms
 
 if TYPE_CHECKING:
     from jaxpgs.search.definition import Search
@@ -58,6 +58,32 @@ class Simulations(NamedTuple):
     memory: Any
 
 
+class Steps(NamedTuple):
+    """Steps of simulations that the simulation policy took, W of each root side by side.
+
+    Attributes:
+      alive: `[T, B, W]` bool, True where it took step t; never at t = 0, the selection's.
+      source: `[T, B, W, ...]` by what the memory mode recognises `s_t`.
+      action: `[T, B, W]` int32, `a_t`.
+    """
+
+    alive: chex.Array
+    source: Any
+    action: chex.Array
+
+
+class Replay(NamedTuple):
+    """How a memory mode uses its simulations again.
+
+    Attributes:
+      record: `simulations -> Steps` of the K simulations of an update.
+      get_logits: `(context, memory, source [B, W, ...]) -> [B, W, A]`, the policy's logits now.
+    """
+
+    record: Callable[[Simulations], Steps]
+    get_logits: Callable[..., chex.Array]
+
+
 class Simulator(NamedTuple):
     """A memory mode: four pure functions.
 
@@ -69,12 +95,14 @@ class Simulator(NamedTuple):
       gradient: `(context, simulations, cotangents)`: leads `PolicyTerms` of cotangents back to the
         adapted parameters. Returns them and the simulations, whose memory it may have written into.
       remember: `(search, simulations, returns [T, B, K]) -> memory`, for the next update.
+      replay: what `Search.reuse` needs; None where simulations cannot be used again.
     """
 
     init: Callable[..., Any]
     simulate: Callable[..., Simulations]
     gradient: Callable[..., tuple[Params, Simulations]]
     remember: Callable[..., Any]
+    replay: Replay | None = None
 
 
 def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:
@@ -105,9 +133,13 @@ def complete(told: dict[str, chex.Array], like: chex.Array) -> PolicyTerms:
 
     They were told one step early: step t samples the action that step t + 1 takes.
     """
-    nothing = jnp.zeros_like(like)
-    later = {name: jnp.concatenate([nothing[:1], x[:-1]]) for name, x in told.items()}
-    return PolicyTerms(**dict.fromkeys(PolicyTerms._fields, nothing) | later)
+    nothing = dict.fromkeys(PolicyTerms._fields, jnp.zeros_like(like))
+    return PolicyTerms(**nothing | {name: delay(x) for name, x in told.items()})
+
+
+def delay(x: chex.Array) -> chex.Array:
+    """Moves `[T, ...]` one step on."""
+    return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
 
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
@@ -151,6 +183,36 @@ def distribution(logits: chex.Array) -> Distribution:
         entropy=jnp.log(total[..., 0])
         - jnp.sum(jnp.where(positive, policy * shifted, 0.0), axis=-1),
     )
+
+
+def attached_terms(
+    needed: frozenset[str],
+    logits: chex.Array,
+    policy: Distribution,
+    prior: chex.Array | None,
+    actions: chex.Array,
+) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
+    """Returns a policy's terms by its logits, differentiable, and the norms of their derivatives.
+
+    Args:
+      needed: the terms that are differentiated.
+      logits: `[..., A]`.
+      policy: the distribution of these.
+      prior: `[..., A]` the prior's policy; None if no term compares with it.
+      actions: `[...]` int32, those drawn.
+
+    Returns:
+      Terms `[...]` by name, `entropy` and `log_prob` among them, and norms of those needed.
+    """
+    found, slopes = terms.values(policy.policy, prior, policy.entropy, needed)
+    norms = {name: jnp.linalg.norm(slope, axis=-1) for name, slope in slopes.items()}
+    chosen = jax.nn.one_hot(actions, logits.shape[-1], dtype=logits.dtype)
+    found["log_prob"] = jnp.log(jnp.sum(chosen * policy.policy, axis=-1))
+    if "log_prob" in needed:
+        slopes["log_prob"] = chosen - policy.policy
+        norms["log_prob"] = terms.log_prob_norm(found["log_prob"])
+    attached = {name: terms.attach(found[name], slopes[name], logits) for name in slopes}
+    return found | attached, norms
 
 
 def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:

@@ -78,7 +78,7 @@ def check_independent(
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
     if adaptation.depends(evaluate, one, frozen, action, root.embedding):
         raise ValueError(
-            'mode="cached" remembers the evaluation of every node but for the policy, so only the '
-            "policy head may adapt, and not the torso or the value head; adapt fewer parameters, "
-            'such as networks.policy_head(params), or use mode="constant".'
+            'mode="cached" and reuse remember the evaluation of every state but for the policy, so '
+            "only the policy head may adapt, and not the torso or the value head; adapt fewer "
+            'parameters, such as networks.policy_head(params), or use mode="constant" and no reuse.'
         )

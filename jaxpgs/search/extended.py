@@ -1,0 +1,131 @@
+"""Extended policy gradient search: the six extensions of Brosseit 2023, section 3.2, together.
+
+Each extension is a part and serves any other search as well:
+
+| extension | part | off |
+| --- | --- | --- |
+| length by visits, eq. 3.2 | `truncation=by_visits(6.0)` | `fixed(5)`, `until_new()` |
+| weighted returns, eq. 3.3 | `backup=log_series(0.995)` | `n_step()` |
+| entropy bonus | `entropy=2.0` | `0.0` |
+| penalty for leaving the prior | `kl_to_prior=0.1`, `kl_from_prior=0.0` | `0.0` |
+| policy target, eq. 3.4 | `target=completed_q(...)` | `visit_counts()` |
+| update per step, eq. 3.5 | `estimator=step_advantage()` | `reinforce()` |
+| Adam | `optimizer=optax.adam(1e-3)` | `optax.sgd(1e-3)`, `auto_sgd()` |
+"""
+
+from typing import Any
+
+import chex
+import mctx
+import optax
+
+from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
+from jaxpgs.search.definition import Search
+from jaxpgs.search.parts.backup import Backup, log_series
+from jaxpgs.search.parts.estimator import Estimator, regularized, step_advantage
+from jaxpgs.search.parts.target import Target, completed_q
+from jaxpgs.search.parts.truncation import Truncation, by_visits
+from jaxpgs.search.policies import mcs_search, pgs_search, run_preset
+
+
+def extended_pgs_search(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    adapt: Adapt,
+    truncation: Truncation | None = None,
+    backup: Backup | None = None,
+    estimator: Estimator | None = None,
+    entropy: float | chex.Array = 2.0,
+    kl_to_prior: float | chex.Array = 0.1,
+    kl_from_prior: float | chex.Array = 0.0,
+    target: Target | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    **knobs: Any,
+) -> Search:
+    """Policy gradient search with the extensions of Brosseit 2023, section 3.2.
+
+    On a model that was learned and whose linear policy head adapts it is the thesis's VE-PGS
+    (section 4.3); see `jaxpgs.make_model_fns`. The defaults are the constants of its table A.3.
+
+    Deviations: the update per step is repaired (`step_advantage`), the weights of eq. 3.3 follow
+    the formula and not the thesis's code (`log_series`, `truncated_geometric`), and K simulations
+    share an update where the thesis has one.
+
+    Args:
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      adapt: which parameters adapt, as in `pgs_search`; the thesis adapts the last linear layer,
+        `jaxpgs.networks.policy_head(params, part="linear")`.
+      truncation: `by_visits(6.0)` if None.
+      backup: `log_series(0.995)` if None.
+      estimator: `step_advantage()` if None. Entropy and penalties are added to it.
+      entropy: weight of the entropy bonus, at least 0; 0 leaves it out. May be traced.
+      kl_to_prior: weight of the penalty `KL(pi || prior)`, likewise.
+      kl_from_prior: weight of the penalty `KL(prior || pi)`, likewise.
+      target: `completed_q` with the constants (5, 0.01) of eq. 3.4 if None.
+      optimizer: `optax.adam(1e-3)` if None.
+      **knobs: those of `pgs_search`.
+
+    Returns:
+      A `Search`.
+
+    Raises:
+      ValueError: as `pgs_search` and the parts.
+    """
+    estimator = regularized(
+        estimator or step_advantage(),
+        entropy=entropy,
+        kl_to_prior=kl_to_prior,
+        kl_from_prior=kl_from_prior,
+    )
+    return pgs_search(
+        recurrent_fn,
+        num_simulations,
+        adapt=adapt,
+        truncation=truncation or by_visits(6.0),
+        backup=backup or log_series(0.995),
+        estimator=estimator,
+        target=target or completed_q(value_scale=0.01, maxvisit_init=5.0, rescale_values=False),
+        optimizer=optimizer or optax.adam(1e-3),
+        **knobs,
+    )
+
+
+def extended_pgs_policy(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    *,
+    adapt: Adapt,
+    **knobs: Any,
+) -> PolicyOutput:
+    """Runs `extended_pgs_search`: policy gradient search with the extensions of Brosseit 2023.
+
+    Args:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed.
+      root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
+      recurrent_fn: as in mctx.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 where the action is illegal.
+      max_depth: T, the largest number of actions in a simulation; None is the truncation's bound.
+      adapt: which parameters adapt, as in `extended_pgs_search`.
+      **knobs: those of `extended_pgs_search`; `nodes` and `adapted_params` of `init`.
+
+    Returns:
+      A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
+
+    Raises:
+      ValueError: as `extended_pgs_search` and `init`.
+      TypeError: if a knob is unknown.
+    """
+    return run_preset(
+        "extended_pgs_policy", (extended_pgs_search, pgs_search, mcs_search),
+        (params, rng_key, root), (recurrent_fn, num_simulations),
+        invalid_actions, max_depth, knobs | {"adapt": adapt},
+    )  # fmt: skip

@@ -1,0 +1,279 @@
+"""Fitting a model to games that were judged, with early stopping (Brosseit 2023, section 5.4)."""
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs.base import Params
+from jaxpgs.checks import check_number
+from jaxpgs.networks import (
+    ValueEquivalentModel,
+    functional,
+    functional_call,
+    trainable_mask,
+)
+from jaxpgs.training import selfplay, unrolls
+from jaxpgs.training.checkpoint import Checkpoints, describe
+from jaxpgs.training.losses import unroll_loss
+
+
+class FitState(NamedTuple):
+    """Everything that `fit` needs to go on.
+
+    Attributes:
+      params: the model's parameters.
+      opt_state: the optimizer's state.
+      best: the parameters with the lowest loss on the games held out.
+      lowest: `[]` that loss.
+      waited: `[]` int32, epochs since.
+      epoch: `[]` int32, epochs done.
+    """
+
+    params: Params
+    opt_state: Any
+    best: Params
+    lowest: chex.Array
+    waited: chex.Array
+    epoch: chex.Array
+
+
+def fit(
+    env: Any,
+    model: ValueEquivalentModel,
+    experience: selfplay.Experience,
+    *,
+    unroll: int = 5,
+    batch_size: int = 512,
+    max_epochs: int = 100,
+    patience: int = 5,
+    held_out: float = 0.1,
+    optimizer: optax.GradientTransformation | None = None,
+    gradient_scale: float = 0.5,
+    value_weight: float = 1.0,
+    init_params: Params | None = None,
+    seed: int = 0,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1,
+    callback: Callable[[FitState, dict[str, float]], Any] | None = None,
+) -> FitState:
+    """Fits a model to labelled games (Brosseit 2023, section 5.4 and table A.2).
+
+    An epoch has as many steps as the positions it learns from fill batches, drawn at random.
+
+    Args:
+      env: the environment.
+      model: the model; only its structure and initial weights are used.
+      experience: `[T, G]` steps, as `label_games` plays them.
+      unroll: K, how many actions each position is followed by; shorter than T.
+      batch_size: positions per step of the optimizer.
+      max_epochs: most epochs, counting those of an earlier call in `directory`.
+      patience: epochs without a lower loss on the held-out games after which to stop.
+      held_out: the share of the G games on which nothing is learned, above 0 and below 1.
+      optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
+      gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
+        is MuZero's, 1 leaves them alone.
+      value_weight: weight of the value loss.
+      init_params: weights to start from; the model's own if None.
+      seed: seed of everything random but the initial weights.
+      directory: where to keep checkpoints. Called again with the same directory and arguments,
+        fitting goes on from the last one and ends as if it had never stopped, bit by bit.
+      checkpoint_every: epochs between checkpoints.
+      callback: called after every epoch with the state and a dict of metrics: the losses, and
+        `validation_` with each of them on the held-out games, among them `value_loss_k` at step k
+        of the unroll. A true answer ends the fitting.
+
+    Returns:
+      The state after the last epoch; `best` are the weights to use.
+
+    Raises:
+      ValueError: if an argument is out of range, the data do not fit the model, or `directory`
+        holds another run or is damaged.
+      FloatingPointError: if the loss is no longer finite.
+    """
+    counts = {
+        "unroll": unroll, "batch_size": batch_size, "max_epochs": max_epochs, "patience": patience,
+        "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    for name, count in counts.items():
+        check_number("fit", name, count, 1)
+    num_train = _split(env, model, experience, unroll, held_out)
+    steps = jax.tree.map(jnp.asarray, unrolls.timeline(experience))
+    num_steps, num_games = experience.value.shape
+    params, _ = functional(model)
+    params = params if init_params is None else jax.tree.map(jnp.asarray, init_params)
+    optimizer = optimizer or optax.adam(6e-5)
+    update = make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight)
+    evaluate = _make_evaluate(env, model, batch_size, unroll, value_weight)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey) -> Any:
+        return update(
+            params, opt_state, unrolls.sample(env, steps, key, batch_size, unroll, num_train)
+        )
+
+    state = FitState(
+        params=params,
+        opt_state=optimizer.init(params),
+        best=params,
+        lowest=jnp.float32(jnp.inf),
+        waited=jnp.int32(0),
+        epoch=jnp.int32(0),
+    )
+    checkpoints = None
+    if directory is not None:
+        checkpoints = Checkpoints(directory, describe(env, model, seed))
+        state = checkpoints.restore(state) or state
+    num_batches = math.ceil(num_steps * num_train / batch_size)
+    while (epoch := int(state.epoch)) < max_epochs and int(state.waited) < patience:
+        epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
+        params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
+        total: dict[str, float] = {}
+        for i in range(num_batches):
+            key = jax.random.fold_in(epoch_key, i)
+            params, opt_state, parts = step(params, opt_state, steps, key)
+            total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
+        checked = evaluate(params, steps, num_train, num_games)
+        metrics = {name: float(x) / num_batches for name, x in total.items()}
+        metrics |= {f"validation_{name}": x for name, x in checked.items()}
+        metrics |= {"iteration": epoch + 1}
+        check_finite(metrics)
+        loss = checked["policy_loss"] + value_weight * checked["value_loss"]
+        state = _judge(state, params, opt_state, loss)
+        stop = callback is not None and bool(callback(state, metrics))
+        done = epoch + 1 == max_epochs or int(state.waited) >= patience
+        if checkpoints is not None and (stop or done or (epoch + 1) % checkpoint_every == 0):
+            checkpoints.save(epoch + 1, state)
+        if stop:
+            break
+    return state
+
+
+def make_update(
+    model: ValueEquivalentModel,
+    optimizer: optax.GradientTransformation,
+    trainable: Params,
+    gradient_scale: float,
+    value_weight: float,
+) -> Callable[..., tuple[Params, Any, dict[str, chex.Array]]]:
+    """Makes one step of the optimizer on a batch of unrolls.
+
+    Args:
+      model: the model.
+      optimizer: the optimizer.
+      trainable: what it may change, as `networks.trainable_mask` says.
+      gradient_scale: as in `fit`.
+      value_weight: weight of the value loss.
+
+    Returns:
+      `(params, opt_state, Unrolls) -> (params, opt_state, parts of the loss)`.
+    """
+    unroll = functional_call(
+        model, lambda model, *data: model.unroll(*data, gradient_scale), train=True
+    )
+
+    def update(
+        params: Params, opt_state: Any, batch: unrolls.Unrolls
+    ) -> tuple[Params, Any, dict[str, chex.Array]]:
+        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
+            (logits, value), moved = unroll(params, batch.observation, batch.action)
+            loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
+            return loss, (parts, moved)
+
+        gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
+        stepped = optax.apply_updates(params, updates)
+        # Batch statistics are no weights: they move by averaging, not by gradient.
+        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
+        return params, opt_state, parts
+
+    return update
+
+
+def check_finite(metrics: dict[str, float]) -> None:
+    """Raises `FloatingPointError` if a loss is not a number any more."""
+    for name in ("policy_loss", "value_loss"):
+        if not math.isfinite(metrics[name]):
+            raise FloatingPointError(
+                f"The model's {name} is {metrics[name]} in iteration {metrics['iteration']:g}. "
+                "Take a smaller step size, clip the gradient, or look for NaN in the data; the "
+                "last checkpoint is from before."
+            )
+
+
+def _make_evaluate(
+    env: Any, model: ValueEquivalentModel, batch_size: int, unroll: int, value_weight: float
+) -> Callable[..., dict[str, float]]:
+    """Makes the measurement of the loss on the games that are held out."""
+    evaluate_batch = functional_call(model, lambda model, *data: model.unroll(*data))
+
+    @jax.jit
+    def measure(
+        params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array, count: Any
+    ) -> dict[str, chex.Array]:
+        place = jnp.minimum(place, count * steps.length - 1)
+        time, game = place % steps.length, first + place // steps.length
+        batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), unroll)
+        logits, value = evaluate_batch(params, batch.observation, batch.action)
+        return unroll_loss(logits, value, batch, value_weight=value_weight)[1]
+
+    def evaluate(
+        params: Params, steps: unrolls.Timeline, first: int, num_games: int
+    ) -> dict[str, float]:
+        count = num_games - first
+        num_batches = math.ceil(count * int(steps.length) / batch_size)
+        total: dict[str, chex.Array] = {}
+        for i in range(num_batches):
+            place = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+            parts = measure(params, steps, place, jnp.int32(first), jnp.int32(count))
+            total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
+        return {name: float(x) / num_batches for name, x in total.items()}
+
+    return evaluate
+
+
+def _split(
+    env: Any,
+    model: ValueEquivalentModel,
+    experience: selfplay.Experience,
+    unroll: int,
+    held_out: float,
+) -> int:
+    """Returns how many of the games to learn from; raises `ValueError` for data that do not fit."""
+    check_number("fit", "held_out", held_out, 0, 1, open_low=True)
+    num_steps, num_games = experience.value.shape
+    if unroll >= num_steps:
+        raise ValueError(
+            f"An unroll of {unroll} actions needs more steps of a game than the data hold; got "
+            f"{num_steps}."
+        )
+    expected = ((num_steps, num_games, env.num_actions), tuple(env.observation_shape))
+    found = (tuple(experience.policy.shape), tuple(model.observation_shape))
+    if expected != found:
+        raise ValueError(
+            "The data and the model must be of the environment: policies of shape "
+            f"{expected[0]} and observations of shape {expected[1]}; got {found[0]} and {found[1]}."
+        )
+    num_train = num_games - math.ceil(num_games * held_out)
+    if num_train < 1:
+        raise ValueError(f"held_out = {held_out} of {num_games} games leaves none to learn from.")
+    return num_train
+
+
+def _judge(state: FitState, params: Params, opt_state: Any, loss: float) -> FitState:
+    """The state after an epoch whose parameters have this loss on the games held out."""
+    better = loss < float(state.lowest)
+    return FitState(
+        params=params,
+        opt_state=opt_state,
+        best=params if better else state.best,
+        lowest=jnp.float32(loss) if better else state.lowest,
+        waited=jnp.int32(0) if better else state.waited + 1,
+        epoch=state.epoch + 1,
+    )
