@@ -69,7 +69,7 @@ def same(one, two):
 
 
 MCS = {
-    "root_selection": jaxpgs.puct(0.5, virtual_loss=1.0, unvisited="zero"),
+    "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero"),
     "interior_selection": None,
     "truncation": jaxpgs.until_new(2**15, count_siblings=False),
     "backup": jaxpgs.n_step(),
@@ -112,7 +112,7 @@ def test_defaults_of_the_presets(name):
             assert same(getattr(search, field), part), field
         sixteenth = {1: 1, 10: 1, 40: 2, 100: 6, 800: 50}[count]
         assert search.simulations_per_update == sixteenth
-    assert not same(search.root_selection, jaxpgs.puct(0.5, virtual_loss=0.5)), "or this sees all"
+    assert not same(search.root_selection, jaxpgs.puct(1.5, virtual_loss=0.5)), "or this sees all"
 
 
 def test_the_mode_is_the_cached_one_where_it_can_be():

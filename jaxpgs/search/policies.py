@@ -53,7 +53,7 @@ def mcs_search(
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       simulations_per_update: K; about N / 16 if None. Fewer are stronger, more are faster.
-      root_selection: `puct(0.5, virtual_loss=1.0)` if None.
+      root_selection: `puct(1.5, virtual_loss=1.0)` if None.
       interior_selection: None draws actions below the root from the network's policy.
       truncation: `until_new()` if None.
       backup: `n_step()` if None.
@@ -157,7 +157,7 @@ def batched_mcts_search(
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      root_selection: `puct(0.5, virtual_loss=1.0)` if None.
+      root_selection: `puct(1.5, virtual_loss=1.0)` if None.
       interior_selection: that of the other nodes; the root's if None.
       **knobs: those of `mcs_search`. The mode is "cached", so no bound cuts a simulation off unless
         `max_depth` does. Below the root, actions whose logits are the lowest float or -inf are
@@ -504,7 +504,7 @@ def _knobs(presets: tuple[Callable[..., Search], ...]) -> set[str]:
 
 
 def _bandit() -> Selection:
-    return puct(0.5, virtual_loss=1.0)
+    return puct(1.5, virtual_loss=1.0)
 
 
 def _default_mode(recurrent_fn: RecurrentFn, adapt: Adapt) -> str:
