@@ -31,6 +31,7 @@ from benchmarks import (
     samegame,
     selfplay,
     speed,
+    tactics,
     value_targets,
     versions,
 )  # fmt: skip
@@ -332,6 +333,7 @@ def _equal(data: Mapping[str, Any]) -> str:
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("strength_*.json", "Strength: {network} ({file})", strength),
+    ("tactics_*.json", "Tactics ({file})", rows_only(tactics.table)),
     ("networks.json", "Networks", rows_only(networks.table)),
     ("speed_*.json", "Speed ({file})", speeds),
     ("breakdown.json", "Where the time goes: {simulations} simulations",
