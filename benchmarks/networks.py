@@ -143,8 +143,13 @@ def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str,
     return {"value_sign_agreement": float(agree.mean()), "value_sign_positions": num_positions}
 
 
+def card_path(name: str) -> pathlib.Path:
+    """Returns where the card of a network of the library is."""
+    return pathlib.Path(jaxpgs.pretrained.__file__).parent / "weights" / f"{name}.json"
+
+
 def _write_card(name: str, figures: dict[str, Any]) -> None:
-    path = pathlib.Path(jaxpgs.pretrained.__file__).parent / "weights" / f"{name}.json"
+    path = card_path(name)
     card = json.loads(path.read_text())
     strength: dict[str, Any] = {
         f"{r['player']} against {r['opponent']}": (

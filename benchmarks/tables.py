@@ -1,13 +1,18 @@
-"""Writes `RESULTS.md`: every table of the benchmarks, from the files that they wrote.
+"""Writes `RESULTS.md`, every table of the benchmarks, and the README's tables, from their files.
 
-python -m benchmarks.tables
+    python -m benchmarks.tables
+
+Prose on the rows of `results/NAME.json` stands in `notes/NAME.md`, and is put above their tables.
 """
 
 import argparse
+import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jaxpgs
 from benchmarks import (
     answers,
     breakdown,
@@ -26,12 +31,15 @@ from benchmarks import (
     samegame,
     selfplay,
     speed,
+    tactics,
     value_targets,
     versions,
 )  # fmt: skip
-from benchmarks.report import write_text
+from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
 
+README = ROOT / "README.md"
+README_STRENGTH = "strength_full"  # the tournament that the README shows
 PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
 _HEAD = """# Results
 
@@ -49,17 +57,46 @@ _PENALTIES = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the page; see the module's text."""
-    argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__).parse_args(
-        argv
-    )
+    """Writes the page and the README's tables; see the module's text."""
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(argv)
     write_text(PAGE, render(RESULTS))
-    print(f"Wrote {PAGE}.")
+    write_text(README, fill(README.read_text(), readme_blocks(RESULTS)))
+    print(f"Wrote {PAGE} and the tables of {README}.")
+
+
+class Section(NamedTuple):
+    """What the page says of one file.
+
+    Attributes:
+      name: the file's, without its ending.
+      origin: the heading, and who wrote the file.
+      note: prose from `notes`, or nothing.
+      body: the tables.
+      pictures: lines that show the pictures.
+    """
+
+    name: str
+    origin: str
+    note: str
+    body: str
+    pictures: list[str]
 
 
 def render(folder: pathlib.Path) -> str:
     """Returns the page for a folder of results."""
     parts = [_HEAD]
+    for section in sections(folder):
+        note = f"{section.note}\n\n" * bool(section.note)
+        parts += [f"{section.origin}\n\n{note}{section.body}", *section.pictures]
+    return "\n".join(parts)
+
+
+def sections(folder: pathlib.Path) -> Iterator[Section]:
+    """Makes the sections of the page for a folder of results."""
     for pattern, title, draw in SECTIONS:
         for path in sorted(folder.glob(pattern)):
             data = runs.load(path)
@@ -71,9 +108,105 @@ def render(folder: pathlib.Path) -> str:
             pictures = sorted({path.with_suffix(".png"), *path.parent.glob(f"{path.stem}_*.png")})
             others = {p.stem for p in folder.glob("*.json")} - {path.stem}
             pictures = [p for p in pictures if p.exists() and p.stem not in others]
-            parts.append(f"## {heading}\n\n{link} was written by {runs.origin(data)}.\n\n{body}")
-            parts += [f"![{p.stem}](results/{p.name})\n" for p in pictures]
-    return "\n".join(parts)
+            note = folder.parent / "notes" / f"{path.stem}.md"
+            yield Section(
+                path.stem,
+                f"## {heading}\n\n{link} was written by {runs.origin(data)}.",
+                note.read_text().strip() if note.exists() else "",
+                body,
+                [f"![{p.stem}](results/{p.name})\n" for p in pictures],
+            )
+
+
+def readme_blocks(folder: pathlib.Path) -> dict[str, str]:
+    """Returns the README's tables by the names of their places, for a folder of results."""
+    return {
+        "strength": _strength_block(folder / f"{README_STRENGTH}.json"),
+        "networks": _networks_block(folder / "networks.json"),
+    }
+
+
+def fill(text: str, blocks: Mapping[str, str]) -> str:
+    """Puts blocks between the lines `<!-- table: NAME -->` and `<!-- end of table -->` of a text.
+
+    Raises:
+      ValueError: if the text does not have exactly one place for each block.
+    """
+    for name, block in blocks.items():
+        place = rf"(<!-- table: {name} -->\n).*?(<!-- end of table -->)"
+        if len(re.findall(place, text, re.DOTALL)) != 1:
+            raise ValueError(f"The text needs one place for the table {name!r}.")
+        text = re.sub(place, lambda found: found[1] + block + found[2], text, flags=re.DOTALL)  # noqa: B023
+    return text
+
+
+def _strength_block(path: pathlib.Path) -> str:
+    """A tournament's setting in two sentences, its ratings, and what was not equal."""
+    data = runs.load(path)
+    games = sorted({pair["games"] for pair in data["pairings"]})
+    cores = sorted({row["cores"] for row in data["rows"]})
+    batches = sorted({row["batch"] for row in data["table"]})
+    openings = sorted({pair["openings"] for pair in data["pairings"]})
+    text = (
+        f"Network `{data['setting']['network']}`, {ratings.budget(data['setting'])}, "
+        f"{_either(games)} games a pairing over {_either(openings)} openings with both colours, "
+        f"{_either(batches)} games searched at once, "
+        f"{_either(cores)} CPU core{'s' * (cores != [1])}. "
+        "± is the 95% interval over openings. "
+        f"From [`{path.name}`](benchmarks/results/{path.name})."
+    )
+    columns, lines = ratings.player_table(data)
+    kept = [
+        columns.index(name)
+        for name in ("player", "K", "Elo", "evaluations a move", "calls in a row", "ms a move")
+    ]
+    table = markdown_table(
+        [columns[i] for i in kept],
+        [[round(x, 1) if isinstance(x := line[i], float) else x for i in kept] for line in lines],
+    )
+    played, all_pairs = len(data["pairings"]), math.comb(len(data["table"]), 2)
+    said = [*data["remarks"]]
+    if played < all_pairs:
+        said.append(f"{played} of {all_pairs} pairs of players met; the rating compares the others")
+    remarks = "; ".join(said)
+    remarks = f"\n{remarks[:1].upper()}{remarks[1:]}.\n" * bool(said)
+    return f"{text}\n\n{table}{remarks}"
+
+
+def _networks_block(path: pathlib.Path) -> str:
+    """The networks that come with the library, and their games against OpenSpiel's MCTS."""
+    searching = f"PGS {networks.SIMULATIONS}"
+    asked = [
+        ("raw network", "OpenSpiel MCTS 1000", "raw, against 1,000 rollouts"),
+        (searching, "OpenSpiel MCTS 1000", f"{searching}, against 1,000"),
+        (searching, "OpenSpiel MCTS 10000", f"{searching}, against 10,000"),
+    ]
+    won = {
+        (row["network"], match["player"], match["opponent"]): (
+            f"{match['won']:g} of {match['games']}"
+        )
+        for row in runs.load(path)["rows"]
+        for match in row["matches"]
+    }
+    lines, others = [], []
+    for name in jaxpgs.available_pretrained():
+        card = runs.load(networks.card_path(name))
+        made, size = card["architecture"], card["environment"]["kwargs"]
+        units = made["kwargs"].get("width", made["kwargs"].get("num_filters"))
+        figures = [won.get((name, player, opponent)) for player, opponent, _ in asked]
+        network = f"`{made['network']}` {units}x{made['kwargs']['num_blocks']}"
+        if any(figures):
+            board = f"{card['environment']['name']} {size['size']}x{size['size']}"
+            lines.append([f"`{name}`", board, network, *figures])
+        else:
+            others.append(f"`{name}` ({network})")
+    columns = ["network", "board", "architecture", *(title for *_, title in asked)]
+    text = f"\nWithout such games: {', '.join(others)}.\n" * bool(others)
+    return markdown_table(columns, lines) + text
+
+
+def _either(values: Sequence[int]) -> str:
+    return " or ".join(map(str, values))
 
 
 def strength(data: Mapping[str, Any], path: pathlib.Path) -> str:
@@ -162,7 +295,9 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
     # A column without a single figure says nothing.
     used = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
     words = [
-        i for i in used if any(isinstance(row[i], str) and row[i][:1].isalpha() for row in rows)
+        i
+        for i in used
+        if any(isinstance(row[i], str) and row[i].strip("`")[:1].isalpha() for row in rows)
     ]
     lines = [
         [columns[i] for i in used],
@@ -198,6 +333,7 @@ def _equal(data: Mapping[str, Any]) -> str:
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("strength_*.json", "Strength: {network} ({file})", strength),
+    ("tactics_*.json", "Tactics ({file})", rows_only(tactics.table)),
     ("networks.json", "Networks", rows_only(networks.table)),
     ("speed_*.json", "Speed ({file})", speeds),
     ("breakdown.json", "Where the time goes: {simulations} simulations",

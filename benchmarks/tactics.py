@@ -99,7 +99,8 @@ def find_positions(env: Any, preset: Preset, seed: int) -> tuple[Any, np.ndarray
     rng = np.random.default_rng(seed)
     step = jax.jit(env.step)
     start = jax.jit(env.init)
-    found, right = [], []
+    found: list[Any] = []
+    right: list[Any] = []
     while len(found) < preset.positions:
         state = start(jax.random.key(int(rng.integers(2**31))))
         for _ in range(int(rng.integers(*preset.plies))):

@@ -1,15 +1,22 @@
-"""The examples of docs/extending.md: each runs, is short, and does what its text says."""
+"""The examples of docs/extending.md: each runs, is short, and does what its text says.
+
+Those of the other pages take long: that their names exist and their links lead somewhere is tested.
+"""
 
 import pathlib
+import pkgutil
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxpgs
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "extending.md"
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "extending.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_LINES = 12
 CHECKS = {}
 
@@ -30,6 +37,17 @@ def sections():
     parts = re.split(r"^#+ (.*)$", PAGE.read_text(), flags=re.MULTILINE)[1:]
     blocks = [re.findall(r"^```python\n(.*?)^```", part, re.M | re.S) for part in parts[1::2]]
     return {name: found for name, found in zip(parts[::2], blocks, strict=True) if found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_names_and_links_of_a_page_exist(page):
+    text = page.read_text()
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        compile(block, page.name, "exec")
+    for name in re.findall(r"\bjaxpgs((?:\.\w+)+)\b(?![/-])", text):
+        pkgutil.resolve_name(f"jaxpgs{name}")
+    for link in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
 
 
 def test_examples_are_short():
