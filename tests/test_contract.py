@@ -17,7 +17,7 @@ import toy
 from flax import nnx
 
 import jaxpgs
-from jaxpgs.search import advance, finish, init, run, step
+from jaxpgs.search import advance, finish, init, run
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -108,7 +108,7 @@ def test_an_answer_at_any_time():
     np.testing.assert_allclose(before.search_state.value, roots.value)
     assert not before.search_state.visits.any()
     for done in (1, 2, 3):
-        carry = compiled(step, search)(params, carry)
+        carry = compiled(advance, search)(params, carry, 1)
         output = compiled(finish, search)(carry)
         np.testing.assert_array_equal(output.search_state.visits.sum(-1), 4 * done)
     # It is the answer of the search that had only so many simulations.

@@ -30,6 +30,9 @@ def jit(function):
     return jax.jit(function, compiler_options=QUICK)
 
 
+reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
+
+
 def stats(visits, qvalues, *, value=0.0, logits=None, valid=None):
     """Statistics `[1, A]` of one node."""
     visits, qvalues = np.atleast_2d(visits), np.atleast_2d(qvalues)
@@ -556,7 +559,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
         return advance(search, params, start, count)
 
     roots, all_legal = toy.root(params, [0, 1, 2]), jnp.zeros((3, 3), jnp.int32)
-    nothing = jaxpgs.init_nodes(search, params, roots, 25)
+    nothing = jit(lambda: jaxpgs.init_nodes(search, params, roots, 25))()
     first = advanced(keys(1, 3), roots, nothing, all_legal, 24)
     np.testing.assert_array_equal(first.stats.visits.sum(-1), 24)
     check_statistics(first.stats, first.memory.nodes)
@@ -565,7 +568,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     assert (lowest[np.isfinite(lowest)] < 0).any() and (np.asarray(first.stats.highest) > 0).any()
 
     action = jnp.argmax(first.stats.visits, axis=-1)
-    nodes = jaxpgs.reroot(first.memory.nodes, action, num_kept=25)
+    nodes = reroot(first.memory.nodes, action, num_kept=25)
     after = toy.root(params, params["next"][roots.embedding, action])
     # Root 0 may not take its last action any more, whatever is known of it.
     # An action of root 1 is legal though its logit is none.
@@ -593,14 +596,16 @@ def test_kept_visits_of_an_action_that_is_forbidden_now():
         toy.split_fn, 4, simulations_per_update=1, target=jaxpgs.visit_counts(0.0)
     )
     roots = toy.root(params, [0])
-    nodes = jaxpgs.init_nodes(search, params, roots, 3)
+    nodes = jit(lambda: jaxpgs.init_nodes(search, params, roots, 3))()
     nodes = nodes._replace(
         size=nodes.size + 2,
         children=nodes.children.at[0, 0].set(jnp.array([1, 2, 0])),
         visits=nodes.visits.at[0, 1:].set(jnp.array([5, 1])),
     )
     invalid = jnp.array([[1, 0, 0]])
-    output = finish(search, init(search, params, keys(0, 1), roots, invalid, nodes=nodes))
+    output = jit(
+        lambda: finish(search, init(search, params, keys(0, 1), roots, invalid, nodes=nodes))
+    )()
     np.testing.assert_array_equal(output.action, 1)
     np.testing.assert_array_equal(output.action_weights, [[0, 1, 0]])
 
@@ -616,8 +621,8 @@ def test_returns_of_one_update_at_the_root():
         truncation=jaxpgs.fixed(1),
         backup=lambda trajectory: jnp.array([3.0, -1.0, 2.0, 5.0])[None, None],
     )
-    start = init(search, params, keys(0, 1), toy.root(params, [0]))
-    stats = jit(lambda: advance(search, params, start, 2))().stats
+    root = toy.root(params, [0])
+    stats = jit(lambda: advance(search, params, init(search, params, keys(0, 1), root), 2))().stats
     np.testing.assert_array_equal(stats.visits, [[3, 3]])
     np.testing.assert_array_equal(stats.value_sum, [[3 + 2 + 3, -1 + 5 - 1]])
     np.testing.assert_array_equal(stats.lowest, [[2, -1]])
@@ -634,15 +639,16 @@ def test_gumbel_plans_for_the_simulations_of_this_search():
         return run(search, params, rng_keys, roots, nodes=nodes)
 
     roots = toy.root(params, [0, 1, 2])
-    output = searched(keys(1, 3), roots, jaxpgs.init_nodes(search, params, roots, 9))
+    nothing = jit(lambda: jaxpgs.init_nodes(search, params, roots, 9))()
+    output = searched(keys(1, 3), roots, nothing)
     known = 0
     for seed in (2, 3):
         visits = np.asarray(output.search_state.visits) - known
         np.testing.assert_array_equal(np.sort(visits, axis=-1), [[1, 1, 3, 3]] * 3)
         assert (visits[np.arange(3), output.action] == 3).all()
-        nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=9)
+        nodes = reroot(output.search_state.nodes, output.action, num_kept=9)
         at_root = jnp.zeros(3, jnp.int32)
-        known = np.asarray(node_stats(nodes, at_root, jnp.zeros((3, 4))).visits)
+        known = np.asarray(jit(node_stats)(nodes, at_root, jnp.zeros((3, 4))).visits)
         assert (known.sum(-1) > 0).all()
         roots = toy.root(params, params["next"][roots.embedding, output.action])
         output = searched(keys(seed, 3), roots, nodes)

@@ -28,19 +28,21 @@ def shaken(params, seed=0):
 
 
 def boards(env, count, seed=0):
-    return jax.vmap(env.init)(jax.random.split(jax.random.key(seed), count))
+    """What the network sees of some boards."""
+    keys = jax.random.split(jax.random.key(seed), count)
+    return jax.jit(lambda: jax.vmap(lambda key: env.observe(env.init(key)))(keys))()
 
 
 def test_exchanged_colours_change_nothing_but_other_boards_do():
     params, apply_fn = networks.functional(make_network())
     params, apply_fn = shaken(params), jax.jit(apply_fn)
-    observation = jax.vmap(ENV.observe)(boards(ENV, 6))
+    observation, exchange = boards(ENV, 6), jax.jit(ENV.permute_colors)
     outputs = apply_fn(params, observation)
     for seed in range(4):
-        exchanged = ENV.permute_colors(jax.random.key(seed), observation)
+        exchanged = exchange(jax.random.key(seed), observation)
         for x, y in zip(outputs, apply_fn(params, exchanged), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
-    other = apply_fn(params, jax.vmap(ENV.observe)(boards(ENV, 6, seed=1)))
+    other = apply_fn(params, boards(ENV, 6, seed=1))
     assert all((x != y).all() for x, y in zip(outputs, other, strict=True))
 
 
@@ -60,14 +62,10 @@ def test_weights_serve_boards_of_every_size():
     small, big = make_network(), make_network(SameGame(7, 5, 3))
     params = shaken(networks.functional(small)[0])
     chex.assert_trees_all_equal(networks.resize(params, small, big), params)
-    logits, value = networks.functional(big)[1](
-        params, jax.vmap(SameGame(7, 5, 3).observe)(boards(SameGame(7, 5, 3), 2))
-    )
+    logits, value = jax.jit(networks.functional(big)[1])(params, boards(SameGame(7, 5, 3), 2))
     assert logits.shape == (2, 35) and value.shape == (2,)
     # Nor do they depend on the number of colours.
-    logits, _ = networks.functional(make_network(large))[1](
-        params, jax.vmap(large.observe)(boards(large, 2))
-    )
+    logits, _ = jax.jit(networks.functional(make_network(large))[1])(params, boards(large, 2))
     assert logits.shape == (2, 35)
 
 
