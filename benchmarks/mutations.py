@@ -193,12 +193,16 @@ MUTATIONS = (
     ),
     # Defaults.
     Mutation(
-        "MCS: another c_puct", _POLICIES, "puct(5.0)\n    # Static", "puct(4.0)\n    # Static",
+        "another c_puct", _POLICIES, "return puct(1.5, virtual_loss", "return puct(1.0, virtual_loss",
         "defaults_of",
     ),
     Mutation(
-        "MCTS: another c_puct", _POLICIES, "puct(5.0)\n    return", "puct(1.25)\n    return",
-        "defaults_of",
+        "another mode", _POLICIES, 'return "cached" if splits', 'return "constant" if splits',
+        "cached_one_where",
+    ),
+    Mutation(
+        "the paper's target is another", _POLICIES,
+        '"target": visit_counts(),', '"target": visit_counts(0.0),', "settings_of_the_paper",
     ),
     Mutation(
         "MCTS: inner nodes choose by another rule", _POLICIES,
@@ -206,11 +210,11 @@ MUTATIONS = (
         "interior_selection=interior_selection or puct(1.0),", "defaults_of",
     ),
     Mutation(
-        "another target", _POLICIES, "target or visit_counts()", "target or visit_counts(0.0)",
+        "another target", _POLICIES, "temperature=0.0)", "temperature=1.0)",
         "defaults_of",
     ),
     Mutation(
-        "another backup", _POLICIES, "import Backup, n_step", "import Backup, last_value as n_step",
+        "another backup", _POLICIES, "backup or n_step()", "backup or last_value()",
         "defaults_of",
     ),
     Mutation(
@@ -223,7 +227,7 @@ MUTATIONS = (
     ),
     Mutation(
         "another estimator", _POLICIES,
-        "estimator or reinforce()", 'estimator or reinforce("value")', "defaults_of",
+        'estimator or reinforce("value")', "estimator or reinforce()", "defaults_of",
     ),
     Mutation(
         "another optimizer", _POLICIES,
@@ -234,7 +238,7 @@ MUTATIONS = (
         "step_size: float | chex.Array = 3.0", "step_size: float | chex.Array = 1.0", "defaults_of",
     ),
     Mutation(
-        "another K", _POLICIES, "min(32, num_simulations)", "min(16, num_simulations)",
+        "another K", _POLICIES, "num_simulations / 16", "num_simulations / 8",
         "defaults_of",
     ),
     Mutation(
