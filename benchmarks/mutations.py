@@ -193,8 +193,7 @@ MUTATIONS = (
     ),
     # Defaults.
     Mutation(
-        "another c_puct", _POLICIES, "return puct(1.5, virtual_loss", "return puct(1.0, virtual_loss",
-        "defaults_of",
+        "another c_puct", _POLICIES, "return puct(1.5,", "return puct(1.0,", "defaults_of",
     ),
     Mutation(
         "another mode", _POLICIES, 'return "cached" if splits', 'return "constant" if splits',
