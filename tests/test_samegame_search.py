@@ -254,9 +254,6 @@ def test_an_episode_knows_its_moves():
 
 SEARCHES = {
     "plain": lambda env, key, state, n, **x: puzzles.plain_mcts(env, key, state, n, **x),
-    "random": lambda env, key, state, n, **x: puzzles.policy_mcts(
-        env, network()[1], network()[0], key, state, n, **x
-    ),
     "informed": lambda env, key, state, n, **x: puzzles.policy_mcts(
         env, network()[1], network()[0], key, state, n, rollout="informed", **x
     ),
