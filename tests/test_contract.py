@@ -1,6 +1,7 @@
 """Init, step, finish: one search however it is cut, asked or fed; and what used to go wrong."""
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -364,25 +365,24 @@ def test_knobs_that_are_not_numbers_play_no_illegal_action():
     roots = toy.root(params, [0, 1, 2, 5])
     invalid = jnp.array([[1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 1, 0]])
 
-    @jax.jit
-    def play(bad):
-        outputs = []
-        for knobs in (
-            {"root_selection": jaxpgs.puct(bad)},
-            {"root_selection": jaxpgs.puct(virtual_loss=bad)},
-            {"root_selection": jaxpgs.ucb1(bad)},
-            {"target": jaxpgs.visit_counts(bad)},
-            {"target": jaxpgs.completed_q(bad)},
-            {"dirichlet_fraction": bad},
-        ):
-            search = jaxpgs.mcs_search(toy.recurrent_fn, 8, simulations_per_update=4, **knobs)
-            outputs.append(run(search, params, keys(3), roots, invalid))
-        return outputs
+    @functools.partial(jax.jit, static_argnums=0)
+    def play(rule, c, virtual_loss, temperature, noise):
+        if rule == "puct":
+            parts = jaxpgs.puct(c, virtual_loss=virtual_loss), jaxpgs.visit_counts(temperature)
+        else:
+            parts = jaxpgs.ucb1(c), jaxpgs.completed_q(temperature)
+        search = jaxpgs.mcs_search(
+            toy.recurrent_fn, 8, simulations_per_update=4, root_selection=parts[0],
+            target=parts[1], dirichlet_fraction=noise,
+        )  # fmt: skip
+        return run(search, params, keys(3), roots, invalid)
 
-    for bad in (np.nan, np.inf):
-        for output in play(jnp.float32(bad)):
-            assert not np.any(np.asarray(output.search_state.visits) * np.asarray(invalid))
-            assert (np.asarray(invalid)[np.arange(B), output.action] == 0).all()
+    for rule, bad, place in itertools.product(("puct", "ucb1"), (np.nan, np.inf), range(4)):
+        knobs = np.array([1.0, 1.0, 1.0, 0.25], np.float32)
+        knobs[place] = bad
+        output = play(rule, *knobs)
+        assert not np.any(np.asarray(output.search_state.visits) * np.asarray(invalid))
+        assert (np.asarray(invalid)[np.arange(B), output.action] == 0).all()
 
 
 def test_nan_behind_the_end_of_a_game_is_nobodys():
@@ -551,7 +551,6 @@ roots = toy.root(params, [0, 1, 2, 5])
 rows = NamedSharding(mesh, P("roots"))
 data = jax.device_put((keys(1), roots), rows)
 for search in (
-    jaxpgs.pgs_search(toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4),
     jaxpgs.pgs_search(
         toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="cached",
         optimizer=optax.sgd(0.1, momentum=0.9),

@@ -168,7 +168,7 @@ def test_reinforce_with_the_mean_as_baseline():
 
 def test_nodes_keep_the_range_of_their_returns():
     fns = puzzles.make_episode_fns(ENV, rollout=puzzles.random_rollouts(ENV))
-    line = puzzles.start_episodes(ENV, boards())
+    line = jit(lambda: puzzles.start_episodes(ENV, boards()))()
 
     @jit
     def run(key):
@@ -180,7 +180,9 @@ def test_nodes_keep_the_range_of_their_returns():
 
     state = run(jax.random.key(0))
     at_root = jnp.zeros(NUM_BOARDS, jnp.int32)
-    known = node_stats(state.nodes, at_root, jnp.zeros(state.visits.shape), ranges=True)
+    known = jit(functools.partial(node_stats, ranges=True))(
+        state.nodes, at_root, jnp.zeros(state.visits.shape)
+    )
     lowest, highest = np.asarray(known.lowest), np.asarray(known.highest)
     tried = np.asarray(state.visits) > 0
     q, low, high = (np.asarray(x)[tried] for x in (state.qvalues, lowest, highest))
@@ -191,13 +193,16 @@ def test_nodes_keep_the_range_of_their_returns():
 # --- rollouts and episodes ------------------------------------------------------------------------
 
 
+_board = jax.jit(SameGame.board, static_argnums=0)
+
+
 def replayed(env, state, moves):
-    board = np.asarray(env.board(state))
+    board = np.asarray(_board(env, state))
     return samegame_rules.replay(board, [int(m) for m in moves if m >= 0], penalty=env.penalty)
 
 
 def one(tree, i):
-    return jax.tree.map(lambda x: x[i], tree)
+    return jax.tree.map(lambda x: np.asarray(x)[i], tree)
 
 
 @pytest.mark.parametrize("tabu", [False, True])
@@ -210,7 +215,7 @@ def test_recorded_playouts_replay(tabu):
         assert game.over and game.score == ends.score[b] and game.cleared == ends.cleared[b]
         assert len(game.rewards) == ends.moves[b]
     # A game's course is its own key's, alone, in a batch or in a batch of batches.
-    alone, _ = play(keys[2], one(boards(), 2))
+    alone, _ = jit(play)(keys[2], one(boards(), 2))
     assert alone.score == ends.score[2]
     pairs = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), (keys, boards()))
     nested, _ = jit(jax.vmap(jax.vmap(play)))(*pairs)
@@ -238,7 +243,7 @@ def test_an_episode_knows_its_moves():
         output, line = move(key, root.prior_logits, root.embedding)
         _, last = move(key, output.prior_logits, line)
         np.testing.assert_allclose(output.value, line.total - line.score)
-        for found in (root.embedding, line, last):
+        for found in jax.device_get((root.embedding, line, last)):
             for b in range(NUM_BOARDS):
                 game = replayed(ENV, one(state, b), found.moves[b])
                 assert game.over and game.score == found.total[b]
@@ -249,9 +254,6 @@ def test_an_episode_knows_its_moves():
 
 SEARCHES = {
     "plain": lambda env, key, state, n, **x: puzzles.plain_mcts(env, key, state, n, **x),
-    "random": lambda env, key, state, n, **x: puzzles.policy_mcts(
-        env, network()[1], network()[0], key, state, n, **x
-    ),
     "informed": lambda env, key, state, n, **x: puzzles.policy_mcts(
         env, network()[1], network()[0], key, state, n, rollout="informed", **x
     ),

@@ -264,8 +264,24 @@ def test_loss_against_a_hand_computed_case():
     assert parts["value_loss"] == 0
 
 
-@pytest.mark.parametrize("expert", experts.NAMES)
-def test_every_expert_trains_the_network(expert):
+@pytest.mark.parametrize("name", experts.NAMES)
+def test_every_expert_decides(name):
+    params, apply_fn = functional(make_network())
+
+    def decide(key):
+        state = jax.vmap(lambda _: ENV.init())(jnp.arange(2))
+        root = jaxpgs.make_root_fn(ENV, apply_fn)(params, key, state)
+        recurrent_fn = jaxpgs.make_recurrent_fn(ENV, apply_fn)
+        expert = experts.make_expert(name, 8)
+        return expert(params, key, root, recurrent_fn, ~state.legal_action_mask)
+
+    decision = jax.eval_shape(decide, jax.random.key(0))
+    assert decision.best.shape == decision.value.shape == decision.action.shape == (2,)
+    assert decision.policy.shape == (2, 9)
+
+
+@pytest.mark.parametrize("expert", ["pgs", "gumbel"])
+def test_experts_train_the_network(expert):
     seen = []
     state = expert_iteration.train(
         ENV, make_network(), expert=expert, num_simulations=8, num_iterations=3,

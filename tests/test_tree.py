@@ -358,7 +358,8 @@ def test_bad_input():
         head = jaxpgs.networks.policy_head(s.params)
         run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
     with pytest.raises(ValueError, match='interior_selection and capacity are for mode="cached"'):
-        run(functools.partial(jaxpgs.mcs_policy, interior_selection=jaxpgs.puct()), count=32)
+        knobs = {"mode": "constant", "interior_selection": jaxpgs.puct()}
+        run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -377,8 +378,9 @@ def test_estimate_counts_the_nodes(adapts):
     assert estimate.nodes == sum(x.size * x.dtype.itemsize for x in arrays)
     assert estimate.nodes == NUM_ROOTS * (32 + 8 + 1) * estimate.per_node
     longer = jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, 3200, **knobs)
+    knobs |= {"mode": "constant"}
     constant = [
-        jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, n, adapt=head) for n in (32, 3200)
+        jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, n, **knobs) for n in (32, 3200)
     ]
     assert constant[0] == constant[1] and constant[0].nodes == 0
     assert longer.total > 50 * estimate.nodes
