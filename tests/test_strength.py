@@ -44,7 +44,7 @@ def test_presets_describe_themselves():
     about = players.describe(players.Spec("x", "gumbel-mcs"), network, 64)
     assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "cached"}
     about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), network, 64)
-    assert (about["simulations"], about["K"]) == (8, 8)
+    assert (about["simulations"], about["K"]) == (8, 1)
     with pytest.raises(SystemExit, match="Unknown network 'hex'"):
         players.load_network("hex")
 
