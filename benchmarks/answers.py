@@ -65,8 +65,14 @@ def setting() -> Any:
 
 def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     """The name, the preset and the knobs of every case."""
-    base = {"max_depth": 16, "simulations_per_update": 8, "backup": jaxpgs.n_step()}
-    head = {"adapt": jaxpgs.networks.policy_head(net.params)}
+    # Defaults may differ between versions, so everything is said.
+    base = {
+        "max_depth": 16, "simulations_per_update": 8, "backup": jaxpgs.n_step(),
+        "root_selection": jaxpgs.puct(5.0), "target": jaxpgs.visit_counts(),
+    }  # fmt: skip
+    head = {
+        "adapt": jaxpgs.networks.policy_head(net.params), "estimator": jaxpgs.reinforce(),
+    }  # fmt: skip
     learn = head | {"optimizer": optax.sgd(0.02)}
     rules = {
         "fixed": jaxpgs.fixed(4),
@@ -101,6 +107,7 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
         }  # fmt: skip
     yield "pgs constant everything", jaxpgs.pgs_policy, base | {
         "adapt": lambda path, leaf: True, "optimizer": optax.sgd(1e-4),
+        "estimator": jaxpgs.reinforce(), "mode": "constant",
     }  # fmt: skip
     selections = {
         "puct": jaxpgs.puct(1.0, virtual_loss=0.5, unvisited="value"),
@@ -115,6 +122,7 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
         yield f"mcs cached {name}", jaxpgs.mcs_policy, base | {
             "mode": "cached", "root_selection": selection,
         }  # fmt: skip
+    yield "mcts", jaxpgs.batched_mcts_policy, base
     yield "mcts one at a time", jaxpgs.batched_mcts_policy, base | {"simulations_per_update": 1}
     yield "mcts best_value", jaxpgs.batched_mcts_policy, base | {"target": jaxpgs.best_value()}
 
@@ -163,12 +171,8 @@ def collect(count: int = 48) -> dict[str, np.ndarray]:
         after = jax.vmap(net.env.step)(state, one.action)
         return [one, search(params, keys, after, policy, knobs, **kept)]
 
-    base = {"max_depth": 16, "simulations_per_update": 8, "backup": jaxpgs.n_step()}
-    head = {"adapt": jaxpgs.networks.policy_head(net.params), "optimizer": optax.sgd(0.02)}
-    rows = {
-        "kept tree": (jaxpgs.batched_mcts_policy, base),
-        "kept nodes and head": (jaxpgs.pgs_policy, base | head | {"mode": "cached"}),
-    }
+    known = {name: (policy, knobs) for name, policy, knobs in cases(net)}
+    rows = {"kept tree": known["mcts"], "kept nodes and head": known["pgs cached until_new"]}
     for name, (policy, knobs) in rows.items():
         note(name, lambda *data, a=policy, b=knobs: in_a_row(a, b, *data))
     return found

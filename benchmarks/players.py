@@ -67,6 +67,7 @@ SEARCHES = (
 # Every search as it comes, and mctx's Gumbel search with its noise as well.
 DEFAULTS = (
     Spec("MCS default", "mcs"),
+    Spec("mctx Gumbel", "gumbel"),
     Spec("NN", "network"),
     Spec("PGS default", "pgs"),
     Spec("Gumbel PGS default", "gumbel-pgs"),
@@ -74,7 +75,6 @@ DEFAULTS = (
     Spec("Gumbel MCTS default", "gumbel-mcts"),
     Spec("Gumbel MCS", "gumbel-mcs"),
     Spec("mctx MuZero", "muzero"),
-    Spec("mctx Gumbel", "gumbel"),
     Spec("mctx Gumbel noise", "gumbel", {"gumbel_scale": 1.0}),
 )
 

@@ -136,7 +136,7 @@ def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
     except ValueError as error:
         raise SystemExit(str(error)) from error
     if reference:
-        players = reference + (players[1:] if preset.gauntlet else players)
+        players = reference + (players[1:] if preset.gauntlet == 1 else players)
     players += swept
     known = [spec.name for spec in players]
     if len(set(known)) < len(known):
@@ -242,7 +242,7 @@ def _tournament(
     if only_played:
         pairs = [(i, j) for i, j in pairs if frozenset((specs[i].name, specs[j].name)) in earlier]
     elif preset.gauntlet:
-        pairs = [(0, i) for i in range(1, len(specs))]
+        pairs = [(i, j) for i, j in pairs if i < preset.gauntlet]
 
     def save(result: evaluation.MatchResult) -> None:
         first, second = result.names

@@ -18,7 +18,7 @@ class Preset(NamedTuple):
       repeats: games for each opening and colour.
       openings: None for every legal first move, or so many lines of two random moves.
       batch_size: games searched at once by one call; None for all games of one colour.
-      gauntlet: whether everyone plays the first player only.
+      gauntlet: how many players everyone plays, the first ones; 0 for all of them.
       equal: what all have the same of: "simulations"; or network "evaluations" a move or "time" of
         a call, as measured in the games, whatever simulations that needs.
       standard: the player that sets the evaluations or the time; the first one if empty.
@@ -31,7 +31,7 @@ class Preset(NamedTuple):
     repeats: int = 1
     openings: int | None = None
     batch_size: int | None = None
-    gauntlet: bool = False
+    gauntlet: int = 0
     equal: str = "simulations"
     standard: str = ""
     reason: str = "each has the K that its own sweep chose"
@@ -68,6 +68,7 @@ _DEFAULTS = Preset(
     64,
     DEFAULTS,
     repeats=2,
+    gauntlet=2,
     standard="mctx Gumbel",
     reason="each has the K that is its default",
 )
@@ -109,7 +110,7 @@ PRESETS = {
     "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
     # Players of `--sweep` against `--reference`.
     "sweep": Preset(
-        "hex-7x7-early", 256, [Spec("MCS default", "mcs")], repeats=2, gauntlet=True, reason=_SWEPT
+        "hex-7x7-early", 256, [Spec("MCS default", "mcs")], repeats=2, gauntlet=1, reason=_SWEPT
     ),
     # Figure 2 of Anthony et al. 2019: how much more simulations help each search.
     "scaling": Preset(
@@ -125,7 +126,7 @@ PRESETS = {
             ),
         ],
         repeats=2,
-        gauntlet=True,
+        gauntlet=1,
     ),
     # In the paper the simulation policy starts from the network's once a game, not once a move.
     "keep": Preset(
@@ -148,7 +149,7 @@ PRESETS = {
             *_grid("mcs", CENTRE, unvisited=("value",)),
         ],
         repeats=4,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     "sweep-pgs": Preset(
@@ -162,7 +163,7 @@ PRESETS = {
             *_grid("pgs", _PGS, virtual_loss=(0.5, 2.0), c_puct=(0.25, 1.0)),
         ],
         repeats=4,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     "sweep-mcts": Preset(
@@ -175,7 +176,7 @@ PRESETS = {
             *_grid("mcts", {"simulations_per_update": 16}, pb_c_init=(0.6, 1.25, 2.5)),
         ],
         repeats=4,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     "sweep-uf": Preset(
@@ -187,7 +188,7 @@ PRESETS = {
             *_grid("pgs", TUNED["pgs"], step_size=(3e-4, 1e-3, 3e-3)),
         ],
         repeats=2,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     # The same for every network, with --network: which optimizer needs no tuning to it?
@@ -209,7 +210,7 @@ PRESETS = {
             ),
         ],
         repeats=2,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     # mctx's searches get as many games and knobs as ours.
@@ -224,7 +225,7 @@ PRESETS = {
             *_grid("gumbel", {}, value_scale=(0.03, 0.3), maxvisit_init=(15.0, 150.0)),
         ],
         repeats=4,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
     "sweep-gumbel": Preset(
@@ -241,7 +242,7 @@ PRESETS = {
             *_grid("gumbel-mcs", {}, max_num_considered_actions=(4, 8, 32)),
         ],
         repeats=4,
-        gauntlet=True,
+        gauntlet=1,
         reason=_SWEPT,
     ),
 }

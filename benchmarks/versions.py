@@ -66,16 +66,22 @@ def compile_setting(setting: tuple) -> tuple[Any, tuple, float]:
     root_fn = jaxpgs.make_root_fn(env, apply_fn)
     recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
     head = jaxpgs.networks.policy_head(params)
+    # Defaults may differ between versions, so everything is said.
+    learn = {"adapt": head, "estimator": jaxpgs.reinforce(), "optimizer": jaxpgs.auto_sgd()}
     policy, knobs = {
         "mcs cached": (jaxpgs.mcs_policy, {"mode": "cached"}),
-        "mcs constant": (jaxpgs.mcs_policy, {}),
-        "pgs cached": (jaxpgs.pgs_policy, {"mode": "cached", "adapt": head}),
-        "pgs constant": (jaxpgs.pgs_policy, {"adapt": head}),
+        "mcs constant": (jaxpgs.mcs_policy, {"mode": "constant"}),
+        "pgs cached": (jaxpgs.pgs_policy, {"mode": "cached", **learn}),
+        "pgs constant": (jaxpgs.pgs_policy, {"mode": "constant", **learn}),
         "mcts": (jaxpgs.batched_mcts_policy, {}),
         "mctx gumbel": (mctx.gumbel_muzero_policy, {}),
     }[name]
     if name != "mctx gumbel":
-        knobs["simulations_per_update"] = width
+        knobs |= {
+            "simulations_per_update": width,
+            "root_selection": jaxpgs.puct(5.0),
+            "target": jaxpgs.visit_counts(),
+        }
 
     def search(params: Any, key: Any, state: Any) -> Any:
         root = root_fn(params, key, state)
@@ -160,9 +166,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def compare(versions: dict[str, Version], number: int, seconds: float) -> dict[str, float]:
     """Compiles a setting in both versions and times them in turns."""
-    for version in versions.values():  # side by side, each on a core
+    compiling = {}
+    for which, version in versions.items():  # one after the other, each with all cores
         version.ask(f"compile {number}")
-    compiling = {which: version.answer() for which, version in versions.items()}
+        compiling[which] = version.answer()
     times: dict[str, list[float]] = {which: [] for which in versions}
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or len(times["new"]) < 9:
