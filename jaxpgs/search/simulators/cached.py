@@ -7,7 +7,8 @@ N / K calls (Anthony et al. 2019, end of section 3.1).
 """
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chex
 import jax
@@ -63,6 +64,8 @@ from jaxpgs.search.simulators.tree import choose_in_nodes
 
 if TYPE_CHECKING:
     from jaxpgs.search.definition import Search
+
+_USUAL_DEPTH = 16
 
 
 class Memory(NamedTuple):
@@ -242,8 +245,13 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
     if search.interior_selection is None:
         return simulations.memory
     limit = nodes.parent.shape[1] - _num_spare(search) - 1
-    visited, alive = simulations.residuals.visited, simulations.trajectory.alive
-    return Memory(add_visits(nodes, visited, alive, returns, limit), states)
+    steps = (simulations.residuals.visited, simulations.trajectory.alive, returns)
+    nodes = _up_to_deepest(
+        simulations.trajectory.depth,
+        len(returns),
+        lambda num: add_visits(nodes, *(x[:num] for x in steps), limit),
+    )
+    return Memory(nodes, states)
 
 
 def _num_new(search: "Search") -> int:
@@ -489,6 +497,17 @@ def _trajectory(
         num_calls=walks.num_calls,
         last=last,
     )
+
+
+def _up_to_deepest(depth: chex.Array, max_depth: int, function: Callable[[int], Any]) -> Any:
+    """Calls a function with so many steps that all are among them that simulations took.
+
+    Where nothing bounds their length it is `max_depth`, which few simulations come near.
+    """
+    if max_depth <= _USUAL_DEPTH:
+        return function(max_depth)
+    usual = jnp.max(depth) <= _USUAL_DEPTH
+    return jax.lax.cond(usual, lambda: function(_USUAL_DEPTH), lambda: function(max_depth))
 
 
 def _get_logits(
