@@ -31,7 +31,10 @@ def entered(function: Callable[[], Any], folder: pathlib.Path) -> set[types.Code
     found: set[types.CodeType] = set()
 
     def profile(frame: types.FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(folder)):
+        path = pathlib.Path(frame.f_code.co_filename)
+        # Networks and rules of the game are not the search.
+        own = folder in path.parents and not {"envs", "networks"} & set(path.parts)
+        if event == "call" and own and path.stem != "adapters":
             found.add(frame.f_code)
 
     sys.setprofile(profile)
@@ -91,7 +94,7 @@ def searches() -> dict[str, tuple[Callable[[], Any], pathlib.Path]]:
 
     head = jaxpgs.networks.policy_head(net.params)
     return {
-        "pgs_policy, constant": (trace(jaxpgs.pgs_policy, adapt=head), HERE),
+        "pgs_policy, constant": (trace(jaxpgs.pgs_policy, adapt=head, mode="constant"), HERE),
         "pgs_policy, cached": (trace(jaxpgs.pgs_policy, adapt=head, mode="cached"), HERE),
         "batched_mcts_policy": (trace(jaxpgs.batched_mcts_policy), HERE),
         "mctx.gumbel_muzero_policy": (trace(mctx.gumbel_muzero_policy), THEIRS),
@@ -103,8 +106,6 @@ def main() -> None:
     rows = []
     for name, (function, folder) in searches().items():
         found = definitions(entered(function, folder))
-        # Networks and rules of the game are not the search.
-        found = {k: v for k, v in found.items() if not k.startswith(("hex.", "functional."))}
         longest = max(found, key=lambda k: found[k][0])
         total, code = (sum(counts[i] for counts in found.values()) for i in (0, 1))
         rows.append([name, len(found), total, code, f"{longest} ({found[longest][0]})"])

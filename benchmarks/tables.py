@@ -39,7 +39,7 @@ from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
 
 README = ROOT / "README.md"
-README_STRENGTH = "strength_full"  # the tournament that the README shows
+README_STRENGTH = "strength_defaults_hex-7x7-early_64"  # the tournament that the README shows
 PAGE = pathlib.Path(__file__).parent / "RESULTS.md"
 _HEAD = """# Results
 

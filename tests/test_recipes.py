@@ -1,16 +1,52 @@
 """The recipes beside the cards of what they made."""
 
+import chex
+import optax
 import pytest
+from flax import nnx
 
 import jaxpgs
-from jaxpgs.training import recipes, recipes_samegame
+from jaxpgs.training import distillation, recipes, recipes_samegame
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in recipes.RECIPES]
 SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in recipes_samegame.RECIPES]
 
 
 def test_every_network_has_a_recipe():
-    assert set(HEX) | set(SAMEGAME) == set(jaxpgs.available_pretrained())
+    taught = set(HEX) | set(SAMEGAME) | set(distillation.STUDENTS)
+    assert taught == set(jaxpgs.available_pretrained())
+
+
+@pytest.mark.parametrize("name", distillation.STUDENTS)
+def test_students_are_what_was_done(name):
+    net, recipe = jaxpgs.load_pretrained(name), distillation.STUDENTS[name]
+    kind, sizes = recipe.network
+    assert net.card["architecture"]["network"] == kind
+    assert sizes.items() <= net.card["architecture"]["kwargs"].items()
+    done = {"teacher": recipe.teacher, "iterations": recipe.num_iterations}
+    assert net.card["training"] == done
+
+
+def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
+    env, losses = jaxpgs.envs.Hex(3), []
+    teacher, student = (
+        jaxpgs.networks.FullyConnectedResNet(
+            env.observation_shape, env.num_actions, width=16, num_blocks=0, rngs=nnx.Rngs(seed)
+        )
+        for seed in (0, 1)
+    )
+
+    def teach(num_iterations, directory=None):
+        return distillation.distill(
+            env, student, jaxpgs.networks.functional(teacher), num_iterations=num_iterations,
+            batch_size=32, optimizer=optax.adam(1e-2), directory=directory,
+            callback=lambda state, metrics: losses.append(metrics["policy_loss"]),
+        )  # fmt: skip
+
+    whole = teach(120)
+    assert losses[-1] < 0.5 * losses[0]
+    teach(60, tmp_path)
+    chex.assert_trees_all_equal(teach(120, tmp_path).params, whole.params)
 
 
 @pytest.mark.parametrize("name", HEX)
