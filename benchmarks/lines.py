@@ -8,6 +8,7 @@ Beside ours stands mctx's Gumbel search. Prints a table and the longest function
 """
 
 import ast
+import functools
 import inspect
 import pathlib
 import sys
@@ -30,11 +31,15 @@ def entered(function: Callable[[], Any], folder: pathlib.Path) -> set[types.Code
     """Returns the code of every function in a folder that a call enters."""
     found: set[types.CodeType] = set()
 
-    def profile(frame: types.FrameType, event: str, _: Any) -> None:
-        path = pathlib.Path(frame.f_code.co_filename)
+    @functools.cache
+    def is_own(file: str) -> bool:
         # Networks and rules of the game are not the search.
-        own = folder in path.parents and not {"envs", "networks"} & set(path.parts)
-        if event == "call" and own and path.stem != "adapters":
+        path = pathlib.Path(file)
+        others = {"envs", "networks", "adapters.py"}
+        return folder in path.parents and not others & set(path.parts)
+
+    def profile(frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "call" and is_own(frame.f_code.co_filename):
             found.add(frame.f_code)
 
     sys.setprofile(profile)

@@ -245,11 +245,11 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
     if search.interior_selection is None:
         return simulations.memory
     limit = nodes.parent.shape[1] - _num_spare(search) - 1
-    steps = (simulations.residuals.visited, simulations.trajectory.alive, returns)
+    visited, alive = simulations.residuals.visited, simulations.trajectory.alive
     nodes = _up_to_deepest(
         simulations.trajectory.depth,
         len(returns),
-        lambda num: add_visits(nodes, *(x[:num] for x in steps), limit),
+        lambda num: add_visits(nodes, visited[:num], alive[:num], returns[:num], limit),
     )
     return Memory(nodes, states)
 
