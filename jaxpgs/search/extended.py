@@ -27,6 +27,9 @@ from jaxpgs.search.parts.target import Target, completed_q
 from jaxpgs.search.parts.truncation import Truncation, by_visits
 from jaxpgs.search.policies import mcs_search, pgs_search, run_preset
 
+# The constants of eq. 3.4.
+SIGMA: dict[str, Any] = {"value_scale": 0.01, "maxvisit_init": 5.0, "rescale_values": False}
+
 
 def extended_pgs_search(
     recurrent_fn: RecurrentFn,
@@ -63,7 +66,7 @@ def extended_pgs_search(
       entropy: weight of the entropy bonus, at least 0; 0 leaves it out. May be traced.
       kl_to_prior: weight of the penalty `KL(pi || prior)`, likewise.
       kl_from_prior: weight of the penalty `KL(prior || pi)`, likewise.
-      target: `completed_q` with the constants (5, 0.01) of eq. 3.4 if None.
+      target: `completed_q(0.0)` with the constants (5, 0.01) of eq. 3.4 if None: the best action.
       optimizer: `optax.adam(1e-3)` if None.
       **knobs: those of `pgs_search`.
 
@@ -86,7 +89,7 @@ def extended_pgs_search(
         truncation=truncation or by_visits(6.0),
         backup=backup or log_series(0.995),
         estimator=estimator,
-        target=target or completed_q(value_scale=0.01, maxvisit_init=5.0, rescale_values=False),
+        target=target or completed_q(0.0, **SIGMA),
         optimizer=optimizer or optax.adam(1e-3),
         **knobs,
     )

@@ -46,8 +46,8 @@ def mcs_search(
 ) -> Search:
     """Monte Carlo search: PUCT at the root, the network's policy below it.
 
-    Anthony et al. 2019, sections 2.4 and 4.1, with the settings that our benchmarks chose. Those of
-    the paper are `paper_mcs()`.
+    Anthony et al. 2019, sections 2.4 and 4.1, for fewer simulations than theirs. Its own settings
+    are `paper_mcs()`.
 
     Args:
       recurrent_fn: as in mctx.
@@ -112,7 +112,7 @@ def pgs_search(
     Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
     REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
     adapting (`adapt=lambda path, leaf: True`, `mode="constant"`) it is the paper's PGS-UF (section
-    4.3). The defaults are those that our benchmarks chose; the paper's are `paper_pgs(step_size)`.
+    4.3). The paper's settings are `paper_pgs(step_size)`.
 
     Args:
       recurrent_fn: as in mctx.

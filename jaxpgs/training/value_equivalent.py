@@ -14,7 +14,8 @@ from jaxpgs.adapters import make_model_fns
 from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
-from jaxpgs.search import extended_pgs_policy
+from jaxpgs.search import completed_q, extended_pgs_policy
+from jaxpgs.search.extended import SIGMA
 from jaxpgs.training import expert_iteration, experts, unrolls
 from jaxpgs.training.model_fitting import check_finite, make_update
 
@@ -130,5 +131,6 @@ def model_expert(
         knobs = {"adapt": policy_head(params, part="linear")} | knobs
     if expert != "extended":
         return experts.make_expert(expert, num_simulations, **knobs)
-    defaults = {"dirichlet_fraction": 0.25, "simulations_per_update": max(num_simulations // 16, 1)}
+    # By default the search plays its best action; self-play draws.
+    defaults = {"dirichlet_fraction": 0.25, "target": completed_q(**SIGMA)}
     return experts.searcher(extended_pgs_policy, num_simulations, **(defaults | knobs))
