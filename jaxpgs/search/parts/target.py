@@ -45,7 +45,7 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
         prior = jnp.where(root.valid, jax.nn.softmax(root.prior_logits), 0.0)
         counts = jnp.where(total > 0, visits, prior)
         weights = counts / jnp.maximum(total, 1)
-        noise = temperature * jax.random.gumbel(rng_key, weights.shape, weights.dtype)
+        noise = _noise(rng_key, temperature, weights)
         tried = counts > 0
         score = jnp.where(tried, as_logits(jnp.log(jnp.where(tried, counts, 1)) + noise), -jnp.inf)
         # Ties are real at temperature 0: let the prior decide among the best.
@@ -91,7 +91,7 @@ def completed_q(
         scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
         playable = jnp.any(root.valid)
         weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)
-        noise = temperature * jax.random.gumbel(rng_key, weights.shape, weights.dtype)
+        noise = _noise(rng_key, temperature, weights)
         action = highest(jnp.log(weights) + noise, root.valid)
         return jnp.where(playable, action, 0).astype(jnp.int32), weights
 
@@ -121,3 +121,12 @@ def best_value() -> Target:
         return action, jnp.where(jnp.any(best), weights, 0.0)
 
     return target
+
+
+def _noise(
+    rng_key: chex.PRNGKey, temperature: float | chex.Array, weights: chex.Array
+) -> chex.Array:
+    """Returns what to add to logarithms to draw at a temperature; at 0 nothing is drawn."""
+    if isinstance(temperature, int | float) and temperature == 0:
+        return jnp.zeros_like(weights)  # the generator is dear to compile
+    return temperature * jax.random.gumbel(rng_key, weights.shape, weights.dtype)
