@@ -28,16 +28,23 @@ def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) 
         raise ValueError(f"length and num_lines must be at least 1, got {length} and {num_lines}.")
 
     # Of so many draws hardly a line is missed where there are few, and most differ where many.
-    first, rest = jax.random.split(rng_key)
     count = 16 * num_lines + 64
-    state = jax.vmap(env.init)(jax.random.split(first, count))
-    actions = []
-    for key in jax.random.split(rest, length):
-        logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
-        action = jax.random.categorical(key, logits).astype(jnp.int32)
-        state = jax.vmap(env.step)(state, action)
-        actions.append(np.asarray(action, np.int64))
-    lines = np.stack(actions, axis=1)[~np.asarray(state.terminated)]
+
+    @jax.jit
+    def draw(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
+        first, rest = jax.random.split(rng_key)
+        state = jax.vmap(env.init)(jax.random.split(first, count))
+
+        def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
+            logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+            action = jax.random.categorical(key, logits).astype(jnp.int32)
+            return jax.vmap(env.step)(state, action), action
+
+        state, actions = jax.lax.scan(move, state, jax.random.split(rest, length))
+        return actions.T, state.terminated
+
+    actions, terminated = jax.device_get(draw(rng_key))
+    lines = actions[~terminated].astype(np.int64)
     _, places = np.unique(lines, axis=0, return_index=True)
     if len(places) < num_lines:
         raise ValueError(
@@ -59,8 +66,8 @@ def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.n
     Raises:
       ValueError: if an opening is illegal, repeated, or goes on after the end of the game.
     """
-    state = env.init(jax.random.key(0))
     if openings is None:
+        state = jax.jit(env.init)(jax.random.key(0))
         return np.flatnonzero(state.legal_action_mask)[:, None]
     lines = np.asarray(openings, np.int64)
     if lines.ndim not in (1, 2) or not lines.size:
@@ -70,11 +77,12 @@ def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.n
     lines = lines.reshape(len(lines), -1)
     if len(np.unique(lines, axis=0)) < len(lines):
         raise ValueError(f"openings must differ from each other, got {openings}; see repeats.")
-    state = jax.vmap(env.init)(jax.random.split(jax.random.key(0), len(lines)))
+    state = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), len(lines)))
+    step = jax.jit(jax.vmap(env.step))
     for action in lines.T:
         mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
         known = (action >= 0) & (action < mask.shape[1])
         if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
             raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
-        state = jax.vmap(env.step)(state, jnp.asarray(action, jnp.int32))
+        state = step(state, jnp.asarray(action, jnp.int32))
     return lines

@@ -88,15 +88,17 @@ def make_fit(
     def step(
         params: Params,
         opt_state: Any,
+        total: dict[str, chex.Array],
         examples: Examples,
         index: chex.Array,
         key: chex.PRNGKey,
+        number: int,
         value_weight: chex.Array,
     ) -> tuple[Params, Any, dict[str, chex.Array]]:
         batch = jax.tree.map(lambda x: x[index], examples)
         observation = tell(batch.state)
         if augment:
-            keys = jax.random.split(key, batch_size)
+            keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
             observation = jax.vmap(env.permute_colors)(keys, observation)
 
         def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
@@ -109,7 +111,7 @@ def make_fit(
         stepped = optax.apply_updates(params, updates)
         # Batch statistics are no weights: they move by averaging, not by gradient.
         params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
-        return params, opt_state, parts
+        return params, opt_state, jax.tree.map(jnp.add, total, parts)
 
     zeros = {"policy_loss": jnp.zeros(()), "value_loss": jnp.zeros(())}
 
@@ -150,10 +152,9 @@ def make_fit(
             key = jax.random.fold_in(rng_key, number)
             total = zeros
             for i, index in enumerate(order):
-                params, opt_state, parts = step(
-                    params, opt_state, examples, index, jax.random.fold_in(key, i), value_weight
+                params, opt_state, total = step(
+                    params, opt_state, total, examples, index, key, i, value_weight
                 )
-                total = jax.tree.map(jnp.add, total, parts)
             parts = jax.tree.map(lambda x: x / num_batches, total)
             if patience is None:
                 best = (params, opt_state, number + 1)
