@@ -111,8 +111,10 @@ def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.P
     Every random number of the update comes in one draw: one uniform an action, not one a logit.
     """
     step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
-    uniform = jax.vmap(lambda key: jax.random.uniform(key, (max_depth, num_walks)))(sample_keys)
-    return step_keys, jnp.moveaxis(uniform, 0, 1)
+    # In one row: the generator's code for rows of rows is longer, and slower to compile.
+    count = max_depth * num_walks
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (count,)))(sample_keys)
+    return step_keys, jnp.moveaxis(uniform.reshape(-1, max_depth, num_walks), 0, 1)
 
 
 def fold_in(rng_keys: chex.PRNGKey, t: chex.Array) -> chex.PRNGKey:
