@@ -541,6 +541,7 @@ def test_a_budget_of_seconds_is_as_many_updates():
 
 ON_TWO_DEVICES = """
 import functools, jax, jax.numpy as jnp, numpy as np, optax, toy, jaxpgs
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxpgs.search import run, init, step, finish
 from test_contract import game, keys
@@ -579,6 +580,26 @@ def whole(params, *data):
 
 weights, _ = jax.jit(share(whole, in_specs=(P(), P("roots"), P("roots"))))(params, *data)
 np.testing.assert_allclose(weights, alone.action_weights, rtol=1e-6)
+
+# Without shard_map too, if the model works there: jit finds from the roots which device has what.
+env = jaxpgs.envs.Hex(3)
+shapes = env.observation_shape, env.num_actions
+net = jaxpgs.networks.FullyConnectedResNet(*shapes, width=8, num_blocks=1, rngs=nnx.Rngs(0))
+params, apply_fn = jaxpgs.networks.functional(net)
+state = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), 4))
+
+def plan(params, keys, state):
+    return jaxpgs.gumbel_pgs_policy(
+        params, keys, jaxpgs.make_root_fn(env, apply_fn)(params, keys, state),
+        jaxpgs.make_recurrent_fn(env, apply_fn), 8, adapt=jaxpgs.networks.policy_head(params),
+        simulations_per_update=4,
+    ).search_state.visits
+
+alone = jax.jit(plan)(params, keys(1), state)
+with jax.set_mesh(mesh):
+    visits = jax.jit(plan)(params, *jax.device_put((keys(1), state), rows))
+assert visits.sharding.spec[0] == "roots"
+np.testing.assert_array_equal(visits, alone)
 print("shared")
 """
 

@@ -78,7 +78,9 @@ def gumbel_root(
             noise = jax.vmap(lambda key: jax.random.gumbel(key, shape[1:], dtype))(keys)
         table = np.array([considered_visits(m, num_simulations) for m in range(most + 1)], np.int32)
         num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1), most)
-        return GumbelState(gumbel_scale * noise, root.visits, jnp.asarray(table)[num_considered])
+        # A product, as a gather does not tell over which devices the rows are spread.
+        schedule = jax.nn.one_hot(num_considered, most + 1, dtype=jnp.int32) @ table
+        return GumbelState(gumbel_scale * noise, root.visits, schedule)
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
         if state is None:

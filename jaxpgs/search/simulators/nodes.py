@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+from jaxpgs import trees
 from jaxpgs.base import Embedding, ExpandFn, Expansion, NodeStats, Params
 from jaxpgs.device_memory import check_fits
 
@@ -74,7 +75,7 @@ def make_nodes(
       Nodes with `num_new` unused ones.
     """
     batch_size, num_actions = root.prior_logits.shape
-    action = jnp.zeros(batch_size, jnp.int32)
+    action = trees.zero_rows(root.prior_logits > 0)
     key = jax.random.key(0)
     expansion, embedding = jax.eval_shape(expand_fn, params, key, action, root.embedding)
     parts = expansion._asdict() | {
@@ -97,7 +98,7 @@ def make_nodes(
         'mode="constant", which remembers none; jaxpgs.estimate_memory tells what a search needs.',
     )
     with jax.named_scope("make_nodes"):
-        rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        rows = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, action), shapes)
     nodes = Nodes(size=action, **rows)
     if kept is not None:
         _check_kept(kept, nodes)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+from jaxpgs import trees
 from jaxpgs.base import (
     Embedding,
     ExpandFn,
@@ -68,7 +69,7 @@ def check_independent(
     if not any(mask):
         return
     own, frozen = adaptation.split(params, mask)
-    action = jax.ShapeDtypeStruct(root.value.shape, jnp.int32)
+    action = trees.zero_rows(root.prior_logits > 0)
 
     def evaluate(
         own: Params, frozen: Params, action: chex.Array, embedding: Embedding
