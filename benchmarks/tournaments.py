@@ -67,7 +67,7 @@ _DEFAULTS = Preset(
     "hex-7x7-early",
     64,
     DEFAULTS,
-    openings=294,  # with both colours 588 games; the sweeps that chose the defaults had none of them
+    openings=294,  # two colours each: 588 games; the sweeps that chose the defaults had none
     gauntlet=2,
     standard="mctx Gumbel",
     reason="each has the K that is its default",
