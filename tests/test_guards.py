@@ -738,6 +738,23 @@ def test_estimate_of_the_cached_mode(adapts, capacity, num_kept, max_depth):
     assert estimate.total == estimate.nodes + estimate.adapted + estimate.walks
 
 
+@pytest.mark.parametrize("mode", ["constant", "cached"])
+def test_estimate_of_what_is_used_again(mode):
+    params = two_players(4)
+    roots = toy.root(params, [0, 1, 2])
+    knobs = {"mode": mode, "adapt": toy.adapt_head, "simulations_per_update": 4}
+    plain = jaxpgs.estimate_memory(params, roots, toy.split_fn, 24, **knobs)
+    found = [
+        jaxpgs.estimate_memory(params, roots, toy.split_fn, 24, reuse=jaxpgs.Reuse(num), **knobs)
+        for num in (2, 4)
+    ]
+    search = jaxpgs.pgs_search(toy.split_fn, 24, reuse=jaxpgs.Reuse(2), **knobs)
+    carry = jax.eval_shape(lambda: init(search, params, keys(0, 3), roots))
+    assert plain.ring == 0 and found[0].ring == total_bytes(carry.ring) > 0
+    assert found[1].ring == 2 * found[0].ring
+    assert [e.total - e.ring for e in found] == [plain.total, plain.total]
+
+
 @pytest.mark.parametrize("adapts", [False, True])
 def test_estimate_of_the_constant_mode(adapts):
     params = two_players(4)

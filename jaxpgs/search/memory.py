@@ -9,6 +9,7 @@ import mctx
 from jaxpgs.base import Adapt, Params, RecurrentFn, statistics_dtype
 from jaxpgs.device_memory import num_bytes
 from jaxpgs.search.loop import init, init_nodes
+from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.policies import mcs_search, pgs_search
 from jaxpgs.search.simulators import adaptation, cached, constant
@@ -27,6 +28,7 @@ class MemoryEstimate(NamedTuple):
       adapted: the adapted parameters, one copy per root, and their gradients.
       walks: what the K simulations of an update keep: policies, or features for the gradient, and
         the table of `until_new` in constant mode.
+      ring: the simulations of earlier updates that `reuse` keeps.
     """
 
     total: int
@@ -34,6 +36,7 @@ class MemoryEstimate(NamedTuple):
     per_node: int
     adapted: int
     walks: int
+    ring: int = 0
 
 
 def estimate_memory(
@@ -49,6 +52,7 @@ def estimate_memory(
     truncation: Truncation | None = None,
     capacity: int | None = None,
     num_kept: int = 1,
+    reuse: Reuse | None = None,
 ) -> MemoryEstimate:
     """Estimates the memory of a search without compiling it.
 
@@ -67,6 +71,7 @@ def estimate_memory(
       truncation: when a simulation stops; `until_new()` if None.
       capacity: as in the search.
       num_kept: nodes handed on from an earlier search, the root included.
+      reuse: as in the search.
 
     Returns:
       The estimate, in bytes.
@@ -83,6 +88,7 @@ def estimate_memory(
         truncation=truncation,
         max_depth=max_depth,
         capacity=capacity,
+        reuse=reuse,
     )
     cached_mode = search.mode == "cached"
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -109,4 +115,5 @@ def estimate_memory(
         steps = depth * batch_size * search.simulations_per_update
         walks = num_bytes(carry.memory.seen) + (steps * features if any(mask) else 0)
     walks += depth * batch_size * search.simulations_per_update * 4 * 10  # rewards and the like
-    return MemoryEstimate(nodes + adapted + walks, nodes, per_node, adapted, walks)
+    ring = num_bytes(carry.ring)
+    return MemoryEstimate(nodes + adapted + walks + ring, nodes, per_node, adapted, walks, ring)
