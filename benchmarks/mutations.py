@@ -333,7 +333,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: a kept root has no visits from before", _GUMBEL,
-        "noise, root.visits, jnp", "noise, root.visits * 0, jnp", "gumbel_plans",
+        "noise, root.visits, schedule", "noise, root.visits * 0, schedule", "gumbel_plans",
     ),
     Mutation(
         "Gumbel: illegal actions are considered", _GUMBEL,
