@@ -228,6 +228,17 @@ def with_count(spec: Spec, count: int) -> Spec:
     return spec._replace(knobs={**spec.knobs, "num_simulations": count})
 
 
+def with_parallel(spec: Spec, network: Any, num_simulations: int) -> Spec:
+    """Returns a spec that keeps the K which it has with so many simulations.
+
+    The default of K is a rounded share of N. While N is fitted to a budget, time would jump with K.
+    """
+    if spec.search not in OURS:
+        return spec
+    parallel = describe(spec, network, num_simulations)["K"]
+    return spec._replace(knobs={"simulations_per_update": parallel, **spec.knobs})
+
+
 def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
     """Puts the selections in place of the knobs that describe them."""
     bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}

@@ -39,7 +39,14 @@ import jax
 import numpy as np
 
 from benchmarks import pictures, report, runs
-from benchmarks.players import Spec, load_network, make_player, read_specs, with_count
+from benchmarks.players import (
+    Spec,
+    load_network,
+    make_player,
+    read_specs,
+    with_count,
+    with_parallel,
+)
 from benchmarks.ratings import budget, pairing_table, player_table, ratios, scaling_plot, summarise
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
@@ -87,6 +94,9 @@ def play(
     equal = preset.equal == "simulations"
     preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
+    if not equal:
+        fixed = [with_parallel(spec, network, preset.num_simulations) for spec in preset.players]
+        preset = preset._replace(players=fixed)
     first = np.flatnonzero(network.env.init(jax.random.key(0)).legal_action_mask)
     lines = first if preset.openings is None else evaluation.opening_lines(
         network.env, jax.random.key(args.seed), 2, preset.openings

@@ -118,6 +118,15 @@ def test_calibration_finds_equal_evaluations():
     assert abs(ratio - 1) < 0.02 and abs(count - 126) <= 3
 
 
+def test_k_stays_while_simulations_are_fitted_to_a_budget():
+    network = players.load_network(TINY)
+    texts = ("pgs", "mcs simulations_per_update=8", "gumbel", "network")
+    specs = [spec for text in texts for spec in players.read_specs(text)]
+    fixed = [players.with_parallel(spec, network, 64) for spec in specs]
+    assert [spec.knobs.get("simulations_per_update") for spec in fixed] == [4, 8, None, None]
+    assert players.describe(players.with_count(fixed[0], 100), network, 100)["K"] == 4
+
+
 def test_spending_is_compared_within_matches():
     # In the second match everything took three times as long.
     def match(first, second, slow):
