@@ -460,7 +460,7 @@ MUTATIONS = (
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the mutations, prints a table and writes the record; see the module's text."""
+    """Runs the mutations, writes each outcome at once, prints a table; see the module's text."""
     parser = runs.parser("mutations", __doc__)
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--jobs", type=runs.positive, default=1, help="mutations at a time")
@@ -475,11 +475,11 @@ def main(argv: list[str] | None = None) -> None:
     ):
         for i, row in enumerate(pool.map(try_mutation, chosen)):
             rows.append(row)
+            runs.add(record, row, mutations=[m.name for m in MUTATIONS])
             progress(i + 1, len(chosen), row["mutation"])
     report.print_table("Mutations", *table(rows))
     missed = [row for row in rows if row["outcome"] != _CAUGHT]
     print(f"{len(rows) - len(missed)} of {len(rows)} caught.")
-    runs.add(record, *rows, mutations=[m.name for m in MUTATIONS])
     print(f"Wrote {record.path}.")
     sys.exit(1 if missed else 0)
 

@@ -143,7 +143,7 @@ def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> P
 def depends(function: Callable[..., Any], one: Any, *rest: Any) -> bool:
     """Tells whether the result of a function depends on its first argument.
 
-    Nothing is computed; arguments are shapes (`jax.ShapeDtypeStruct`).
+    Nothing is computed, so shapes (`jax.ShapeDtypeStruct`) suffice as arguments.
 
     Args:
       function: the function.
