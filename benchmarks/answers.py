@@ -73,6 +73,8 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     head = {
         "adapt": jaxpgs.networks.policy_head(net.params), "estimator": jaxpgs.reinforce(),
     }  # fmt: skip
+    if hasattr(jaxpgs, "improved_policy"):
+        head["interior_selection"] = None  # all that older versions know
     learn = head | {"optimizer": optax.sgd(0.02)}
     rules = {
         "fixed": jaxpgs.fixed(4),

@@ -246,8 +246,15 @@ MUTATIONS = (
         "= 5.0,\n    *,\n    virtual_loss: float | chex.Array | None = 0.5,", "defaults_of",
     ),
     Mutation(
-        "Gumbel: another K", _POLICIES,
-        "round(num_simulations / 16)", "round(num_simulations / 8)", "defaults_of",
+        "another largest K", _POLICIES, "/ 16)), 8)", "/ 16)), 50)", "defaults_of",
+    ),
+    Mutation(
+        "another temperature", _POLICIES,
+        "improved_policy(temperature=0.5)", "improved_policy()", "defaults_of",
+    ),
+    Mutation(
+        "extended PGS: nodes are read", "extended.py",
+        'knobs.setdefault("interior_selection", None)', "pass", "read_the_nodes",
     ),
     Mutation(
         "Gumbel: another number of actions", _GUMBEL,

@@ -46,7 +46,8 @@ CENTRE: dict[str, Any] = {
     "count_siblings": False,
 }
 MCTS = {"c_puct": 0.5, "virtual_loss": 1.0, "simulations_per_update": 16}
-STEP = {"step_size": 1e-3, "baseline": "value"}
+# Without an interior selection, as the default was when these were tuned.
+STEP: dict[str, Any] = {"step_size": 1e-3, "baseline": "value", "interior_selection": None}
 # What they chose. More simulations allow more of them at once: "full" has K = 16.
 TUNED: dict[str, dict[str, Any]] = {
     "mcs": CENTRE,
@@ -246,7 +247,8 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
     elif bandit:
         knobs["root_selection"] = jaxpgs.puct(**bandit)
-    improved = {k: knobs.pop(k) for k in ("scale", "value_scale", "maxvisit_init") if k in knobs}
+    improved = {k: knobs.pop(k) for k in ("scale", "temperature", "value_scale", "maxvisit_init")
+                if k in knobs}  # fmt: skip
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)
     if spec.search == "gumbel-mcs":
@@ -254,8 +256,8 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
         knobs["target"] = jaxpgs.gumbel_target()
         knobs["mode"] = "cached"
-        knobs.setdefault("simulations_per_update", max(1, round(num_simulations / 16)))
-        improved.setdefault("scale", 1.0)
+        knobs.setdefault("simulations_per_update", min(max(1, round(num_simulations / 16)), 8))
+        improved.setdefault("temperature", 0.5)  # as in PGS
     if improved:
         knobs["interior_selection"] = jaxpgs.improved_policy(**improved)
 

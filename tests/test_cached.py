@@ -219,7 +219,9 @@ def _search(case, mode, params, keys, states, c_puct, rule, n_step):
         one, other = jaxpgs.n_step()(trajectory), jaxpgs.last_value()(trajectory)
         return jnp.where(n_step, one, other)
 
-    policy = functools.partial(jaxpgs.pgs_policy, adapt=adapt, optimizer=optax.sgd(0.02))
+    policy = functools.partial(
+        jaxpgs.pgs_policy, adapt=adapt, optimizer=optax.sgd(0.02), interior_selection=None
+    )
     return (policy if case.policy == "pgs" else jaxpgs.mcs_policy)(
         params,
         keys,

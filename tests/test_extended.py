@@ -201,7 +201,7 @@ def test_the_preset_without_its_extensions_is_pgs():
     off = {
         "truncation": jaxpgs.fixed(3), "backup": jaxpgs.n_step(), "estimator": jaxpgs.reinforce(),
         "target": jaxpgs.visit_counts(), "optimizer": optax.sgd(0.1), "adapt": toy.adapt_head,
-        "root_selection": jaxpgs.puct(1.0),
+        "root_selection": jaxpgs.puct(1.0), "interior_selection": None,
     }  # fmt: skip
     plain = jaxpgs.pgs_search(toy.split_fn, 8, **off)
     bare = jaxpgs.extended_pgs_search(toy.split_fn, 8, entropy=0.0, kl_to_prior=0.0, **off)

@@ -89,6 +89,9 @@ PGS = MCS | {
     "estimator": jaxpgs.reinforce("value", normalize=False),
     "optimizer": jaxpgs.auto_sgd(3.0),
     "adapt": toy.adapt_head,
+    "interior_selection": jaxpgs.improved_policy(
+        1.0, temperature=0.5, value_scale=0.1, maxvisit_init=50.0, rescale_values=True
+    ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
 SIGMA = {"value_scale": 0.1, "maxvisit_init": 50.0, "rescale_values": True}
@@ -113,7 +116,7 @@ def test_defaults_of_the_presets(name):
         search = preset(toy.split_fn, count, **knobs)
         for field, part in expected.items():
             assert same(getattr(search, field), part), field
-        sixteenth = {1: 1, 10: 1, 40: 2, 100: 6, 800: 50}[count]
+        sixteenth = {1: 1, 10: 1, 40: 2, 100: 6, 800: 8}[count]
         assert search.simulations_per_update == sixteenth
     assert not same(search.root_selection, jaxpgs.puct(1.5, virtual_loss=0.5)), "or this sees all"
 
@@ -123,6 +126,21 @@ def test_the_mode_is_the_cached_one_where_it_can_be():
     assert jaxpgs.pgs_search(toy.recurrent_fn, 8, adapt=toy.adapt_head).mode == "constant"
     constant = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="constant")
     assert constant.mode == "constant"
+
+
+def test_simulations_read_the_nodes_where_there_are_any():
+    make = functools.partial(jaxpgs.pgs_search, adapt=toy.adapt_head)
+    assert make(toy.split_fn, 8).interior_selection is not None
+    for recurrent_fn, knobs in (
+        (toy.split_fn, {"mode": "constant"}),
+        (toy.recurrent_fn, {}),
+        (toy.split_fn, {"interior_selection": None}),
+        (toy.split_fn, {"reuse": jaxpgs.Reuse(2)}),
+        (toy.split_fn, jaxpgs.paper_mcs()),
+    ):
+        assert make(recurrent_fn, 8, **knobs).interior_selection is None
+    extended = jaxpgs.extended_pgs_search(toy.split_fn, 8, adapt=toy.adapt_head)
+    assert extended.mode == "cached" and extended.interior_selection is None
 
 
 def test_settings_of_the_paper():
@@ -136,6 +154,7 @@ def test_settings_of_the_paper():
         "estimator": jaxpgs.reinforce("none", normalize=False),
         "optimizer": optax.sgd(1e-3),
         "mode": "constant",
+        "interior_selection": None,
     }
     assert all(same(getattr(search, field), part) for field, part in expected.items())
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import puzzles
+from benchmarks import puzzles, runs
 
 
 def row(seconds, scores, **fields):
@@ -36,10 +36,12 @@ def test_differences_take_the_most_that_both_have():
     assert line == ["7x7", "PGS − MCTS", 16, "+8 ± 0", "2", "+2 ± 1"]
 
 
-def test_a_row_is_replayed_and_counts_every_board():
-    found = puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=2)
-    again = puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=4)
+def test_a_row_is_replayed_and_counts_every_board(tmp_path):
+    found = puzzles.run("NRPA", 7, 16, 4, puzzles.Knobs(), at_once=2)
+    path, words = tmp_path / "puzzles.json", "--sizes 7 --boards 4 --at-once 4 --most 16"
+    puzzles.main([*words.split(), "--search", "NRPA", "--out", str(path)])
+    (again,) = runs.load(path)["rows"]
     assert found["scores"] == again["scores"] and len(puzzles.scores_of(found)) == 4
     assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
     with pytest.raises(ValueError, match="divide"):
-        puzzles.run("NRPA", 7, 8, 4, puzzles.Knobs(), at_once=3)
+        puzzles.run("NRPA", 7, 16, 4, puzzles.Knobs(), at_once=3)

@@ -91,6 +91,7 @@ def _pgs(kind, mode, params, keys, states, step_size):
         adapt=networks.policy_head(params),
         optimizer=optax.sgd(step_size),
         mode=mode,
+        interior_selection=None,
     )
 
 
@@ -328,6 +329,7 @@ def _planner(env, value_fn, num_simulations, c_puct, truncation, mode="constant"
             truncation=truncation,
             target=jaxpgs.visit_counts(0.0),
             mode=mode,
+            interior_selection=None,
         )
 
     return jax.jit(plan, compiler_options=games.QUICK)

@@ -208,6 +208,7 @@ def test_estimator_without_optimizer_is_named():
         (lambda: jaxpgs.gumbel_root(0), "max_num_considered_actions .* at least 1; got 0"),
         (lambda: jaxpgs.gumbel_root(gumbel_scale=-1), "gumbel_scale .* at least 0; got -1"),
         (lambda: jaxpgs.improved_policy(-1), "improved_policy needs scale .* got -1"),
+        (lambda: jaxpgs.improved_policy(temperature=0), "needs temperature .* above 0; got 0"),
         (lambda: call(dirichlet_fraction=1.5), "fraction .* at least 0 and at most 1; got 1.5"),
         (lambda: call(dirichlet_fraction=0.2, dirichlet_alpha=0), "alpha .* above 0; got 0"),
         (lambda: jaxpgs.fixed(0), "depth of at least 1, got 0"),

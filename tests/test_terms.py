@@ -166,6 +166,7 @@ def test_regularized_searches_are_the_same_in_both_modes(kind):
         search = jaxpgs.pgs_search(
             toy.split_fn, 24, adapt=toy.adapt_head, mode=mode, estimator=estimator,
             truncation=jaxpgs.fixed(3), simulations_per_update=6, optimizer=jaxpgs.auto_sgd(0.5),
+            interior_selection=None,
         )  # fmt: skip
         keys = jax.random.split(jax.random.key(1), B)
         output = jax.jit(functools.partial(run, search))(params, keys, toy.root(params, [0, 1, 2]))
@@ -176,7 +177,7 @@ def test_regularized_searches_are_the_same_in_both_modes(kind):
         # Going up its gradient, the entropy rises above that of a search that stands still.
         still = jaxpgs.pgs_search(
             toy.split_fn, 24, adapt=toy.adapt_head, truncation=jaxpgs.fixed(3),
-            simulations_per_update=6, optimizer=optax.sgd(0.0),
+            simulations_per_update=6, optimizer=optax.sgd(0.0), interior_selection=None,
         )  # fmt: skip
         keys = jax.random.split(jax.random.key(1), B)
         plain = jax.jit(functools.partial(run, still))(params, keys, toy.root(params, [0, 1, 2]))
@@ -222,6 +223,11 @@ def test_policy_of_the_nodes_is_the_formula():
     expected = stats.prior_logits + weight * jaxpgs.search.sigma(stats, rescale_values=False)
     found = jaxpgs.improved_policy(weight, rescale_values=False).logits(stats)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    sharp = jaxpgs.improved_policy(weight, temperature=0.25, rescale_values=False).logits
+    np.testing.assert_allclose(sharp(stats), 4 * expected, rtol=1e-5)
+    # Logits of actions that are ruled out stay finite.
+    lowest = jnp.finfo(jnp.float32).min
+    assert jnp.isfinite(sharp(stats._replace(prior_logits=logits + lowest))).all()
 
 
 def test_learning_and_remembering_together():

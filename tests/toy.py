@@ -253,4 +253,5 @@ def _pgs(
         backup=jaxpgs.n_step(),
         truncation=jaxpgs.fixed(3)._replace(stop=lambda path: path.depth >= horizon),
         simulations_per_update=simulations_per_update,
+        interior_selection=None,
     )

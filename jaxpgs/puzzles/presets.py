@@ -217,6 +217,7 @@ def pgs(
         "optimizer": optimizer or auto_sgd(0.1),
         "target": best_value(),
         "mode": "constant",
+        "interior_selection": None,
     } | own
     if not forget:
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))

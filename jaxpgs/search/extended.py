@@ -68,7 +68,8 @@ def extended_pgs_search(
       kl_from_prior: weight of the penalty `KL(prior || pi)`, likewise.
       target: `completed_q(0.0)` with the constants (5, 0.01) of eq. 3.4 if None: the best action.
       optimizer: `optax.adam(1e-3)` if None.
-      **knobs: those of `pgs_search`.
+      **knobs: those of `pgs_search`; but `interior_selection` is None if not given: actions are
+        drawn from the adapted policy alone.
 
     Returns:
       A `Search`.
@@ -82,6 +83,7 @@ def extended_pgs_search(
         kl_to_prior=kl_to_prior,
         kl_from_prior=kl_from_prior,
     )
+    knobs.setdefault("interior_selection", None)
     return pgs_search(
         recurrent_fn,
         num_simulations,

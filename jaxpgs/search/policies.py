@@ -21,7 +21,7 @@ from jaxpgs.search.loop import run
 from jaxpgs.search.parts.backup import Backup, last_value, n_step
 from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
-from jaxpgs.search.parts.improvement import SampledPolicy
+from jaxpgs.search.parts.improvement import SampledPolicy, improved_policy
 from jaxpgs.search.parts.selection import Selection, puct, with_dirichlet_noise
 from jaxpgs.search.parts.step_size import auto_sgd
 from jaxpgs.search.parts.target import Target, completed_q, visit_counts
@@ -52,7 +52,8 @@ def mcs_search(
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      simulations_per_update: K; about N / 16 if None. Fewer are stronger, more are faster.
+      simulations_per_update: K; N / 16 rounded, from 1 to 8, if None. Fewer may be stronger, more
+        are faster.
       root_selection: `puct(1.5, virtual_loss=1.0)` if None.
       interior_selection: None draws actions below the root from the network's policy.
       truncation: `until_new()` if None.
@@ -84,7 +85,7 @@ def mcs_search(
         recurrent_fn=recurrent_fn,
         num_simulations=num_simulations,
         simulations_per_update=(
-            max(1, round(num_simulations / 16))
+            min(max(1, round(num_simulations / 16)), 8)
             if simulations_per_update is None
             else simulations_per_update
         ),
@@ -105,6 +106,7 @@ def pgs_search(
     adapt: Adapt,
     estimator: Estimator | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    mode: str | Simulator | None = None,
     **knobs: Any,
 ) -> Search:
     """Policy gradient search: `mcs_search` whose simulation policy learns as it searches.
@@ -114,6 +116,11 @@ def pgs_search(
     adapting (`adapt=lambda path, leaf: True`, `mode="constant"`) it is the paper's PGS-UF (section
     4.3). The paper's settings are `paper_pgs(step_size)`.
 
+    Deviates from the paper in cached mode: simulations also follow what the states that they visit
+    have returned (`interior_selection`). `interior_selection=None` draws their actions from the
+    adapted policy alone, as the paper does and the constant mode always does; only then do the two
+    modes give the same answer.
+
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
@@ -121,8 +128,11 @@ def pgs_search(
         `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
       estimator: how the parameters move; `reinforce("value")` if None.
       optimizer: any optax optimizer; `auto_sgd()` if None.
-      **knobs: those of `mcs_search`. In constant mode a simulation has at most 16 actions unless
-        `max_depth` or the truncation says otherwise.
+      mode: as in `mcs_search`.
+      **knobs: those of `mcs_search`. If `interior_selection` is not given, it is
+        `improved_policy(temperature=0.5)` in cached mode without `reuse`, and None elsewhere. In
+        constant mode a simulation has at most 16 actions unless `max_depth` or the truncation says
+        otherwise.
 
     Returns:
       A `Search`.
@@ -130,12 +140,16 @@ def pgs_search(
     Raises:
       ValueError: as `mcs_search`.
     """
+    mode = mode or _default_mode(recurrent_fn, adapt)
+    if mode == "cached" and knobs.get("reuse") is None:
+        knobs.setdefault("interior_selection", improved_policy(temperature=0.5))
     return mcs_search(
         recurrent_fn,
         num_simulations,
         adapt=adapt,
         estimator=estimator or reinforce("value"),
         optimizer=optimizer or auto_sgd(),
+        mode=mode,
         **knobs,
     )
 
@@ -248,8 +262,8 @@ def gumbel_mcts_search(
 def paper_mcs() -> dict[str, Any]:
     """Returns the settings of Anthony et al. 2019, sections 2.4 and 4.1, for `mcs_policy`.
 
-    PUCT with c_puct 5, 32 simulations at a time, each until its action sequence is new, backup of
-    the last state's value, the visit distribution.
+    PUCT with c_puct 5, 32 simulations at a time, each until its action sequence is new and drawn
+    from the policy alone, backup of the last state's value, the visit distribution.
     """
     return {
         "root_selection": puct(5.0),
@@ -257,6 +271,7 @@ def paper_mcs() -> dict[str, Any]:
         "truncation": until_new(),
         "backup": last_value(),
         "target": visit_counts(),
+        "interior_selection": None,
     }
 
 

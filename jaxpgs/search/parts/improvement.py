@@ -89,17 +89,21 @@ class SampledPolicy(NamedTuple):
 def improved_policy(
     scale: float | chex.Array = 1.0,
     *,
+    temperature: float | chex.Array = 1.0,
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
 ) -> SampledPolicy:
-    """Simulates with the policy improved by what the nodes remember: `logits + scale sigma(Q)`.
+    """Simulates with the policy improved by what the nodes remember.
 
-    With it a Monte Carlo search becomes a sampled tree search without virtual loss: simulations of
-    an update spread by chance.
+    Actions are drawn from `softmax((logits + scale sigma(Q)) / temperature)`. With it a Monte Carlo
+    search becomes a sampled tree search without virtual loss: simulations of an update spread by
+    chance.
 
     Args:
       scale: weight of sigma, at least 0; 0 is the policy itself.
+      temperature: above 0; the lower, the more often the best action is drawn, and the less the
+        simulations of an update spread.
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
@@ -111,10 +115,13 @@ def improved_policy(
       ValueError: if a number is not finite or out of range.
     """
     check_number("improved_policy", "scale", scale, 0)
+    check_number("improved_policy", "temperature", temperature, 0, open_low=True)
     check_sigma("improved_policy", value_scale, maxvisit_init)
 
     def logits(node: NodeStats) -> chex.Array:
+        lowest = jnp.finfo(node.prior_logits.dtype).min
         bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values)
-        return jnp.where(node.valid, node.prior_logits + bonus, node.prior_logits)
+        improved = (node.prior_logits + bonus) / temperature
+        return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)
 
     return SampledPolicy(logits)
