@@ -19,6 +19,7 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
+from jaxpgs.search.policies import default_simulations_per_update
 
 OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 # Searches by the names that specs have for them, and the presets that they are.
@@ -256,7 +257,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
         knobs["target"] = jaxpgs.gumbel_target()
         knobs["mode"] = "cached"
-        knobs.setdefault("simulations_per_update", min(max(1, round(num_simulations / 16)), 8))
+        knobs.setdefault("simulations_per_update", default_simulations_per_update(num_simulations))
         improved.setdefault("temperature", 0.5)  # as in PGS
     if improved:
         knobs["interior_selection"] = jaxpgs.improved_policy(**improved)

@@ -4,7 +4,7 @@
     python -m benchmarks.speed --preset full          # more networks and simulations: hours
     python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
 
-Ours run with K = 32 and with the K that plays well, about N / 16, in cached and in constant mode.
+Ours run with K = 32 and with the K that plays well, their default, in cached and in constant mode.
 The limit is the time of the network evaluations alone, so every search is shown beside the bare
 network on as many states, in the batch that suits it best; a cached search evaluates in pieces of
 that `max_batch`. Ratios to mctx are to the faster of its two searches. Machines are noisy: the
@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks import pictures, report, runs
 from benchmarks.players import TUNED, Spec, describe, load_network, make_player
+from jaxpgs.search.policies import default_simulations_per_update
 
 K = {"simulations_per_update": 32}
 # Quick settings take more turns than the preset's: until so many seconds have passed.
@@ -80,8 +81,8 @@ PRESETS = {
 
 
 def contestants(num_simulations: int) -> list[Spec]:
-    """Returns mctx's searches, ours with K = 32, and ours with K about N / 16."""
-    few = max(1, round(num_simulations / 16))
+    """Returns mctx's searches, ours with K = 32, and ours with the default of K."""
+    few = default_simulations_per_update(num_simulations)
     ours = [spec for spec in SEARCHES if spec not in MCTX]
     often = [s._replace(knobs={**s.knobs, "simulations_per_update": few}) for s in (*ours, *GUMBEL)]
     wide = ours if few != K["simulations_per_update"] else []
@@ -275,7 +276,7 @@ def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]
     for row in rows:
         rule = row.get("K")
         if rule not in (None, 1, 32):
-            rule = "N/16"
+            rule = "default"
         key = (row["network"], row["roots"], row["search"], rule)
         found.setdefault(key, {})[row["simulations"]] = row["ms"] / row["simulations"]
     cells = [
@@ -299,9 +300,7 @@ def quartiles_text(values: Sequence[float]) -> str:
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draws, for each network, how many times the bare network's time each search takes."""
     count = max((row["simulations"] for row in rows if row["simulations"] <= 256), default=64)
-    few = max(1, round(count / 16))
-    if few not in {row.get("K") for row in rows}:
-        few = K["simulations_per_update"]
+    few = min({row.get("K") or 1 for row in rows if row["simulations"] == count} - {1}, default=1)
     panels: dict[str, dict[str, list[Any]]] = {}
     for row in sorted(rows, key=lambda row: row["roots"]):
         if (

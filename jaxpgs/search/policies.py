@@ -85,7 +85,7 @@ def mcs_search(
         recurrent_fn=recurrent_fn,
         num_simulations=num_simulations,
         simulations_per_update=(
-            min(max(1, round(num_simulations / 16)), 8)
+            default_simulations_per_update(num_simulations)
             if simulations_per_update is None
             else simulations_per_update
         ),
@@ -257,6 +257,11 @@ def gumbel_mcts_search(
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     knobs.setdefault("interior_selection", gumbel_inner())
     return batched_mcts_search(recurrent_fn, num_simulations, **knobs)
+
+
+def default_simulations_per_update(num_simulations: int) -> int:
+    """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8."""
+    return min(max(1, round(num_simulations / 16)), 8)
 
 
 def paper_mcs() -> dict[str, Any]:
