@@ -230,6 +230,35 @@ def test_policy_of_the_nodes_is_the_formula():
     assert jnp.isfinite(sharp(stats._replace(prior_logits=logits + lowest))).all()
 
 
+@pytest.mark.parametrize("optimizer", [optax.sgd(0.3), jaxpgs.auto_sgd(0.5)], ids=["sgd", "auto"])
+def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
+    # A policy that is cooled when it is read learns as one that is cold itself.
+    def cold(params, features, node):
+        return toy.split_fn.policy(params, features, node) / 0.25
+
+    params = game()
+    knobs = {
+        "mode": "cached", "adapt": toy.adapt_head, "simulations_per_update": 4,
+        "optimizer": optimizer, "truncation": jaxpgs.fixed(3),
+        "estimator": jaxpgs.regularized(jaxpgs.reinforce("value"), entropy=0.1),
+    }  # fmt: skip
+    cooled = jaxpgs.SampledPolicy(lambda node: node.prior_logits / 0.25)
+    keys = jax.random.split(jax.random.key(1), B)
+    one, two = (
+        jax.jit(
+            functools.partial(run, jaxpgs.pgs_search(model, 16, interior_selection=part, **knobs))
+        )(params, keys, toy.root(params, [0, 1, 2]))
+        for model, part in (
+            (toy.split_fn, cooled),
+            (jaxpgs.SplitRecurrentFn(toy.split_fn.expand, cold), None),
+        )
+    )
+    moved = np.abs(np.asarray(one.search_state.params["head"]) - np.asarray(params["head"]))
+    assert moved.max() > 0.05
+    np.testing.assert_array_equal(one.search_state.visits, two.search_state.visits)
+    chex.assert_trees_all_close(one.search_state.params, two.search_state.params, atol=1e-5)
+
+
 def test_learning_and_remembering_together():
     params = game()
     search = jaxpgs.gumbel_pgs_search(

@@ -79,8 +79,8 @@ class SampledPolicy(NamedTuple):
 
     Attributes:
       logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
-        are the logits of the adapted policy. Actions are drawn from their softmax, and where a
-        policy adapts, the gradient is that of this policy, the statistics held constant.
+        are the logits of the adapted policy. Actions are drawn from the softmax of the result, and
+        where a policy adapts, it is differentiated through this function.
     """
 
     logits: Callable[[NodeStats], chex.Array]
@@ -98,7 +98,7 @@ def improved_policy(
 
     Actions are drawn from `softmax((logits + scale sigma(Q)) / temperature)`. With it a Monte Carlo
     search becomes a sampled tree search without virtual loss: simulations of an update spread by
-    chance.
+    chance. A policy that adapts learns as if sigma were constant.
 
     Args:
       scale: weight of sigma, at least 0; 0 is the policy itself.
@@ -121,6 +121,7 @@ def improved_policy(
     def logits(node: NodeStats) -> chex.Array:
         lowest = jnp.finfo(node.prior_logits.dtype).min
         bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values)
+        bonus = jax.lax.stop_gradient(bonus)  # what the nodes know is not to be learned
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)
 

@@ -228,7 +228,7 @@ def gradient(
     assert isinstance(split_fn, SplitRecurrentFn)
     with jax.named_scope("gradient"):
         found, states = differentiate(
-            functools.partial(_get_logits, split_fn, context.frozen, nodes),
+            functools.partial(_simulation_logits, context, split_fn, nodes),
             context.adapted,
             states,
             simulations.residuals.actions,
@@ -394,13 +394,8 @@ def _policies(
     update: _Update, nodes: Nodes, width: int, num_walks: int, node: chex.Array
 ) -> tuple[Distribution, chex.Array | None]:
     """The simulation policy in the first `width` of `[B, K]` nodes, and the prior's if needed."""
-    context, split_fn = update.context, update.split_fn
-    search, node = context.search, node[:, :width]
-    logits = as_logits(_get_logits(split_fn, context.frozen, nodes, context.adapted, node))
-    if isinstance(search.interior_selection, SampledPolicy):
-        stats = node_stats(nodes, node, logits)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
-        logits = as_logits(search.interior_selection.logits(flat).reshape(logits.shape))
+    context, split_fn, node = update.context, update.split_fn, node[:, :width]
+    logits = as_logits(_simulation_logits(context, split_fn, nodes, context.adapted, node))
     prior = None
     if terms.needs_prior(context.needed):
         features, embedding = take((nodes.features, nodes.embedding), node)
@@ -519,6 +514,19 @@ def _get_logits(
         adapted, features, states
     )
     return cast_logits(logits, nodes.value.dtype)
+
+
+def _simulation_logits(
+    context: Context, split_fn: SplitRecurrentFn, nodes: Nodes, adapted: Params, node: chex.Array
+) -> chex.Array:
+    """The logits `[B, W, A]` that simulations draw by: those of the policy, or what reads them."""
+    logits = _get_logits(split_fn, context.frozen, nodes, adapted, node)
+    interior = context.search.interior_selection
+    if not isinstance(interior, SampledPolicy):
+        return logits
+    stats = node_stats(nodes, node, as_logits(logits))
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
+    return interior.logits(flat).reshape(logits.shape)
 
 
 def _widths(num_walks: int) -> list[int]:
