@@ -84,7 +84,7 @@ BY_EIGHTS = {
     "mcts": functools.partial(mcts, simulations_per_update=8),
     "pgs": functools.partial(
         jaxpgs.pgs_policy, adapt=lambda path, leaf: path[0].key == "policy_head",
-        simulations_per_update=8, mode="cached",
+        simulations_per_update=8, mode="cached", interior_selection=None,
     ),
 }  # fmt: skip
 
@@ -324,7 +324,7 @@ def test_search_goes_on_from_nodes(policy):
         for sequence in found.keys() & both.keys():
             assert found[sequence][0] == pytest.approx(both[sequence][0], abs=1e-5)
     visits = np.asarray(warm.search_state.visits).sum(-1)
-    if policy == "mcts":  # a tree keeps the statistics of its root
+    if policy == "mcts":  # what reads the nodes keeps the statistics of its root
         earlier = [sum(n for q, (_, n) in k.items() if len(q) == 1) for k in known]
         np.testing.assert_array_equal(visits, 64 + np.array(earlier))
     else:
