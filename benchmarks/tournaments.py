@@ -157,8 +157,8 @@ PRESETS = {
         256,
         [
             Spec("MCS", "mcs", CENTRE),
-            *_grid("pgs", CENTRE | {"baseline": "value"}, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
-            *_grid("pgs", CENTRE | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
+            *_grid("pgs", _PGS, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
+            *_grid("pgs", _PGS | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
             *_grid("pgs", _PGS, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
             *_grid("pgs", _PGS, virtual_loss=(0.5, 2.0), c_puct=(0.25, 1.0)),
         ],

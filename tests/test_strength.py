@@ -1,5 +1,7 @@
 """The tournaments of the benchmarks: players from words, equal spending, rows and tables."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +118,17 @@ def test_calibration_finds_equal_evaluations():
         jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
     )  # fmt: skip
     assert abs(ratio - 1) < 0.02 and abs(count - 126) <= 3
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_committed_tournament_can_go_on(name):
+    path = runs.RESULTS / f"strength_{name}.json"
+    if path.exists():
+        known = runs.load(path)["setting"]["players"]
+        for spec in PRESETS[name].players:
+            if spec.name in known:
+                same = {"search": spec.search, "knobs": dict(spec.knobs)}
+                assert known[spec.name] == json.loads(json.dumps(same)), spec.name
 
 
 def test_k_stays_while_simulations_are_fitted_to_a_budget():
