@@ -52,7 +52,8 @@ class Mutation:
 
 
 _LOOP, _LEARNING = "loop.py", "learning.py"
-_POLICIES, _MEMORY = "policies.py", "memory.py"
+_MCS, _MCTS, _PGS = "presets/mcs.py", "presets/mcts.py", "presets/pgs.py"
+_DEFAULTS, _GUMBEL_PRESETS, _MEMORY = "presets/defaults.py", "presets/gumbel.py", "memory.py"
 _SELECTION, _TARGET, _GUMBEL = "parts/selection.py", "parts/target.py", "parts/gumbel.py"
 _STEP, _ESTIMATOR = "parts/step_size.py", "parts/estimator.py"
 _CONSTANT, _CACHED, _NODES = "simulators/constant.py", "simulators/cached.py", "simulators/nodes.py"
@@ -193,31 +194,31 @@ MUTATIONS = (
     ),
     # Defaults.
     Mutation(
-        "another c_puct", _POLICIES, "return puct(1.5,", "return puct(1.0,", "defaults_of",
+        "another c_puct", _DEFAULTS, "return puct(1.5,", "return puct(1.0,", "defaults_of",
     ),
     Mutation(
-        "another mode", _POLICIES, 'return "cached" if splits', 'return "constant" if splits',
+        "another mode", _DEFAULTS, 'return "cached" if splits', 'return "constant" if splits',
         "cached_one_where",
     ),
     Mutation(
-        "the paper's target is another", _POLICIES,
+        "the paper's target is another", _MCS,
         '"target": visit_counts(),', '"target": visit_counts(0.0),', "settings_of_the_paper",
     ),
     Mutation(
-        "MCTS: inner nodes choose by another rule", _POLICIES,
+        "MCTS: inner nodes choose by another rule", _MCTS,
         "interior_selection=interior_selection or root_selection,",
-        "interior_selection=interior_selection or puct(1.0),", "defaults_of",
+        "interior_selection=interior_selection,", "defaults_of",
     ),
     Mutation(
-        "another target", _POLICIES, "temperature=0.0)", "temperature=1.0)",
+        "another target", _MCS, "temperature=0.0)", "temperature=1.0)",
         "defaults_of",
     ),
     Mutation(
-        "another backup", _POLICIES, "backup or n_step()", "backup or last_value()",
+        "another backup", _MCS, "backup or n_step()", "backup or last_value()",
         "defaults_of",
     ),
     Mutation(
-        "another truncation", _POLICIES,
+        "another truncation", _MCS,
         "truncation or until_new()", "truncation or until_new(count_siblings=True)", "defaults_of",
     ),
     Mutation(
@@ -225,11 +226,11 @@ MUTATIONS = (
         "table_size: int = 2**15", "table_size: int = 2**14", "defaults_of",
     ),
     Mutation(
-        "another estimator", _POLICIES,
+        "another estimator", _PGS,
         'estimator or reinforce("value")', "estimator or reinforce()", "defaults_of",
     ),
     Mutation(
-        "another optimizer", _POLICIES,
+        "another optimizer", _PGS,
         "optimizer or auto_sgd()", "optimizer or optax.sgd(1e-3)", "defaults_of",
     ),
     Mutation(
@@ -237,7 +238,7 @@ MUTATIONS = (
         "step_size: float | chex.Array = 3.0", "step_size: float | chex.Array = 1.0", "defaults_of",
     ),
     Mutation(
-        "another K", _POLICIES, "num_simulations / 16", "num_simulations / 8",
+        "another K", _DEFAULTS, "num_simulations / 16", "num_simulations / 8",
         "defaults_of",
     ),
     Mutation(
@@ -246,14 +247,14 @@ MUTATIONS = (
         "= 5.0,\n    *,\n    virtual_loss: float | chex.Array | None = 0.5,", "defaults_of",
     ),
     Mutation(
-        "another largest K", _POLICIES, "/ 16)), 8)", "/ 16)), 50)", "defaults_of",
+        "another largest K", _DEFAULTS, "/ 16)), 8)", "/ 16)), 50)", "defaults_of",
     ),
     Mutation(
-        "another temperature", _POLICIES,
-        "improved_policy(temperature=0.5)", "improved_policy()", "defaults_of",
+        "another temperature", _PGS,
+        ", improved_policy(temperature=0.5))", ", improved_policy())", "defaults_of",
     ),
     Mutation(
-        "extended PGS: nodes are read", "extended.py",
+        "extended PGS: nodes are read", "presets/extended.py",
         'knobs.setdefault("interior_selection", None)', "pass", "read_the_nodes",
     ),
     Mutation(
@@ -262,16 +263,16 @@ MUTATIONS = (
         "defaults_of_the_parts",
     ),
     Mutation(
-        "Gumbel: the presets ignore the scale", _POLICIES,
+        "Gumbel: the presets ignore the scale", _GUMBEL_PRESETS,
         "gumbel_root(max_num_considered_actions, gumbel_scale)",
         "gumbel_root(max_num_considered_actions)", "hand_their_knobs",
     ),
     Mutation(
-        "Gumbel: another sigma below the root", _POLICIES,
+        "Gumbel: another sigma below the root", _GUMBEL_PRESETS,
         "gumbel_inner())", "gumbel_inner(value_scale=1.0))", "defaults_of",
     ),
     Mutation(
-        "Gumbel: another sigma in the target", _POLICIES,
+        "Gumbel: another sigma in the target", _GUMBEL_PRESETS,
         "gumbel_target(),", "gumbel_target(maxvisit_init=1.0),", "defaults_of",
     ),
     # Selections and targets.
@@ -311,12 +312,12 @@ MUTATIONS = (
         "hand_their_knobs",
     ),
     Mutation(
-        "noise: the presets ignore alpha", _POLICIES,
+        "noise: the presets ignore alpha", _MCS,
         "(root_selection, dirichlet_fraction, dirichlet_alpha)",
         "(root_selection, dirichlet_fraction)", "hand_their_knobs",
     ),
     Mutation(
-        "noise: another alpha by default", _POLICIES,
+        "noise: another alpha by default", _MCS,
         "dirichlet_alpha: float | chex.Array = 0.12", "dirichlet_alpha: float | chex.Array = 0.3",
         "hand_their_knobs",
     ),
@@ -427,7 +428,7 @@ MUTATIONS = (
     ),
     Mutation(
         "capacity: the limit of visits is one too low", _CACHED,
-        "_num_spare(search) - 1\n    visited", "_num_spare(search) - 2\n    visited",
+        "num_spare(search) - 1\n    visited", "_num_spare(search) - 2\n    visited",
         "states_it_holds",
     ),
     Mutation(
@@ -448,7 +449,7 @@ MUTATIONS = (
     ),
     Mutation(
         "estimate: kept nodes make nothing deeper", _MEMORY,
-        "cached.max_depth(search, num_kept)", "cached.max_depth(search, 1)", "estimate_of_the",
+        "room.max_depth(search, num_kept)", "room.max_depth(search, 1)", "estimate_of_the",
     ),
     Mutation(
         "estimate: no capacity", _MEMORY, "capacity=capacity,", "capacity=None,", "estimate_of_the",

@@ -19,7 +19,7 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
-from jaxpgs.search.policies import default_simulations_per_update
+from jaxpgs.search import default_simulations_per_update
 
 OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 # Searches by the names that specs have for them, and the presets that they are.

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import pictures, report, runs
 from benchmarks.players import TUNED, Spec, describe, load_network, make_player
-from jaxpgs.search.policies import default_simulations_per_update
+from jaxpgs.search import default_simulations_per_update
 
 K = {"simulations_per_update": 32}
 # Quick settings take more turns than the preset's: until so many seconds have passed.

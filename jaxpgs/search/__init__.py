@@ -1,12 +1,13 @@
 """The search: one loop, its parts, its simulators and the presets.
 
-`loop` has `init`, `step` and `finish`, `policies` the presets, `parts` what a search is made of and
-`simulators` the two memory modes. What one needs to write a part or a simulator is public here.
+`loop` has `init`, `step` and `finish`, `presets` the searches, a file each, `parts` what a search
+is made of and `simulators` the two memory modes. In each preset's file `*_search` makes a `Search`,
+for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it, with the positional arguments
+of `mctx.muzero_policy`. What one needs to write a part or a simulator is public here.
 """
 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
-from jaxpgs.search.extended import extended_pgs_policy, extended_pgs_search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.parts.backup import (
@@ -47,20 +48,17 @@ from jaxpgs.search.parts.truncation import (
     growing,
     until_new,
 )
-from jaxpgs.search.policies import (
-    batched_mcts_policy,
-    batched_mcts_search,
+from jaxpgs.search.presets.defaults import default_simulations_per_update
+from jaxpgs.search.presets.extended import extended_pgs_policy, extended_pgs_search
+from jaxpgs.search.presets.gumbel import (
     gumbel_mcts_policy,
     gumbel_mcts_search,
     gumbel_pgs_policy,
     gumbel_pgs_search,
-    mcs_policy,
-    mcs_search,
-    paper_mcs,
-    paper_pgs,
-    pgs_policy,
-    pgs_search,
 )
+from jaxpgs.search.presets.mcs import mcs_policy, mcs_search, paper_mcs
+from jaxpgs.search.presets.mcts import batched_mcts_policy, batched_mcts_search
+from jaxpgs.search.presets.pgs import paper_pgs, pgs_policy, pgs_search
 from jaxpgs.search.simulators.adaptation import init_adapted, own_like, reset_adapted
 from jaxpgs.search.simulators.nodes import Nodes, node_stats, reroot
 from jaxpgs.search.simulators.simulator import (
@@ -98,6 +96,7 @@ __all__ = [
     "by_visits",
     "completed_q",
     "completed_qvalues",
+    "default_simulations_per_update",
     "distribution",
     "estimate_memory",
     "extended_pgs_policy",

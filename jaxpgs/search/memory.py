@@ -11,8 +11,9 @@ from jaxpgs.device_memory import num_bytes
 from jaxpgs.search.loop import init, init_nodes
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
-from jaxpgs.search.policies import mcs_search, pgs_search
-from jaxpgs.search.simulators import adaptation, cached, constant
+from jaxpgs.search.presets.mcs import mcs_search
+from jaxpgs.search.presets.pgs import pgs_search
+from jaxpgs.search.simulators import adaptation, constant, room
 from jaxpgs.search.simulators.split import split_in_two
 
 
@@ -107,7 +108,7 @@ def estimate_memory(
     features = num_bytes(expansion.features) // batch_size
     per_node = num_bytes((expansion, embedding)) // batch_size + 4 * num_actions + 12
     if cached_mode:
-        depth = cached.max_depth(search, num_kept)
+        depth = room.max_depth(search, num_kept)
         nodes = batch_size * carry.memory.nodes.parent.shape[1] * per_node
         walks = num_bytes(carry.memory.states)
     else:

@@ -24,35 +24,31 @@ from jaxpgs.base import (
     PolicyTerms,
     SplitRecurrentFn,
     Trajectory,
-    as_logits,
-    cast_logits,
     statistics_dtype,
 )
-from jaxpgs.search.parts.improvement import SampledPolicy
 from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.gradient import ActedStates, Actions, differentiate
+from jaxpgs.search.simulators.node_policy import policies, policy_logits, simulation_logits
 from jaxpgs.search.simulators.nodes import (
     Nodes,
     add_visits,
     expand,
     lookup,
     make_nodes,
-    node_stats,
     take,
     unique,
     write,
 )
+from jaxpgs.search.simulators.room import keeps_ranges, max_depth, num_new, num_spare
 from jaxpgs.search.simulators.simulator import (
     Context,
-    Distribution,
     Replay,
     Simulations,
     Simulator,
     Steps,
     complete,
     delay,
-    distribution,
     draw,
     extend_code,
     fold_in,
@@ -143,11 +139,11 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Memor
     """Makes the memory; see `Simulator`."""
     search, params, _, needed = context
     num_kept = 1 if kept is None else kept.parent.shape[1]
-    num_new = _num_new(search) + _num_spare(search)
+    more = num_new(search) + num_spare(search)
     mask = adaptation.adapt_mask(params, search.adapt)
     expand_fn = split_in_two(search.recurrent_fn, any(mask), statistics_dtype(root)).expand
     check_independent(expand_fn, params, mask, root)
-    nodes = make_nodes(params, root, expand_fn, num_new, kept, ranges=_keeps_ranges(search))
+    nodes = make_nodes(params, root, expand_fn, more, kept, ranges=keeps_ranges(search))
     if not needed:
         return Memory(nodes, None)
     batch_size, num_rows, num_actions = nodes.children.shape
@@ -155,33 +151,9 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Memor
     # At most every known state; and one more block, as the last one may reach over the end.
     depth = max_depth(search, num_kept)
     rows = (batch_size, min(depth * num_walks, num_rows) + num_walks)
-    policies = jnp.zeros((*rows, num_actions), statistics_dtype(root))
-    prior = jnp.zeros_like(policies) if terms.needs_prior(needed) else None
-    return Memory(nodes, ActedStates(nodes.size, jnp.zeros(rows, jnp.int32), policies, prior))
-
-
-def max_depth(search: "Search", num_kept: int) -> int:
-    """Returns T: what the search says, else the truncation's bound, else what nodes make possible.
-
-    A simulation of `until_new` takes at most one step more than the deepest one of the updates
-    before it, so nothing is cut off.
-
-    Args:
-      search: the search.
-      num_kept: how many nodes it may start from, the root included.
-    """
-    if search.max_depth is not None:
-        return search.max_depth
-    if search.truncation.max_depth is not None:
-        return search.truncation.max_depth(search.num_simulations)
-    if search.truncation.one_call:
-        return search.num_updates + num_kept - 1
-    if search.truncation.new_nodes is not None:
-        return search.num_simulations * search.truncation.new_nodes + num_kept - 1
-    raise ValueError(
-        'mode="cached" makes room for every state that a simulation may reach, and this truncation '
-        "sets no bound: max_depth must be given, got None."
-    )
+    policy = jnp.zeros((*rows, num_actions), statistics_dtype(root))
+    prior = jnp.zeros_like(policy) if terms.needs_prior(needed) else None
+    return Memory(nodes, ActedStates(nodes.size, jnp.zeros(rows, jnp.int32), policy, prior))
 
 
 def simulate(
@@ -194,11 +166,11 @@ def simulate(
     """Runs K simulations of each root; see `Simulator`."""
     search, (nodes, states) = context.search, memory
     num_rows = nodes.parent.shape[1]
-    depth = max_depth(search, num_rows - _num_new(search) - _num_spare(search))
+    depth = max_depth(search, num_rows - num_new(search) - num_spare(search))
     step_keys, uniform = draw(rng_keys, depth, actions.shape[1])
     adapts = any(adaptation.adapt_mask(context.params, search.adapt))
     split_fn = split_in_two(search.recurrent_fn, adapts, nodes.value.dtype)
-    limit = num_rows - _num_spare(search) - 1
+    limit = num_rows - num_spare(search) - 1
     update = _Update(context, split_fn, step_keys, uniform, limit)
     before = nodes.size
     if states is not None:
@@ -228,7 +200,7 @@ def gradient(
     assert isinstance(split_fn, SplitRecurrentFn)
     with jax.named_scope("gradient"):
         found, states = differentiate(
-            functools.partial(_simulation_logits, context, split_fn, nodes),
+            functools.partial(simulation_logits, context, split_fn, nodes),
             context.adapted,
             states,
             simulations.residuals.actions,
@@ -244,7 +216,7 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
     nodes, states = simulations.memory
     if search.interior_selection is None:
         return simulations.memory
-    limit = nodes.parent.shape[1] - _num_spare(search) - 1
+    limit = nodes.parent.shape[1] - num_spare(search) - 1
     visited, alive = simulations.residuals.visited, simulations.trajectory.alive
     nodes = _up_to_deepest(
         simulations.trajectory.depth,
@@ -252,33 +224,6 @@ def remember(search: "Search", simulations: Simulations, returns: chex.Array) ->
         lambda num: add_visits(nodes, visited[:num], alive[:num], returns[:num], limit),
     )
     return Memory(nodes, states)
-
-
-def _num_new(search: "Search") -> int:
-    """How many nodes a search may add."""
-    return search.capacity or _num_wanted(search, search.num_simulations)
-
-
-def _num_wanted(search: "Search", num_simulations: int) -> int:
-    """How many nodes so many simulations may want to add."""
-    return num_simulations * (search.truncation.new_nodes or max_depth(search, 1))
-
-
-def _num_spare(search: "Search") -> int:
-    """How many nodes stand behind those that may be kept: a block, and where nodes may run out,
-    all of an update."""
-    num_walks = search.simulations_per_update
-    if _num_new(search) >= _num_wanted(search, search.num_simulations):
-        return num_walks
-    return num_walks + _num_wanted(search, num_walks)
-
-
-def _keeps_ranges(search: "Search") -> bool:
-    """Whether nodes keep their smallest and greatest returns."""
-    inner = search.interior_selection
-    if inner is None:
-        return False
-    return search.root_selection.needs_range or getattr(inner, "needs_range", False)
 
 
 def _start(update: _Update, actions: chex.Array, path: Path, dtype: jnp.dtype) -> _Walks:
@@ -350,19 +295,14 @@ def _sample(
     update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks, states: ActedStates | None
 ) -> tuple[_Walks, ActedStates | None]:
     """Draws the actions that follow step t from the simulation policy."""
-    alive, (batch_size, num_walks) = walks.path.alive, walks.node.shape
+    alive = walks.path.alive
     row, index, count = unique(walks.node, alive)
     node = take(walks.node, index)
-    widths = _widths(num_walks)
-    policy, prior = jax.lax.switch(
-        _which(widths, count),
-        [functools.partial(_policies, update, nodes, width, num_walks) for width in widths],
-        node,
-    )
+    policy, prior = policies(update.context, update.split_fn, nodes, node, count)
     num_actions = policy.policy.shape[-1]
     cumulative, last = take((policy.cumulative, policy.last), row)
     action = invert(cumulative, last, update.uniform[t])
-    log_prob = jnp.log(take(policy.policy.reshape(batch_size, -1), row * num_actions + action))
+    log_prob = jnp.log(take(policy.policy.reshape(len(row), -1), row * num_actions + action))
     actions = walks.actions
     if states is not None:
         actions = Actions(
@@ -388,21 +328,6 @@ def _sample(
         actions=actions,
     )
     return walks, states
-
-
-def _policies(
-    update: _Update, nodes: Nodes, width: int, num_walks: int, node: chex.Array
-) -> tuple[Distribution, chex.Array | None]:
-    """The simulation policy in the first `width` of `[B, K]` nodes, and the prior's if needed."""
-    context, split_fn, node = update.context, update.split_fn, node[:, :width]
-    logits = as_logits(_simulation_logits(context, split_fn, nodes, context.adapted, node))
-    prior = None
-    if terms.needs_prior(context.needed):
-        features, embedding = take((nodes.features, nodes.embedding), node)
-        own = jax.vmap(functools.partial(split_fn.policy, context.params))(features, embedding)
-        prior = jax.nn.softmax(as_logits(own, logits.dtype), axis=-1)
-        prior = _widen(prior, num_walks)
-    return jax.tree.map(lambda x: _widen(x, num_walks), distribution(logits)), prior
 
 
 def _record(
@@ -505,48 +430,6 @@ def _up_to_deepest(depth: chex.Array, max_depth: int, function: Callable[[int], 
     return jax.lax.cond(usual, lambda: function(_USUAL_DEPTH), lambda: function(max_depth))
 
 
-def _get_logits(
-    split_fn: SplitRecurrentFn, frozen: Params, nodes: Nodes, adapted: Params, node: chex.Array
-) -> chex.Array:
-    """The adapted policy's logits `[B, W, A]` in nodes `[B, W]`."""
-    features, states = take((nodes.features, nodes.embedding), node)
-    logits = jax.vmap(lambda own, f, e: split_fn.policy(adaptation.merge(own, frozen), f, e))(
-        adapted, features, states
-    )
-    return cast_logits(logits, nodes.value.dtype)
-
-
-def _simulation_logits(
-    context: Context, split_fn: SplitRecurrentFn, nodes: Nodes, adapted: Params, node: chex.Array
-) -> chex.Array:
-    """The logits `[B, W, A]` that simulations draw by: those of the policy, or what reads them."""
-    logits = _get_logits(split_fn, context.frozen, nodes, adapted, node)
-    interior = context.search.interior_selection
-    if not isinstance(interior, SampledPolicy):
-        return logits
-    stats = node_stats(nodes, node, as_logits(logits))
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
-    return interior.logits(flat).reshape(logits.shape)
-
-
-def _widths(num_walks: int) -> list[int]:
-    """The numbers of rows for which the head is compiled: the fewest that hold all are taken.
-
-    Few simulations at once have one number: a choice costs as much time as it saves.
-    """
-    parts = (4, 2, 1) if num_walks > 8 else (1,)
-    return sorted({-(-num_walks // part) for part in parts})
-
-
-def _which(widths: list[int], count: chex.Array) -> chex.Array:
-    return jnp.sum(jnp.max(count) > jnp.array(widths))
-
-
-def _widen(x: chex.Array, num_walks: int) -> chex.Array:
-    """Pads `[B, W, ...]` to `[B, K, ...]`."""
-    return jnp.pad(x, [(0, 0), (0, num_walks - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
-
-
 def _steps(simulations: Simulations) -> Steps:
     """The nodes in which the simulations acted, and how; see `Replay`."""
     residuals = simulations.residuals
@@ -558,7 +441,7 @@ def _replay_logits(context: Context, memory: Memory, node: chex.Array) -> chex.A
     """The policy's logits in nodes `[B, W]`; see `Replay`."""
     split_fn = context.search.recurrent_fn
     assert isinstance(split_fn, SplitRecurrentFn)
-    return _get_logits(split_fn, context.frozen, memory.nodes, context.adapted, node)
+    return policy_logits(split_fn, context.frozen, memory.nodes, context.adapted, node)
 
 
 simulator = Simulator(init, simulate, gradient, remember, Replay(_steps, _replay_logits))

@@ -25,7 +25,9 @@ from jaxpgs.search.parts.backup import Backup, log_series
 from jaxpgs.search.parts.estimator import Estimator, regularized, step_advantage
 from jaxpgs.search.parts.target import Target, completed_q
 from jaxpgs.search.parts.truncation import Truncation, by_visits
-from jaxpgs.search.policies import mcs_search, pgs_search, run_preset
+from jaxpgs.search.presets.mcs import mcs_search
+from jaxpgs.search.presets.pgs import pgs_search
+from jaxpgs.search.presets.running import run_preset
 
 # The constants of eq. 3.4.
 SIGMA: dict[str, Any] = {"value_scale": 0.01, "maxvisit_init": 5.0, "rescale_values": False}

@@ -1,0 +1,20 @@
+"""What the presets share where a knob is not given."""
+
+from jaxpgs.base import Adapt, RecurrentFn, SplitRecurrentFn
+from jaxpgs.search.parts.selection import Selection, puct
+
+
+def default_simulations_per_update(num_simulations: int) -> int:
+    """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8."""
+    return min(max(1, round(num_simulations / 16)), 8)
+
+
+def default_bandit() -> Selection:
+    """Returns the presets' bandit; pending simulations count as lost."""
+    return puct(1.5, virtual_loss=1.0)
+
+
+def default_mode(recurrent_fn: RecurrentFn, adapt: Adapt) -> str:
+    """Returns "cached" where nodes can be kept: nothing adapts, or the model has two parts."""
+    splits = adapt is None or isinstance(recurrent_fn, SplitRecurrentFn)
+    return "cached" if splits else "constant"
