@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from games import FAST
+from games import FAST, QUICK
 
 import jaxpgs
 from jaxpgs.envs import Hex
@@ -38,10 +38,12 @@ TINY = {
 }  # fmt: skip
 
 
+@functools.cache  # every layer's weights are drawn by a program of their shape
 def make_network(width=32, env=ENV):
-    return FullyConnectedResNet(
-        env.observation_shape, env.num_actions, width=width, num_blocks=1, rngs=nnx.Rngs(0)
-    )
+    with jax.ensure_compile_time_eval():  # some call this in a function that is traced
+        return FullyConnectedResNet(
+            env.observation_shape, env.num_actions, width=width, num_blocks=1, rngs=nnx.Rngs(0)
+        )
 
 
 def first_legal(params, rng_key, root, recurrent_fn, invalid_actions):
@@ -63,19 +65,33 @@ def drawn(params, rng_key, root, recurrent_fn, invalid_actions):
     return experts.Decision(action, action, policy, root.value)
 
 
-def play_first_legal(num_steps, games=None, **knobs):
+NUM_GAMES = 4
+
+
+@jax.jit
+def start_games(resign_fraction):
+    return selfplay.init_games(ENV, jax.random.key(0), NUM_GAMES, resign_fraction=resign_fraction)
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+def _play_first_legal(games, num_steps, knobs):
     params, apply_fn = functional(make_network())
-    games = selfplay.init_games(ENV, jax.random.key(0), 1) if games is None else games
     return selfplay.play(
-        ENV, apply_fn, first_legal, params, jax.random.key(0), games, num_steps,
-        **{"sampled_moves": 0, **knobs},
-    )  # fmt: skip
+        ENV, apply_fn, first_legal, params, jax.random.key(0), games, num_steps, **knobs
+    )
+
+
+def play_first_legal(num_steps=9, games=None, **knobs):
+    """Plays on, from the empty board by default; compiled once per number of steps."""
+    games = start_games(0.0) if games is None else games
+    defaults = {"sampled_moves": 0, "resign_below": -np.inf, "resign_fraction": 0.0}
+    return jax.device_get(_play_first_legal(games, num_steps, defaults | knobs))
 
 
 def test_value_targets_are_results_from_the_movers_view():
     # From the empty board both sides fill cells in order: 0 1 2 3 4 5 6. Player 0's cells
     # 0, 2, 4, 6 hold 6-4-2, which joins row 2 with row 0, so the seventh move wins.
-    _, seen, report = play_first_legal(9)
+    _, seen, report = play_first_legal()
     np.testing.assert_array_equal(seen.value[:7, 0], [1, -1, 1, -1, 1, -1, 1])
     np.testing.assert_array_equal(seen.open[:7, 0], 0)
     # A new game began, whose result is still open: its next position is of player 0 again.
@@ -90,7 +106,7 @@ def test_value_targets_are_results_from_the_movers_view():
 def test_what_a_search_adapts_goes_on_within_a_game():
     """An expert whose "search" adds one to the head's biases, and tells them as its policy."""
     params, apply_fn = functional(make_network())
-    params["policy_head"]["linear"]["bias"] += 5
+    params["policy_head"]["linear"]["bias"] = np.full(ENV.num_actions, 5.0, np.float32)
 
     def expert(*args, adapted_params=None):
         decision = first_legal(*args)
@@ -102,57 +118,62 @@ def test_what_a_search_adapts_goes_on_within_a_game():
         return decision._replace(policy=biases, adapted_params=after)
 
     def counts(**knobs):
-        games = selfplay.init_games(ENV, jax.random.key(0), 2)
-        _, seen, report = selfplay.play(
-            ENV, apply_fn, expert, params, jax.random.key(0), games, 9, sampled_moves=0, **knobs
+        play = functools.partial(
+            selfplay.play, ENV, apply_fn, expert, num_steps=9, sampled_moves=0, **knobs
         )
+        _, seen, report = jax.jit(play)(params, jax.random.key(0), games=start_games(0.0))
         np.testing.assert_array_equal(np.flatnonzero(report.finished[:, 0]), [6])
         return seen.policy[:, 0, 0]
 
     np.testing.assert_array_equal(counts(keep_adapted=True), [5, 6, 7, 8, 9, 10, 11, 5, 6])
     np.testing.assert_array_equal(counts(), np.full(9, 5))
     with pytest.raises(ValueError, match="adapts parameters"):
-        play_first_legal(2, keep_adapted=True)
+        selfplay.play(
+            ENV, apply_fn, first_legal, params, jax.random.key(0), start_games(0.0), 2,
+            keep_adapted=True,
+        )  # fmt: skip
 
 
 def test_open_games_learn_their_return_from_later_blocks():
     """Three blocks of 3, 3 and 1 moves give the targets of the whole game at once."""
-    whole = play_first_legal(7)[1]
-    buffer = replay.init(ENV, 3, 3, 1)
+    whole = jax.tree.map(lambda x: x[:7], play_first_legal()[1])  # the seventh move wins
+    buffer = replay.init(ENV, 3, 3, NUM_GAMES)
+    add = jax.jit(replay.add)
     games = None
     for _ in range(2):
         games, block, _ = play_first_legal(3, games)
-        buffer = replay.add(buffer, block)
-        assert (buffer.blocks.open[: buffer.added] != 0).all(), "nobody has won yet"
-    buffer = replay.add(buffer, play_first_legal(3, games)[1])
-    np.testing.assert_array_equal(buffer.blocks.value.reshape(-1)[:7], whole.value[:, 0])
-    np.testing.assert_array_equal(buffer.blocks.open.reshape(-1)[:7], 0)
-    np.testing.assert_array_equal(
-        buffer.blocks.observation.reshape(9, 3, 3, 3)[:7], whole.observation[:, 0]
-    )
+        buffer = add(buffer, block)
+        is_open = np.asarray(buffer.blocks.open)[: int(buffer.added)]
+        assert (is_open != 0).all(), "nobody has won yet"
+    blocks = jax.device_get(add(buffer, play_first_legal(3, games)[1]).blocks)
+    line = jax.tree.map(lambda x: x.reshape(9, *x.shape[2:])[:7], blocks)
+    np.testing.assert_array_equal(line.value, whole.value)
+    np.testing.assert_array_equal(line.open, 0)
+    np.testing.assert_array_equal(line.observation, whole.observation)
 
 
 def test_the_buffer_forgets_the_oldest_block():
     blocks = [
         selfplay.Experience(
-            observation=jnp.full((2, 1, 3, 3, 3), i), legal=jnp.ones((2, 1, 9), bool),
-            policy=jnp.full((2, 1, 9), 1 / 9), value=jnp.full((2, 1), i), open=jnp.zeros((2, 1)),
+            observation=np.full((2, 1, 3, 3, 3), i, np.int8), legal=np.ones((2, 1, 9), bool),
+            policy=np.full((2, 1, 9), 1 / 9, np.float32), value=np.full((2, 1), i, np.float32),
+            open=np.zeros((2, 1), np.float32),
         )
         for i in range(5)
     ]  # fmt: skip
-    buffer = replay.init(ENV, 3, 2, 1)
-    buffer = replay.add(buffer, blocks[0])
-    drawn = replay.sample(ENV, buffer, jax.random.key(0), 50)
-    assert (drawn.value == 0).all(), "empty places are never drawn"
+    add = jax.jit(replay.add)
+    sample = jax.jit(lambda buffer: replay.sample(ENV, buffer, jax.random.key(0), 200))
+    buffer = add(replay.init(ENV, 3, 2, 1), blocks[0])
+    assert (np.asarray(sample(buffer).value) == 0).all(), "empty places are never drawn"
     for block in blocks[1:]:
-        buffer = replay.add(buffer, block)
-    drawn = replay.sample(ENV, buffer, jax.random.key(0), 200)
+        buffer = add(buffer, block)
+    drawn = sample(buffer)
     # Each block has a third: the chance that one is missing is below 1e-34.
     assert set(np.asarray(drawn.value).tolist()) == {2, 3, 4}
 
 
 def test_moves_are_sampled_first_and_greedy_later():
-    _, seen, _ = play_first_legal(4, sampled_moves=2)
+    _, seen, _ = play_first_legal(sampled_moves=2)
     board = np.asarray(seen.observation[3, 0])  # player 1 to move, so transposed
     # Moves 0 and 1 took the last cells 8 and 7, move 2 the first.
     mine, other = board[..., 0].T.reshape(-1), board[..., 1].T.reshape(-1)
@@ -161,20 +182,19 @@ def test_moves_are_sampled_first_and_greedy_later():
 
 
 def test_policy_target_is_in_the_networks_frame():
-    _, seen, _ = play_first_legal(2)
+    _, seen, _ = play_first_legal()
     # Player 1 plays cell 1 = (0, 1), which is (1, 0) = cell 3 on its transposed board.
-    np.testing.assert_array_equal(jnp.argmax(seen.policy[:, 0], axis=-1), [0, 3])
+    np.testing.assert_array_equal(np.argmax(seen.policy[:2, 0], axis=-1), [0, 3])
     np.testing.assert_array_equal(seen.legal[1, 0], np.arange(9) != 0)
 
 
 def test_resigning_loses_at_once():
-    games = selfplay.init_games(ENV, jax.random.key(0), 4, resign_fraction=1.0)
-    _, seen, report = play_first_legal(3, games, resign_below=0.3, resign_fraction=1.0)
+    games = start_games(1.0)
+    _, seen, report = play_first_legal(games=games, resign_below=0.3, resign_fraction=1.0)
     np.testing.assert_array_equal(seen.value, -1)
     assert report.resigned.all() and report.finished.all()
     assert np.isnan(report.winner_lowest).all(), "only games without resignation calibrate"
-    honest = selfplay.init_games(ENV, jax.random.key(0), 4, resign_fraction=0.0)
-    _, _, report = play_first_legal(7, honest, resign_below=0.3)
+    _, _, report = play_first_legal(resign_below=0.3)
     assert not report.resigned.any()
     assert (report.winner_lowest[6] == 0.25).all()
 
@@ -183,27 +203,31 @@ def test_resignation_threshold_against_numpy():
     """The threshold is the largest with no more than 5% of the winners below it."""
     rng = np.random.default_rng(0)
     lowest = rng.uniform(-1, 1, 500).astype(np.float32)
+    add, threshold = jax.jit(resignation.add), jax.jit(resignation.threshold)
     record = resignation.init(200)
-    assert resignation.threshold(record) == -np.inf
+    assert threshold(record) == -np.inf
     for block in np.split(lowest, 10):
         holes = np.full(100, np.nan, np.float32)
         holes[rng.permutation(100)[:50]] = block
-        record = resignation.add(record, jnp.asarray(holes).reshape(4, 25))
+        record = add(record, holes.reshape(4, 25))
     known = lowest[-200:]
     np.testing.assert_array_equal(np.sort(record.lowest), np.sort(known))
-    value = resignation.threshold(record)
+    value = threshold(record)
     assert np.sum(known < np.asarray(value)) == 10, "a twentieth of 200"
     # More games at once than there is room for: the last ones stay.
-    record = resignation.add(resignation.init(8), jnp.arange(20.0))
+    record = add(resignation.init(8), np.arange(20, dtype=np.float32))
     np.testing.assert_array_equal(np.sort(record.lowest), np.arange(12, 20))
-    assert resignation.threshold(record, min_games=9) == -np.inf
+    assert threshold(record, min_games=9) == -np.inf
+    assert threshold(record, min_games=8) == 12
 
 
 def test_head_to_head_equals_a_match_of_raw_networks():
     env = Hex(4)
     params, apply_fn = functional(make_network(env=env))
-    other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params)
-    score = head_to_head.head_to_head(env, apply_fn, params, other)
+    shake = lambda x: x + np.float32(0.3) * np.cos(np.arange(x.size, dtype=np.float32))  # noqa: E731
+    other = jax.tree.map(lambda x: shake(np.ravel(x)).reshape(x.shape), params)
+    compare = jax.jit(functools.partial(head_to_head.head_to_head, env, apply_fn))
+    score = compare(params, other)
     match = play_match(
         env,
         raw_network(env, apply_fn, params, name="a"),
@@ -216,23 +240,31 @@ def test_head_to_head_equals_a_match_of_raw_networks():
 
 def test_symmetries_keep_the_solution():
     rng = np.random.default_rng(0)
+    step = jax.jit(ENV.step)
+    to_actions = jax.jit(ENV.policy_logits)
+
+    @jax.jit
+    def turned_over(state, policy):
+        return ENV.symmetries(ENV.observe(state), ENV.network_policy(state, policy))[1]
+
+    start = jax.jit(ENV.init)()
     for _ in range(20):
-        state = ENV.init()
+        state = start
         for action in rng.permutation(9)[: rng.integers(0, 4)]:
-            state = ENV.step(state, action)
+            state = step(state, action)
         policy = jaxpgs.evaluation.solve_hex(ENV, state).winning_moves.astype(np.float32)
-        frame = ENV.network_policy(state, policy)
-        (_, _), (turned_observation, turned_policy) = ENV.symmetries(ENV.observe(state), frame)
+        turned_observation, turned_policy = jax.device_get(turned_over(state, policy))
         board = np.asarray(turned_observation[..., 0] + 2 * turned_observation[..., 1], int)
         if state.current_player == 1:  # the mover's stones are 1 in the frame, whoever it is
             board = np.where(board == 0, 0, 3 - board).T
         turned = ENV.from_board(board)
         expected = jaxpgs.evaluation.solve_hex(ENV, turned).winning_moves
-        np.testing.assert_array_equal(ENV.policy_logits(turned, turned_policy), expected)
+        np.testing.assert_array_equal(to_actions(turned, turned_policy), expected)
 
 
 def test_random_starts_are_unfinished_and_spread():
-    games = selfplay.init_games(ENV, jax.random.key(0), 400, max_random_moves=6)
+    start = jax.jit(lambda: selfplay.init_games(ENV, jax.random.key(0), 400, max_random_moves=6))
+    games = jax.device_get(start())
     states = games.state
     np.testing.assert_array_equal(games.move, (states.labels != 0).sum(axis=-1))
     assert not states.terminated.any()
@@ -246,21 +278,24 @@ def test_random_starts_are_unfinished_and_spread():
 
 def test_loss_against_a_hand_computed_case():
     target = selfplay.Experience(
-        observation=jnp.zeros((2, 3)),
-        legal=jnp.array([[True, True, False], [True, True, True]]),
-        policy=jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
-        value=jnp.array([1.0, 7.0]),
-        open=jnp.array([0.0, -1.0]),  # the second game is not over, so its value does not count
+        observation=np.zeros((2, 3), np.float32),
+        legal=np.array([[True, True, False], [True, True, True]]),
+        policy=np.array([[1, 0, 0], [0, 1, 0]], np.float32),
+        value=np.array([1, 7], np.float32),
+        open=np.array(
+            [0, -1], np.float32
+        ),  # the second game is not over, so its value does not count
     )
     # The illegal action's logit does not count: softmax of (0, log 3) is (1/4, 3/4). The second
     # position's is (1/5, 3/5, 1/5).
-    logits = jnp.array([[0.0, jnp.log(3.0), 50.0], [0.0, jnp.log(3.0), 0.0]])
-    loss, parts = losses.policy_value_loss(logits, jnp.array([0.5, 0.0]), target, value_weight=2.0)
+    logits = np.array([[0, np.log(3), 50], [0, np.log(3), 0]], np.float32)
+    loss_of = jax.jit(functools.partial(losses.policy_value_loss, value_weight=2.0))
+    value = np.array([0.5, 0.0], np.float32)
+    loss, parts = loss_of(logits, value, target)
     policy_loss = (np.log(4) + np.log(5 / 3)) / 2
     np.testing.assert_allclose(parts["policy_loss"], policy_loss, rtol=1e-6)
     np.testing.assert_allclose(loss, policy_loss + 2 * 0.25, rtol=1e-6)
-    nothing = target._replace(open=jnp.ones(2))
-    _, parts = losses.policy_value_loss(logits, jnp.array([0.5, 0.0]), nothing)
+    _, parts = loss_of(logits, value, target._replace(open=np.ones(2, np.float32)))
     assert parts["value_loss"] == 0
 
 
@@ -475,19 +510,20 @@ def test_growing_the_board_keeps_what_was_learned():
     params, _ = functional(small)
     grown = jaxpgs.networks.resize(params, small, large)
     _, apply_fn = functional(large)
-    logits, value = apply_fn(grown, jnp.zeros((1, 5, 5, 3)))
+    logits, value = jax.jit(apply_fn)(grown, np.zeros((1, 5, 5, 3), np.float32))
     assert logits.shape == (1, 25) and np.isfinite(value).all()
     np.testing.assert_array_equal(
         grown["torso"]["blocks"]["0"]["linear"]["kernel"],
         params["torso"]["blocks"]["0"]["linear"]["kernel"],
     )
     # Weights of constant inputs keep their sum; biases of the actions are a stretched picture.
-    flat = jax.tree.map(jnp.ones_like, params)
+    flat = jax.tree.map(np.ones_like, params)
     ones = jaxpgs.networks.resize(flat, small, large)
-    np.testing.assert_allclose(ones["torso"]["embed"]["kernel"].sum(axis=0), 27, rtol=1e-5)
+    embed = np.asarray(ones["torso"]["embed"]["kernel"])
+    np.testing.assert_allclose(embed.sum(axis=0), 27, rtol=1e-5)
     np.testing.assert_allclose(ones["policy_head"]["linear"]["kernel"], 1.0, rtol=1e-6)
-    ramp = jax.tree.map(jnp.zeros_like, params)
-    ramp["policy_head"]["linear"]["bias"] = jnp.repeat(jnp.arange(3.0), 3)
+    ramp = jax.tree.map(np.zeros_like, params)
+    ramp["policy_head"]["linear"]["bias"] = np.repeat(np.arange(3, dtype=np.float32), 3)
     rows = jaxpgs.networks.resize(ramp, small, large)["policy_head"]["linear"]["bias"]
     rows = np.asarray(rows).reshape(5, 5)
     assert (np.diff(rows, axis=0) >= 0).all() and (np.diff(rows, axis=1) == 0).all()
