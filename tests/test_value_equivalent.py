@@ -47,7 +47,11 @@ def shaken(params, seed=1):
         np.random.default_rng([seed, i]).uniform(0, 0.5, x.shape) for i, x in enumerate(leaves)
     ]
     return jax.tree.unflatten(
-        structure, [x + n.astype(x.dtype) for x, n in zip(leaves, noise, strict=True)]
+        structure,
+        [
+            jnp.asarray(np.asarray(x) + n.astype(x.dtype))
+            for x, n in zip(leaves, noise, strict=True)
+        ],
     )
 
 
@@ -61,13 +65,13 @@ def test_blocks_that_excite_everything_are_plain_ones_and_none_leaves_the_input(
     block = params["torso"]["blocks"]["0"]
     shared = {name: block[name] for name in ("first", "second")}
     plain_params["torso"] = {"embed": params["torso"]["embed"], "blocks": {"0": shared}}
-    observation = jax.random.normal(jax.random.key(0), (5, *shape))
+    observation = np.random.default_rng(0).normal(size=(5, *shape)).astype(np.float32)
 
     @jax.jit
     def features(bias):
         excite = {
-            "kernel": 0 * block["excite"]["kernel"],
-            "bias": 0 * block["excite"]["bias"] + bias,
+            "kernel": jnp.zeros_like(block["excite"]["kernel"]),
+            "bias": jnp.full_like(block["excite"]["bias"], bias),
         }
         torso = params["torso"] | {"blocks": {"0": block | {"excite": excite}}}
         return apply_fn.torso(params | {"torso": torso}, observation)
@@ -81,7 +85,8 @@ def test_blocks_that_excite_everything_are_plain_ones_and_none_leaves_the_input(
     np.testing.assert_allclose(features(50.0), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(features(-50.0), jax.jit(embedded)(params, observation), atol=1e-5)
     # The weight of a plane depends on the whole board.
-    corners = jnp.stack([observation, observation.at[:, 0, 0].add(3.0)])
+    corners = np.stack([observation, observation])
+    corners[1, :, 0, 0] += 3.0
     first, other = jax.jit(jax.vmap(functools.partial(apply_fn.torso, params)))(corners)
     assert (first[:, 3, 3] != other[:, 3, 3]).any()
 
@@ -222,8 +227,14 @@ def played(**knobs):
     play = functools.partial(
         selfplay.play, ENV, apply_fn, first_legal, num_steps=9, keep_played=True, **knobs
     )
-    start = selfplay.init_games(ENV, jax.random.key(0), 1)
-    return jax.jit(play)(params, jax.random.key(0), start)[1]
+    start = jax.jit(functools.partial(selfplay.init_games, ENV, num_games=1))
+    games = start(jax.random.key(0))
+    return jax.device_get(jax.jit(play)(params, jax.random.key(0), games)[1])
+
+
+@jax.jit
+def timeline_of(experience):
+    return unrolls.timeline(experience)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -232,13 +243,13 @@ def unrolls_of(timeline, time, unroll):
 
 
 def unroll_of(timeline, time, unroll=4):
-    found = unrolls_of(timeline, jnp.array([time], jnp.int32), unroll)
+    found = unrolls_of(timeline, np.array([time], np.int32), unroll)
     return jax.tree.map(lambda x: np.asarray(x[0]), found)
 
 
 def test_unrolls_by_hand():
     # Both sides fill cells in order, 0 1 2 3 4 5 6, and the seventh move wins for player 0.
-    steps = unrolls.timeline(played())
+    steps = timeline_of(played())
     found = unroll_of(steps, 4)  # player 0 is to move
     np.testing.assert_array_equal(found.action[:3], [4, 5, 6])
     np.testing.assert_array_equal(np.argmax(found.policy[:3], axis=-1), [4, 5, 6])
@@ -256,8 +267,8 @@ def test_unrolls_by_hand():
     np.testing.assert_array_equal(found.value_weight, 0)
     np.testing.assert_array_equal(found.policy_weight, [1, 1, 0, 0, 0])
     # Values of the expert in place of the game's.
-    judged = played()._replace(value=jnp.full((9, 1), 0.25), open=jnp.zeros((9, 1)))
-    found = unroll_of(unrolls.timeline(judged), 5)
+    quarter = np.full((9, 1), 0.25, np.float32)
+    found = unroll_of(timeline_of(played()._replace(value=quarter, open=0 * quarter)), 5)
     np.testing.assert_allclose(found.value, [0.25, 0.25, -1, 1, -1])
     np.testing.assert_array_equal(found.value_weight, 1)
 
@@ -266,21 +277,23 @@ def test_blocks_of_a_replay_buffer_are_one_line_of_time():
     whole = played()
     blocks = [jax.tree.map(lambda x, i=i: x[2 * i : 2 * i + 2], whole) for i in range(4)]
     buffer = replay.init(ENV, 3, 2, 1, keep_played=True)
+    add, line_up = jax.jit(replay.add), jax.jit(unrolls.replay_timeline)
     lengths = []
     for block in blocks:
-        buffer = replay.add(buffer, block)
-        lengths.append(int(unrolls.replay_timeline(buffer).length))
+        buffer = add(buffer, block)
+        steps = line_up(buffer)
+        lengths.append(int(steps.length))
     assert lengths == [2, 4, 6, 6]
-    steps = unrolls.replay_timeline(buffer)  # the oldest block is gone: steps 2 to 7
-    for time in range(6):
+    begun = timeline_of(jax.tree.map(lambda x: x[:8], whole))
+    for time in range(6):  # the oldest block is gone: steps 2 to 7
         found = unroll_of(steps, time)
-        expected = unroll_of(unrolls.timeline(jax.tree.map(lambda x: x[:8], whole)), time + 2)
+        expected = unroll_of(begun, time + 2)
         chex.assert_trees_all_equal(found, expected)
 
 
 def test_a_turned_unroll_is_an_unroll_of_the_turned_board():
-    steps = unrolls.timeline(played())
-    time = jnp.zeros(20, jnp.int32) + 2
+    steps = timeline_of(played())
+    time = np.full(20, 2, np.int32)
     found = unrolls_of(steps, time, 4)
     other = jax.jit(functools.partial(unrolls.turned, ENV))(found, jax.random.key(1))
     is_turned = (np.asarray(other.action) != np.asarray(found.action)).any(1)
@@ -323,7 +336,7 @@ def test_labelled_games_are_half_random_and_judged_by_the_network():
     best = np.argmax(data.policy, axis=-1)
     net = networks.FullyConnectedResNet((3, 3, 3), 9, width=8, num_blocks=0, rngs=nnx.Rngs(0))
     params, apply_fn = functional(net)
-    _, value = apply_fn(params, jnp.asarray(data.observation.reshape(-1, 3, 3, 3)))
+    _, value = jax.jit(apply_fn)(params, data.observation.reshape(-1, 3, 3, 3))
     np.testing.assert_allclose(data.value.reshape(-1), value, atol=1e-5)
     # The policy is kept in the mover's frame, the action is the environment's.
     mover = data.played.state.current_player
