@@ -309,12 +309,13 @@ def test_a_turned_unroll_is_an_unroll_of_the_turned_board():
 
 def test_loss_of_an_unroll_by_hand():
     target = unrolls.Unrolls(
-        observation=jnp.zeros((1, 3, 3, 3)), action=jnp.zeros((1, 1), jnp.int32),
-        policy=jnp.array([[[1.0, 0.0], [0.5, 0.5]]]), value=jnp.array([[1.0, -1.0]]),
-        policy_weight=jnp.array([[1.0, 0.0]]), value_weight=jnp.array([[1.0, 1.0]]),
+        observation=np.zeros((1, 3, 3, 3), np.float32), action=np.zeros((1, 1), np.int32),
+        policy=np.float32([[[1.0, 0.0], [0.5, 0.5]]]), value=np.float32([[1.0, -1.0]]),
+        policy_weight=np.float32([[1.0, 0.0]]), value_weight=np.float32([[1.0, 1.0]]),
     )  # fmt: skip
-    logits = jnp.array([[[jnp.log(3.0), 0.0], [9.0, 0.0]]])
-    loss, parts = losses.unroll_loss(logits, jnp.array([[0.5, 0.0]]), target, value_weight=2.0)
+    logits = np.float32([[[np.log(3.0), 0.0], [9.0, 0.0]]])
+    loss_of = jax.jit(functools.partial(losses.unroll_loss, value_weight=2.0))
+    loss, parts = loss_of(logits, np.float32([[0.5, 0.0]]), target)
     np.testing.assert_allclose(parts["policy_loss"], np.log(4 / 3), rtol=1e-6)
     np.testing.assert_allclose(parts["value_loss"], (0.25 + 1) / 2)
     np.testing.assert_allclose([parts["value_loss_0"], parts["value_loss_1"]], [0.25, 1])
