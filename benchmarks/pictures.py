@@ -190,3 +190,52 @@ def line_plot(
     figure.text(0.012, 0.975, title, fontsize=12.5, fontweight="bold", color=_INK, va="top")
     with replacing(path) as file:
         figure.savefig(file, format="png")
+
+
+def interval_panels(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    names: Sequence[str],
+    *,
+    title: str,
+    xlabel: str,
+) -> None:
+    """Draws values with intervals as a PNG, a line for each name, in panels side by side.
+
+    Args:
+      path: the file to write or replace.
+      panels: for each panel's heading, by name, `(low, value, high)`. An interval that does not
+        hold 0 is drawn dark.
+      names: all names, the first on top.
+      title: what is compared.
+      xlabel: what the values are.
+    """
+    from matplotlib.figure import Figure
+
+    height = 1.2 + 0.27 * len(names)
+    figure = Figure(figsize=(2.4 + 1.9 * len(panels), height), dpi=150)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
+    all_axes = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
+    for axes, (heading, found) in zip(all_axes, panels.items(), strict=True):
+        axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
+        for i, name in enumerate(names):
+            if name not in found:
+                continue
+            low, value, high = found[name]
+            shade = color("pgs") if low > 0 else color("mctx gumbel") if high < 0 else "#999999"
+            axes.hlines(-i, low, high, color=shade, linewidth=3, alpha=0.5, zorder=2)
+            axes.scatter([value], [-i], s=22, color=shade, zorder=3)
+        axes.set_yticks([-i for i in range(len(names))], names, fontsize=8.5, color=_INK)
+        axes.set_title(heading, fontsize=9, color=_INK, loc="left")
+        axes.set_xlabel(xlabel, fontsize=8.5, color=_INK)
+        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="x", labelsize=8, color=_MUTED, labelcolor=_INK)
+        axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "left", "right"):
+            axes.spines[side].set_visible(False)
+    figure.text(
+        0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK, va="top"
+    )
+    with replacing(path) as file:
+        figure.savefig(file, format="png")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks import ablation
 from benchmarks.players import CENTRE, DEFAULTS, MCTS, SEARCHES, STEP, TUNED, Spec
 
 EQUAL = ("simulations", "evaluations", "time")
@@ -127,6 +128,15 @@ PRESETS = {
         ],
         repeats=2,
         gauntlet=1,
+    ),
+    # Figures 5.5 and 5.6 of Brosseit 2023; see `benchmarks.ablation`.
+    "ablation": Preset(
+        "hex-5x5-early",
+        100,
+        ablation.PLAYERS,
+        openings=196,
+        gauntlet=1,
+        reason="the default has its own",
     ),
     # In the paper the simulation policy starts from the network's once a game, not once a move.
     "keep": Preset(
