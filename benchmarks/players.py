@@ -178,7 +178,7 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
     return search_player(
         env, apply_fn, params, policy_fn, num_simulations, name=spec.name,
-        deterministic=silent or spec.search == "mcts", model_fns=_model_fns(spec, network), **knobs,
+        deterministic=silent or spec.search == "mcts", model_fns=model_fns(spec, network), **knobs,
     )  # fmt: skip
 
 
@@ -188,8 +188,16 @@ def _network(spec: Spec, network: Any) -> Any:
     return network if name is None else load_network(name)
 
 
-def _model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
-    """What a player plans with: `root_fn` and `recurrent_fn`."""
+def model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
+    """Returns what a player plans with: `root_fn` and `recurrent_fn`.
+
+    Args:
+      spec: the player.
+      network: its own.
+
+    Raises:
+      ValueError: if its knob `plans_with` is neither "model" nor "rules".
+    """
     plans_with = spec.knobs.get("plans_with", "rules")
     if plans_with == "model":
         return jaxpgs.make_model_fns(network.module, network.env)
@@ -211,7 +219,7 @@ def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
     knobs = arguments(spec, network.params, num_simulations)
     knobs.pop("keep_adapted", None)
     make_search = getattr(jaxpgs, f"{OURS[spec.search]}_search")
-    search = make_search(_model_fns(spec, network)[1], count, **knobs)
+    search = make_search(model_fns(spec, network)[1], count, **knobs)
     bound = search.truncation.max_depth
     depth = (
         search.max_depth or (bound and bound(count)) or (16 if search.mode == "constant" else None)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jaxpgs
 from benchmarks import (
+    ablation,
     answers,
     breakdown,
     budgets,
@@ -22,6 +23,7 @@ from benchmarks import (
     environments_samegame,
     learning,
     memory,
+    model_memory,
     mutations,
     networks,
     puzzles,
@@ -32,6 +34,7 @@ from benchmarks import (
     selfplay,
     speed,
     tactics,
+    unroll,
     value_targets,
     versions,
 )  # fmt: skip
@@ -333,6 +336,12 @@ def _equal(data: Mapping[str, Any]) -> str:
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("strength_*.json", "Strength: {network} ({file})", strength),
+    ("ablation.json", "Extensions of policy gradient search, one at a time: Elo over plain PGS",
+     rows_only(ablation.table)),
+    ("unroll.json", "Values of a learned model along an unroll: {network}",
+     rows_only(unroll.table)),
+    ("model_memory.json", "Memory of searches on a learned model: {network}, {roots} roots",
+     rows_only(model_memory.table)),
     ("tactics_*.json", "Tactics ({file})", rows_only(tactics.table)),
     ("networks.json", "Networks", rows_only(networks.table)),
     ("speed_*.json", "Speed ({file})", speeds),

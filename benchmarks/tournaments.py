@@ -61,6 +61,9 @@ def _at(optimizer: str, step_size: float) -> dict[str, Any]:
     return TUNED["pgs"] | {"optimizer": optimizer, "step_size": step_size}
 
 
+_MODEL = {"plans_with": "model"}
+_LINEAR = {"head": "linear", "interior_selection": None}
+_RULES = {"network": "hex-5x5-early"}
 _REFERENCE = Spec("reference MCS", "mcs", CENTRE)
 _PGS = CENTRE | STEP
 _SWEPT = "K is among the knobs that are swept"
@@ -137,6 +140,24 @@ PRESETS = {
         openings=196,
         gauntlet=1,
         reason="the default has its own",
+    ),
+    # Table 5.2 of Brosseit 2023: one model that was learned, and searches that plan with it. The
+    # last two know the rules and have another network.
+    "ve": Preset(
+        "ve-hex-5x5",
+        100,
+        [
+            Spec("VE-PGS", "extended", _MODEL | {"head": "linear"}),
+            Spec("MuZero", "muzero", _MODEL),
+            Spec("Gumbel MuZero", "gumbel", _MODEL),
+            Spec("extended PGS, rules", "extended", _RULES | {"head": "linear"}),
+            Spec("raw policy", "network"),
+            Spec("random", "random"),
+            Spec("VE-PGS, plain", "pgs", _MODEL | _LINEAR),
+            Spec("MCTS, rules", "mcts", _RULES),
+        ],
+        repeats=8,
+        reason="each has the K that is its default",
     ),
     # In the paper the simulation policy starts from the network's once a game, not once a move.
     "keep": Preset(
