@@ -62,7 +62,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reuse of 4 updates, eq. D.1": {"reuse": 4, "step_size": 2.5e-4},
     "PPO clip, 3 epochs": {"reuse": 4, "epochs": 3, "clip": 0.2, "step_size": 2.5e-4},
 }
-# All constants of the thesis's table A.3; the others are `extended_pgs_search`'s defaults.
+# All constants of the thesis's table A.3.
 TOGETHER: dict[str, Any] = {
     "c_puct": 5.0,
     "simulations_per_update": 4,
@@ -141,7 +141,10 @@ def _rate(outcomes: np.ndarray) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and lines: Elo over plain PGS with intervals, a column for each count."""
+    """Returns columns and lines: Elo over plain PGS with intervals, a column for each count.
+
+    Those of all counts together stand last, where there are several.
+    """
     cells = {(r["network"], r["simulations"], r["player"]): r for r in rows}
     networks = list(dict.fromkeys(r["network"] for r in rows))
     counts = {
@@ -150,6 +153,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     }
     columns = ["player"]
     for network in networks:
+        if len(counts[network]) == 2:
+            counts[network] = counts[network][:1]
         short = network.removeprefix("hex-").removesuffix("-early")
         columns += [f"{short}, {count}" if count else f"{short}, all" for count in counts[network]]
     lines = []
@@ -159,7 +164,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
             for count in counts[network]:
                 row = cells.get((network, count, spec.name))
                 line.append(row and f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})")
-        lines.append(line)
+        if any(line[1:]):
+            lines.append(line)
     return columns, lines
 
 
@@ -176,8 +182,9 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
             heading = f"{row['network']}, {row['simulations']}"
             interval = (row["low"], row["elo"], row["high"])
             panels.setdefault(heading, {})[row["player"]] = interval
+    played = {name for found in panels.values() for name in found}
     pictures.interval_panels(
-        path, panels, [spec.name for spec in PLAYERS[1:]],
+        path, panels, [spec.name for spec in PLAYERS[1:] if spec.name in played],
         title="One extension at a time, against plain PGS",
         xlabel="Elo over plain PGS",
     )  # fmt: skip

@@ -213,7 +213,7 @@ def interval_panels(
     from matplotlib.figure import Figure
 
     height = 1.2 + 0.27 * len(names)
-    figure = Figure(figsize=(2.4 + 1.9 * len(panels), height), dpi=150)
+    figure = Figure(figsize=(3.2 + 2.1 * len(panels), height), dpi=150)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
     all_axes = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
     for axes, (heading, found) in zip(all_axes, panels.items(), strict=True):
@@ -226,6 +226,7 @@ def interval_panels(
             axes.hlines(-i, low, high, color=shade, linewidth=3, alpha=0.5, zorder=2)
             axes.scatter([value], [-i], s=22, color=shade, zorder=3)
         axes.set_yticks([-i for i in range(len(names))], names, fontsize=8.5, color=_INK)
+        axes.set_ylim(0.6 - len(names), 0.6)
         axes.set_title(heading, fontsize=9, color=_INK, loc="left")
         axes.set_xlabel(xlabel, fontsize=8.5, color=_INK)
         axes.tick_params(axis="y", length=0)

@@ -141,6 +141,20 @@ PRESETS = {
         gauntlet=1,
         reason="the default has its own",
     ),
+    # Table 5.1 of Brosseit 2023: searches that know the rules.
+    "extended": Preset(
+        "hex-5x5-early",
+        100,
+        [
+            Spec("extended PGS, table A.3", "extended", ablation.TOGETHER),
+            Spec("raw network", "network"),
+            Spec("AlphaZero", "muzero", {"pb_c_init": 5.0}),
+            Spec("MCS", "pgs", ablation.PLAIN | {"step_size": 0.0}),
+            Spec("plain PGS", "pgs", ablation.PLAIN),
+        ],
+        openings=196,
+        reason="all of ours have the same",
+    ),
     # Table 5.2 of Brosseit 2023: one model that was learned, and searches that plan with it. The
     # last two know the rules and have another network.
     "ve": Preset(

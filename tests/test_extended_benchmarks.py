@@ -82,7 +82,7 @@ def test_the_ablation_is_rated_count_by_count_and_together(tmp_path):
     assert found[25]["won"] + outcomes.sum() == 32 or found[100]["won"] + outcomes.sum() == 32
     columns, lines = ablation.table(list(found.values()))
     assert columns == ["player", "5x5, 25", "5x5, 100", "5x5, all"]
-    assert next(line for line in lines if line[1])[0] == "Adam"
+    assert [line[0] for line in lines] == ["Adam"]
     assert (tmp_path / "ablation.png").exists()
 
 
