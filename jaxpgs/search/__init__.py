@@ -6,7 +6,11 @@
 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
-from jaxpgs.search.extended import extended_pgs_policy, extended_pgs_search
+from jaxpgs.search.extended import (
+    extended_pgs_policy,
+    extended_pgs_search,
+    paper_extended_pgs,
+)
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.parts.backup import (
@@ -127,6 +131,7 @@ __all__ = [
     "n_step",
     "node_stats",
     "own_like",
+    "paper_extended_pgs",
     "paper_mcs",
     "paper_pgs",
     "pgs_policy",
