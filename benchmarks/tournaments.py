@@ -167,6 +167,7 @@ PRESETS = {
             Spec("extended PGS, rules", "extended", _RULES | {"head": "linear"}),
             Spec("raw policy", "network"),
             Spec("random", "random"),
+            Spec("VE-PGS, table A.3", "extended", ablation.TOGETHER | _MODEL),
             Spec("VE-PGS, plain", "pgs", _MODEL | _LINEAR),
             Spec("MCTS, rules", "mcts", _RULES),
         ],
