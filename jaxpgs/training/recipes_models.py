@@ -14,7 +14,7 @@ steps are of a size for a processor. The step size is larger than the thesis's a
 
 import argparse
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,7 +40,8 @@ class ModelRecipe(NamedTuple):
     Attributes:
       env: the environment.
       network: keyword arguments of `networks.ValueEquivalentModel`.
-      judge: the network that judges, a pretrained one for the same environment.
+      judge: the network that judges, for the same environment; looked for in the folder of runs and
+        then among those of the library.
       num_simulations: simulations of the search that judges with it.
       num_games: games to label.
       num_epochs: most epochs of the fitting.
@@ -57,21 +58,21 @@ class ModelRecipe(NamedTuple):
     num_epochs: int
     games: Mapping[str, Any] = MappingProxyType({"games_at_once": 1024})
     fitting: Mapping[str, Any] = MappingProxyType({})
-    step_size: float = 1e-3
+    step_size: float = 2e-3
 
 
 _FITTING = {
     "unroll": 5, "batch_size": 128, "steps_per_epoch": 250, "validation_batches": 64,
-    "patience": 10, "held_out": 0.1,
+    "patience": 6, "held_out": 0.1,
 }  # fmt: skip
 RECIPES = {
     "ve-hex-5x5": ModelRecipe(
         Hex(5),
         {
-            "num_filters": 32, "num_blocks": 1, "policy_filters": 16, "value_filters": 8,
+            "num_filters": 24, "num_blocks": 1, "policy_filters": 16, "value_filters": 8,
             "squeeze_ratio": 4,
         },
-        "hex-5x5", 16, 100_000, 30, fitting=_FITTING,
+        "hex-5x5", 16, 100_000, 24, fitting=_FITTING,
     ),
     "ve-hex-7x7": ModelRecipe(
         Hex(7),
@@ -110,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
         clock.note()
         return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
-    experience = _label(args.name, recipe, folder, args.seed, late)
+    experience = _label(args.name, recipe, args.out, args.seed, late)
     if late():
         print("Stopped before the fitting; call again to go on.")
         return
@@ -198,9 +199,15 @@ def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
 
 
 def _label(
-    name: str, recipe: ModelRecipe, folder: pathlib.Path, seed: int, late: Any
+    name: str, recipe: ModelRecipe, out: pathlib.Path, seed: int, late: Callable[[], bool]
 ) -> selfplay.Experience:
-    network = load_pretrained(recipe.judge)
+    own = (out / f"{recipe.judge}.json").exists()
+    network = load_pretrained(recipe.judge, directory=out if own else None)
+    if network.env != recipe.env:
+        raise ValueError(
+            f"The judge of {name} must be a network for {recipe.env}; {recipe.judge} is one for "
+            f"{network.env}."
+        )
     with loggers.progress_bar(f"{name}, labelling", recipe.num_games) as show:
 
         def callback(finished: int) -> bool:
@@ -209,7 +216,7 @@ def _label(
 
         return label_games(
             recipe.env, network.apply_fn, network.params, num_games=recipe.num_games,
-            expert=judge(recipe.num_simulations), seed=seed, directory=folder / "games",
+            expert=judge(recipe.num_simulations), seed=seed, directory=out / name / "games",
             callback=callback, **recipe.games,
         )  # fmt: skip
 
