@@ -56,11 +56,11 @@ _SMALL = {
     "squeeze_ratio": 4,
 }  # fmt: skip
 _TRAINING = {
-    "num_games": 128, "num_steps": 8, "buffer_size": 65_536, "batch_size": 128,
+    "num_games": 64, "num_steps": 8, "buffer_size": 32_768, "batch_size": 128,
     "updates_per_iteration": 16, "max_random_moves": 8, "unroll": 3,
 }  # fmt: skip
 PRESETS = {
-    "ve-4x4": Preset(4, _SMALL, 32, 160, 20, 256, (1, 11), _TRAINING),
+    "ve-4x4": Preset(4, _SMALL, 32, 120, 20, 256, (1, 11), _TRAINING),
     "ve-3x3": Preset(3, _SMALL, 16, 60, 10, 128, (0, 6), _TRAINING | {"max_random_moves": 4}),
     "ve-5x5": Preset(
         5, _SMALL | {"num_filters": 32}, 32, 600, 50, 276, (4, 14),

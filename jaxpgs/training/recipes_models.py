@@ -115,6 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     if late():
         print("Stopped before the fitting; call again to go on.")
         return
+    assert experience.played is not None  # labelled games keep it
     module = ValueEquivalentModel(
         recipe.env.observation_shape, recipe.env.num_actions, **recipe.network,
         rngs=nnx.Rngs(args.seed),
