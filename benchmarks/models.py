@@ -22,6 +22,7 @@ from benchmarks import report, runs, tactics
 from benchmarks.networks import card_path
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
+from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.recipes_models import RECIPES
 
@@ -68,7 +69,7 @@ def players(model: Any) -> list[evaluation.Player]:
     return [
         evaluation.raw_network(env, model.apply_fn, params, name="raw policy"),
         *(
-            evaluation.search_player(
+            search_player(
                 env, model.apply_fn, params, policy_fn, SIMULATIONS, name=name, model_fns=fns,
                 **knobs,
             )
