@@ -62,7 +62,7 @@ class ModelRecipe(NamedTuple):
 
 
 _FITTING = {
-    "unroll": 5, "batch_size": 128, "steps_per_epoch": 250, "validation_batches": 64,
+    "unroll": 5, "batch_size": 128, "steps_per_epoch": 250, "validation_batches": 40,
     "patience": 6, "held_out": 0.1,
 }  # fmt: skip
 RECIPES = {
@@ -72,7 +72,7 @@ RECIPES = {
             "num_filters": 24, "num_blocks": 1, "policy_filters": 16, "value_filters": 8,
             "squeeze_ratio": 4,
         },
-        "hex-5x5", 16, 100_000, 24, fitting=_FITTING,
+        "hex-5x5", 16, 100_000, 15, fitting=_FITTING,
     ),
     "ve-hex-7x7": ModelRecipe(
         Hex(7),
