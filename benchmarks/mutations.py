@@ -254,8 +254,8 @@ MUTATIONS = (
         ", improved_policy(temperature=0.5))", ", improved_policy())", "defaults_of",
     ),
     Mutation(
-        "extended PGS: nodes are read", "presets/extended.py",
-        'knobs.setdefault("interior_selection", None)', "pass", "read_the_nodes",
+        "extended PGS: the thesis's settings read the nodes", "presets/extended.py",
+        '"interior_selection": None,', "", "settings_of_the_thesis",
     ),
     Mutation(
         "Gumbel: another number of actions", _GUMBEL,

@@ -20,7 +20,7 @@ _COLORS = {
     "mcts": "#009E73", "mcs": "#CC79A7", "muzero": "#E69F00", "gumbel": "#D55E00",
     "nn": "#999999", "raw network": "#999999", "bare network": "#999999", "random": "#999999",
     "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
-    "likeliest": "#0072B2", "drawn": "#E69F00",
+    "likeliest": "#0072B2", "drawn": "#E69F00", "unrolled": "#0072B2", "shown": "#E69F00",
 }  # fmt: skip
 _OTHER = "#222222"
 _DASHES = ("-", "--", ":", "-.")
@@ -188,5 +188,55 @@ def line_plot(
         legend.values(), legend.keys(), loc="outside right center", frameon=False, fontsize=9
     )
     figure.text(0.012, 0.975, title, fontsize=12.5, fontweight="bold", color=_INK, va="top")
+    with replacing(path) as file:
+        figure.savefig(file, format="png")
+
+
+def interval_panels(
+    path: str | os.PathLike[str],
+    panels: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    names: Sequence[str],
+    *,
+    title: str,
+    xlabel: str,
+) -> None:
+    """Draws values with intervals as a PNG, a line for each name, in panels side by side.
+
+    Args:
+      path: the file to write or replace.
+      panels: for each panel's heading, by name, `(low, value, high)`. An interval that does not
+        hold 0 is drawn dark.
+      names: all names, the first on top.
+      title: what is compared.
+      xlabel: what the values are.
+    """
+    from matplotlib.figure import Figure
+
+    height = 1.2 + 0.27 * len(names)
+    figure = Figure(figsize=(3.2 + 2.1 * len(panels), height), dpi=150)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
+    all_axes = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
+    for axes, (heading, found) in zip(all_axes, panels.items(), strict=True):
+        axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
+        for i, name in enumerate(names):
+            if name not in found:
+                continue
+            low, value, high = found[name]
+            shade = color("pgs") if low > 0 else color("mctx gumbel") if high < 0 else "#999999"
+            axes.hlines(-i, low, high, color=shade, linewidth=3, alpha=0.5, zorder=2)
+            axes.scatter([value], [-i], s=22, color=shade, zorder=3)
+        axes.set_yticks([-i for i in range(len(names))], names, fontsize=8.5, color=_INK)
+        axes.set_ylim(0.6 - len(names), 0.6)
+        axes.set_title(heading, fontsize=9, color=_INK, loc="left")
+        axes.set_xlabel(xlabel, fontsize=8.5, color=_INK)
+        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="x", labelsize=8, color=_MUTED, labelcolor=_INK)
+        axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "left", "right"):
+            axes.spines[side].set_visible(False)
+    figure.text(
+        0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK, va="top"
+    )
     with replacing(path) as file:
         figure.savefig(file, format="png")

@@ -13,25 +13,34 @@ from typing import Any, NamedTuple
 
 import jax
 import mctx
-import optax
 from flax import nnx
 
 import jaxpgs
+from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.search import default_simulations_per_update
 
-OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 # Searches by the names that specs have for them, and the presets that they are.
 OURS = {
     "mcs": "mcs", "pgs": "pgs", "pgs-uf": "pgs", "mcts": "batched_mcts",
     "gumbel-mcs": "mcs", "gumbel-pgs": "gumbel_pgs", "gumbel-mcts": "gumbel_mcts",
+    "extended": "extended_pgs",
 }  # fmt: skip
+LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
 MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
+SIMPLE = ("network", "random")  # players that do not search
+
+
 class Spec(NamedTuple):
-    """One player: a search and its knobs, all of them JSON values."""
+    """One player: a search and its knobs, all of them JSON values.
+
+    Every search knows the knobs `num_simulations`; `network`, a name in place of the tournament's;
+    and `plans_with`, "model" if the search knows the rules at the root alone and plans with a model
+    that was learned, which the network then is, or "rules".
+    """
 
     name: str
     search: str
@@ -95,7 +104,7 @@ def read_specs(text: str) -> list[Spec]:
     """
     name, _, rest = text.rpartition(":")
     search, *words = rest.split()
-    known = ("network", *OURS, *MCTX)
+    known = (*SIMPLE, *OURS, *MCTX)
     if search not in known:
         raise ValueError(f"Unknown search {search!r} in {text!r}; known are {', '.join(known)}.")
     if bad := [word for word in words if "=" not in word]:
@@ -115,25 +124,31 @@ def load_network(name: str) -> Any:
 
     Args:
       name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7. Its
-        weights are random: its policy is almost uniform, so that walks are short.
+        weights are random: its policy is almost uniform, so that walks are short. `model-5x5-8x1`
+        is likewise a value-equivalent model.
     """
     if name in jaxpgs.available_pretrained():
         return jaxpgs.load_pretrained(name)
     try:
-        _, board, shape = name.split("-")
+        kind, board, shape = name.split("-")
+        kinds = {"conv": "AlphaZeroResNet", "model": "ValueEquivalentModel"}
+        make = getattr(jaxpgs.networks, kinds[kind])
         filters, blocks = (int(number) for number in shape.split("x"))
         env = jaxpgs.envs.Hex(size=int(board.split("x")[0]))
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         names = ", ".join(jaxpgs.available_pretrained())
         raise SystemExit(
             f"Unknown network {name!r}; take one of {names}, or conv-7x7-32x4 and the like."
         ) from error
     observed = jax.eval_shape(lambda: env.observe(env.init()))
-    module = jaxpgs.networks.AlphaZeroResNet(
+    module = make(
         observed.shape, env.num_actions, num_filters=filters, num_blocks=blocks, rngs=nnx.Rngs(0)
     )
+    module.eval()
     params, apply_fn = jaxpgs.networks.functional(module)
-    return SimpleNamespace(env=env, params=params, apply_fn=apply_fn, card={"sha256": None})
+    return SimpleNamespace(
+        env=env, module=module, params=params, apply_fn=apply_fn, card={"sha256": None}
+    )
 
 
 def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Player:
@@ -147,9 +162,12 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     Returns:
       The player.
     """
+    network = _network(spec, network)
     env, params, apply_fn = network.env, network.params, network.apply_fn
     if spec.search == "network":
         return evaluation.raw_network(env, apply_fn, params, name=spec.name)
+    if spec.search == "random":
+        return evaluation.uniform_random(env, name=spec.name)
     knobs = arguments(spec, params, num_simulations)
     num_simulations = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in MCTX:
@@ -160,23 +178,48 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
     return search_player(
         env, apply_fn, params, policy_fn, num_simulations, name=spec.name,
-        deterministic=silent or spec.search == "mcts", **knobs,
+        deterministic=silent or spec.search == "mcts", model_fns=model_fns(spec, network), **knobs,
     )  # fmt: skip
+
+
+def _network(spec: Spec, network: Any) -> Any:
+    """The network of a player: that of its knobs, or else the tournament's."""
+    name = spec.knobs.get("network")
+    return network if name is None else load_network(name)
+
+
+def model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
+    """Returns what a player plans with: `root_fn` and `recurrent_fn`.
+
+    Args:
+      spec: the player.
+      network: its own.
+
+    Raises:
+      ValueError: if its knob `plans_with` is neither "model" nor "rules".
+    """
+    plans_with = spec.knobs.get("plans_with", "rules")
+    if plans_with == "model":
+        return jaxpgs.make_model_fns(network.module, network.env)
+    if plans_with != "rules":
+        raise ValueError(f"A search plans with 'model' or 'rules', got {plans_with!r}.")
+    rules = (network.env, network.apply_fn)
+    return jaxpgs.make_root_fn(*rules), jaxpgs.make_recurrent_fn(*rules)
 
 
 def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
     """Says what a player's table names: simulations N, K, the bound on the depth and the mode."""
     count = spec.knobs.get("num_simulations", num_simulations)
-    if spec.search == "network":
+    if spec.search in SIMPLE:
         return {"simulations": None, "K": None, "depth": None, "mode": None}
     if spec.search in MCTX:
         depth = spec.knobs.get("max_depth")
         return {"simulations": count, "K": 1, "depth": depth, "mode": "tree"}
+    network = _network(spec, network)
     knobs = arguments(spec, network.params, num_simulations)
     knobs.pop("keep_adapted", None)
     make_search = getattr(jaxpgs, f"{OURS[spec.search]}_search")
-    recurrent_fn = jaxpgs.make_recurrent_fn(network.env, network.apply_fn)
-    search = make_search(recurrent_fn, count, **knobs)
+    search = make_search(model_fns(spec, network)[1], count, **knobs)
     bound = search.truncation.max_depth
     depth = (
         search.max_depth or (bound and bound(count)) or (16 if search.mode == "constant" else None)
@@ -193,6 +236,8 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
     """Translates a spec's knobs into arguments of its search; those not given stay the default."""
     knobs = dict(spec.knobs)
     count = knobs.pop("num_simulations", num_simulations)
+    for name in ("network", "plans_with"):
+        knobs.pop(name, None)
     if spec.search in MCTX:
         scale = {k: knobs.pop(k) for k in ("value_scale", "maxvisit_init") if k in knobs}
         if scale:
@@ -205,23 +250,13 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
             return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
         return {"gumbel_scale": 0.0} | knobs
     _selection(spec, knobs, count)
-    if "count_siblings" in knobs:
-        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings"))
-    if isinstance(knobs.get("target"), str):
-        knobs["target"] = getattr(jaxpgs, knobs["target"])(0.0)
-    if isinstance(knobs.get("backup"), str):
-        knobs["backup"] = getattr(jaxpgs, knobs["backup"])()
-    if OURS[spec.search] in ("pgs", "gumbel_pgs"):
-        head = jaxpgs.networks.policy_head(params)
+    put_parts(knobs)
+    if OURS[spec.search] in LEARNING:
+        extended = spec.search == "extended"
+        head = jaxpgs.networks.policy_head(params, knobs.pop("head", "head"))
         everything = jax.tree.map(lambda _: True, head)
         knobs["adapt"] = everything if spec.search == "pgs-uf" else head
-        optimizer = knobs.pop("optimizer", "sgd" if "step_size" in knobs else "auto")
-        step = [knobs.pop("step_size")] if "step_size" in knobs else []
-        knobs["optimizer"] = OPTIMIZERS[optimizer](*step)
-        if "baseline" in knobs:
-            knobs["estimator"] = jaxpgs.reinforce(
-                knobs.pop("baseline"), normalize=knobs.pop("normalize", False)
-            )
+        put_learning(knobs, regularize=not extended)
     return knobs
 
 

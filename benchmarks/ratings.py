@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pictures
-from benchmarks.players import describe, with_count
+from benchmarks.players import SIMPLE, describe, with_count
 from benchmarks.tournaments import Preset
 from jaxpgs import evaluation
 from jaxpgs.evaluation.spending import TOLERANCE, relative
@@ -70,7 +70,34 @@ def _pairing(result: evaluation.MatchResult) -> dict[str, Any]:
         "low": round(interval.low, 1),
         "high": round(interval.high, 1),
         "games_to_decide": games_to_decide(result.games, *interval),
+        "first_won_in": won_in(result, 1.0),
+        "second_won_in": won_in(result, 0.0),
     }
+
+
+def won_in(result: evaluation.MatchResult, outcome: float) -> list[float] | None:
+    """Returns how long the games of one outcome are, in moves of both players.
+
+    Args:
+      result: of a pairing.
+      outcome: 1 for the games that the first player won, 0 for those of the second.
+
+    Returns:
+      The mean and the half-width of its 95% interval, from 1,000 bootstrap samples of the openings;
+      None if there are no such games or their lengths are unknown.
+    """
+    if result.lengths is None:
+        return None
+    won = (result.outcomes == outcome).reshape(-1, len(result.openings))
+    moves = (won * result.lengths.reshape(won.shape)).sum(axis=0)
+    games = won.sum(axis=0)
+    if not games.any():
+        return None
+    count = len(games)
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=1000)
+    means = (drawn @ moves) / np.maximum(drawn @ games, 1)
+    low, high = np.quantile(means[drawn @ games > 0], (0.025, 0.975))
+    return [round(float(moves.sum() / games.sum()), 2), round(float(high - low) / 2, 2)]
 
 
 def games_to_decide(games: int, elo: float, low: float, high: float) -> int | None:
@@ -133,7 +160,7 @@ def ratios(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float
     """What the searches spent over what the standard spent; nothing at equal simulations."""
     if preset.equal == "simulations":
         return {}
-    searching = [s.name for s in preset.players if s.search != "network"]
+    searching = [s.name for s in preset.players if s.search not in SIMPLE]
     searching.remove(preset.standard)
     names = [preset.standard, *(name for name in searching if name in tournament.names)]
     return relative(tournament.pairs, names, preset.equal)
@@ -163,11 +190,14 @@ def player_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]
 def pairing_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each pairing."""
     columns = ["first", "second", "first won", "openings", "Elo of the first", "95% interval",
-               "games to decide"]  # fmt: skip
+               "games to decide",
+               "moves, first won", "moves, second won"]  # fmt: skip
     lines = [
         [
             p["first"], p["second"], f"{p['won']:g} of {p['games']}", p["openings"],
             f"{p['elo']:+.0f}", f"{p['low']:+.0f} to {p['high']:+.0f}", p["games_to_decide"],
+            *(moves and f"{moves[0]:.1f} ± {moves[1]:.1f}"
+              for moves in (p.get("first_won_in"), p.get("second_won_in"))),
         ]
         for p in summary["pairings"]
     ]  # fmt: skip

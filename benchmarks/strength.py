@@ -6,6 +6,12 @@
     python -m benchmarks.strength --preset sweep-mcs         # how the knobs were set; also
                                                      # sweep-pgs, sweep-mctx, sweep-gumbel, ...
 
+The extensions of Brosseit 2023, one at a time (see `benchmarks.ablation`), and searches that plan
+with a model that was learned:
+
+    python -m benchmarks.strength --preset ablation --network hex-5x5-early --simulations 25 100
+    python -m benchmarks.strength --preset ve
+
 The defaults of all searches, one tournament and one file for each network and count; a move costs
 as many simulations as mctx's Gumbel search has, as many network evaluations, or as much time:
 
@@ -40,6 +46,7 @@ import numpy as np
 
 from benchmarks import pictures, report, runs
 from benchmarks.players import (
+    SIMPLE,
     Spec,
     load_network,
     make_player,
@@ -160,7 +167,7 @@ def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
 def _standard(preset: Preset) -> Spec:
     """The player that sets what all may spend: the preset's, or the first that searches."""
     by_name = {spec.name: spec for spec in preset.players}
-    searching = [spec for spec in preset.players if spec.search != "network"]
+    searching = [spec for spec in preset.players if spec.search not in SIMPLE]
     return by_name.get(preset.standard, (searching or preset.players)[0])
 
 
@@ -201,7 +208,7 @@ def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray
     calibrated = dict(data.get("calibrated", {}))
     standard = _standard(preset)
     for spec in preset.players:
-        fixed = preset.equal == "simulations" or spec == standard or spec.search == "network"
+        fixed = preset.equal == "simulations" or spec == standard or spec.search in SIMPLE
         if fixed or spec.name in calibrated:
             continue
         counts[spec.name], ratio = calibrate(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jaxpgs
 from benchmarks import (
+    ablation,
     answers,
     breakdown,
     budgets,
@@ -22,6 +23,9 @@ from benchmarks import (
     environments_samegame,
     learning,
     memory,
+    model_learning,
+    model_memory,
+    models,
     mutations,
     networks,
     puzzles,
@@ -32,6 +36,7 @@ from benchmarks import (
     selfplay,
     speed,
     tactics,
+    unroll,
     value_targets,
     versions,
 )  # fmt: skip
@@ -275,6 +280,14 @@ def puzzle_searches(data: Mapping[str, Any], path: pathlib.Path) -> str:
     return text + markdown_table(puzzles.DIFFERENCES, puzzles.differences(data["rows"]))
 
 
+def model_figures(data: Mapping[str, Any], path: pathlib.Path) -> str:
+    """Searches on learned models, and what their cards say of games held out."""
+    del path
+    text = markdown_table(*models.table(data["rows"]))
+    text += "\nLosses on games held out, at each step of the unroll:\n\n"
+    return text + markdown_table(*models.losses(data["rows"]))
+
+
 def rows_only(
     table: Callable[[Any], tuple[list[str], list[list[Any]]]],
     note: Callable[[Mapping[str, Any]], str] = lambda data: "",
@@ -333,8 +346,15 @@ def _equal(data: Mapping[str, Any]) -> str:
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("strength_*.json", "Strength: {network} ({file})", strength),
+    ("ablation.json", "Extensions of policy gradient search, one at a time: Elo over plain PGS",
+     rows_only(ablation.table)),
+    ("unroll.json", "Values of a learned model along an unroll: {network}",
+     rows_only(unroll.table)),
+    ("model_memory.json", "Memory of searches on a learned model: {network}, {roots} roots",
+     rows_only(model_memory.table)),
     ("tactics_*.json", "Tactics ({file})", rows_only(tactics.table)),
     ("networks.json", "Networks", rows_only(networks.table)),
+    ("models.json", "Models that were learned: {simulations} simulations a move", model_figures),
     ("speed_*.json", "Speed ({file})", speeds),
     ("breakdown.json", "Where the time goes: {simulations} simulations",
      rows_only(breakdown.table)),
@@ -358,6 +378,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",
      rows_only(selfplay.table)),
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
+    ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
+     "{simulations} simulations a move", rows_only(model_learning.table)),
 )  # fmt: skip
 
 

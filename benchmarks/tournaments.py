@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks import ablation
 from benchmarks.players import CENTRE, DEFAULTS, MCTS, SEARCHES, STEP, TUNED, Spec
 
 EQUAL = ("simulations", "evaluations", "time")
@@ -60,6 +61,9 @@ def _at(optimizer: str, step_size: float) -> dict[str, Any]:
     return TUNED["pgs"] | {"optimizer": optimizer, "step_size": step_size}
 
 
+_MODEL = {"plans_with": "model"}
+_LINEAR = {"head": "linear", "interior_selection": None}
+_RULES = {"network": "hex-5x5-early"}
 _REFERENCE = Spec("reference MCS", "mcs", CENTRE)
 _PGS = CENTRE | STEP
 _SWEPT = "K is among the knobs that are swept"
@@ -127,6 +131,48 @@ PRESETS = {
         ],
         repeats=2,
         gauntlet=1,
+    ),
+    # Figures 5.5 and 5.6 of Brosseit 2023; see `benchmarks.ablation`.
+    "ablation": Preset(
+        "hex-5x5-early",
+        100,
+        ablation.PLAYERS,
+        openings=196,
+        gauntlet=1,
+        reason="the default has its own",
+    ),
+    # Table 5.1 of Brosseit 2023: searches that know the rules.
+    "extended": Preset(
+        "hex-5x5-early",
+        100,
+        [
+            Spec("extended PGS, table A.3", "extended", ablation.TOGETHER),
+            Spec("raw network", "network"),
+            Spec("AlphaZero", "muzero", {"pb_c_init": 5.0}),
+            Spec("MCS", "pgs", ablation.PLAIN | {"step_size": 0.0}),
+            Spec("plain PGS", "pgs", ablation.PLAIN),
+        ],
+        openings=196,
+        reason="all of ours have the same",
+    ),
+    # Table 5.2 of Brosseit 2023: one model that was learned, and searches that plan with it. The
+    # last two know the rules and have another network.
+    "ve": Preset(
+        "ve-hex-5x5",
+        100,
+        [
+            Spec("VE-PGS", "extended", _MODEL | {"head": "linear"}),
+            Spec("MuZero", "muzero", _MODEL),
+            Spec("Gumbel MuZero", "gumbel", _MODEL),
+            Spec("extended PGS, rules", "extended", _RULES | {"head": "linear"}),
+            Spec("raw policy", "network"),
+            Spec("random", "random"),
+            Spec("VE-PGS, table A.3", "extended", ablation.TOGETHER | _MODEL),
+            Spec("VE-PGS, plain", "pgs", _MODEL | _LINEAR),
+            Spec("MCTS, rules", "mcts", _RULES),
+        ],
+        repeats=8,
+        reason="each has the K that is its default",
     ),
     # In the paper the simulation policy starts from the network's once a game, not once a move.
     "keep": Preset(

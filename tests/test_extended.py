@@ -181,10 +181,13 @@ def head(output):
 def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
     outputs = []
     for mode in ("constant", "cached"):
+        paper = jaxpgs.paper_extended_pgs() | {
+            "simulations_per_update": 4, "mode": mode, "kl_from_prior": 0.1,
+            "truncation": jaxpgs.by_visits(2.0, count_first=False),
+        }  # fmt: skip
         policy = functools.partial(
             jaxpgs.extended_pgs_policy, recurrent_fn=toy.split_fn, num_simulations=24,
-            simulations_per_update=4, mode=mode, adapt=toy.adapt_head,
-            truncation=jaxpgs.by_visits(2.0, count_first=False), kl_from_prior=0.1,
+            adapt=toy.adapt_head, **paper,
         )  # fmt: skip
         with games.lenient_promotion():  # optax's Adam
             outputs.append(jax.jit(policy)(*data()))

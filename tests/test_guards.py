@@ -140,7 +140,27 @@ def test_simulations_read_the_nodes_where_there_are_any():
     ):
         assert make(recurrent_fn, 8, **knobs).interior_selection is None
     extended = jaxpgs.extended_pgs_search(toy.split_fn, 8, adapt=toy.adapt_head)
-    assert extended.mode == "cached" and extended.interior_selection is None
+    assert extended.mode == "cached" and extended.interior_selection is not None
+
+
+def test_settings_of_the_thesis():
+    paper = jaxpgs.paper_extended_pgs()
+    search = jaxpgs.extended_pgs_search(
+        toy.split_fn, 64, adapt=toy.adapt_head, **(paper | {"mode": "cached"})
+    )
+    expected = {
+        "root_selection": jaxpgs.puct(5.0),
+        "simulations_per_update": 1,
+        "backup": jaxpgs.log_series(0.995),
+        "target": jaxpgs.completed_q(
+            0.0, value_scale=0.01, maxvisit_init=5.0, rescale_values=False
+        ),
+        "optimizer": optax.adam(1e-3),
+        "interior_selection": None,
+    }
+    assert all(same(getattr(search, field), part) for field, part in expected.items())
+    assert search.truncation.max_depth(100) == jaxpgs.by_visits(6.0).max_depth(100) == 3
+    assert (paper["entropy"], paper["kl_to_prior"], paper["mode"]) == (2.0, 0.1, "constant")
 
 
 def test_settings_of_the_paper():

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 import jaxpgs
-from jaxpgs.training import distillation, recipes, recipes_samegame
+from jaxpgs.training import distillation, recipes, recipes_models, recipes_samegame
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in recipes.RECIPES]
 SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in recipes_samegame.RECIPES]
@@ -14,6 +14,7 @@ SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in recipes_sa
 
 def test_every_network_has_a_recipe():
     taught = set(HEX) | set(SAMEGAME) | set(distillation.STUDENTS)
+    taught |= set(recipes_models.RECIPES) & set(jaxpgs.available_pretrained())
     assert taught == set(jaxpgs.available_pretrained())
 
 

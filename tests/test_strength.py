@@ -29,26 +29,28 @@ def test_players_are_read_from_words():
     (named,) = players.read_specs("mine: mcs mode=cached virtual_loss=null count_siblings=true")
     assert named.name == "mine"
     assert named.knobs == {"mode": "cached", "virtual_loss": None, "count_siblings": True}
-    with pytest.raises(ValueError, match=r"Unknown search 'pgz'.*known are network, mcs"):
+    with pytest.raises(ValueError, match=r"Unknown search 'pgz'.*known are network, random, mcs"):
         players.read_specs("pgz")
     with pytest.raises(ValueError, match="got 'fast'"):
         players.read_specs("pgs fast")
 
 
 def test_presets_describe_themselves():
-    network = players.load_network(TINY)
+    plain, model = players.load_network(TINY), players.load_network("model-3x3-2x1")
     for name, preset in PRESETS.items():
+        network = model if name == "ve" else plain
         names = [spec.name for spec in preset.players]
         assert len(set(names)) == len(names), name
         for spec in preset.players:
             about = players.describe(spec, network, preset.num_simulations)
-            assert (about["K"] is None) == (spec.search == "network")
-    about = players.describe(players.Spec("x", "gumbel-mcs"), network, 64)
+            assert (about["K"] is None) == (spec.search in players.SIMPLE)
+    about = players.describe(players.Spec("x", "gumbel-mcs"), plain, 64)
     assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "cached"}
-    about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), network, 64)
+    about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), plain, 64)
     assert (about["simulations"], about["K"]) == (8, 1)
-    with pytest.raises(SystemExit, match="Unknown network 'hex'"):
-        players.load_network("hex")
+    for name in ("hex", "dense-3x3-2x1"):
+        with pytest.raises(SystemExit, match=f"Unknown network '{name}'"):
+            players.load_network(name)
 
 
 @pytest.mark.parametrize("spec", SILENT, ids=lambda spec: spec.name)

@@ -77,12 +77,13 @@ def play_match(
         PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
         for s in sides
     ]
-    scores = []
+    scores, lengths = [], []
     for i, key in enumerate(keys):
         actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(order))
-        score, spent = _play_batch(env, sides, actions, key, label, report)
+        score, length, spent = _play_batch(env, sides, actions, key, label, report)
         scores.append(score)
+        lengths.append(length)
         records = [total + new for total, new in zip(records, spent, strict=True)]
     outcomes = (np.concatenate(scores, axis=1)[:, :count] + 1.0) / 2.0
     return MatchResult(
@@ -90,6 +91,7 @@ def play_match(
         lines[:, 0] if lines.shape[1] == 1 else lines,
         outcomes.reshape(2, repeats, len(lines)),
         batch_size,
+        np.concatenate(lengths, axis=1)[:, :count].reshape(2, repeats, len(lines)),
     )
 
 
@@ -100,12 +102,12 @@ def _play_batch(
     rng_key: chex.PRNGKey,
     label: str,
     progress: Progress | None,
-) -> tuple[np.ndarray, list[PlayerRecord]]:
+) -> tuple[np.ndarray, np.ndarray, list[PlayerRecord]]:
     """Plays the openings `[B, L]` with both colours.
 
     Returns:
-      `[2, B]` the first side's results, 1 won, 0 drawn, -1 lost, by who opened; and what each side
-      spent.
+      `[2, B]` the first side's results, 1 won, 0 drawn, -1 lost, by who opened; `[2, B]` the games'
+      lengths; and what each side spent.
     """
     batch_size, length = openings.shape
     opened = open_games(env, jax.random.fold_in(rng_key, 0), openings)
@@ -141,7 +143,7 @@ def _play_batch(
             progress(sum(finished), 2 * batch_size, label)
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
     scores[1] *= -1.0  # there the second player opened
-    return scores, records
+    return scores, np.stack([np.asarray(half.length) for half in halves]), records
 
 
 def round_robin(

@@ -50,11 +50,13 @@ class MatchGames(NamedTuple):
       state: the environment's state with a leading axis G.
       opener: `[G]` int32, the number under which the environment lists who moved first.
       score: `[G]` float32, the rewards of that player so far.
+      length: `[G]` int32, the moves so far of both players, the opening's included.
     """
 
     state: Any
     opener: chex.Array
     score: chex.Array
+    length: chex.Array
 
 
 class Turn(NamedTuple):
@@ -103,11 +105,13 @@ def advance(
     Returns:
       The games, how many were going on before, and how many are over now.
     """
-    moves = jnp.sum(~games.state.terminated, dtype=jnp.int32)
+    going_on = ~games.state.terminated
+    moves = jnp.sum(going_on, dtype=jnp.int32)
+    length = games.length + going_on.astype(jnp.int32)
     state = jax.vmap(env.step)(games.state, jnp.asarray(action, jnp.int32))
     reward = jnp.take_along_axis(state.rewards, games.opener[:, None], axis=-1)[:, 0]
     finished = jnp.sum(state.terminated, dtype=jnp.int32)
-    return MatchGames(state, games.opener, games.score + reward), moves, finished
+    return MatchGames(state, games.opener, games.score + reward, length), moves, finished
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -116,7 +120,8 @@ def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> MatchGa
     num_games, length = openings.shape
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
     opener = jnp.asarray(state.current_player, jnp.int32)
-    games = MatchGames(state, opener, jnp.zeros(num_games, jnp.float32))
+    score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
+    games = MatchGames(state, opener, score, moves)
     for ply in range(length):
         games = advance(env, games, openings[:, ply])[0]
     return games

@@ -51,12 +51,15 @@ class MatchResult:
       outcomes: `[2, R, O]` float64, the first player's score: 1 won, 0.5 drawn, 0 lost. The first
         axis tells who opened the game: 0 the first player, 1 the second.
       batch_size: how many games each call of a player was for, None if unknown.
+      lengths: `[2, R, O]` int, the moves of both players in each game, the opening's included; None
+        if unknown.
     """
 
     players: tuple[PlayerRecord, PlayerRecord]
     openings: np.ndarray
     outcomes: np.ndarray
     batch_size: int | None = None
+    lengths: np.ndarray | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -81,7 +84,8 @@ class MatchResult:
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as plain lists and numbers, ready for JSON."""
         fields = dataclasses.asdict(self)
-        return fields | {k: getattr(self, k).tolist() for k in ("openings", "outcomes")}
+        arrays = {k: getattr(self, k) for k in ("openings", "outcomes", "lengths")}
+        return fields | {k: x if x is None else x.tolist() for k, x in arrays.items()}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "MatchResult":
@@ -92,6 +96,7 @@ class MatchResult:
             np.asarray(fields["openings"]),
             np.asarray(fields["outcomes"], np.float64),
             fields.get("batch_size"),
+            None if (lengths := fields.get("lengths")) is None else np.asarray(lengths),
         )
 
 

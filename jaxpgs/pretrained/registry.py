@@ -31,11 +31,13 @@ _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained network.
+    """A trained network, or a model that was learned.
 
     Attributes:
       env: the environment it was trained for.
-      module: the network with the trained weights, in evaluation mode.
+      module: the network with the trained weights, in evaluation mode. Where it is a
+        `ValueEquivalentModel`, `jaxpgs.make_model_fns(module, env)` makes what a search needs to
+        plan in it.
       params: its parameters, as `jaxpgs.networks.functional` returns them.
       apply_fn: `(params, observation [B, ...]) -> (logits [B, A], value [B])`.
       card: how it was made and how strong it is, as read from its JSON file.

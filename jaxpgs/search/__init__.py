@@ -49,7 +49,11 @@ from jaxpgs.search.parts.truncation import (
     until_new,
 )
 from jaxpgs.search.presets.defaults import default_simulations_per_update
-from jaxpgs.search.presets.extended import extended_pgs_policy, extended_pgs_search
+from jaxpgs.search.presets.extended import (
+    extended_pgs_policy,
+    extended_pgs_search,
+    paper_extended_pgs,
+)
 from jaxpgs.search.presets.gumbel import (
     gumbel_mcts_policy,
     gumbel_mcts_search,
@@ -126,6 +130,7 @@ __all__ = [
     "n_step",
     "node_stats",
     "own_like",
+    "paper_extended_pgs",
     "paper_mcs",
     "paper_pgs",
     "pgs_policy",

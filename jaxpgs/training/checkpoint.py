@@ -34,7 +34,7 @@ class Checkpoints:
             raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
         self._ocp = ocp
         self._folder = pathlib.Path(directory).absolute()
-        _claim(self._folder, json.loads(json.dumps(run)))
+        claim(self._folder, json.loads(json.dumps(run)))
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=ocp.CheckpointManagerOptions(max_to_keep=keep),
@@ -119,8 +119,16 @@ class _OtherRun(Exception):  # noqa: N818
     pass
 
 
-def _claim(folder: pathlib.Path, run: Mapping[str, Any]) -> None:
-    """Makes a folder a run's, or checks that it is this run's already."""
+def claim(folder: pathlib.Path, run: Mapping[str, Any]) -> None:
+    """Makes a folder a run's, or checks that it is this run's already.
+
+    Args:
+      folder: the folder, made if need be.
+      run: what must be the same when the run goes on, of JSON types; kept in `run.json`.
+
+    Raises:
+      ValueError: if the folder holds another run, or checkpoints of no run.
+    """
     path = folder / "run.json"
     if not path.exists():
         if folder.exists() and any(entry.name.isdigit() for entry in folder.iterdir()):

@@ -1,5 +1,8 @@
 """Games for a model to learn from: mostly random, each position judged by somebody strong."""
 
+import io
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,9 @@ import numpy as np
 from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training import experts, selfplay
+from jaxpgs.training.checkpoint import claim, describe
 
 
 def label_games(
@@ -25,6 +30,7 @@ def label_games(
     games_at_once: int = 512,
     num_steps: int = 32,
     seed: int = 0,
+    directory: str | os.PathLike[str] | None = None,
     callback: Callable[[int], Any] | None = None,
 ) -> selfplay.Experience:
     """Plays games at random, mostly, and has every position judged (Brosseit 2023, section 5.4).
@@ -40,13 +46,17 @@ def label_games(
       games_at_once: G, games played side by side.
       num_steps: moves of each game per jitted call.
       seed: seed of the games.
-      callback: called with the number of finished games after every jitted call.
+      directory: where to keep what was labelled, one file for each jitted call. Called again with
+        the same directory and arguments, labelling goes on behind the last file, bit by bit; with
+        more games, it adds to those that are there.
+      callback: called with the number of finished games after every jitted call and for every file
+        found. A true answer ends the labelling.
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
 
     Raises:
-      ValueError: if an argument is out of range.
+      ValueError: if an argument is out of range, or `directory` holds other games or is damaged.
     """
     for name, count in {
         "num_games": num_games, "games_at_once": games_at_once, "num_steps": num_steps,
@@ -65,11 +75,57 @@ def label_games(
         return games, experience._replace(observation=seen), jnp.sum(report.finished)
 
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
+    files = None
+    if directory is not None:
+        run = {"games_at_once": games_at_once, "num_steps": num_steps, "epsilon": epsilon}
+        files = _Parts(pathlib.Path(directory), describe(env, apply_fn, seed) | run)
+    like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
     while finished < num_games:
-        games, experience, count = play(params, jax.random.fold_in(play_key, len(parts)), games)
-        parts.append(jax.device_get(experience))
+        found = None if files is None else files.read(len(parts), like)
+        if found is None:
+            found = play(params, jax.random.fold_in(play_key, len(parts)), games)
+            found = jax.device_get(found)
+            if files is not None:
+                files.write(len(parts), found)
+        games, experience, count = found
+        parts.append(experience)
         finished += int(count)
-        if callback is not None:
-            callback(finished)
+        if callback is not None and callback(finished):
+            break
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
+
+
+class _Parts:
+    """What each jitted call returned, in a file of its own that is whole or not there."""
+
+    def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
+        claim(folder, run)
+        self._folder = folder
+
+    def write(self, number: int, found: Any) -> None:
+        stream = io.BytesIO()
+        np.savez(stream, *jax.tree.leaves(found))
+        write_atomically(self._path(number), stream.getvalue())
+
+    def read(self, number: int, like: Any) -> Any | None:
+        """Returns the part of this number in the structure of `like`, or None if there is none."""
+        path = self._path(number)
+        if not path.exists():
+            return None
+        shapes, structure = jax.tree.flatten(like)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                leaves = [file[f"arr_{i}"] for i in range(len(file.files))]
+        except Exception as error:
+            raise ValueError(
+                f"{path} is damaged: {error}. Remove it and those after it, and call again to "
+                "label their games anew."
+            ) from error
+        expected = [(x.shape, x.dtype) for x in shapes]
+        if [(x.shape, x.dtype) for x in leaves] != expected:
+            raise ValueError(f"{path} holds games of another kind. Name another directory.")
+        return jax.tree.unflatten(structure, leaves)
+
+    def _path(self, number: int) -> pathlib.Path:
+        return self._folder / f"part-{number:04d}.npz"

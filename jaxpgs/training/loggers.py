@@ -113,7 +113,12 @@ def progress_bar(title: str, num_iterations: int) -> Iterator[Callback]:
         del state
         if "elo" in metrics:
             elo = f"  Elo {metrics['elo']:+.0f}"
-        text = f"policy {metrics['policy_loss']:.3f}  value {metrics['value_loss']:.3f}{elo}"
+        losses = [
+            f"{name} {metrics[f'{name}_loss']:.3f}  "
+            for name in ("policy", "value")
+            if f"{name}_loss" in metrics
+        ]
+        text = f"{''.join(losses)}{elo}".rstrip()
         bar.update(task, completed=metrics["iteration"], text=text)
 
     with bar:

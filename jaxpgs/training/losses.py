@@ -55,7 +55,8 @@ def unroll_loss(
 
     Returns:
       The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
-      is perfect), `value_loss`, and `value_loss_k` for each step k of the unroll.
+      is perfect), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
+      unroll.
     """
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
@@ -64,10 +65,12 @@ def unroll_loss(
     def mean(x: chex.Array, weight: chex.Array) -> chex.Array:
         return jnp.sum(x) / jnp.maximum(jnp.sum(weight), 1.0)
 
-    policy_loss = mean(target.policy_weight * (cross_entropy - entropy), target.policy_weight)
+    excess = target.policy_weight * (cross_entropy - entropy)
+    policy_loss = mean(excess, target.policy_weight)
     value_loss = mean(error, target.value_weight)
     parts = {"policy_loss": policy_loss, "value_loss": value_loss}
     for k in range(value.shape[1]):
+        parts[f"policy_loss_{k}"] = mean(excess[:, k], target.policy_weight[:, k])
         parts[f"value_loss_{k}"] = mean(error[:, k], target.value_weight[:, k])
     return policy_loss + value_weight * value_loss, parts
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxpgs.base import Params
@@ -54,6 +55,8 @@ def fit(
     max_epochs: int = 100,
     patience: int = 5,
     held_out: float = 0.1,
+    steps_per_epoch: int | None = None,
+    validation_batches: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     gradient_scale: float = 0.5,
     value_weight: float = 1.0,
@@ -65,7 +68,8 @@ def fit(
 ) -> FitState:
     """Fits a model to labelled games (Brosseit 2023, section 5.4 and table A.2).
 
-    An epoch has as many steps as the positions it learns from fill batches, drawn at random.
+    By default an epoch has as many steps as the positions it learns from fill batches, drawn at
+    random; where there are millions, `steps_per_epoch` makes it shorter.
 
     Args:
       env: the environment.
@@ -76,6 +80,9 @@ def fit(
       max_epochs: most epochs, counting those of an earlier call in `directory`.
       patience: epochs without a lower loss on the held-out games after which to stop.
       held_out: the share of the G games on which nothing is learned, above 0 and below 1.
+      steps_per_epoch: steps of the optimizer in an epoch, at least 1, if not None.
+      validation_batches: on how many batches of held-out positions to measure after an epoch, at
+        least 1; spread evenly over the games, the same ones each time. All positions if None.
       optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
       gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
         is MuZero's, 1 leaves them alone.
@@ -86,8 +93,8 @@ def fit(
         fitting goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: epochs between checkpoints.
       callback: called after every epoch with the state and a dict of metrics: the losses, and
-        `validation_` with each of them on the held-out games, among them `value_loss_k` at step k
-        of the unroll. A true answer ends the fitting.
+        `validation_` with each of them on the held-out games, among them `policy_loss_k` and
+        `value_loss_k` at step k of the unroll. A true answer ends the fitting.
 
     Returns:
       The state after the last epoch; `best` are the weights to use.
@@ -99,10 +106,12 @@ def fit(
     """
     counts = {
         "unroll": unroll, "batch_size": batch_size, "max_epochs": max_epochs, "patience": patience,
-        "checkpoint_every": checkpoint_every,
+        "checkpoint_every": checkpoint_every, "steps_per_epoch": steps_per_epoch,
+        "validation_batches": validation_batches,
     }  # fmt: skip
     for name, count in counts.items():
-        check_number("fit", name, count, 1)
+        if count is not None:
+            check_number("fit", name, count, 1)
     num_train = _split(env, model, experience, unroll, held_out)
     steps = jax.tree.map(jnp.asarray, unrolls.timeline(experience))
     num_steps, num_games = experience.value.shape
@@ -110,7 +119,7 @@ def fit(
     params = params if init_params is None else jax.tree.map(jnp.asarray, init_params)
     optimizer = optimizer or optax.adam(6e-5)
     update = make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight)
-    evaluate = _make_evaluate(env, model, batch_size, unroll, value_weight)
+    evaluate = _make_evaluate(env, model, batch_size, unroll, value_weight, validation_batches)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey) -> Any:
@@ -130,7 +139,7 @@ def fit(
     if directory is not None:
         checkpoints = Checkpoints(directory, describe(env, model, seed))
         state = checkpoints.restore(state) or state
-    num_batches = math.ceil(num_steps * num_train / batch_size)
+    num_batches = steps_per_epoch or math.ceil(num_steps * num_train / batch_size)
     while (epoch := int(state.epoch)) < max_epochs and int(state.waited) < patience:
         epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
         params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
@@ -208,16 +217,20 @@ def check_finite(metrics: dict[str, float]) -> None:
 
 
 def _make_evaluate(
-    env: Any, model: ValueEquivalentModel, batch_size: int, unroll: int, value_weight: float
+    env: Any,
+    model: ValueEquivalentModel,
+    batch_size: int,
+    unroll: int,
+    value_weight: float,
+    most_batches: int | None,
 ) -> Callable[..., dict[str, float]]:
     """Makes the measurement of the loss on the games that are held out."""
     evaluate_batch = functional_call(model, lambda model, *data: model.unroll(*data))
 
     @jax.jit
     def measure(
-        params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array, count: Any
+        params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array
     ) -> dict[str, chex.Array]:
-        place = jnp.minimum(place, count * steps.length - 1)
         time, game = place % steps.length, first + place // steps.length
         batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), unroll)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
@@ -226,12 +239,15 @@ def _make_evaluate(
     def evaluate(
         params: Params, steps: unrolls.Timeline, first: int, num_games: int
     ) -> dict[str, float]:
-        count = num_games - first
-        num_batches = math.ceil(count * int(steps.length) / batch_size)
+        count = (num_games - first) * int(steps.length)
+        num_batches = math.ceil(count / batch_size)
+        places = np.minimum(np.arange(num_batches * batch_size), count - 1)
+        if most_batches is not None and most_batches < num_batches:
+            num_batches = most_batches
+            places = np.arange(num_batches * batch_size) * count // (num_batches * batch_size)
         total: dict[str, chex.Array] = {}
-        for i in range(num_batches):
-            place = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-            parts = measure(params, steps, place, jnp.int32(first), jnp.int32(count))
+        for i, place in enumerate(places.astype(np.int32).reshape(num_batches, batch_size)):
+            parts = measure(params, steps, jnp.asarray(place), jnp.int32(first))
             total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
         return {name: float(x) / num_batches for name, x in total.items()}
 

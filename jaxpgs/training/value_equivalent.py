@@ -15,7 +15,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
-from jaxpgs.search.extended import SIGMA
+from jaxpgs.search.presets.extended import SIGMA
 from jaxpgs.training import expert_iteration, experts, unrolls
 from jaxpgs.training.model_fitting import check_finite, make_update
 

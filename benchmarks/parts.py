@@ -1,0 +1,118 @@
+"""Parts of our searches by the words that specs have for them, such as `by_visits(6)`.
+
+A word is the name of a part, with its number or word in brackets where it takes one. All are JSON
+strings, so that a file of results says what played.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+
+import jaxpgs
+from jaxpgs.search.presets.extended import SIGMA
+
+OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
+_MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "truncation": {
+        "fixed": jaxpgs.fixed,
+        "until_new": jaxpgs.until_new,
+        "by_visits": jaxpgs.by_visits,
+        # Every simulation has one action more, so that the first ones have something to teach.
+        "by_visits_below": functools.partial(jaxpgs.by_visits, count_first=False),
+    },
+    "backup": {
+        "n_step": jaxpgs.n_step,
+        "last_value": jaxpgs.last_value,
+        "td_lambda": jaxpgs.td_lambda,
+        "log_series": jaxpgs.log_series,
+        "truncated_geometric": jaxpgs.truncated_geometric,
+    },
+    "estimator": {
+        "reinforce": jaxpgs.reinforce,
+        "step_advantage": jaxpgs.step_advantage,
+        "step_advantage_as_printed": functools.partial(jaxpgs.step_advantage, as_printed=True),
+    },
+    # At temperature 0: everyone plays the best action.
+    "target": {
+        "visit_counts": functools.partial(jaxpgs.visit_counts, 0.0),
+        "completed_q": functools.partial(jaxpgs.completed_q, 0.0),
+        # With the constants of Brosseit 2023, eq. 3.4, and values as they are.
+        "completed_q_as_printed": functools.partial(jaxpgs.completed_q, 0.0, **SIGMA),
+    },
+}
+_WORD = re.compile(r"(\w+)(?:\((.+)\))?")
+_WEIGHTS = ("entropy", "kl_to_prior", "kl_from_prior")
+_RING = {"reuse": "num_updates", "epochs": "num_epochs", "clip": "clip", "max_weight": "max_weight"}
+
+
+def make_part(kind: str, word: str) -> Any:
+    """Makes a part of a search.
+
+    Args:
+      kind: "truncation", "backup", "estimator" or "target".
+      word: such as `fixed(5)`, `log_series(0.995)`, `reinforce(value)` or `visit_counts`.
+
+    Returns:
+      The part.
+
+    Raises:
+      ValueError: if the word is unknown.
+    """
+    makers, found = _MAKERS[kind], _WORD.fullmatch(word)
+    if found is None or found[1] not in makers:
+        raise ValueError(f"Unknown {kind} {word!r}; known are {', '.join(makers)}.")
+    if found[2] is None:
+        return makers[found[1]]()
+    try:
+        argument = json.loads(found[2])
+    except json.JSONDecodeError:
+        argument = found[2]
+    return makers[found[1]](argument)
+
+
+def put_parts(knobs: dict[str, Any]) -> None:
+    """Puts parts in the place of their words.
+
+    Args:
+      knobs: of a spec; changed in place.
+
+    Raises:
+      ValueError: as `make_part`.
+    """
+    if "count_siblings" in knobs:
+        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings"))
+    for kind in _MAKERS:
+        if isinstance(knobs.get(kind), str):
+            knobs[kind] = make_part(kind, knobs[kind])
+
+
+def put_learning(knobs: dict[str, Any], *, regularize: bool) -> None:
+    """Puts what a search learns by in the place of the knobs that describe it.
+
+    The knobs are `optimizer` and `step_size`; `baseline` and `normalize` of `reinforce`; `reuse`,
+    the updates that are kept, with `epochs`, `clip` and `max_weight`; and the weights of the
+    entropy bonus and the penalties.
+
+    Args:
+      knobs: of a spec, after `put_parts`; changed in place.
+      regularize: whether the weights are to be put into the estimator; False if the search takes
+        them itself.
+    """
+    if "optimizer" in knobs or "step_size" in knobs:
+        step = [knobs.pop("step_size")] if "step_size" in knobs else []
+        knobs["optimizer"] = OPTIMIZERS[knobs.pop("optimizer", "sgd")](*step)
+    if "baseline" in knobs:
+        knobs["estimator"] = jaxpgs.reinforce(
+            knobs.pop("baseline"), normalize=knobs.pop("normalize", False)
+        )
+    ring = {field: knobs.pop(knob) for knob, field in _RING.items() if knob in knobs}
+    if ring:
+        knobs["reuse"] = jaxpgs.Reuse(**ring)
+    weights = {name: knobs.pop(name) for name in _WEIGHTS if regularize and name in knobs}
+    if weights:
+        estimator = knobs.get("estimator") or jaxpgs.reinforce("value")
+        knobs["estimator"] = jaxpgs.regularized(estimator, **weights)
