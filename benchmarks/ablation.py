@@ -134,6 +134,7 @@ def _rate(outcomes: np.ndarray) -> dict[str, Any]:
     return {
         "won": float(outcomes.sum()),
         "games": int(outcomes.size),
+        "openings": int(outcomes.shape[-1]),
         "elo": round(interval.elo, 1),
         "low": round(interval.low, 1),
         "high": round(interval.high, 1),
@@ -167,6 +168,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         if any(line[1:]):
             lines.append(line)
     return columns, lines
+
+
+def games(data: Mapping[str, Any]) -> str:
+    """Says how many games a cell of the table has."""
+    rows = [row for row in data["rows"] if row["simulations"]]
+    counts, openings = ({row[name] for row in rows} for name in ("games", "openings"))
+    cells = " or ".join(map(str, sorted(counts)))
+    lines = " or ".join(map(str, sorted(openings)))
+    return f"{cells} games a cell over {lines} openings, both colours; 95% intervals over openings."
 
 
 def _last(count: int) -> tuple[bool, int]:

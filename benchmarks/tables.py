@@ -347,7 +347,7 @@ def _equal(data: Mapping[str, Any]) -> str:
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("strength_*.json", "Strength: {network} ({file})", strength),
     ("ablation.json", "Extensions of policy gradient search, one at a time: Elo over plain PGS",
-     rows_only(ablation.table)),
+     rows_only(ablation.table, ablation.games)),
     ("unroll.json", "Values of a learned model along an unroll: {network}",
      rows_only(unroll.table)),
     ("model_memory.json", "Memory of searches on a learned model: {network}, {roots} roots",
