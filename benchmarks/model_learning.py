@@ -8,6 +8,9 @@ games; everything else is the same. Along training the model's raw policy and th
 positions of random play that an exact solver calls won: the share of moves that keep the win is
 counted. In the end both play a perfect player, every first move with both colours. Stopped and
 started again, the training goes on, from the folder of runs.
+
+VE-PGS has mctx's completed Q-values as its target. `--experts thesis` takes eq. 3.4 as it stands,
+whose constants multiply Q-values by less than a half with so few simulations.
 """
 
 import pathlib
