@@ -46,15 +46,15 @@ def main(argv: list[str] | None = None) -> None:
         batch = REPEATS * model.env.num_cells  # of games and of positions, to compile once
         wanted = tactics.PRESETS[RECIPES[name].judge]._replace(positions=5 * batch)
         positions = tactics.find_positions(model.env, wanted, args.seed)
-        raw, *searches = players(model)
-        raw = evaluation.compile_player(model.env, raw, batch)
+        mine = players(model)
+        raw = evaluation.compile_player(model.env, mine[0], batch)
         with report.progress_bar(name) as progress:
-            for i, player in enumerate([raw, *searches]):
-                side = player.player if player is raw else player
-                progress(i, 1 + len(searches), side.name)
-                if not runs.has(record, model=name, player=side.name):
-                    figures = measure(model, player, raw, positions, args.seed)
-                    runs.add(record, {"model": name, "player": side.name} | figures)
+            for i, player in enumerate(mine):
+                progress(i, len(mine), player.name)
+                if not runs.has(record, model=name, player=player.name):
+                    side = raw if i == 0 else evaluation.compile_player(model.env, player, batch)
+                    figures = measure(model, side, raw, positions, args.seed)
+                    runs.add(record, {"model": name, "player": player.name} | figures)
         rows = [row for row in runs.read(record) if row["model"] == name]
         report.print_table(name, *table(rows))
         if args.cards:
@@ -85,7 +85,7 @@ def players(model: Any) -> list[evaluation.Player]:
 
 def measure(
     model: Any,
-    player: evaluation.Player | evaluation.CompiledPlayer,
+    player: evaluation.CompiledPlayer,
     raw: evaluation.CompiledPlayer,
     positions: tuple[Any, np.ndarray],
     seed: int,
@@ -94,8 +94,8 @@ def measure(
 
     Args:
       model: a pretrained model.
-      player: one of `players(model)`.
-      raw: the model's raw policy.
+      player: one of `players(model)`, compiled for a batch.
+      raw: the model's raw policy, likewise.
       positions: states `[P]` that are won, a multiple of the batch, and which moves keep the win,
         `[P, A]` bool.
       seed: seed of the searches and games.
@@ -104,8 +104,6 @@ def measure(
       A dict ready for JSON.
     """
     env, rng_key, batch = model.env, jax.random.key(seed), raw.batch_size
-    if isinstance(player, evaluation.Player):
-        player = evaluation.compile_player(env, player, batch)
     states, right = positions
     kept = 0
     for i in range(0, len(right), batch):
