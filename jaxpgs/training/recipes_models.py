@@ -64,7 +64,7 @@ class ModelRecipe(NamedTuple):
 
 _FITTING = {
     "unroll": 5, "batch_size": 128, "steps_per_epoch": 250, "validation_batches": 40,
-    "patience": 6, "held_out": 0.1,
+    "patience": 6, "held_out": 0.1, "settle_epochs": 5,
 }  # fmt: skip
 RECIPES = {
     "ve-hex-5x5": ModelRecipe(
