@@ -117,6 +117,7 @@ def fit(
     for name, count in counts.items():
         if count is not None:
             check_number("fit", name, count, 1)
+    check_number("fit", "settle_epochs", settle_epochs, 0)
     num_train = _split(env, model, experience, unroll, held_out)
     steps = jax.tree.map(jnp.asarray, unrolls.timeline(experience))
     num_steps, num_games = experience.value.shape
@@ -154,7 +155,7 @@ def fit(
         params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
         total: dict[str, float] = {}
         settling = epoch >= max_epochs - settle_epochs
-        if settling and epoch == max_epochs - settle_epochs:
+        if epoch == max_epochs - settle_epochs:
             state = state._replace(waited=jnp.int32(0))
         for i in range(num_batches):
             key = jax.random.fold_in(epoch_key, i)
