@@ -184,8 +184,9 @@ def learn(
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each count."""
     columns = [
-        "expert", "iteration", "% of wins kept by the raw policy", "by the search",
-        "won against a perfect player by the raw policy", "by the search ", "minutes of training",
+        "teacher", "iteration", "% of wins kept, raw policy", "% of wins kept, search",
+        "against a perfect player, raw policy", "against a perfect player, search",
+        "minutes of training",
     ]  # fmt: skip
     lines = []
     for row in sorted(rows, key=lambda row: (list(EXPERTS).index(row["expert"]), row["iteration"])):
