@@ -8,6 +8,9 @@ games; everything else is the same. Along training the model's raw policy and th
 positions of random play that an exact solver calls won: the share of moves that keep the win is
 counted. In the end both play a perfect player, every first move with both colours. Stopped and
 started again, the training goes on, from the folder of runs.
+
+VE-PGS has mctx's completed Q-values as its target. `--experts thesis` takes eq. 3.4 as it stands,
+whose constants multiply Q-values by less than a half with so few simulations.
 """
 
 import pathlib
@@ -181,8 +184,9 @@ def learn(
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each count."""
     columns = [
-        "expert", "iteration", "% of wins kept by the raw policy", "by the search",
-        "won against a perfect player by the raw policy", "by the search ", "minutes of training",
+        "teacher", "iteration", "% of wins kept, raw policy", "% of wins kept, search",
+        "against a perfect player, raw policy", "against a perfect player, search",
+        "minutes of training",
     ]  # fmt: skip
     lines = []
     for row in sorted(rows, key=lambda row: (list(EXPERTS).index(row["expert"]), row["iteration"])):

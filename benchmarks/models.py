@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import mctx
 import numpy as np
 
@@ -22,12 +23,13 @@ from benchmarks import report, runs, tactics
 from benchmarks.networks import card_path
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
+from jaxpgs.evaluation.players import MatchGames
 from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.recipes_models import RECIPES
 
 SIMULATIONS = 100
-REPEATS = 4  # of every opening against random play
+REPEATS = 2  # of every opening with each colour
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,14 +43,17 @@ def main(argv: list[str] | None = None) -> None:
     ours = [name for name in jaxpgs.available_pretrained() if name in RECIPES]
     for name in args.names or ours:
         model = jaxpgs.load_pretrained(name)
-        wanted = tactics.PRESETS[RECIPES[name].judge]
-        states, right = tactics.find_positions(model.env, wanted, args.seed)
+        batch = REPEATS * model.env.num_cells  # of games and of positions, to compile once
+        wanted = tactics.PRESETS[RECIPES[name].judge]._replace(positions=5 * batch)
+        positions = tactics.find_positions(model.env, wanted, args.seed)
         mine = players(model)
+        raw = evaluation.compile_player(model.env, mine[0], batch)
         with report.progress_bar(name) as progress:
             for i, player in enumerate(mine):
                 progress(i, len(mine), player.name)
                 if not runs.has(record, model=name, player=player.name):
-                    figures = measure(model, player, mine[0], states, right, args.seed)
+                    side = raw if i == 0 else evaluation.compile_player(model.env, player, batch)
+                    figures = measure(model, side, raw, positions, args.seed)
                     runs.add(record, {"model": name, "player": player.name} | figures)
         rows = [row for row in runs.read(record) if row["model"] == name]
         report.print_table(name, *table(rows))
@@ -80,44 +85,48 @@ def players(model: Any) -> list[evaluation.Player]:
 
 def measure(
     model: Any,
-    player: evaluation.Player,
-    raw: evaluation.Player,
-    states: Any,
-    right: np.ndarray,
+    player: evaluation.CompiledPlayer,
+    raw: evaluation.CompiledPlayer,
+    positions: tuple[Any, np.ndarray],
     seed: int,
 ) -> dict[str, Any]:
     """Asks a player about the positions and plays its matches.
 
     Args:
       model: a pretrained model.
-      player: one of `players(model)`.
-      raw: the model's raw policy.
-      states: positions `[P]` that are won.
-      right: which moves keep the win, `[P, A]` bool.
+      player: one of `players(model)`, compiled for a batch.
+      raw: the model's raw policy, likewise.
+      positions: states `[P]` that are won, a multiple of the batch, and which moves keep the win,
+        `[P, A]` bool.
       seed: seed of the searches and games.
 
     Returns:
       A dict ready for JSON.
     """
-    env, rng_key = model.env, jax.random.key(seed)
-    action = jax.jit(player.act)(rng_key, states, ())[0]
-    kept = right[np.arange(len(right)), np.asarray(action)]
-    figures: dict[str, Any] = {"kept": int(kept.sum()), "positions": len(right)}
+    env, rng_key, batch = model.env, jax.random.key(seed), raw.batch_size
+    states, right = positions
+    kept = 0
+    for i in range(0, len(right), batch):
+        part = jax.tree.map(lambda x, i=i: x[i : i + batch], states)
+        before = MatchGames(part, jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.float32))
+        after = player.turn(jax.random.fold_in(rng_key, i), before, ()).games.state
+        played = (np.asarray(part.labels) == 0) & (np.asarray(after.labels) != 0)
+        kept += int((right[i : i + batch] & played).sum())
     name = RECIPES[model.card["name"]].judge
     judge = jaxpgs.load_pretrained(name)
     teacher = evaluation.raw_network(env, judge.apply_fn, judge.params, name=f"raw {name}")
-    others = [(evaluation.uniform_random(env), REPEATS), (teacher, 1)]
-    if player is not raw:
-        others.append((raw, 1))
     matches = []
-    for opponent, repeats in others:
-        result = evaluation.play_match(env, player, opponent, rng_key, repeats=repeats)
+    for opponent in (evaluation.uniform_random(env), raw, teacher):
+        if opponent is player:
+            continue
+        result = evaluation.play_match(env, player, opponent, rng_key, repeats=REPEATS,
+                                       batch_size=batch)  # fmt: skip
         elo = evaluation.elo_by_opening(result.outcomes)
         matches.append(
-            {"opponent": opponent.name, "won": result.wins, "games": result.games,
+            {"opponent": result.names[1], "won": result.wins, "games": result.games,
              "elo": round(elo.elo, 1), "half_width": round(elo.half_width, 1)}
         )  # fmt: skip
-    return figures | {"matches": matches}
+    return {"kept": kept, "positions": len(right), "matches": matches}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -380,6 +380,30 @@ def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
         fit(directory=tmp_path, seed=1)
 
 
+def test_statistics_that_stay_are_those_of_a_search():
+    model, optimizer = make_model(), optax.sgd(0.1)
+    params, trainable = shaken(functional(model)[0]), networks.trainable_mask(model)
+    update = model_fitting.make_update(model, optimizer, trainable, 0.5, 1.0, False)
+    unroll = networks.functional_call(model, lambda model, *data: model.unroll(*data))
+    steps = unrolls.timeline(jax.tree.map(jnp.asarray, labelled()))
+
+    @jax.jit
+    def learned(params):
+        batch = unrolls.sample(ENV, steps, jax.random.key(0), 8, 1, 16)
+        expected = losses.unroll_loss(*unroll(params, batch.observation, batch.action), batch)[1]
+        return update(params, optimizer.init(params), batch), expected
+
+    (after, _, parts), expected = learned(params)
+    for name, value in expected.items():
+        np.testing.assert_allclose(parts[name], value, rtol=1e-5, atol=1e-6)
+    for new, old, learns in zip(*map(jax.tree.leaves, (after, params, trainable)), strict=True):
+        assert learns or (new == old).all()
+    kernel = ("representation", "embed", "conv", "kernel")
+    assert (
+        functools.reduce(dict.get, kernel, after) != functools.reduce(dict.get, kernel, params)
+    ).any()
+
+
 def test_a_loss_that_is_no_number_is_told():
     model_fitting.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
     with pytest.raises(FloatingPointError, match=r"value_loss is nan in iteration 7\. Take a sm"):
@@ -428,6 +452,8 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
         (lambda: jaxpgs.make_model_fns(make_model(), SameGame(3, 3)), "two players .* one of 1"),
         (lambda: jaxpgs.make_model_fns(make_model(), part="torso"), "part to be one of"),
         (lambda: fit(unroll=32 * 9), "unroll of 288 actions needs more steps .* got"),
+        (lambda: fit(settle_epochs=-1), "settle_epochs to be .* at least 0; got -1"),
+        (lambda: fit(steps_per_epoch=0), "steps_per_epoch to be .* at least 1; got 0"),
         (lambda: fit(held_out=0.0), "held_out to be .* above 0"),
         (lambda: fit(model=make_model(Hex(4))), r"must be of the environment.*got .*\(4, 4, 3\)"),
         (lambda: fit(labelled()._replace(played=None)), "keep_played=True"),

@@ -57,6 +57,7 @@ def fit(
     held_out: float = 0.1,
     steps_per_epoch: int | None = None,
     validation_batches: int | None = None,
+    settle_epochs: int = 0,
     optimizer: optax.GradientTransformation | None = None,
     gradient_scale: float = 0.5,
     value_weight: float = 1.0,
@@ -83,6 +84,10 @@ def fit(
       steps_per_epoch: steps of the optimizer in an epoch, at least 1, if not None.
       validation_batches: on how many batches of held-out positions to measure after an epoch, at
         least 1; spread evenly over the games, the same ones each time. All positions if None.
+      settle_epochs: how many of `max_epochs`, the last ones, learn with batch statistics that stay
+        as they are. Before, each step of an unroll is normalised by its own statistics, which a
+        search does not have, so that the model is worse there than in training at all steps but
+        the first. Patience counts anew.
       optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
       gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
         is MuZero's, 1 leaves them alone.
@@ -112,20 +117,25 @@ def fit(
     for name, count in counts.items():
         if count is not None:
             check_number("fit", name, count, 1)
+    check_number("fit", "settle_epochs", settle_epochs, 0)
     num_train = _split(env, model, experience, unroll, held_out)
     steps = jax.tree.map(jnp.asarray, unrolls.timeline(experience))
     num_steps, num_games = experience.value.shape
     params, _ = functional(model)
     params = params if init_params is None else jax.tree.map(jnp.asarray, init_params)
     optimizer = optimizer or optax.adam(6e-5)
-    update = make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight)
+    updates = [
+        make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving)
+        for moving in (True, False)
+    ]
     evaluate = _make_evaluate(env, model, batch_size, unroll, value_weight, validation_batches)
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey) -> Any:
-        return update(
-            params, opt_state, unrolls.sample(env, steps, key, batch_size, unroll, num_train)
-        )
+    @functools.partial(jax.jit, static_argnums=4, donate_argnums=(0, 1))
+    def step(
+        params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey, settling: bool
+    ) -> Any:
+        batch = unrolls.sample(env, steps, key, batch_size, unroll, num_train)
+        return updates[settling](params, opt_state, batch)
 
     state = FitState(
         params=params,
@@ -144,9 +154,12 @@ def fit(
         epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
         params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
         total: dict[str, float] = {}
+        settling = epoch >= max_epochs - settle_epochs
+        if epoch == max_epochs - settle_epochs:
+            state = state._replace(waited=jnp.int32(0))
         for i in range(num_batches):
             key = jax.random.fold_in(epoch_key, i)
-            params, opt_state, parts = step(params, opt_state, steps, key)
+            params, opt_state, parts = step(params, opt_state, steps, key, settling)
             total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
         checked = evaluate(params, steps, num_train, num_games)
         metrics = {name: float(x) / num_batches for name, x in total.items()}
@@ -170,6 +183,7 @@ def make_update(
     trainable: Params,
     gradient_scale: float,
     value_weight: float,
+    moving_statistics: bool = True,
 ) -> Callable[..., tuple[Params, Any, dict[str, chex.Array]]]:
     """Makes one step of the optimizer on a batch of unrolls.
 
@@ -179,19 +193,22 @@ def make_update(
       trainable: what it may change, as `networks.trainable_mask` says.
       gradient_scale: as in `fit`.
       value_weight: weight of the value loss.
+      moving_statistics: whether batch normalisation uses the statistics of the batch and moves the
+        running ones. False uses the running ones, as a search does, and leaves them.
 
     Returns:
       `(params, opt_state, Unrolls) -> (params, opt_state, parts of the loss)`.
     """
     unroll = functional_call(
-        model, lambda model, *data: model.unroll(*data, gradient_scale), train=True
+        model, lambda model, *data: model.unroll(*data, gradient_scale), train=moving_statistics
     )
 
     def update(
         params: Params, opt_state: Any, batch: unrolls.Unrolls
     ) -> tuple[Params, Any, dict[str, chex.Array]]:
         def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
-            (logits, value), moved = unroll(params, batch.observation, batch.action)
+            found = unroll(params, batch.observation, batch.action)
+            (logits, value), moved = found if moving_statistics else (found, params)
             loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
             return loss, (parts, moved)
 

@@ -9,7 +9,8 @@ fitting. `--minutes 10` stops in time.
 
 The thesis labels 256,000 games by 1,000 simulations a position and fits 3 x 4 blocks of 128 filters
 for 100 epochs. Here a stronger network judges with few simulations, and networks and the number of
-steps are of a size for a processor. The step size is larger than the thesis's and decays.
+steps are of a size for a processor. The step size is larger than the thesis's and decays. The best
+weights so far are written after every epoch.
 """
 
 import argparse
@@ -63,7 +64,7 @@ class ModelRecipe(NamedTuple):
 
 _FITTING = {
     "unroll": 5, "batch_size": 128, "steps_per_epoch": 250, "validation_batches": 40,
-    "patience": 6, "held_out": 0.1,
+    "patience": 6, "held_out": 0.1, "settle_epochs": 5,
 }  # fmt: skip
 RECIPES = {
     "ve-hex-5x5": ModelRecipe(
@@ -121,11 +122,26 @@ def main(argv: list[str] | None = None) -> None:
         rngs=nnx.Rngs(args.seed),
     )  # fmt: skip
     log = loggers.log_to(folder / "metrics.jsonl")
+    given = {name: x for name, x in vars(args).items() if x is not None}
+    options = "".join(f" --{x} {given[x]}" for x in ("games", "epochs", "seed") if x in given)
+    fields = {"command": f"{parser.prog} {args.name}{options}", "seed": args.seed}
+    done = {"games_done": int(experience.played.finished.sum())}
+
+    def save(state: model_fitting.FitState) -> None:
+        rows = loggers.read_log(folder / "metrics.jsonl")
+        save_pretrained(
+            args.out, args.name, env=recipe.env, module=module, params=jax.device_get(state.best),
+            **fields, wall_time_s=round(clock.note()),
+            training=_settings(recipe) | done | {"epochs_done": int(state.epoch)},
+            held_out=held_out_losses(rows, recipe.fitting["unroll"]), strength={}, **origin(),
+        )  # fmt: skip
+
     with loggers.progress_bar(f"{args.name}, fitting", recipe.num_epochs) as show:
 
         def callback(state: model_fitting.FitState, metrics: dict[str, float]) -> bool:
             show(state, metrics)
             log(state, metrics | {"seconds": round(clock.seconds(), 1)})
+            save(state)
             return late()
 
         state = model_fitting.fit(
@@ -133,21 +149,7 @@ def main(argv: list[str] | None = None) -> None:
             optimizer=_optimizer(recipe), seed=args.seed, directory=folder / "checkpoints",
             callback=callback, **recipe.fitting,
         )  # fmt: skip
-    given = {name: x for name, x in vars(args).items() if x is not None}
-    options = "".join(f" --{x} {given[x]}" for x in ("games", "epochs", "seed") if x in given)
-    rows = loggers.read_log(folder / "metrics.jsonl")
-    save_pretrained(
-        args.out, args.name, env=recipe.env, module=module, params=jax.device_get(state.best),
-        command=f"{parser.prog} {args.name}{options}", seed=args.seed,
-        wall_time_s=round(clock.note()),
-        training={
-            "judge": recipe.judge, "simulations": recipe.num_simulations,
-            "games": recipe.num_games, "games_done": int(experience.played.finished.sum()),
-            "epochs": recipe.num_epochs, "epochs_done": int(state.epoch),
-            "step_size": recipe.step_size, **recipe.games, **recipe.fitting,
-        },
-        held_out=held_out_losses(rows, recipe.fitting["unroll"]), strength={}, **origin(),
-    )  # fmt: skip
+    save(state)
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
 
 
@@ -220,6 +222,15 @@ def _label(
             expert=judge(recipe.num_simulations), seed=seed, directory=out / name / "games",
             callback=callback, **recipe.games,
         )  # fmt: skip
+
+
+def _settings(recipe: ModelRecipe) -> dict[str, Any]:
+    """What a card says of the training."""
+    return {
+        "judge": recipe.judge, "simulations": recipe.num_simulations, "games": recipe.num_games,
+        "epochs": recipe.num_epochs, "step_size": recipe.step_size,
+        **recipe.games, **recipe.fitting,
+    }  # fmt: skip
 
 
 def _optimizer(recipe: ModelRecipe) -> optax.GradientTransformation:
