@@ -108,7 +108,8 @@ def measure(
     kept = 0
     for i in range(0, len(right), batch):
         part = jax.tree.map(lambda x, i=i: x[i : i + batch], states)
-        before = MatchGames(part, jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.float32))
+        none = jnp.zeros(batch, jnp.int32)
+        before = MatchGames(part, opener=none, score=none.astype(jnp.float32), length=none)
         after = player.turn(jax.random.fold_in(rng_key, i), before, ()).games.state
         played = (np.asarray(part.labels) == 0) & (np.asarray(after.labels) != 0)
         kept += int((right[i : i + batch] & played).sum())
