@@ -52,6 +52,12 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
     chex.assert_trees_all_equal(stopped, jax.tree.map(lambda x: x[:16], whole))
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
         label(directory=tmp_path, seed=1)
+    _, apply_fn = networks.functional(judge_network())
+    others = jax.tree.map(lambda x: x + 1, networks.functional(judge_network())[0])
+    with pytest.raises(ValueError, match="holds a run with weights_sha256"):
+        labelling.label_games(
+            ENV, apply_fn, others, num_games=20, games_at_once=8, num_steps=8, directory=tmp_path
+        )
     (tmp_path / parts[0]).write_bytes(b"cut short")
     with pytest.raises(ValueError, match=r"part-0000\.npz is damaged.*label their games anew"):
         label(directory=tmp_path)

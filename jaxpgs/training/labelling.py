@@ -1,5 +1,6 @@
 """Games for a model to learn from: mostly random, each position judged by somebody strong."""
 
+import hashlib
 import io
 import os
 import pathlib
@@ -48,7 +49,8 @@ def label_games(
       seed: seed of the games.
       directory: where to keep what was labelled, one file for each jitted call. Called again with
         the same directory and arguments, labelling goes on behind the last file, bit by bit; with
-        more games, it adds to those that are there.
+        more games, it adds to those that are there. Other weights are refused; that the expert is
+        the same one is not checked.
       callback: called with the number of finished games after every jitted call and for every file
         found. A true answer ends the labelling.
 
@@ -77,7 +79,8 @@ def label_games(
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
     files = None
     if directory is not None:
-        run = {"games_at_once": games_at_once, "num_steps": num_steps, "epsilon": epsilon}
+        run = {"games_at_once": games_at_once, "num_steps": num_steps, "epsilon": epsilon,
+               "weights_sha256": _hash(params)}  # fmt: skip
         files = _Parts(pathlib.Path(directory), describe(env, apply_fn, seed) | run)
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
@@ -94,6 +97,14 @@ def label_games(
         if callback is not None and callback(finished):
             break
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
+
+
+def _hash(params: Params) -> str:
+    """Tells the judge's weights apart from others."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 class _Parts:

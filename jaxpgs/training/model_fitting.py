@@ -86,8 +86,8 @@ def fit(
         least 1; spread evenly over the games, the same ones each time. All positions if None.
       settle_epochs: how many of `max_epochs`, the last ones, learn with batch statistics that stay
         as they are. Before, each step of an unroll is normalised by its own statistics, which a
-        search does not have, so that the model is worse there than in training at all steps but
-        the first. Patience counts anew.
+        search does not have. Patience counts anew; where it ends the fitting before, these epochs
+        do not come.
       optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
       gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
         is MuZero's, 1 leaves them alone.

@@ -53,8 +53,8 @@ def extended_pgs_search(
     On a model that was learned and whose linear policy head adapts it is the thesis's VE-PGS
     (section 4.3); see `jaxpgs.make_model_fns`. All constants of its table A.3 are
     `paper_extended_pgs()`. The defaults are those of `pgs_search`, with the update per step and a
-    small penalty for leaving the prior: in the games of
-    `benchmarks/results/strength_sweep-extended.json` no other extension made it stronger.
+    small penalty for leaving the prior. Of the others, weighted returns made that weaker and length
+    by visits made no difference in `benchmarks/results/strength_sweep-extended.json`.
 
     Deviation: the update per step is repaired (`step_advantage`).
 
