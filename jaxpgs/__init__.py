@@ -21,6 +21,7 @@ from jaxpgs.base import (
 )
 from jaxpgs.deprecation import former_names
 from jaxpgs.envs.played_games import PlayedGames
+from jaxpgs.playouts import make_playout_fns
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search import (
@@ -123,6 +124,7 @@ __all__ = [
     "load_pretrained",
     "log_series",
     "make_model_fns",
+    "make_playout_fns",
     "make_recurrent_fn",
     "make_root_fn",
     "max_min_puct",

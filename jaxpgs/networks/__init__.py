@@ -11,6 +11,7 @@ from jaxpgs.networks.functional import (
     trainable_mask,
     with_temperature,
 )
+from jaxpgs.networks.offsets import WithOffsets, offset_policy
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_resnet import SameGameResNet
@@ -24,10 +25,12 @@ __all__ = [
     "SameGameResNet",
     "SplitApplyFn",
     "ValueEquivalentModel",
+    "WithOffsets",
     "functional",
     "functional_call",
     "functional_train",
     "module_from_params",
+    "offset_policy",
     "policy_head",
     "resize",
     "trainable_mask",

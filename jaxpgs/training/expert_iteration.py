@@ -5,7 +5,7 @@ device, and steps of the optimizer.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -18,11 +18,18 @@ from flax import nnx
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.evaluation import elo_difference
-from jaxpgs.networks import functional, functional_train, trainable_mask
+from jaxpgs.networks import (
+    WithOffsets,
+    functional,
+    functional_call,
+    functional_train,
+    trainable_mask,
+)
 from jaxpgs.training import losses, replay, resignation, selfplay
 from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.experts import Expert, make_expert
 from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.objectives import Objective, make_objective
 
 
 class Best(NamedTuple):
@@ -102,6 +109,9 @@ def train(
     updates_per_iteration: int = 32,
     optimizer: optax.GradientTransformation | None = None,
     value_weight: float = 1.0,
+    objective: str | Objective = "cross_entropy",
+    offsets: Mapping[str, str | Objective] | None = None,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
     init_params: Params | None = None,
     model: ModelLearning | None = None,
     evaluate_every: int = 25,
@@ -139,6 +149,12 @@ def train(
       updates_per_iteration: steps of the optimizer per iteration.
       optimizer: any optax optimizer; `paper_optimizer()` if None.
       value_weight: weight of the value loss.
+      objective: what the policy learns: "cross_entropy", to imitate the search; "tspg", to play
+        what its values say is best; or any `objectives.Objective`.
+      offsets: the objectives of the further policies of a `networks.WithOffsets`, by name; the
+        search and the value are the network's own.
+      model_fns: `(root_fn, recurrent_fn)`, what the expert plans with, such as
+        `make_playout_fns(env, apply_fn)`; the environment's rules and the network if None.
       init_params: weights to start from, for example those of a smaller board by
         `jaxpgs.networks.resize`; the network's own if None.
       model: how to learn a model for the expert to plan with; None plans with the environment's
@@ -208,10 +224,15 @@ def train(
         "max_random_moves": max_random_moves,
         "resign_fraction": resign_fraction,
     }
+    own, further = _objectives(network, objective, offsets)
+    keep_root = any(one.needs_root for one in (own, *further.values()))
     if model is None:
-        fit = _make_fit(env, network, optimizer, trainable, batch_size, value_weight)
+        losses_fn = _make_losses(network, own, further, value_weight)
+        fit = _make_fit(env, losses_fn, optimizer, trainable, batch_size)
+    elif model_fns is not None or further or own.needs_root:
+        raise ValueError("A model that is learned has an objective and functions of its own.")
     else:
-        fit = model.make_fit(optimizer, trainable)
+        fit, model_fns = model.make_fit(optimizer, trainable), model.model_fns
 
     def iterate(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
         rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
@@ -228,7 +249,8 @@ def train(
             resign_below=resign_below,
             keep_adapted=keep_adapted,
             keep_played=model is not None,
-            model_fns=None if model is None else model.model_fns,
+            keep_root=keep_root,
+            model_fns=model_fns,
             **start,
         )
         buffer = replay.add(state.replay, experience)
@@ -266,7 +288,12 @@ def train(
             opt_state=optimizer.init(params),
             games=selfplay.init_games(env, games_key, num_games, **start),
             replay=replay.init(
-                env, num_blocks, num_steps, num_games, keep_played=model is not None
+                env,
+                num_blocks,
+                num_steps,
+                num_games,
+                keep_played=model is not None,
+                keep_root=keep_root,
             ),
             resignation=resignation.init(),
             best=Best(params, jnp.int32(0), jnp.float32(0)),
@@ -286,6 +313,9 @@ def train(
     if directory is not None:
         run = describe(env, network, seed)
         run |= {"expert": expert if isinstance(expert, str) else "a function"}
+        if objective != "cross_entropy" or offsets:
+            run |= {"objective": _told(objective)}
+            run |= {"offsets": {name: _told(one) for name, one in (offsets or {}).items()}}
         checkpoints = Checkpoints(directory, run, keep=keep)
         restored = checkpoints.restore(state)
         if restored is not None:
@@ -309,29 +339,68 @@ def train(
     return state
 
 
+def _told(objective: str | Objective) -> str:
+    return objective if isinstance(objective, str) else "a function"
+
+
+def _objectives(
+    network: nnx.Module,
+    objective: str | Objective,
+    offsets: Mapping[str, str | Objective] | None,
+) -> tuple[Objective, dict[str, Objective]]:
+    """Returns the objectives of the network's policy and of its further ones."""
+    further = {name: make_objective(one) for name, one in (offsets or {}).items()}
+    names = sorted(network.offsets) if isinstance(network, WithOffsets) else []
+    if sorted(further) != names:
+        raise ValueError(
+            "offsets must name an objective for each offset of the network, a "
+            f"networks.WithOffsets, and no other: it has {names}, got {sorted(further)}."
+        )
+    return make_objective(objective), further
+
+
+def _make_losses(
+    network: nnx.Module, own: Objective, further: Mapping[str, Objective], value_weight: float
+) -> Callable[..., Any]:
+    """Makes `(params, target) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    if further:
+        call = functional_call(network, lambda net, x: net.all_policies(x), train=True)
+    else:
+        plain = functional_train(network)
+
+        def call(params: Params, observation: chex.Array) -> Any:
+            outputs, moved = plain(params, observation)
+            return (outputs, {}), moved
+
+    def losses_fn(params: Params, target: selfplay.Experience) -> tuple[chex.Array, tuple]:
+        ((logits, value), others), moved = call(params, target.observation)
+        loss, parts = losses.policy_value_loss(
+            logits, value, target, value_weight=value_weight, objective=own
+        )
+        for name, objective in further.items():
+            # The offsets have parameters of their own, so adding losses trains each by its own.
+            parts[f"{name}_loss"] = losses.objective_loss(others[name], target, objective)
+            loss += parts[f"{name}_loss"]
+        return loss, (parts, moved)
+
+    return losses_fn
+
+
 def _make_fit(
     env: Any,
-    network: nnx.Module,
+    losses_fn: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     trainable: Params,
     batch_size: int,
-    value_weight: float,
 ) -> Callable[..., Any]:
     """Makes one step of the optimizer on a batch from the buffer."""
-    train_fn = functional_train(network)
 
     def fit(
         carry: tuple[Params, Any], buffer: replay.Replay, rng_key: chex.PRNGKey
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
         params, opt_state = carry
         target = replay.sample(env, buffer, rng_key, batch_size)
-
-        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
-            (logits, value), moved = train_fn(params, target.observation)
-            loss, parts = losses.policy_value_loss(logits, value, target, value_weight=value_weight)
-            return loss, (parts, moved)
-
-        gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)
+        gradient, (parts, moved) = jax.grad(losses_fn, has_aux=True)(params, target)
         updates, opt_state = optimizer.update(gradient, opt_state, params)
         stepped = optax.apply_updates(params, updates)
         params = jax.tree.map(

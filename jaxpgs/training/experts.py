@@ -26,6 +26,9 @@ class Decision(NamedTuple):
       num_evaluations: `[B]` network evaluations that it took, for the record.
       adapted_params: what the search made of the parameters that it adapts, `[B, ...]`; for
         `selfplay.play` to hand on to the game's next move.
+      visits: `[B, A]` int32, simulations by first action, and
+      qvalues: `[B, A]` their mean returns, from the view of the player to move, anything where
+        there are none: for objectives that read values. None where the expert does not tell.
     """
 
     action: chex.Array
@@ -34,6 +37,8 @@ class Decision(NamedTuple):
     value: chex.Array
     num_evaluations: chex.Array | int = 0
     adapted_params: Params | None = None
+    visits: chex.Array | None = None
+    qvalues: chex.Array | None = None
 
 
 # (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision; where self-play keeps what a
@@ -111,6 +116,8 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
             value=found.value,
             num_evaluations=found.num_evaluations,
             adapted_params=found.params,
+            visits=found.visits,
+            qvalues=found.qvalues,
         )
 
     return expert
@@ -197,7 +204,15 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
             params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
         )
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
-        value = output.search_tree.summary().value
-        return Decision(output.action, best, output.action_weights, value, num_simulations)
+        found = output.search_tree.summary()
+        return Decision(
+            action=output.action,
+            best=best,
+            policy=output.action_weights,
+            value=found.value,
+            num_evaluations=num_simulations,
+            visits=found.visit_counts,
+            qvalues=found.qvalues,
+        )
 
     return expert

@@ -7,14 +7,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxpgs.training.objectives import Objective, cross_entropy
 from jaxpgs.training.selfplay import Experience
 from jaxpgs.training.unrolls import Unrolls
 
 
 def policy_value_loss(
-    logits: chex.Array, value: chex.Array, target: Experience, *, value_weight: float = 1.0
+    logits: chex.Array,
+    value: chex.Array,
+    target: Experience,
+    *,
+    value_weight: float = 1.0,
+    objective: Objective | None = None,
 ) -> tuple[chex.Array, dict[str, Any]]:
-    """Cross-entropy of the policy plus squared error of the value (Anthony et al. 2019, 5.1).
+    """Loss of the policy plus squared error of the value (Anthony et al. 2019, section 5.1).
 
     Args:
       logits: `[B, A]` the network's logits.
@@ -22,20 +28,23 @@ def policy_value_loss(
       target: the positions, with batch axis `[B]`. Those of games that are not over yet teach the
         policy only; the paper waits for the end with both.
       value_weight: weight of the squared error.
+      objective: what the policy learns; `cross_entropy()`, the paper's, if None.
 
     Returns:
-      The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
-      is perfect) and `value_loss`.
+      The loss `[]`, and its parts: `policy_loss`, of which 0 is perfect, and `value_loss`.
     """
-    logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
-    cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
-    entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
-    policy_loss = jnp.mean(cross_entropy - entropy)
+    policy_loss = objective_loss(logits, target, objective or cross_entropy())
     known = target.open == 0
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
     value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
     loss = policy_loss + value_weight * value_loss
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+
+
+def objective_loss(logits: chex.Array, target: Experience, objective: Objective) -> chex.Array:
+    """Returns the mean loss `[]` of logits `[B, A]`, of which the legal ones count."""
+    logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
+    return jnp.mean(objective.loss(logits, target))
 
 
 def unroll_loss(

@@ -6,7 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.training.selfplay import Experience, Played
+from jaxpgs.base import NodeStats
+from jaxpgs.training.selfplay import Experience, Played, map_actions
 
 
 class Replay(NamedTuple):
@@ -22,7 +23,13 @@ class Replay(NamedTuple):
 
 
 def init(
-    env: Any, num_blocks: int, num_steps: int, num_games: int, *, keep_played: bool = False
+    env: Any,
+    num_blocks: int,
+    num_steps: int,
+    num_games: int,
+    *,
+    keep_played: bool = False,
+    keep_root: bool = False,
 ) -> Replay:
     """Makes an empty buffer.
 
@@ -32,6 +39,7 @@ def init(
       num_steps: S.
       num_games: G.
       keep_played: whether the experience to come has `played`.
+      keep_root: whether it has `root`.
 
     Returns:
       The buffer. Observations are kept in a byte each where they are whole numbers, as all planes
@@ -45,6 +53,11 @@ def init(
         states = jax.tree.map(lambda x: jnp.zeros((*axes, *x.shape), x.dtype), state)
         nothing = jnp.zeros(axes)
         played = Played(states, nothing.astype(jnp.int32), nothing, nothing.astype(bool))
+    root = None
+    if keep_root:
+        scores = jnp.zeros((*axes, env.num_actions))
+        visits = scores.astype(jnp.int32)
+        root = NodeStats(scores, jnp.zeros(axes), visits, scores, scores.astype(bool))
     return Replay(
         Experience(
             observation=jnp.zeros((*axes, *observation.shape), jnp.int8),
@@ -53,6 +66,7 @@ def init(
             value=jnp.zeros(axes, jnp.float32),
             open=jnp.ones(axes, jnp.float32),
             played=played,
+            root=root,
         ),
         jnp.int32(0),
     )
@@ -103,11 +117,16 @@ def sample(env: Any, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
     if not hasattr(env, "symmetries"):
         return batch
     forms = env.symmetries(batch.observation, batch.policy)
-    legal = [mask for _, mask in env.symmetries(batch.observation, batch.legal)]
     turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
     rows = jnp.arange(batch_size)
+
+    def turned(by_action: chex.Array) -> chex.Array:
+        turns = [other for _, other in env.symmetries(batch.observation, by_action)]
+        return jnp.stack(turns)[turn, rows]
+
     return batch._replace(
         observation=jnp.stack([form[0] for form in forms])[turn, rows],
         policy=jnp.stack([form[1] for form in forms])[turn, rows],
-        legal=jnp.stack(legal)[turn, rows],
+        legal=turned(batch.legal),
+        root=None if batch.root is None else map_actions(turned, batch.root),
     )

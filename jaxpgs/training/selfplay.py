@@ -1,14 +1,17 @@
 """Self-play of a search against itself: many games at once, in one scan."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn
-from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.base import NodeStats, Params, RecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import own_like, reset_adapted
@@ -59,6 +62,8 @@ class Experience(NamedTuple):
       open: `[...]` what is missing: the target is `value` plus `open` times the return of the
         game's next position to come. 0 once the game is over.
       played: what was played, None unless somebody asks.
+      root: what the search knew at its root, with axes `[..., A]` in the network's frame; None
+        unless somebody asks.
     """
 
     observation: chex.Array
@@ -67,6 +72,7 @@ class Experience(NamedTuple):
     value: chex.Array
     open: chex.Array
     played: Played | None = None
+    root: NodeStats | None = None
 
 
 class Report(NamedTuple):
@@ -157,6 +163,7 @@ def play(
     resign_below: chex.Array | float = -jnp.inf,
     keep_adapted: bool = False,
     keep_played: bool = False,
+    keep_root: bool = False,
     value_target: str = "return",
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
 ) -> tuple[SelfPlayGames, Experience, Report]:
@@ -179,6 +186,7 @@ def play(
         (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
         starts from the network's, and so does every call, as the network has learned since.
       keep_played: whether to fill in `Experience.played`.
+      keep_root: whether to fill in `Experience.root`, from the expert's `visits` and `qvalues`.
       value_target: "return" for the game's, "search" for the expert's value of the position.
       model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
         environment and the network if None.
@@ -187,8 +195,8 @@ def play(
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
 
     Raises:
-      ValueError: if `keep_adapted` is set for an expert that adapts nothing, or `value_target` is
-        unknown.
+      ValueError: if `keep_adapted` is set for an expert that adapts nothing, `keep_root` for one
+        that tells no visits, or `value_target` is unknown.
     """
     check_word("play", "value_target", value_target, ("return", "search"))
     root_fn, recurrent_fn = model_fns or (
@@ -196,12 +204,16 @@ def play(
         make_recurrent_fn(env, apply_fn),
     )
 
-    def decide(rng_key: chex.PRNGKey, state: Any, **kept: Params) -> Decision:
+    def decide(
+        rng_key: chex.PRNGKey, state: Any, **kept: Params
+    ) -> tuple[Decision, NodeStats | None]:
         root = root_fn(params, rng_key, state)
-        return expert(params, rng_key, root, recurrent_fn, ~state.legal_action_mask, **kept)
+        legal = state.legal_action_mask
+        decision = expert(params, rng_key, root, recurrent_fn, ~legal, **kept)
+        return decision, node_stats(root, decision, legal) if keep_root else None
 
     def network_own() -> dict[str, Params]:
-        adapted = jax.eval_shape(decide, rng_key, games.state).adapted_params
+        adapted = jax.eval_shape(decide, rng_key, games.state)[0].adapted_params
         if not jax.tree.leaves(adapted):
             raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
         return {"adapted_params": own_like(adapted, params)}
@@ -213,7 +225,7 @@ def play(
         search_key, reset_key = jax.random.split(rng_key)
         state = games.state
         legal = state.legal_action_mask
-        decision = decide(search_key, state, **kept)
+        decision, root = decide(search_key, state, **kept)
         action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
         after = jax.vmap(env.step)(state, action)
         mover = state.current_player
@@ -229,8 +241,9 @@ def play(
 
         policy = decision.policy
         if hasattr(env, "network_policy"):
-            policy = jax.vmap(env.network_policy)(state, policy)
-            legal = jax.vmap(env.network_policy)(state, legal)
+            turn = functools.partial(jax.vmap(env.network_policy), state)
+            policy, legal = turn(policy), turn(legal)
+            root = None if root is None else map_actions(turn, root)
         observation = jax.vmap(env.observe)(state)
 
         # In a game without resignation the winner's lowest value tells what it would have lost.
@@ -258,7 +271,7 @@ def play(
         if keep_adapted:
             kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
         played = Played(state, action, reward, finished) if keep_played else None
-        seen = Experience(observation, legal, policy, decision.value, 0 * reward, played)
+        seen = Experience(observation, legal, policy, decision.value, 0 * reward, played, root)
         return (games, kept), (seen, reward, discount, report)
 
     start = (games, network_own() if keep_adapted else {})
@@ -275,3 +288,34 @@ def play(
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
     _, (value, is_open) = jax.lax.scan(back, nothing, (reward, discount), reverse=True)
     return games, experience._replace(value=value, open=is_open), report
+
+
+def node_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:
+    """Puts together what a search knows at its root.
+
+    Raises:
+      ValueError: if the expert does not tell it.
+    """
+    if decision.visits is None or decision.qvalues is None:
+        raise ValueError(
+            "keep_root, which objectives that read values need, wants an expert that fills in "
+            "Decision.visits and Decision.qvalues; this one does not."
+        )
+    qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
+    return NodeStats(
+        prior_logits=root.prior_logits,
+        value=root.value,
+        visits=decision.visits,
+        value_sum=decision.visits * qvalues,
+        valid=legal,
+    )
+
+
+def map_actions(fn: Callable[[chex.Array], chex.Array], root: NodeStats) -> NodeStats:
+    """Applies a permutation of the actions to all of a root's statistics that have them."""
+    return root._replace(
+        prior_logits=fn(root.prior_logits),
+        visits=fn(root.visits),
+        value_sum=fn(root.value_sum),
+        valid=fn(root.valid),
+    )

@@ -1,0 +1,96 @@
+"""Further policies on top of a network's own: its logits plus an offset that is trained apart."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxpgs.base import Params
+from jaxpgs.networks.functional import SplitApplyFn, functional, functional_call
+
+
+class WithOffsets(nnx.Module):
+    """A network with further policies: its own logits plus offsets (Soemers et al. 2019, eq. 15).
+
+    Each offset is a policy head like the network's, on the same features, whose last layer begins
+    at zero: so every further policy begins as the network's own exactly, and follows it while it
+    learns. No gradient of an offset reaches the network.
+
+    Deviation: the paper's policies are linear; a head of several layers is copied with all of them.
+
+    Args:
+      network: a network with `torso`, `policy_head` and `value_head`, such as ours. Its modules are
+        used, not copied; what a search or `networks.functional` makes of the whole is this network.
+      names: names of the offsets.
+
+    Raises:
+      ValueError: if the network has other parts, or a name is no identifier or occurs twice.
+    """
+
+    is_torso_and_heads = True  # see `networks.functional`
+
+    def __init__(self, network: Any, names: Sequence[str]) -> None:
+        if not getattr(network, "is_torso_and_heads", False):
+            raise ValueError(
+                "WithOffsets needs a network made of torso, policy_head and value_head, which says "
+                f"is_torso_and_heads = True; got {type(network).__name__}."
+            )
+        if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):
+            raise ValueError(f"Offsets need different names that are identifiers, got {names}.")
+        self.torso = network.torso
+        self.policy_head = network.policy_head
+        self.value_head = network.value_head
+        self.offsets = nnx.Dict(**{name: _zero_head(network.policy_head) for name in names})
+
+    def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Returns the network's own logits `[B, A]` and values `[B]`."""
+        features = self.torso(observation)
+        return self.policy_head(features), self.value_head(features)
+
+    def all_policies(
+        self, observation: chex.Array
+    ) -> tuple[tuple[chex.Array, chex.Array], dict[str, chex.Array]]:
+        """Returns what a call returns, and the logits `[B, A]` of all further policies."""
+        features = self.torso(observation)
+        logits = self.policy_head(features)
+        held, base = jax.lax.stop_gradient((features, logits))
+        further = {name: base + head(held) for name, head in self.offsets.items()}
+        return (logits, self.value_head(features)), further
+
+
+def offset_policy(module: WithOffsets, name: str) -> SplitApplyFn:
+    """Makes the pure function of one of the further policies, for search and play.
+
+    Args:
+      module: the network; its parameters are those of `networks.functional(module)`.
+      name: which policy.
+
+    Returns:
+      `apply_fn(params, observation) -> (logits, value)` like that of `networks.functional`. A
+      search may adapt the network's own head in it.
+
+    Raises:
+      ValueError: if there is no such offset.
+    """
+    if name not in module.offsets:
+        raise ValueError(f"The offsets are {sorted(module.offsets)}, got {name!r}.")
+    _, base = functional(module)
+    assert isinstance(base, SplitApplyFn)
+    offset = functional_call(module, lambda network, x: network.offsets[name](x))
+
+    def policy_head(params: Params, features: Any) -> chex.Array:
+        return base.policy_head(params, features) + offset(params, features)
+
+    return dataclasses.replace(base, policy_head=policy_head)
+
+
+def _zero_head(head: Any) -> Any:
+    """Copies a policy head, its last layer zero."""
+    copy = nnx.clone(head)
+    state = nnx.state(copy.linear)
+    nnx.update(copy.linear, jax.tree.map(jnp.zeros_like, state))
+    return copy
