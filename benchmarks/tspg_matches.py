@@ -1,0 +1,210 @@
+"""Matches of policies that draw their moves, and of tree searches whose sureness is recorded."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxpgs
+from jaxpgs import trees
+from jaxpgs.adapters import mask_logits
+
+# (params, state [B]) -> logits [B, A], illegal actions at the lowest float
+Policy = Callable[[Any, Any], chex.Array]
+# (params, rng_key, state [B]) -> PolicyOutput
+Decide = Callable[[Any, chex.PRNGKey, Any], Any]
+
+
+def masked(env: Any, apply_fn: Any) -> Policy:
+    """Makes a policy on states of a network."""
+
+    def policy(params: Any, state: Any) -> chex.Array:
+        return mask_logits(env, apply_fn(params, jax.vmap(env.observe)(state))[0], state)
+
+    return policy
+
+
+def policy_match(env: Any, first: Policy, second: Policy, num_games: int) -> Callable[..., Any]:
+    """Makes a match of two policies of one network that draw their moves.
+
+    Args:
+      env: the game.
+      first: one policy.
+      second: the other.
+      num_games: games; the first begins every other one.
+
+    Returns:
+      A jitted `match(params, rng_key) -> [num_games]`, what the first earned in each game.
+    """
+
+    @jax.jit
+    def match(params: Any, rng_key: chex.PRNGKey) -> chex.Array:
+        start = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
+        side = jnp.arange(num_games) % 2  # the player that `first` is
+
+        def move(carry: tuple) -> tuple:
+            ply, state, earned = carry
+            mine = (state.current_player == side)[:, None]
+            logits = jnp.where(mine, first(params, state), second(params, state))
+            action = jax.random.categorical(jax.random.fold_in(rng_key, ply), logits)
+            after, reward = _play(env, state, action.astype(jnp.int32), side)
+            return ply + 1, after, earned + reward
+
+        carry = (jnp.int32(0), start, jnp.zeros(num_games))
+        return jax.lax.while_loop(lambda c: jnp.any(~c[1].terminated), move, carry)[2]
+
+    return match
+
+
+class Sureness(NamedTuple):
+    """Normalised entropies along games, 0 where one action has it all, 1 where all are alike.
+
+    Attributes:
+      ply: `[R]` the positions' numbers in their games, from 0.
+      length: `[R]` the lengths of their games.
+      entropy: `[R]` by name.
+    """
+
+    ply: np.ndarray
+    length: np.ndarray
+    entropy: dict[str, np.ndarray]
+
+
+def search_match(
+    env: Any,
+    searches: Mapping[str, Decide],
+    policies: Mapping[str, Policy],
+    num_games: int,
+) -> Callable[..., tuple[np.ndarray, Sureness]]:
+    """Makes a match of two searches that play their most visited actions.
+
+    Args:
+      env: a game in which the players alternate strictly.
+      searches: two searches by name.
+      policies: policies whose entropy is recorded in all positions.
+      num_games: games, an even number; the first search begins half of them.
+
+    Returns:
+      `match(params, rng_key)`, which returns what the first search earned in each game `[G]`, and
+      `Sureness`. A search's entropy, that of its visits, is known where it moved, else NaN.
+    """
+    half = num_games // 2
+
+    def decision(search: Decide) -> Callable[..., Any]:
+        @jax.jit
+        def decide(params: Any, rng_key: chex.PRNGKey, state: Any, side: chex.Array) -> tuple:
+            output = search(params, rng_key, state)
+            visits = output.search_state.visits
+            legal = state.legal_action_mask
+            by_visits = normalised_entropy(visits / jnp.sum(visits, -1, keepdims=True), legal)
+            found = {
+                name: normalised_entropy(jax.nn.softmax(policy(params, state)), legal)
+                for name, policy in policies.items()
+            }
+            action = jnp.argmax(visits, axis=-1).astype(jnp.int32)
+            after, reward = _play(env, state, action, side)
+            return after, reward, by_visits, found
+
+        return decide
+
+    decide = {name: decision(search) for name, search in searches.items()}
+    start = jax.jit(lambda keys: jax.vmap(env.init)(keys))
+
+    def match(params: Any, rng_key: chex.PRNGKey) -> tuple[np.ndarray, Sureness]:
+        earned, seen = [], []
+        first, second = searches
+        for side, order in enumerate([(first, second), (second, first)]):
+            key = jax.random.fold_in(rng_key, side)
+            state = start(jax.random.split(key, half))
+            won, plies = np.zeros(half), []
+            while not np.asarray(state.terminated).all():
+                mover, playing = order[len(plies) % 2], ~np.asarray(state.terminated)
+                state, reward, by_visits, found = decide[mover](
+                    params, jax.random.fold_in(key, len(plies)), state, np.full(half, side)
+                )
+                won += np.asarray(reward)
+                entropies = {name: np.full(half, np.nan) for name in searches} | dict(found)
+                entropies[mover] = by_visits
+                plies.append({name: np.where(playing, x, np.nan) for name, x in entropies.items()}
+                             | {"playing": playing})  # fmt: skip
+            length = np.sum([ply["playing"] for ply in plies], axis=0)
+            for number, ply in enumerate(plies):
+                rows = ply.pop("playing")
+                seen.append(
+                    (np.full(rows.sum(), number), length[rows],
+                     {name: np.asarray(x)[rows] for name, x in ply.items()})
+                )  # fmt: skip
+            earned.append(won)
+        names = seen[0][2]
+        return np.concatenate(earned), Sureness(
+            np.concatenate([ply for ply, _, _ in seen]),
+            np.concatenate([length for _, length, _ in seen]),
+            {name: np.concatenate([x[name] for _, _, x in seen]) for name in names},
+        )
+
+    return match
+
+
+def normalised_entropy(policy: chex.Array, legal: chex.Array) -> chex.Array:
+    """Returns the entropy `[B]` of policies `[B, A]` as a share of that of the uniform policy.
+
+    Where only one action is legal it is NaN.
+    """
+    entropy = jnp.sum(jax.scipy.special.entr(policy), axis=-1)
+    count = jnp.sum(legal, axis=-1)
+    return jnp.where(count > 1, entropy / jnp.log(jnp.maximum(count, 2)), jnp.nan)
+
+
+def uct(env: Any, num_simulations: int) -> Decide:
+    """UCT: UCB1 and uniformly random playouts, in our batched tree search.
+
+    Args:
+      env: the game.
+      num_simulations: simulations a move.
+
+    Returns:
+      The search.
+    """
+    return _tree_search(env, jaxpgs.make_playout_fns(env), num_simulations, jaxpgs.ucb1(2**0.5))
+
+
+def biased_mcts(env: Any, prior: Any, playout: Any, num_simulations: int) -> Decide:
+    """Tree search with PUCT, a learned prior and playouts by a learned policy.
+
+    Args:
+      env: the game.
+      prior: the network whose policy biases the selection.
+      playout: the network whose policy plays positions to their end.
+      num_simulations: simulations a move.
+
+    Returns:
+      The search.
+    """
+    fns = jaxpgs.make_playout_fns(env, prior=prior, playout=playout)
+    return _tree_search(env, fns, num_simulations, jaxpgs.puct(C_PUCT, virtual_loss=1.0))
+
+
+C_PUCT = 2.5
+
+
+def _tree_search(env: Any, fns: tuple, num_simulations: int, bandit: Any) -> Decide:
+    root_fn, recurrent_fn = fns
+
+    def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
+        root_key, rng_key = jax.random.split(rng_key)
+        return jaxpgs.batched_mcts_policy(
+            params, rng_key, root_fn(params, root_key, state), recurrent_fn, num_simulations,
+            ~state.legal_action_mask, root_selection=bandit,
+        )  # fmt: skip
+
+    return search
+
+
+def _play(env: Any, state: Any, action: chex.Array, side: chex.Array) -> tuple[Any, chex.Array]:
+    """Plays actions in games that go on, and tells what `side` earned by them."""
+    after = jax.vmap(env.step)(state, action)
+    reward = jnp.take_along_axis(after.rewards, side[:, None], axis=-1)[:, 0]
+    return trees.where(state.terminated, state, after), jnp.where(state.terminated, 0.0, reward)
