@@ -1,7 +1,20 @@
 """Games as pure functions on frozen states."""
 
 from jaxpgs.envs import samegame, samegame_rules
+from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
 from jaxpgs.envs.hex import Hex, HexState
 from jaxpgs.envs.samegame import SameGame, SameGameState
+from jaxpgs.envs.yavalath import Yavalath, YavalathState
 
-__all__ = ["Hex", "HexState", "SameGame", "SameGameState", "samegame", "samegame_rules"]
+__all__ = [
+    "Breakthrough",
+    "BreakthroughState",
+    "Hex",
+    "HexState",
+    "SameGame",
+    "SameGameState",
+    "Yavalath",
+    "YavalathState",
+    "samegame",
+    "samegame_rules",
+]

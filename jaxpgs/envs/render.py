@@ -1,7 +1,8 @@
-"""Hex positions as text and as SVG pictures.
+"""Hex positions as text and as SVG pictures, those of Breakthrough and Yavalath as text.
 
 Columns are lettered from a and rows numbered from 1, so row 1 and column 2 (from 0) meet in `c2`.
-Both functions draw one unbatched position on the host.
+In Breakthrough rows are numbered as in chess, from the side of player 0. All functions draw one
+unbatched position on the host.
 """
 
 import math
@@ -11,9 +12,12 @@ import chex
 import numpy as np
 
 if TYPE_CHECKING:
+    from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
     from jaxpgs.envs.hex import Hex, HexState
+    from jaxpgs.envs.yavalath import Yavalath, YavalathState
 
 _MARKS = "XO"
+_SYMBOLS = {0: ".", 1: "X", -1: "O"}
 # Dark blue and vermilion also differ in greyscale and for every kind of colour vision.
 _COLORS = ("#1d3f72", "#e2653c")
 _OUTLINES = ("#12294d", "#b0431f")
@@ -162,6 +166,59 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
     return "\n".join([*parts, "</svg>"])
 
 
+def breakthrough_text(env: "Breakthrough", state: "BreakthroughState") -> str:
+    """Draws a position as text, from the side of player 0.
+
+    `X` is player 0, who moves up, and `O` player 1.
+
+    Args:
+      env: the game.
+      state: a position, unbatched.
+
+    Returns:
+      The drawing, without a newline at the end.
+
+    Raises:
+      ValueError: if the state is batched or of another size.
+    """
+    board = _check_board(state, (env.rows, env.columns))
+    lines = [
+        f"{env.rows - row:>2} " + " ".join(_SYMBOLS[stone] for stone in stones)
+        for row, stones in enumerate(board)
+    ]
+    lines.append("   " + " ".join(_letter(column) for column in range(env.columns)))
+    return "\n".join([*lines, _caption(state, ("X ", "O "))])
+
+
+def yavalath_text(env: "Yavalath", state: "YavalathState") -> str:
+    """Draws a position as a hexagon of text.
+
+    `X` is player 0 and `O` player 1. A row's number stands at its right end. A column goes down
+    to the right, from its letter.
+
+    Args:
+      env: the game.
+      state: a position, unbatched.
+
+    Returns:
+      The drawing, without a newline at the end.
+
+    Raises:
+      ValueError: if the state is batched or of another size.
+    """
+    board = _check_board(state, (env.num_cells,))
+    n = env.size
+    symbols = [_SYMBOLS[stone] for stone in board.tolist()]
+    # Columns that begin in the first row have their letters above it, the others on the left edge.
+    lines = [" " * (n - 1) + " ".join(_letter(column) for column in range(n - 1, 2 * n - 1))]
+    for row in range(2 * n - 1):
+        before = [_letter(n - 2 - row)] if row < n - 1 else []
+        cells = [symbols[cell] for cell in np.flatnonzero(env.coordinates[:, 0] == row)]
+        indent = n - 2 - row if before else row - n + 2
+        lines.append(" " * indent + " ".join([*before, *cells, str(row + 1)]))
+    return "\n".join([*lines, _caption(state, ("X ", "O "))])
+
+
 def _checked(
     env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None
 ) -> tuple[list[int], np.ndarray | None]:
@@ -191,7 +248,9 @@ def _letter(col: int) -> str:
     return "abcdefghijklmnopqrstuvwxyz"[col]
 
 
-def _caption(state: "HexState", marks: tuple[str, ...] = ("", "")) -> str:
+def _caption(
+    state: "BreakthroughState | HexState | YavalathState", marks: tuple[str, ...] = ("", "")
+) -> str:
     mover = int(state.current_player)
     if not bool(state.terminated):
         return f"{marks[mover]}player {mover} to move"
@@ -199,6 +258,15 @@ def _caption(state: "HexState", marks: tuple[str, ...] = ("", "")) -> str:
     rewards = np.asarray(state.rewards)
     winner = int(rewards.argmax())
     return f"{marks[winner]}player {winner} won" if rewards.any() else "game over"
+
+
+def _check_board(state: "BreakthroughState | YavalathState", shape: tuple[int, ...]) -> np.ndarray:
+    board = np.asarray(state.board)
+    if board.shape != shape:
+        raise ValueError(
+            f"Rendering needs one unbatched state with a board of shape {shape}, got {board.shape}."
+        )
+    return board
 
 
 def _points(points: list[np.ndarray] | np.ndarray) -> str:
