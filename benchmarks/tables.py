@@ -36,6 +36,8 @@ from benchmarks import (
     selfplay,
     speed,
     tactics,
+    tspg,
+    tspg_deep,
     unroll,
     value_targets,
     versions,
@@ -288,6 +290,15 @@ def model_figures(data: Mapping[str, Any], path: pathlib.Path) -> str:
     return text + markdown_table(*models.losses(data["rows"]))
 
 
+def objectives(data: Mapping[str, Any], path: pathlib.Path) -> str:
+    """What policies learned by different objectives do."""
+    del path
+    return "\n".join(
+        f"{title}:\n\n{markdown_table(columns, lines)}"
+        for title, columns, lines in tspg.tables(data["rows"])
+    )
+
+
 def rows_only(
     table: Callable[[Any], tuple[list[str], list[list[Any]]]],
     note: Callable[[Mapping[str, Any]], str] = lambda data: "",
@@ -375,6 +386,10 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("value_targets.json", "SameGame 7x7: targets of the value, {simulations} simulations a move",
      rows_only(value_targets.table, lambda data: "Intervals are 99%; each network was trained "
                "once, and what another training would change is not in them.")),
+    ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move ({file})",
+     objectives),
+    ("tspg_deep_*.json", "Objectives of deep networks, {size}x{size} Hex, {simulations} "
+     "simulations a move: Elo over cross-entropy's policy", rows_only(tspg_deep.table)),
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",
      rows_only(selfplay.table)),
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),

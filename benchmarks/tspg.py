@@ -16,8 +16,10 @@ eight games are played side by side; search trees are not kept from move to move
 and do not grow; all vectors of parameters are updated at once.
 """
 
+import contextlib
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -64,6 +66,8 @@ class Preset(NamedTuple):
       checkpoints: numbers of games of self-play after which policies play, the last the end.
       policy_games: games of a match of policies.
       search_games: games of a match of searches.
+      step_size: of centred RMSProp with momentum .9 and decay .9, as the paper's; its step size is
+        not in the text.
     """
 
     games: Sequence[str]
@@ -72,6 +76,7 @@ class Preset(NamedTuple):
     checkpoints: Sequence[int]
     policy_games: int
     search_games: int
+    step_size: float = 0.005
 
 
 GAMES: dict[str, Callable[[], Any]] = {
@@ -87,8 +92,7 @@ PRESETS = {
     "full": Preset(tuple(GAMES), 5, 64, (1, 25, 50, 100, 200), 200, 40),
     "tiny": Preset(("hex-5x5",), 1, 4, (1,), 4, 2),
 }
-# Centred RMSProp with momentum .9 and decay .9, as the paper; its step size is not in the text.
-_STEP_SIZE, _BATCH, _BUFFER = 0.005, 32, 2_496
+_BATCH, _BUFFER = 32, 2_496
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -96,12 +100,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = runs.parser("tspg", __doc__, PRESETS)
     parser.add_argument("--games", nargs="+", choices=GAMES, help="in place of the preset's")
     parser.add_argument("--seeds", type=runs.positive, help="in place of the preset's")
+    parser.add_argument("--step-size", type=float, help="in place of the preset's")
     args = parser.parse_args(argv)
     preset = runs.override(PRESETS[args.preset], args)
     setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {"c_puct": C_PUCT}
     record = runs.open_record(parser, args, setting, ("game", "seed"))
     todo = [(game, args.seed + k) for game in preset.games for k in range(preset.seeds)]
-    with report.progress_bar(args.preset) as progress:
+    with report.progress_bar(args.preset) as progress, compiled_once():
         for number, (game, seed) in enumerate(todo):
             if not runs.has(record, game=game, seed=seed):
                 progress(number, len(todo), f"{game}, seed {seed}")
@@ -115,6 +120,15 @@ def main(argv: list[str] | None = None) -> None:
     print(f"Wrote {record.path} and {picture}.")
 
 
+@contextlib.contextmanager
+def compiled_once() -> Iterator[None]:
+    """Keeps what is compiled, as the seeds of a game differ in numbers only."""
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        yield
+        jax.config.update("jax_compilation_cache_dir", None)
+
+
 def measure(game: str, preset: Preset, seed: int) -> dict[str, Any]:
     """Trains the policies of one game with one seed and returns all that is measured."""
     start = time.perf_counter()
@@ -122,37 +136,37 @@ def measure(game: str, preset: Preset, seed: int) -> dict[str, Any]:
     base = networks.pattern_policy(env)
     network = networks.WithOffsets(base, list(OFFSETS))
     kept = learn(env, network, preset, seed)
-    _, apply_fn = networks.functional(network)
-    policies = {name: networks.offset_policy(network, name) for name in OFFSETS}
-    own = masked(env, apply_fn)
+    _, apply_fn = networks.functional(base)
+    policy = masked(env, apply_fn)
+    match = policy_match(env, policy, preset.policy_games)
     key = jax.random.key(seed)
-    curves: dict[str, list[Any]] = {}
-    for name, policy in policies.items():
-        match = policy_match(env, masked(env, policy), own, preset.policy_games)
-        curves[name] = [
-            [games, float(np.mean(np.sign(match(params, key)) + 1) / 2)]
-            for games, params in kept.items()
-        ]
-    final = kept[preset.checkpoints[-1]]
+    curves: dict[str, list[Any]] = {name: [] for name in OFFSETS}
+    for games, params in kept.items():
+        own, offsets = alone(params)
+        for name in OFFSETS:
+            earned = match(offsets[name], own, key)
+            curves[name].append([games, float(np.mean(np.sign(earned) + 1) / 2)])
+    searches = {
+        "biased": biased_mcts(env, apply_fn, preset.simulations),
+        "uct": uct(env, preset.simulations),
+    }
+    play = search_match(env, searches, policy, preset.search_games)
+    own, offsets = alone(kept[preset.checkpoints[-1]])
+    watched = {CROSS_ENTROPY: own} | {name: offsets[name] for name in (TSPG, DOUBLE)}
     against_uct, entropies = {}, {}
     for name in (TSPG, DOUBLE):
-        searches = {
-            "biased": biased_mcts(env, apply_fn, policies[name], preset.simulations),
-            "uct": uct(env, preset.simulations),
-        }
-        seen = {CROSS_ENTROPY: own} | {n: masked(env, policies[n]) for n in (TSPG, DOUBLE)}
-        match = search_match(env, searches, seen, preset.search_games)
-        earned, sure = match(final, jax.random.fold_in(key, 1))
+        earned, sure = play((own, offsets[name]), watched, jax.random.fold_in(key, 1))
         against_uct[name] = float(np.mean(np.sign(earned) + 1) / 2)
         entropies[name] = _along(sure)
+    kernels = {name: _kernel(params) for name, params in ({CROSS_ENTROPY: own} | offsets).items()}
     return {
         "game": game,
         "seed": seed,
         "against_cross_entropy": curves,
         "against_uct": against_uct,
         "entropy": entropies,
-        "weights": weights(final),
-        "strongest": strongest(base, final),
+        "weights": weights(kernels),
+        "strongest": strongest(base, kernels),
         "seconds": round(time.perf_counter() - start),
     }
 
@@ -181,18 +195,26 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
         num_games=_SIDE_BY_SIDE, num_steps=1, updates_per_iteration=_SIDE_BY_SIDE,
         buffer_size=_BUFFER, batch_size=_BATCH, sampled_moves=1_000, resign_fraction=0.0,
         evaluate_every=0, callback=callback,
-        optimizer=optax.rmsprop(_STEP_SIZE, decay=0.9, eps=1e-8, centered=True, momentum=0.9),
+        optimizer=optax.rmsprop(preset.step_size, decay=0.9, eps=1e-8, centered=True, momentum=0.9),
     )  # fmt: skip
     return kept
 
 
-def _kernels(params: Any) -> dict[str, np.ndarray]:
-    """Returns the weights of all policies, those of offsets added to the ones they lie on."""
-    own = np.asarray(params["policy_head"]["linear"]["kernel"])
-    offsets = {
-        name: own + np.asarray(head["linear"]["kernel"]) for name, head in params["offsets"].items()
+def alone(params: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns parameters of the plain network for cross-entropy's policy and for all others.
+
+    As policies are linear, offsets may be added to the weights that they lie on.
+    """
+    own = {name: part for name, part in params.items() if name != "offsets"}
+    others = {
+        name: own | {"policy_head": jax.tree.map(np.add, own["policy_head"], head)}
+        for name, head in params["offsets"].items()
     }
-    return {CROSS_ENTROPY: own} | offsets
+    return own, others
+
+
+def _kernel(params: Any) -> np.ndarray:
+    return np.asarray(params["policy_head"]["linear"]["kernel"])
 
 
 def _along(sure: Any) -> dict[str, list[float | None]]:
@@ -205,9 +227,8 @@ def _along(sure: Any) -> dict[str, list[float | None]]:
     return found
 
 
-def weights(params: Any) -> dict[str, dict[str, Any]]:
+def weights(kernels: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """Returns how the weights of each policy that ever moved are spread."""
-    kernels = _kernels(params)
     moved = kernels[CROSS_ENTROPY] != 0
     found = {}
     for name, kernel in kernels.items():
@@ -226,11 +247,13 @@ def weights(params: Any) -> dict[str, dict[str, Any]]:
 _EDGE = 1.5  # where histograms of weights end
 
 
-def strongest(network: networks.PatternPolicy, params: Any, number: int = 6) -> dict[str, Any]:
+def strongest(
+    network: networks.PatternPolicy, kernels: Mapping[str, np.ndarray], number: int = 6
+) -> dict[str, Any]:
     """Returns the patterns with the largest weights of each policy, for pictures of them."""
     found = {}
     for name in (CROSS_ENTROPY, TSPG):
-        kernel = _kernels(params)[name]
+        kernel = kernels[name]
         order = np.argsort(-np.abs(kernel))[:number]
         found[name] = [
             {"weight": round(float(kernel[i]), 3)} | network.describe(int(i))._asdict()

@@ -27,28 +27,27 @@ def masked(env: Any, apply_fn: Any) -> Policy:
     return policy
 
 
-def policy_match(env: Any, first: Policy, second: Policy, num_games: int) -> Callable[..., Any]:
-    """Makes a match of two policies of one network that draw their moves.
+def policy_match(env: Any, policy: Policy, num_games: int) -> Callable[..., Any]:
+    """Makes a match of two sets of a policy's parameters that draw their moves.
 
     Args:
       env: the game.
-      first: one policy.
-      second: the other.
+      policy: the policy.
       num_games: games; the first begins every other one.
 
     Returns:
-      A jitted `match(params, rng_key) -> [num_games]`, what the first earned in each game.
+      A jitted `match(first, second, rng_key) -> [num_games]`, what the first earned in each game.
     """
 
     @jax.jit
-    def match(params: Any, rng_key: chex.PRNGKey) -> chex.Array:
+    def match(first: Any, second: Any, rng_key: chex.PRNGKey) -> chex.Array:
         start = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
         side = jnp.arange(num_games) % 2  # the player that `first` is
 
         def move(carry: tuple) -> tuple:
             ply, state, earned = carry
             mine = (state.current_player == side)[:, None]
-            logits = jnp.where(mine, first(params, state), second(params, state))
+            logits = jnp.where(mine, policy(first, state), policy(second, state))
             action = jax.random.categorical(jax.random.fold_in(rng_key, ply), logits)
             after, reward = _play(env, state, action.astype(jnp.int32), side)
             return ply + 1, after, earned + reward
@@ -76,7 +75,7 @@ class Sureness(NamedTuple):
 def search_match(
     env: Any,
     searches: Mapping[str, Decide],
-    policies: Mapping[str, Policy],
+    policy: Policy,
     num_games: int,
 ) -> Callable[..., tuple[np.ndarray, Sureness]]:
     """Makes a match of two searches that play their most visited actions.
@@ -84,26 +83,27 @@ def search_match(
     Args:
       env: a game in which the players alternate strictly.
       searches: two searches by name.
-      policies: policies whose entropy is recorded in all positions.
+      policy: the policy whose entropy is recorded in all positions.
       num_games: games, an even number; the first search begins half of them.
 
     Returns:
-      `match(params, rng_key)`, which returns what the first search earned in each game `[G]`, and
+      `match(params, watched, rng_key)`, where `params` are the searches' and `watched` sets of the
+      policy's parameters by name. It returns what the first search earned in each game `[G]`, and
       `Sureness`. A search's entropy, that of its visits, is known where it moved, else NaN.
     """
     half = num_games // 2
 
     def decision(search: Decide) -> Callable[..., Any]:
         @jax.jit
-        def decide(params: Any, rng_key: chex.PRNGKey, state: Any, side: chex.Array) -> tuple:
+        def decide(
+            params: Any, watched: Any, rng_key: chex.PRNGKey, state: Any, side: chex.Array
+        ) -> tuple:
             output = search(params, rng_key, state)
             visits = output.search_state.visits
             legal = state.legal_action_mask
             by_visits = normalised_entropy(visits / jnp.sum(visits, -1, keepdims=True), legal)
-            found = {
-                name: normalised_entropy(jax.nn.softmax(policy(params, state)), legal)
-                for name, policy in policies.items()
-            }
+            logits = jax.vmap(policy, in_axes=(0, None))(watched, state)
+            found = normalised_entropy(jax.nn.softmax(logits), legal)
             action = jnp.argmax(visits, axis=-1).astype(jnp.int32)
             after, reward = _play(env, state, action, side)
             return after, reward, by_visits, found
@@ -113,9 +113,12 @@ def search_match(
     decide = {name: decision(search) for name, search in searches.items()}
     start = jax.jit(lambda keys: jax.vmap(env.init)(keys))
 
-    def match(params: Any, rng_key: chex.PRNGKey) -> tuple[np.ndarray, Sureness]:
+    def match(
+        params: Any, watched: Mapping[str, Any], rng_key: chex.PRNGKey
+    ) -> tuple[np.ndarray, Sureness]:
         earned, seen = [], []
         first, second = searches
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *watched.values())
         for side, order in enumerate([(first, second), (second, first)]):
             key = jax.random.fold_in(rng_key, side)
             state = start(jax.random.split(key, half))
@@ -123,10 +126,11 @@ def search_match(
             while not np.asarray(state.terminated).all():
                 mover, playing = order[len(plies) % 2], ~np.asarray(state.terminated)
                 state, reward, by_visits, found = decide[mover](
-                    params, jax.random.fold_in(key, len(plies)), state, np.full(half, side)
+                    params, stacked, jax.random.fold_in(key, len(plies)), state, np.full(half, side)
                 )
                 won += np.asarray(reward)
-                entropies = {name: np.full(half, np.nan) for name in searches} | dict(found)
+                entropies = {name: np.full(half, np.nan) for name in searches}
+                entropies |= dict(zip(watched, np.asarray(found), strict=True))
                 entropies[mover] = by_visits
                 plies.append({name: np.where(playing, x, np.nan) for name, x in entropies.items()}
                              | {"playing": playing})  # fmt: skip
@@ -166,41 +170,50 @@ def uct(env: Any, num_simulations: int) -> Decide:
       num_simulations: simulations a move.
 
     Returns:
-      The search.
+      The search; it has no parameters.
     """
-    return _tree_search(env, jaxpgs.make_playout_fns(env), num_simulations, jaxpgs.ucb1(2**0.5))
+
+    def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
+        del params
+        fns = jaxpgs.make_playout_fns(env)
+        return _tree_search(None, rng_key, state, fns, num_simulations, jaxpgs.ucb1(2**0.5))
+
+    return search
 
 
-def biased_mcts(env: Any, prior: Any, playout: Any, num_simulations: int) -> Decide:
+def biased_mcts(env: Any, apply_fn: Any, num_simulations: int) -> Decide:
     """Tree search with PUCT, a learned prior and playouts by a learned policy.
 
     Args:
       env: the game.
-      prior: the network whose policy biases the selection.
-      playout: the network whose policy plays positions to their end.
+      apply_fn: the network of both.
       num_simulations: simulations a move.
 
     Returns:
-      The search.
+      The search. Its parameters are a pair of the network's: the prior's and that of playouts.
     """
-    fns = jaxpgs.make_playout_fns(env, prior=prior, playout=playout)
-    return _tree_search(env, fns, num_simulations, jaxpgs.puct(C_PUCT, virtual_loss=1.0))
+
+    def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
+        prior, playout = params
+        fns = jaxpgs.make_playout_fns(env, prior=apply_fn, playout=apply_fn, playout_params=playout)
+        bandit = jaxpgs.puct(C_PUCT, virtual_loss=1.0)
+        return _tree_search(prior, rng_key, state, fns, num_simulations, bandit)
+
+    return search
 
 
 C_PUCT = 2.5
 
 
-def _tree_search(env: Any, fns: tuple, num_simulations: int, bandit: Any) -> Decide:
+def _tree_search(
+    params: Any, rng_key: chex.PRNGKey, state: Any, fns: tuple, num_simulations: int, bandit: Any
+) -> Any:
     root_fn, recurrent_fn = fns
-
-    def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
-        root_key, rng_key = jax.random.split(rng_key)
-        return jaxpgs.batched_mcts_policy(
-            params, rng_key, root_fn(params, root_key, state), recurrent_fn, num_simulations,
-            ~state.legal_action_mask, root_selection=bandit,
-        )  # fmt: skip
-
-    return search
+    root_key, rng_key = jax.random.split(rng_key)
+    return jaxpgs.batched_mcts_policy(
+        params, rng_key, root_fn(params, root_key, state), recurrent_fn, num_simulations,
+        ~state.legal_action_mask, root_selection=bandit,
+    )  # fmt: skip
 
 
 def _play(env: Any, state: Any, action: chex.Array, side: chex.Array) -> tuple[Any, chex.Array]:

@@ -1,0 +1,123 @@
+"""The benchmarks of what policies learn: how they play, count and tell."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import tables, tspg, tspg_deep, tspg_matches
+from jaxpgs.envs import Hex
+
+ENV = Hex(2)
+
+
+def by_number(params, state):
+    """A policy as sure as `params`: the higher a cell's number the better."""
+    logits = params * jnp.arange(4.0) + 0 * state.labels
+    return jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
+
+
+def test_the_surer_policy_wins_by_the_better_action():
+    # On 2x2 the first to take the last cell of a column wins, and whoever has cell 2 or 1 does.
+    match = tspg_matches.policy_match(ENV, lambda p, s: by_number(p, s), 200)
+    earned = match(jnp.float32(0.0), jnp.float32(0.0), jax.random.key(0))
+    assert set(np.unique(earned)) == {-1.0, 1.0}
+    # The same policy twice: 0 within four standard errors, an error of one in 15,000.
+    assert abs(np.mean(earned)) < 4 / 200**0.5
+    other = match(jnp.float32(0.0), jnp.float32(9.0), jax.random.key(0))
+    swapped = match(jnp.float32(9.0), jnp.float32(0.0), jax.random.key(0))
+    # Roles are exchanged, so means are opposite but for chance: 4 standard errors of both.
+    assert abs(np.mean(other) + np.mean(swapped)) < 8 / 200**0.5
+
+
+def test_entropy_is_a_share_of_that_of_all_legal_actions():
+    policy = np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0.25] * 4, [1, 0, 0, 0]], np.float32)
+    legal = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]], bool)
+    found = tspg_matches.normalised_entropy(policy, legal)
+    np.testing.assert_allclose(found, [0.5, 0, 1, np.nan], atol=1e-6)
+
+
+def visiting(order):
+    """A search whose visits are all on the first legal cell of an order."""
+
+    def search(params, rng_key, state):
+        rank = jnp.where(state.legal_action_mask, -jnp.argsort(jnp.asarray(order)), -99)
+        visits = 3 * jax.nn.one_hot(jnp.argmax(rank, axis=-1), 4) + state.legal_action_mask
+        found = types.SimpleNamespace(visits=visits.astype(jnp.int32))
+        return types.SimpleNamespace(search_state=found)
+
+    return search
+
+
+def test_searches_play_their_most_visited_actions_and_show_how_sure_they_are():
+    # Player 0 wins by cells 0 and 2, or 1 and 3.
+    searches = {"biased": visiting((2, 0, 1, 3)), "uct": visiting((1, 3, 0, 2))}
+    match = tspg_matches.search_match(ENV, searches, by_number, 6)
+    watched = {"sharp": jnp.float32(50.0), "soft": jnp.float32(0.0)}
+    earned, sure = match(None, watched, jax.random.key(0))
+    # One begins with 2, 1, 0 and wins, the other with 1, 2, 3.
+    np.testing.assert_array_equal(earned, [1, 1, 1, -1, -1, -1])
+    assert (sure.length == 3).all() and len(sure.ply) == 2 * 3 * 3
+    np.testing.assert_allclose(sure.entropy["soft"], 1, atol=1e-6)
+    np.testing.assert_allclose(sure.entropy["sharp"], 0, atol=1e-6)
+    own = np.isfinite(sure.entropy["biased"])
+    # Each is known where it moved: the positions before its own moves.
+    assert (own ^ np.isfinite(sure.entropy["uct"])).all()
+    first = sure.entropy["biased"][(sure.ply == 0) & own]
+    share = np.array([4, 1, 1, 1]) / 7
+    np.testing.assert_allclose(first, -(share * np.log(share)).sum() / np.log(4), rtol=1e-5)
+    along = tspg._along(sure)
+    assert len(along["soft"]) == tspg._BINS and along["soft"][0] == 1
+
+
+def test_offsets_are_added_to_the_weights_below_them():
+    head = {"linear": {"kernel": np.array([1.0, -2.0])}}
+    offset = {"linear": {"kernel": np.array([0.5, 0.0])}}
+    own, others = tspg.alone({"policy_head": head, "torso": {}, "offsets": {"tspg": offset}})
+    assert set(own) == {"policy_head", "torso"}
+    np.testing.assert_array_equal(others["tspg"]["policy_head"]["linear"]["kernel"], [1.5, -2])
+    told = tspg.weights({
+        "cross_entropy": np.array([1.0, 0.0, -9.0, 0.01]), "tspg": np.array([0.5, 7.0, -1, 0])
+    })  # fmt: skip
+    assert told["tspg"]["used"] == 3 and told["tspg"]["of"] == 4
+    assert told["cross_entropy"]["near_zero"] == pytest.approx(1 / 3, abs=1e-4)
+    assert sum(told["cross_entropy"]["histogram"]) == 3
+
+
+def make_row(seed, points):
+    sure = {name: [points] * tspg._BINS for name in (*tspg.LABELS,)} | {"uct": [None] * 10}
+    sure["uct"][0] = 0.5
+    told = {"used": 3, "of": 4, "deviation": 0.5, "near_zero": 0.25, "histogram": [0] * 60}
+    return {
+        "game": "yavalath", "seed": seed,
+        "against_cross_entropy": {name: [[1, 0.5], [25, points]] for name in tspg.OFFSETS},
+        "against_uct": {"tspg": points, "double": 0.5},
+        "entropy": {"tspg": sure, "double": sure},
+        "weights": {name: told for name in ("cross_entropy", "double", "tspg")},
+    }  # fmt: skip
+
+
+def test_tables_are_of_seeds_with_their_intervals(tmp_path):
+    low, mean, high = tspg.interval([0.4, 0.6])
+    # Student's t with one degree of freedom: 12.706 standard errors, of 0.1 each.
+    assert mean == pytest.approx(0.5) and high - mean == pytest.approx(1.2706, rel=1e-4)
+    assert low == pytest.approx(-0.7706, rel=1e-4)
+    rows = [make_row(0, 0.6), make_row(1, 0.6)]
+    raw, searched, sure, spread = tspg.tables(rows)
+    assert raw[2][0] == ["yavalath", "TSPG", 2, "50.0 [50.0, 50.0]", "60.0 [60.0, 60.0]"]
+    assert searched[2][0][2:] == ["60.0 [60.0, 60.0]", "50.0 [50.0, 50.0]", "10.0 [10.0, 10.0]"]
+    assert sure[2][0][2:4] == [0.5, 0.6] and spread[2][0][2:] == [4, 3, 0.5, 25.0]
+    for title, columns, lines in (raw, searched, sure, spread):
+        assert title and all(len(line) == len(columns) for line in lines)
+    assert "TSPG" in tables.objectives({"rows": rows}, tmp_path)
+    tspg.draw(tmp_path / "a.png", rows)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_the_table_of_deep_networks():
+    match = {"policy": "tspg", "kind": "raw", "elo": 12, "low": -3, "high": 30}
+    columns, lines = tspg_deep.table([{"search": "pgs", "seed": 4, "matches": [match]}])
+    assert columns[-1] == "seed 4"
+    assert lines == [["pgs", "none", "TSPG, an offset", "+12 [-3, +30]"]]
