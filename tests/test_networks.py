@@ -62,18 +62,26 @@ both = pytest.mark.parametrize("kind", ["resnet", "fully_connected"])
 def test_curated_exports():
     assert set(networks.__all__) == {
         "AlphaZeroResNet",
+        "BoardGeometry",
         "FullyConnectedResNet",
+        "Pattern",
+        "PatternPolicy",
         "SEResNet",
         "SameGameResNet",
         "SplitApplyFn",
+        "Template",
         "ValueEquivalentModel",
+        "board_geometry",
+        "default_templates",
         "functional",
         "functional_call",
         "functional_train",
         "module_from_params",
+        "pattern_policy",
         "policy_head",
         "resize",
         "trainable_mask",
+        "with_last_move",
         "with_temperature",
     }
     assert all(hasattr(networks, name) for name in networks.__all__)

@@ -11,7 +11,15 @@ from jaxpgs.networks.functional import (
     trainable_mask,
     with_temperature,
 )
+from jaxpgs.networks.geometry import BoardGeometry, board_geometry, with_last_move
 from jaxpgs.networks.offsets import WithOffsets, offset_policy
+from jaxpgs.networks.patterns import (
+    Pattern,
+    PatternPolicy,
+    Template,
+    default_templates,
+    pattern_policy,
+)
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_resnet import SameGameResNet
@@ -20,19 +28,27 @@ from jaxpgs.networks.value_equivalent import ValueEquivalentModel
 
 __all__ = [
     "AlphaZeroResNet",
+    "BoardGeometry",
     "FullyConnectedResNet",
+    "Pattern",
+    "PatternPolicy",
     "SEResNet",
     "SameGameResNet",
     "SplitApplyFn",
+    "Template",
     "ValueEquivalentModel",
     "WithOffsets",
+    "board_geometry",
+    "default_templates",
     "functional",
     "functional_call",
     "functional_train",
     "module_from_params",
     "offset_policy",
+    "pattern_policy",
     "policy_head",
     "resize",
     "trainable_mask",
+    "with_last_move",
     "with_temperature",
 ]

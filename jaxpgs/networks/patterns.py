@@ -1,0 +1,523 @@
+"""A policy that is linear in the local patterns around each action (Soemers et al. 2019).
+
+The logit of an action is the sum of the weights of all patterns that match around the cells it
+touches. A template is a small set of cells around that anchor; what they hold, beyond the edge
+included, is the pattern. Every template is matched in all turns and reflections, and those that the
+rules allow share their weights, so a pattern counts as often as it occurs. Reactive templates match
+only where one of their cells holds the other's last move.
+
+Patterns are local: a cell's place on the board is no feature but for the edges within reach. So
+the weights of one size of the board serve every other.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxpgs.networks.geometry import (
+    EDGE,
+    EMPTY,
+    GAMES,
+    LAST,
+    MARGIN,
+    BoardGeometry,
+    LastMove,
+    Matrix,
+    Offset,
+    apply_matrix,
+    board_geometry,
+    named_geometry,
+)
+
+# Patterns of a template with more raw codes than this are looked up once for each state, and not
+# spelled out in each copy of the weights.
+_MOST_SPELLED_OUT = 1024
+
+
+class Template(NamedTuple):
+    """A set of cells around an anchor.
+
+    Attributes:
+      name: what `PatternPolicy.describe` calls it.
+      cells: offsets, as (rows down, columns to the right), of at most 3 cells either way.
+      last: the cell that must hold the other's last move, for a reactive template; else None.
+    """
+
+    name: str
+    cells: tuple[Offset, ...]
+    last: Offset | None = None
+
+
+class Pattern(NamedTuple):
+    """What one weight is for.
+
+    Attributes:
+      template: the template's name.
+      anchor: which of the cells that an action touches it lies around, by the geometry's name.
+      cells: offsets from the anchor, each with the name of what is there. Its turns and reflections
+        in the geometry's `shared` have the same weight.
+    """
+
+    template: str
+    anchor: str
+    cells: tuple[tuple[Offset, str], ...]
+
+
+def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
+    """Lists the templates that `PatternPolicy` takes by default.
+
+    Args:
+      geometry: the board.
+
+    Returns:
+      On hexagons: one neighbour, the opposite two, three in a row of the six, all six, straight
+      lines of three cells with or past the anchor, and the cell across a bridge with the two
+      between. On squares: one neighbour, the three of a corner, the four orthogonal and the four
+      diagonal ones, and lines. Each has reactive ones for the other's move beside the anchor and
+      two steps away. Where the anchor can hold a stone, it is part of each.
+    """
+    lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
+    if geometry.hexagonal:
+        right, up_right, up = (0, 1), (-1, 1), (-1, 0)
+        left, down_left, down = (0, -1), (1, -1), (1, 0)
+        bridge = (-2, 1)
+        templates = [
+            Template("neighbour", (right,)),
+            Template("opposite", (right, left)),
+            Template("three", (right, up_right, up)),
+            Template("ring", (right, up_right, up, left, down_left, down)),
+            Template("bridge", (up, up_right, bridge)),
+            # Both neighbours of the stone and the anchor: a broken bridge, if they are one's own.
+            Template("answer", (right, up), last=up_right),
+            Template("answer across", (up, up_right), last=bridge),
+        ]
+        axes = [("", right)]
+        # What is three steps away matters where rows of stones count.
+        lines = lines[:1] if geometry.name == "hex" else lines
+    else:
+        right, corner, up = (0, 1), (-1, 1), (-1, 0)
+        templates = [
+            Template("neighbour", (right,)),
+            Template("diagonal neighbour", (corner,)),
+            Template("corner", (right, corner, up)),
+            Template("cross", (right, up, (0, -1), (1, 0))),
+            Template("diagonal cross", (corner, (-1, -1), (1, -1), (1, 1))),
+        ]
+        axes = [("", right), ("diagonal ", corner)]
+    for prefix, (r, c) in axes:
+        for name, steps in lines:
+            templates.append(Template(prefix + name, tuple((k * r, k * c) for k in steps)))
+        near, far, back = (r, c), (2 * r, 2 * c), (-r, -c)
+        if not geometry.hexagonal:
+            templates.append(Template(prefix + "answer", (back, far), last=near))
+        templates.append(Template(prefix + "answer from afar", (near,), last=far))
+    if geometry.anchor_occupied:
+        templates = [t._replace(cells=((0, 0), *t.cells)) for t in templates]
+    return tuple(templates)
+
+
+class PatternPolicy(nnx.Module):
+    """A policy linear in local patterns, uniform until it has learned.
+
+    Observations are those of the game or of `with_last_move`; in the former no reactive template
+    matches. The features of a state are `[B, K, S]` int16, the K patterns that match around each of
+    S cells: all cells, or those that an action touches where they are few. `weights_of` tells the
+    weights of each action. `pattern_policy(env)` fills in the arguments.
+
+    Args:
+      observation_shape: `(rows, columns, planes)` of the game's own observation.
+      num_actions: number of actions A.
+      board: the game's name, one of those that `named_geometry` knows, or a `BoardGeometry`.
+      templates: which patterns there are; None for `default_templates`.
+      value: whether the value is the hyperbolic tangent of another linear function of the patterns,
+        their mean over all actions; else it is 0, as suits searches with playouts.
+      rngs: not used, as all weights are 0 at first.
+
+    Raises:
+      ValueError: if the board is unknown or a template is too large.
+    """
+
+    is_torso_and_heads = True  # see `networks.functional`
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        num_actions: int,
+        *,
+        board: str | BoardGeometry,
+        templates: Sequence[Template] | None = None,
+        value: bool = False,
+        rngs: nnx.Rngs | None = None,
+    ) -> None:
+        del rngs
+        geometry = board
+        if not isinstance(geometry, BoardGeometry):
+            geometry = named_geometry(geometry, tuple(observation_shape), num_actions)
+        if templates is None:
+            templates = default_templates(geometry)
+        # A card has lists in place of tuples.
+        self.templates = tuple(
+            Template(name, tuple((r, c) for r, c in cells), last and (last[0], last[1]))
+            for name, cells, last in templates
+        )
+        self.board, self.value, self.num_actions = board, value, num_actions
+        self.geometry = geometry
+        self.tables = _compile(geometry, self.templates)
+        self.torso = _Torso(geometry, self.tables)
+        self.policy_head = _PolicyHead(geometry, self.tables)
+        self.value_head = _ValueHead(geometry, self.tables, value)
+
+    def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Evaluates a batch of observations.
+
+        Args:
+          observation: `[B, rows, columns, planes]` of the game, or `[B, cells]` codes of
+            `with_last_move`, of any real type.
+
+        Returns:
+          Logits `[B, A]` and values `[B]` in [-1, 1], both float32.
+        """
+        features = self.torso(observation)
+        return self.policy_head(features), self.value_head(features)
+
+    @property
+    def num_weights(self) -> int:
+        """The number of weights W of the policy."""
+        return len(self.geometry.anchor_names) * len(self.tables.patterns)
+
+    def weights_of(self, features: chex.ArrayNumpy) -> np.ndarray:
+        """Tells which weights an action's logit is the sum of.
+
+        Args:
+          features: `[B, K, S]` integers, as `torso` returns them.
+
+        Returns:
+          `[B, n * K, A]` integers below W, or W where nothing matches; n is the number of cells
+          that an action touches.
+        """
+        spelled_out = _spelled_out(self.geometry, self.tables)
+        features = np.asarray(features)
+        nothing = np.zeros_like(features[..., :1])
+        features = np.concatenate([features, nothing], axis=-1)  # for index -1
+        sites = _sites(self.geometry, self.num_actions)
+        found = [spelled_out[i][features[..., sites[:, i]]] for i in range(len(spelled_out))]
+        return np.concatenate(found, axis=1)
+
+    def describe(self, index: int) -> Pattern:
+        """Tells what the weight of this index, from 0 to W - 1, is for."""
+        anchor, kind = divmod(index, len(self.tables.patterns))
+        return self.tables.patterns[kind]._replace(anchor=self.geometry.anchor_names[anchor])
+
+
+def pattern_policy(
+    env: Any, *, templates: Sequence[Template] | None = None, value: bool = False
+) -> PatternPolicy:
+    """Makes a `PatternPolicy` for an environment.
+
+    Args:
+      env: an environment that `board_geometry` knows, or one of `with_last_move`, without which no
+        reactive template matches.
+      templates: as in `PatternPolicy`.
+      value: as in `PatternPolicy`.
+
+    Returns:
+      The untrained network. `save_pretrained` takes it with the game itself as `env`.
+
+    Raises:
+      ValueError: if the environment is unknown or a template is too large.
+    """
+    geometry = board_geometry(env)
+    game = env.env if isinstance(env, LastMove) else env
+    arguments = (tuple(game.observation_shape), game.num_actions)
+    # Only a name can be saved in a card.
+    known = geometry.name in GAMES and named_geometry(geometry.name, *arguments) is geometry
+    board = geometry.name if known else geometry
+    return PatternPolicy(*arguments, board=board, templates=templates, value=value)
+
+
+class _Torso(nnx.Module):
+    """Finds what matches; has no parameters."""
+
+    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+        self.geometry, self.tables = geometry, tables
+
+    def __call__(self, observation: chex.Array) -> chex.Array:
+        """Returns the features `[B, K, S]` int16: what matches around each cell."""
+        geometry, tables = self.geometry, self.tables
+        if observation.ndim == 2 and observation.shape[1] == geometry.num_cells:
+            codes = observation.astype(jnp.int8)
+        elif observation.ndim == 4:
+            codes = geometry.codes(observation)
+        else:
+            raise ValueError(
+                f"The observation must have shape (B, {geometry.num_cells}) or (B, rows, columns, "
+                f"planes), got {observation.shape}."
+            )
+        edges = EDGE + jnp.arange(len(geometry.edge_names), dtype=jnp.int8)
+        edges = jnp.broadcast_to(edges, (len(codes), len(geometry.edge_names)))
+        board = jnp.concatenate([codes, edges], axis=1)
+        digits = (board - (board >= LAST).astype(jnp.int8)).astype(jnp.int16)
+
+        at = geometry.coordinates + np.array(tables.offsets)[:, None] + MARGIN
+        around = geometry.plane[at[..., 0], at[..., 1]]  # [L, cells]
+        counts = jnp.array(True) if geometry.anchor_occupied else codes == EMPTY  # [B, S]
+        if geometry.sites is None:
+            cells = jnp.swapaxes(geometry.anchors(codes), 1, 2).reshape(len(codes), -1)
+            counts = cells >= 0
+
+        def look(board: chex.Array, offsets: np.ndarray) -> chex.Array:
+            """Returns `[B, G, S]`, what is at offsets `[G]` from all cells."""
+            if geometry.sites is not None:
+                return board[:, around[offsets]]
+            index = jnp.asarray(around[offsets], jnp.int32)[:, cells]  # [G, B, S]
+            return jnp.take_along_axis(board[:, None], jnp.swapaxes(index, 0, 1), axis=-1)
+
+        features = []
+        for group in tables.groups:
+            code = jnp.zeros((), jnp.int16)
+            for offsets in group.cells:
+                code = code * jnp.int16(tables.num_codes) + look(digits, offsets)
+            if group.lookup is not None:
+                code = jnp.asarray(group.lookup, jnp.int16)[code]
+            feature = code + jnp.asarray(group.start, jnp.int16)[None, :, None]
+            matches = jnp.expand_dims(counts, -2) if counts.ndim else counts
+            if group.last is not None:
+                matches = matches & (look(board, group.last) == LAST)
+            feature = jnp.where(matches, feature, jnp.int16(0))
+            if group.last is not None:
+                # The last move is in one place, so no more than one of the images matches.
+                feature = jnp.max(feature, axis=1, keepdims=True)
+            features.append(feature)
+        return jnp.concatenate(features, axis=1)
+
+
+class _Linear(nnx.Module):
+    """The sum of the weights of what matches."""
+
+    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+        self.geometry, self.tables = geometry, tables
+        num_weights = len(geometry.anchor_names) * len(tables.patterns)
+        self.kernel = nnx.Param(jnp.zeros(num_weights, jnp.float32))
+
+    def __call__(self, features: chex.Array) -> list[chex.Array]:
+        """Returns n sums `[B, S]`, or `[B, A]`, from features `[B, K, S]`, or `[B, K, n * A]`."""
+        # The weight of what matches nothing stays 0.
+        kernel = jnp.pad(self.kernel[...], (0, 1))
+        weights = kernel[_spelled_out(self.geometry, self.tables)]
+        # Makes the weights differ among devices as the features do, for the gradient's sake.
+        weights += (jnp.sum(features[:, :1, :1], dtype=jnp.int32) * 0).astype(weights.dtype)
+        parts = [features] * len(weights)
+        if self.geometry.sites is None:
+            parts = jnp.split(features, len(weights), axis=-1)
+        return [_sum_found(weights[i], part) for i, part in enumerate(parts)]
+
+
+class _PolicyHead(nnx.Module):
+    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+        self.geometry = geometry
+        self.linear = _Linear(geometry, tables)
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        """Returns logits `[B, A]`."""
+        sums, sites = self.linear(features), self.geometry.sites
+        if sites is not None:
+            sums = [_of_actions(x, sites[:, i]) for i, x in enumerate(sums)]
+        return functools.reduce(jnp.add, sums)
+
+
+class _ValueHead(nnx.Module):
+    def __init__(self, geometry: BoardGeometry, tables: "_Tables", learns: bool) -> None:
+        self.linear = _Linear(geometry, tables) if learns else None
+
+    def __call__(self, features: chex.Array) -> chex.Array:
+        """Returns values `[B]`."""
+        if self.linear is None:
+            return jnp.zeros(len(features), jnp.float32)
+        return jnp.tanh(jnp.mean(functools.reduce(jnp.add, self.linear(features)), axis=1))
+
+
+def _of_actions(sums: chex.Array, sites: np.ndarray) -> chex.Array:
+    """Returns `[B, A]`, the sums `[B, cells]` where each action is; 0 for one that is nowhere."""
+    num_actions, num_cells = len(sites), sums.shape[1]
+    if np.array_equal(sites, np.where(np.arange(num_actions) < num_cells, range(num_actions), -1)):
+        return jnp.pad(sums, ((0, 0), (0, num_actions - num_cells)))
+    return jnp.pad(sums, ((0, 0), (0, 1)))[:, sites]  # index -1 finds the zero at the end
+
+
+@jax.custom_vjp
+def _sum_found(weights: chex.Array, features: chex.Array) -> chex.Array:
+    """Sums `weights[features [B, K, S]]` over K."""
+    total = jnp.zeros(features[:, 0].shape, weights.dtype)
+    # One after another, XLA adds them up as it reads; all at once takes three times as long.
+    for k in range(features.shape[1]):
+        index = weights.at[features[:, k]]
+        total += index.get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return total
+
+
+def _sum_found_forward(weights: chex.Array, features: chex.Array) -> tuple[chex.Array, Any]:
+    return _sum_found(weights, features), (weights, features)
+
+
+def _sum_found_backward(inputs: Any, cotangent: chex.Array) -> tuple[chex.Array, None]:
+    """Adds up in a loop, which is compiled once, where the sum above would be K times."""
+    weights, features = inputs
+
+    def add(k: chex.Array, total: chex.Array) -> chex.Array:
+        index = total.at[jax.lax.dynamic_index_in_dim(features, k, 1, keepdims=False)]
+        return index.add(cotangent, mode="promise_in_bounds", wrap_negative_indices=False)
+
+    return jax.lax.fori_loop(0, features.shape[1], add, jnp.zeros_like(weights)), None
+
+
+_sum_found.defvjp(_sum_found_forward, _sum_found_backward)
+
+
+def _spelled_out(geometry: BoardGeometry, tables: "_Tables") -> np.ndarray:
+    """Returns `[n, features]` integers: the weight of each feature of each anchor."""
+    first = np.arange(len(geometry.anchor_names))[:, None] * len(tables.patterns)
+    table = first + tables.spelled_out
+    table[:, 0] = len(first) * len(tables.patterns)
+    return table
+
+
+def _sites(geometry: BoardGeometry, num_actions: int) -> np.ndarray:
+    """Returns `[A, n]` integers: where each action's features are; -1 for nowhere."""
+    if geometry.sites is not None:
+        return geometry.sites
+    return np.arange(len(geometry.anchor_names) * num_actions).reshape(-1, num_actions).T
+
+
+class _Group(NamedTuple):
+    """Images of templates, which are their turns and reflections, that are matched together.
+
+    Attributes:
+      cells: m arrays `[G]` integers, which of the offsets are the m cells of each image.
+      start: `[G]` integers, the feature of each image's code 0.
+      last: `[G]` integers, which of the offsets must hold the last move; None for no matter. The
+        images are those of one template then, and give one feature.
+      lookup: `[raw codes]` integers, the codes of raw codes; None for themselves.
+    """
+
+    cells: tuple[np.ndarray, ...]
+    start: np.ndarray
+    last: np.ndarray | None
+    lookup: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Tables:
+    """What the templates are for one geometry.
+
+    Attributes:
+      offsets: all L offsets that any image has.
+      groups: what is matched, which makes K features for each cell.
+      spelled_out: `[features]` integers, the weight of each feature; feature 0 is none.
+      patterns: what each of the weights of one anchor is for.
+      num_codes: how many codes a cell of a template can have.
+    """
+
+    offsets: tuple[Offset, ...]
+    groups: tuple[_Group, ...]
+    spelled_out: np.ndarray
+    patterns: tuple[Pattern, ...]
+    num_codes: int
+
+
+@functools.cache
+def _compile(geometry: BoardGeometry, templates: tuple[Template, ...]) -> _Tables:
+    """Numbers the offsets, the features and the weights."""
+    names = ("empty", "own", "other", *geometry.edge_names)
+    offsets: dict[Offset, int] = {}
+    patterns: list[Pattern] = []
+    spelled_out: list[Any] = [[-1]]
+    num_features = 1
+    rows: dict[Any, list[list[int]]] = {}  # of each group: the offsets and the start of each image
+    lookups: dict[Any, np.ndarray] = {}
+    for template in templates:
+        size = len(template.cells)
+        if len(names) ** size > 1 << 15 or np.max(np.abs(_all_cells(template))) > MARGIN:
+            raise ValueError(
+                f"A template must have few cells, at most {MARGIN} away, got {template}."
+            )
+        for orbit in _orbits(geometry, template):
+            first = orbit[0]
+            classes, kinds = _classes(geometry, first, len(names))
+            looked_up = len(classes) > _MOST_SPELLED_OUT
+            key: Any = (size,)
+            if looked_up or template.last is not None:
+                key = (size, template, first if looked_up else None)
+            if looked_up:
+                lookups[key] = classes
+            for image in orbit:
+                ids = [offsets.setdefault(cell, len(offsets)) for cell in _all_cells(image)]
+                rows.setdefault(key, []).append([num_features, *ids])
+            spelled_out.append(len(patterns) + (np.arange(len(kinds)) if looked_up else classes))
+            num_features += len(spelled_out[-1])
+            for codes in kinds:
+                held = [*(names[code] for code in codes), "last move"]
+                cells = tuple(zip(_all_cells(first), held, strict=False))
+                patterns.append(Pattern(template.name, "", cells))
+    if num_features > 1 << 15:
+        raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
+    groups = []
+    for key, images in rows.items():
+        start, *columns = np.array(images).T
+        last = columns.pop() if len(columns) > key[0] else None
+        groups.append(_Group(tuple(columns), start, last, lookups.get(key)))
+    table = np.concatenate(spelled_out)
+    return _Tables(tuple(offsets), tuple(groups), table, tuple(patterns), len(names))
+
+
+def _all_cells(template: Template) -> list[Offset]:
+    return [*template.cells, *([] if template.last is None else [template.last])]
+
+
+def _orbits(geometry: BoardGeometry, template: Template) -> list[list[Template]]:
+    """Lists a template's images, together those that share weights; cell i of one is i of all."""
+    seen, orbits = set(), []
+    for matrix in geometry.lattice:
+        orbit = []
+        for symmetry in geometry.shared:
+            image = _turn(symmetry, _turn(matrix, template))
+            key = (frozenset(image.cells), image.last)
+            if key not in seen:
+                seen.add(key)
+                orbit.append(image)
+        if orbit:
+            orbits.append(orbit)
+    return orbits
+
+
+def _turn(matrix: Matrix, template: Template) -> Template:
+    cells = tuple(apply_matrix(matrix, cell) for cell in template.cells)
+    last = None if template.last is None else apply_matrix(matrix, template.last)
+    return Template(template.name, cells, last)
+
+
+def _classes(
+    geometry: BoardGeometry, template: Template, num_codes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds which patterns of a template are turns or reflections of one another.
+
+    Returns:
+      `[raw codes]` the number of each raw code's class, and `[classes, cells]` codes of each class.
+    """
+    size = len(template.cells)
+    codes = np.indices((num_codes,) * size).reshape(size, -1).T
+    units = num_codes ** np.arange(size)[::-1]
+    least = codes @ units
+    for symmetry in geometry.shared:
+        turned = _turn(symmetry, template)
+        if set(turned.cells) == set(template.cells) and turned.last == template.last:
+            order = [template.cells.index(cell) for cell in turned.cells]
+            least = np.minimum(least, codes[:, order] @ units)
+    kinds, classes = np.unique(least, return_inverse=True)
+    return classes, codes[kinds]
