@@ -23,6 +23,7 @@ import jaxpgs
 from benchmarks import report, runs
 from benchmarks.tspg import CROSS_ENTROPY, DOUBLE, LABELS, TSPG
 from jaxpgs import evaluation, networks
+from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.training import expert_iteration
 
 
@@ -46,7 +47,7 @@ class Preset(NamedTuple):
     simulations: int
     iterations: int
     openings: int
-    network: Mapping[str, int]
+    network: Mapping[str, Any]
     training: Mapping[str, Any]
 
 
@@ -113,7 +114,9 @@ def measure(
     alone = _network(env, preset, seed)
     other = _train(env, alone, preset, search, seed, lambda _: None, objective=TSPG)
     _, apply_fn = networks.functional(network)
-    sides = {name: (networks.offset_policy(network, name), params) for name in (TSPG, DOUBLE)}
+    sides: dict[str, tuple[Any, Any]] = {
+        name: (networks.offset_policy(network, name), params) for name in (TSPG, DOUBLE)
+    }
     sides[OWN] = (networks.functional(alone)[1], other)
     openings = evaluation.opening_lines(env, jax.random.key(seed), 2, preset.openings)
     policy_fn, knobs = SEARCHES[search]
@@ -123,7 +126,7 @@ def measure(
         def player(name: str, side: tuple[Any, Any], kind: str = kind) -> evaluation.Player:
             if kind == "raw":
                 return evaluation.raw_network(env, *side, name=name)
-            return evaluation.search_player(
+            return search_player(
                 env, *side, policy_fn, preset.simulations, name=name,
                 deterministic=search == "gumbel", **knobs,
             )  # fmt: skip

@@ -122,7 +122,8 @@ def search_match(
         for side, order in enumerate([(first, second), (second, first)]):
             key = jax.random.fold_in(rng_key, side)
             state = start(jax.random.split(key, half))
-            won, plies = np.zeros(half), []
+            won = np.zeros(half)
+            plies: list[dict[str, np.ndarray]] = []
             while not np.asarray(state.terminated).all():
                 mover, playing = order[len(plies) % 2], ~np.asarray(state.terminated)
                 state, reward, by_visits, found = decide[mover](
