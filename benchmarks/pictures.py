@@ -20,6 +20,8 @@ _COLORS = {
     "mcts": "#009E73", "mcs": "#CC79A7", "muzero": "#E69F00", "gumbel": "#D55E00",
     "nn": "#999999", "raw network": "#999999", "bare network": "#999999", "random": "#999999",
     "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
+    "double cross-entropy": "#E69F00", "cross-entropy": "#CC79A7", "tspg": "#0072B2",
+    "uct": "#D55E00",
     "likeliest": "#0072B2", "drawn": "#E69F00", "unrolled": "#0072B2", "shown": "#E69F00",
 }  # fmt: skip
 _OTHER = "#222222"

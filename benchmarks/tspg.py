@@ -17,6 +17,7 @@ and do not grow; all vectors of parameters are updated at once.
 """
 
 import contextlib
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ import optax
 import scipy.stats
 
 import jaxpgs
-from benchmarks import pictures, report, runs
+from benchmarks import pattern_pictures, pictures, report, runs
 from benchmarks.tspg_matches import (
     C_PUCT,
     biased_mcts,
@@ -238,13 +239,14 @@ def weights(kernels: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
             "used": int(moved.sum()),
             "of": len(kernel),
             "deviation": round(float(used.std()), 4),
-            "near_zero": round(float(np.mean(np.abs(used) < _EDGE / 30)), 4),
+            "near_zero": round(float(np.mean(np.abs(used) < _NEAR)), 4),
             "histogram": counts.tolist(),
         }
     return found
 
 
-_EDGE = 1.5  # where histograms of weights end
+_EDGE = 6.0  # where histograms of weights end
+_NEAR = 0.1
 
 
 def strongest(
@@ -327,7 +329,7 @@ def tables(
           "TSPG less cross-entropy"], sure),
         ("Weights after training",
          ["game", "policy", "weights", "of them used", "standard deviation",
-          f"% within {_EDGE / 30:g} of 0"], spread),
+          f"% within {_NEAR:g} of 0"], spread),
     ]  # fmt: skip
 
 
@@ -336,24 +338,63 @@ def _percent(values: Sequence[float]) -> str:
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]" if len(values) > 1 else f"{mean:.1f}"
 
 
-def draw(path: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the policies' points along self-play, a panel for each game, as figure 2."""
-    panels = {}
-    for game, found in by_game(rows).items():
-        panels[game] = {
+def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws figures 2, 3 and 4, a panel for each game, and the strongest patterns of each game."""
+    games = by_game(rows)
+    points, entropies, spread = {}, {}, {}
+    for game, found in games.items():
+        points[game] = {
             LABELS[name]: [
-                (games, [100 * x for x in interval(
+                (number, [100 * x for x in interval(
                     [row["against_cross_entropy"][name][k][1] for row in found]
                 )])
-                for k, (games, _) in enumerate(found[0]["against_cross_entropy"][name])
+                for k, (number, _) in enumerate(found[0]["against_cross_entropy"][name])
             ]
             for name in (TSPG, DOUBLE)
         }  # fmt: skip
+        entropies[game] = {
+            LABELS[name]: [
+                ((b + 0.5) / _BINS, np.mean(values))
+                for b in range(_BINS)
+                if (values := [
+                    value for row in found for match in row["entropy"].values()
+                    if (value := match[name][b]) is not None
+                ])
+            ]
+            for name in ("uct", CROSS_ENTROPY, "biased", TSPG)
+        }  # fmt: skip
+        middles = (np.arange(60) + 0.5) / 30 * _EDGE - _EDGE
+        spread[game] = {
+            LABELS[name]: list(zip(middles, _shares(found, name), strict=True))
+            for name in (CROSS_ENTROPY, TSPG)
+        }
+        pattern_pictures.draw(
+            path.with_stem(f"{path.stem}_patterns_{game}"),
+            {LABELS[name]: shown for name, shown in found[0]["strongest"].items()},
+            hexagonal=game.startswith(("hex", "yavalath")),
+            title=f"The strongest patterns, {game}",
+        )
     pictures.line_plot(
-        path, panels, title="Policies against cross-entropy's, along self-play",
+        path, points, title="Policies against cross-entropy's, along self-play",
         xlabel="games of self-play", ylabel="points, %", xscale="linear", yscale="linear",
         levels={"level": 50.0},
     )  # fmt: skip
+    pictures.line_plot(
+        path.with_stem(f"{path.stem}_entropy"), entropies, xlabel="part of the game",
+        title="How undecided policies and searches are", ylabel="normalised entropy",
+        xscale="linear", yscale="linear",
+    )  # fmt: skip
+    pictures.line_plot(
+        path.with_stem(f"{path.stem}_weights"), spread, xlabel="weight, the ends hold all beyond",
+        title="Weights after training", ylabel="share of the weights, %", xscale="linear",
+        yscale="linear",
+    )  # fmt: skip
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Returns the weights in each part of the histogram, % of all."""
+    counts = np.sum([row["weights"][name]["histogram"] for row in rows], axis=0)
+    return 100 * counts / max(counts.sum(), 1)
 
 
 def _pgx(name: str) -> Any:

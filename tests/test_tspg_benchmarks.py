@@ -95,6 +95,10 @@ def make_row(seed, points):
         "against_cross_entropy": {name: [[1, 0.5], [25, points]] for name in tspg.OFFSETS},
         "against_uct": {"tspg": points, "double": 0.5},
         "entropy": {"tspg": sure, "double": sure},
+        "strongest": {"tspg": [{
+            "weight": 0.5, "template": "line", "anchor": "to",
+            "cells": [[[0, 1], "own"], [[-1, 1], "last move"], [[1, 0], "edge"]],
+        }]},
         "weights": {name: told for name in ("cross_entropy", "double", "tspg")},
     }  # fmt: skip
 
@@ -113,7 +117,8 @@ def test_tables_are_of_seeds_with_their_intervals(tmp_path):
         assert title and all(len(line) == len(columns) for line in lines)
     assert "TSPG" in tables.objectives({"rows": rows}, tmp_path)
     tspg.draw(tmp_path / "a.png", rows)
-    assert (tmp_path / "a.png").stat().st_size > 1000
+    for end in ("", "_entropy", "_weights", "_patterns_yavalath"):
+        assert (tmp_path / f"a{end}.png").stat().st_size > 1000
 
 
 def test_the_table_of_deep_networks():
