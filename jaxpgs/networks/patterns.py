@@ -264,6 +264,8 @@ class _Torso(nnx.Module):
         edges = jnp.broadcast_to(edges, (len(codes), len(geometry.edge_names)))
         board = jnp.concatenate([codes, edges], axis=1)
         digits = (board - (board >= LAST).astype(jnp.int8)).astype(jnp.int16)
+        # Else XLA would work them out again wherever they are looked at, and so with the features.
+        board, digits = jax.lax.optimization_barrier((board, digits))
 
         at = geometry.coordinates + np.array(tables.offsets)[:, None] + MARGIN
         around = geometry.plane[at[..., 0], at[..., 1]]  # [L, cells]
@@ -295,7 +297,7 @@ class _Torso(nnx.Module):
                 # The last move is in one place, so no more than one of the images matches.
                 feature = jnp.max(feature, axis=1, keepdims=True)
             features.append(feature)
-        return jnp.concatenate(features, axis=1)
+        return jax.lax.optimization_barrier(jnp.concatenate(features, axis=1))
 
 
 class _Linear(nnx.Module):
