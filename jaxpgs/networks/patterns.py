@@ -134,10 +134,10 @@ class PatternPolicy(nnx.Module):
     Args:
       observation_shape: `(rows, columns, planes)` of the game's own observation.
       num_actions: number of actions A.
-      board: the game's name, one of those that `named_geometry` knows, or a `BoardGeometry`.
+      board: the game's name, `board_geometry(env).name`, or a `BoardGeometry`.
       templates: which patterns there are; None for `default_templates`.
       value: whether the value is the hyperbolic tangent of another linear function of the patterns,
-        their mean over all actions; else it is 0, as suits searches with playouts.
+        their mean over all cells; else it is 0, as suits searches with playouts.
       rngs: not used, as all weights are 0 at first.
 
     Raises:
