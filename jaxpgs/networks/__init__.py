@@ -13,13 +13,8 @@ from jaxpgs.networks.functional import (
 )
 from jaxpgs.networks.geometry import BoardGeometry, board_geometry, with_last_move
 from jaxpgs.networks.offsets import WithOffsets, offset_policy
-from jaxpgs.networks.patterns import (
-    Pattern,
-    PatternPolicy,
-    Template,
-    default_templates,
-    pattern_policy,
-)
+from jaxpgs.networks.pattern_templates import Pattern, Template, default_templates
+from jaxpgs.networks.patterns import PatternPolicy, pattern_policy
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_resnet import SameGameResNet

@@ -1,19 +1,13 @@
 """A policy that is linear in the local patterns around each action (Soemers et al. 2019).
 
 The logit of an action is the sum of the weights of all patterns that match around the cells it
-touches. A template is a small set of cells around that anchor; what they hold, beyond the edge
-included, is the pattern. Every template is matched in all turns and reflections, and those that the
-rules allow share their weights, so a pattern counts as often as it occurs. Reactive templates match
-only where one of their cells holds the other's last move.
-
-Patterns are local: a cell's place on the board is no feature but for the edges within reach. So
-the weights of one size of the board serve every other.
+touches; see `pattern_templates`. Patterns are local: a cell's place on the board is no feature but
+for the edges within reach. So the weights of one size of the board serve every other.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -29,98 +23,16 @@ from jaxpgs.networks.geometry import (
     MARGIN,
     BoardGeometry,
     LastMove,
-    Matrix,
-    Offset,
-    apply_matrix,
     board_geometry,
     named_geometry,
 )
-
-# Patterns of a template with more raw codes than this are looked up once for each state, and not
-# spelled out in each copy of the weights.
-_MOST_SPELLED_OUT = 1024
-
-
-class Template(NamedTuple):
-    """A set of cells around an anchor.
-
-    Attributes:
-      name: what `PatternPolicy.describe` calls it.
-      cells: offsets, as (rows down, columns to the right), of at most 3 cells either way.
-      last: the cell that must hold the other's last move, for a reactive template; else None.
-    """
-
-    name: str
-    cells: tuple[Offset, ...]
-    last: Offset | None = None
-
-
-class Pattern(NamedTuple):
-    """What one weight is for.
-
-    Attributes:
-      template: the template's name.
-      anchor: which of the cells that an action touches it lies around, by the geometry's name.
-      cells: offsets from the anchor, each with the name of what is there. Its turns and reflections
-        in the geometry's `shared` have the same weight.
-    """
-
-    template: str
-    anchor: str
-    cells: tuple[tuple[Offset, str], ...]
-
-
-def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
-    """Lists the templates that `PatternPolicy` takes by default.
-
-    Args:
-      geometry: the board.
-
-    Returns:
-      On hexagons: one neighbour, the opposite two, three in a row of the six, all six, straight
-      lines of three cells with or past the anchor, and the cell across a bridge with the two
-      between. On squares: one neighbour, the three of a corner, the four orthogonal and the four
-      diagonal ones, and lines. Each has reactive ones for the other's move beside the anchor and
-      two steps away. Where the anchor can hold a stone, it is part of each.
-    """
-    lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
-    if geometry.hexagonal:
-        right, up_right, up = (0, 1), (-1, 1), (-1, 0)
-        left, down_left, down = (0, -1), (1, -1), (1, 0)
-        bridge = (-2, 1)
-        templates = [
-            Template("neighbour", (right,)),
-            Template("opposite", (right, left)),
-            Template("three", (right, up_right, up)),
-            Template("ring", (right, up_right, up, left, down_left, down)),
-            Template("bridge", (up, up_right, bridge)),
-            # Both neighbours of the stone and the anchor: a broken bridge, if they are one's own.
-            Template("answer", (right, up), last=up_right),
-            Template("answer across", (up, up_right), last=bridge),
-        ]
-        axes = [("", right)]
-        # What is three steps away matters where rows of stones count.
-        lines = lines[:1] if geometry.name == "hex" else lines
-    else:
-        right, corner, up = (0, 1), (-1, 1), (-1, 0)
-        templates = [
-            Template("neighbour", (right,)),
-            Template("diagonal neighbour", (corner,)),
-            Template("corner", (right, corner, up)),
-            Template("cross", (right, up, (0, -1), (1, 0))),
-            Template("diagonal cross", (corner, (-1, -1), (1, -1), (1, 1))),
-        ]
-        axes = [("", right), ("diagonal ", corner)]
-    for prefix, (r, c) in axes:
-        for name, steps in lines:
-            templates.append(Template(prefix + name, tuple((k * r, k * c) for k in steps)))
-        near, far, back = (r, c), (2 * r, 2 * c), (-r, -c)
-        if not geometry.hexagonal:
-            templates.append(Template(prefix + "answer", (back, far), last=near))
-        templates.append(Template(prefix + "answer from afar", (near,), last=far))
-    if geometry.anchor_occupied:
-        templates = [t._replace(cells=((0, 0), *t.cells)) for t in templates]
-    return tuple(templates)
+from jaxpgs.networks.pattern_templates import (
+    Pattern,
+    Tables,
+    Template,
+    compile_templates,
+    default_templates,
+)
 
 
 class PatternPolicy(nnx.Module):
@@ -134,10 +46,10 @@ class PatternPolicy(nnx.Module):
     Args:
       observation_shape: `(rows, columns, planes)` of the game's own observation.
       num_actions: number of actions A.
-      board: the game's name, one of those that `named_geometry` knows, or a `BoardGeometry`.
+      board: the game's name, `board_geometry(env).name`, or a `BoardGeometry`.
       templates: which patterns there are; None for `default_templates`.
       value: whether the value is the hyperbolic tangent of another linear function of the patterns,
-        their mean over all actions; else it is 0, as suits searches with playouts.
+        their mean over all cells; else it is 0, as suits searches with playouts.
       rngs: not used, as all weights are 0 at first.
 
     Raises:
@@ -169,7 +81,7 @@ class PatternPolicy(nnx.Module):
         )
         self.board, self.value, self.num_actions = board, value, num_actions
         self.geometry = geometry
-        self.tables = _compile(geometry, self.templates)
+        self.tables = compile_templates(geometry, self.templates)
         self.torso = _Torso(geometry, self.tables)
         self.policy_head = _PolicyHead(geometry, self.tables)
         self.value_head = _ValueHead(geometry, self.tables, value)
@@ -245,7 +157,7 @@ def pattern_policy(
 class _Torso(nnx.Module):
     """Finds what matches; has no parameters."""
 
-    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+    def __init__(self, geometry: BoardGeometry, tables: Tables) -> None:
         self.geometry, self.tables = geometry, tables
 
     def __call__(self, observation: chex.Array) -> chex.Array:
@@ -264,6 +176,8 @@ class _Torso(nnx.Module):
         edges = jnp.broadcast_to(edges, (len(codes), len(geometry.edge_names)))
         board = jnp.concatenate([codes, edges], axis=1)
         digits = (board - (board >= LAST).astype(jnp.int8)).astype(jnp.int16)
+        # Else XLA would work them out again wherever they are looked at, and so with the features.
+        board, digits = jax.lax.optimization_barrier((board, digits))
 
         at = geometry.coordinates + np.array(tables.offsets)[:, None] + MARGIN
         around = geometry.plane[at[..., 0], at[..., 1]]  # [L, cells]
@@ -295,13 +209,13 @@ class _Torso(nnx.Module):
                 # The last move is in one place, so no more than one of the images matches.
                 feature = jnp.max(feature, axis=1, keepdims=True)
             features.append(feature)
-        return jnp.concatenate(features, axis=1)
+        return jax.lax.optimization_barrier(jnp.concatenate(features, axis=1))
 
 
 class _Linear(nnx.Module):
     """The sum of the weights of what matches."""
 
-    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+    def __init__(self, geometry: BoardGeometry, tables: Tables) -> None:
         self.geometry, self.tables = geometry, tables
         num_weights = len(geometry.anchor_names) * len(tables.patterns)
         self.kernel = nnx.Param(jnp.zeros(num_weights, jnp.float32))
@@ -320,7 +234,7 @@ class _Linear(nnx.Module):
 
 
 class _PolicyHead(nnx.Module):
-    def __init__(self, geometry: BoardGeometry, tables: "_Tables") -> None:
+    def __init__(self, geometry: BoardGeometry, tables: Tables) -> None:
         self.geometry = geometry
         self.linear = _Linear(geometry, tables)
 
@@ -333,7 +247,7 @@ class _PolicyHead(nnx.Module):
 
 
 class _ValueHead(nnx.Module):
-    def __init__(self, geometry: BoardGeometry, tables: "_Tables", learns: bool) -> None:
+    def __init__(self, geometry: BoardGeometry, tables: Tables, learns: bool) -> None:
         self.linear = _Linear(geometry, tables) if learns else None
 
     def __call__(self, features: chex.Array) -> chex.Array:
@@ -380,7 +294,7 @@ def _sum_found_backward(inputs: Any, cotangent: chex.Array) -> tuple[chex.Array,
 _sum_found.defvjp(_sum_found_forward, _sum_found_backward)
 
 
-def _spelled_out(geometry: BoardGeometry, tables: "_Tables") -> np.ndarray:
+def _spelled_out(geometry: BoardGeometry, tables: Tables) -> np.ndarray:
     """Returns `[n, features]` integers: the weight of each feature of each anchor."""
     first = np.arange(len(geometry.anchor_names))[:, None] * len(tables.patterns)
     table = first + tables.spelled_out
@@ -393,131 +307,3 @@ def _sites(geometry: BoardGeometry, num_actions: int) -> np.ndarray:
     if geometry.sites is not None:
         return geometry.sites
     return np.arange(len(geometry.anchor_names) * num_actions).reshape(-1, num_actions).T
-
-
-class _Group(NamedTuple):
-    """Images of templates, which are their turns and reflections, that are matched together.
-
-    Attributes:
-      cells: m arrays `[G]` integers, which of the offsets are the m cells of each image.
-      start: `[G]` integers, the feature of each image's code 0.
-      last: `[G]` integers, which of the offsets must hold the last move; None for no matter. The
-        images are those of one template then, and give one feature.
-      lookup: `[raw codes]` integers, the codes of raw codes; None for themselves.
-    """
-
-    cells: tuple[np.ndarray, ...]
-    start: np.ndarray
-    last: np.ndarray | None
-    lookup: np.ndarray | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Tables:
-    """What the templates are for one geometry.
-
-    Attributes:
-      offsets: all L offsets that any image has.
-      groups: what is matched, which makes K features for each cell.
-      spelled_out: `[features]` integers, the weight of each feature; feature 0 is none.
-      patterns: what each of the weights of one anchor is for.
-      num_codes: how many codes a cell of a template can have.
-    """
-
-    offsets: tuple[Offset, ...]
-    groups: tuple[_Group, ...]
-    spelled_out: np.ndarray
-    patterns: tuple[Pattern, ...]
-    num_codes: int
-
-
-@functools.cache
-def _compile(geometry: BoardGeometry, templates: tuple[Template, ...]) -> _Tables:
-    """Numbers the offsets, the features and the weights."""
-    names = ("empty", "own", "other", *geometry.edge_names)
-    offsets: dict[Offset, int] = {}
-    patterns: list[Pattern] = []
-    spelled_out: list[Any] = [[-1]]
-    num_features = 1
-    rows: dict[Any, list[list[int]]] = {}  # of each group: the offsets and the start of each image
-    lookups: dict[Any, np.ndarray] = {}
-    for template in templates:
-        size = len(template.cells)
-        if len(names) ** size > 1 << 15 or np.max(np.abs(_all_cells(template))) > MARGIN:
-            raise ValueError(
-                f"A template must have few cells, at most {MARGIN} away, got {template}."
-            )
-        for orbit in _orbits(geometry, template):
-            first = orbit[0]
-            classes, kinds = _classes(geometry, first, len(names))
-            looked_up = len(classes) > _MOST_SPELLED_OUT
-            key: Any = (size,)
-            if looked_up or template.last is not None:
-                key = (size, template, first if looked_up else None)
-            if looked_up:
-                lookups[key] = classes
-            for image in orbit:
-                ids = [offsets.setdefault(cell, len(offsets)) for cell in _all_cells(image)]
-                rows.setdefault(key, []).append([num_features, *ids])
-            spelled_out.append(len(patterns) + (np.arange(len(kinds)) if looked_up else classes))
-            num_features += len(spelled_out[-1])
-            for codes in kinds:
-                held = [*(names[code] for code in codes), "last move"]
-                cells = tuple(zip(_all_cells(first), held, strict=False))
-                patterns.append(Pattern(template.name, "", cells))
-    if num_features > 1 << 15:
-        raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
-    groups = []
-    for key, images in rows.items():
-        start, *columns = np.array(images).T
-        last = columns.pop() if len(columns) > key[0] else None
-        groups.append(_Group(tuple(columns), start, last, lookups.get(key)))
-    table = np.concatenate(spelled_out)
-    return _Tables(tuple(offsets), tuple(groups), table, tuple(patterns), len(names))
-
-
-def _all_cells(template: Template) -> list[Offset]:
-    return [*template.cells, *([] if template.last is None else [template.last])]
-
-
-def _orbits(geometry: BoardGeometry, template: Template) -> list[list[Template]]:
-    """Lists a template's images, together those that share weights; cell i of one is i of all."""
-    seen, orbits = set(), []
-    for matrix in geometry.lattice:
-        orbit = []
-        for symmetry in geometry.shared:
-            image = _turn(symmetry, _turn(matrix, template))
-            key = (frozenset(image.cells), image.last)
-            if key not in seen:
-                seen.add(key)
-                orbit.append(image)
-        if orbit:
-            orbits.append(orbit)
-    return orbits
-
-
-def _turn(matrix: Matrix, template: Template) -> Template:
-    cells = tuple(apply_matrix(matrix, cell) for cell in template.cells)
-    last = None if template.last is None else apply_matrix(matrix, template.last)
-    return Template(template.name, cells, last)
-
-
-def _classes(
-    geometry: BoardGeometry, template: Template, num_codes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Finds which patterns of a template are turns or reflections of one another.
-
-    Returns:
-      `[raw codes]` the number of each raw code's class, and `[classes, cells]` codes of each class.
-    """
-    size = len(template.cells)
-    codes = np.indices((num_codes,) * size).reshape(size, -1).T
-    units = num_codes ** np.arange(size)[::-1]
-    least = codes @ units
-    for symmetry in geometry.shared:
-        turned = _turn(symmetry, template)
-        if set(turned.cells) == set(template.cells) and turned.last == template.last:
-            order = [template.cells.index(cell) for cell in turned.cells]
-            least = np.minimum(least, codes[:, order] @ units)
-    kinds, classes = np.unique(least, return_inverse=True)
-    return classes, codes[kinds]

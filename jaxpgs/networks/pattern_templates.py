@@ -1,0 +1,229 @@
+"""Patterns around the cells of an action: templates, and which patterns share a weight.
+
+A template is a small set of cells around an anchor; what they hold, beyond the edge included, is
+the pattern. Every template is matched in all turns and reflections, and those that the rules allow
+share their weights, so a pattern counts as often as it occurs. Reactive templates match only where
+one of their cells holds the other's last move.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpgs.networks.geometry import MARGIN, BoardGeometry, Matrix, Offset, apply_matrix
+
+# Patterns of a template with more raw codes than this are looked up once for each state, and not
+# spelled out in each copy of the weights.
+_MOST_SPELLED_OUT = 1024
+
+
+class Template(NamedTuple):
+    """A set of cells around an anchor.
+
+    Attributes:
+      name: what `PatternPolicy.describe` calls it.
+      cells: offsets, as (rows down, columns to the right), of at most 3 cells either way.
+      last: the cell that must hold the other's last move, for a reactive template; else None.
+    """
+
+    name: str
+    cells: tuple[Offset, ...]
+    last: Offset | None = None
+
+
+class Pattern(NamedTuple):
+    """What one weight is for.
+
+    Attributes:
+      template: the template's name.
+      anchor: which of the cells that an action touches it lies around, by the geometry's name.
+      cells: offsets from the anchor, each with the name of what is there. Its turns and reflections
+        in the geometry's `shared` have the same weight.
+    """
+
+    template: str
+    anchor: str
+    cells: tuple[tuple[Offset, str], ...]
+
+
+def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
+    """Lists the templates that `PatternPolicy` takes by default.
+
+    Args:
+      geometry: the board.
+
+    Returns:
+      On hexagons: one neighbour, the opposite two, three in a row of the six, all six, straight
+      lines of three cells with or past the anchor, and the cell across a bridge with the two
+      between. On squares: one neighbour, the three of a corner, the four orthogonal and the four
+      diagonal ones, and lines. Each has reactive ones for the other's move beside the anchor and
+      two steps away. Where the anchor can hold a stone, it is part of each.
+    """
+    lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
+    if geometry.hexagonal:
+        right, up_right, up = (0, 1), (-1, 1), (-1, 0)
+        left, down_left, down = (0, -1), (1, -1), (1, 0)
+        bridge = (-2, 1)
+        templates = [
+            Template("neighbour", (right,)),
+            Template("opposite", (right, left)),
+            Template("three", (right, up_right, up)),
+            Template("ring", (right, up_right, up, left, down_left, down)),
+            Template("bridge", (up, up_right, bridge)),
+            # Both neighbours of the stone and the anchor: a broken bridge, if they are one's own.
+            Template("answer", (right, up), last=up_right),
+            Template("answer across", (up, up_right), last=bridge),
+        ]
+        axes = [("", right)]
+        # What is three steps away matters where rows of stones count.
+        lines = lines[:1] if geometry.name == "hex" else lines
+    else:
+        right, corner, up = (0, 1), (-1, 1), (-1, 0)
+        templates = [
+            Template("neighbour", (right,)),
+            Template("diagonal neighbour", (corner,)),
+            Template("corner", (right, corner, up)),
+            Template("cross", (right, up, (0, -1), (1, 0))),
+            Template("diagonal cross", (corner, (-1, -1), (1, -1), (1, 1))),
+        ]
+        axes = [("", right), ("diagonal ", corner)]
+    for prefix, (r, c) in axes:
+        for name, steps in lines:
+            templates.append(Template(prefix + name, tuple((k * r, k * c) for k in steps)))
+        near, far, back = (r, c), (2 * r, 2 * c), (-r, -c)
+        if not geometry.hexagonal:
+            templates.append(Template(prefix + "answer", (back, far), last=near))
+        templates.append(Template(prefix + "answer from afar", (near,), last=far))
+    if geometry.anchor_occupied:
+        templates = [t._replace(cells=((0, 0), *t.cells)) for t in templates]
+    return tuple(templates)
+
+
+class Group(NamedTuple):
+    """Images of templates, which are their turns and reflections, that are matched together.
+
+    Attributes:
+      cells: m arrays `[G]` integers, which of the offsets are the m cells of each image.
+      start: `[G]` integers, the feature of each image's code 0.
+      last: `[G]` integers, which of the offsets must hold the last move; None for no matter. The
+        images are those of one template then, and give one feature.
+      lookup: `[raw codes]` integers, the codes of raw codes; None for themselves.
+    """
+
+    cells: tuple[np.ndarray, ...]
+    start: np.ndarray
+    last: np.ndarray | None
+    lookup: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tables:
+    """What the templates are for one geometry.
+
+    Attributes:
+      offsets: all L offsets that any image has.
+      groups: what is matched, which makes K features for each cell.
+      spelled_out: `[features]` integers, the weight of each feature; feature 0 is none.
+      patterns: what each of the weights of one anchor is for.
+      num_codes: how many codes a cell of a template can have.
+    """
+
+    offsets: tuple[Offset, ...]
+    groups: tuple[Group, ...]
+    spelled_out: np.ndarray
+    patterns: tuple[Pattern, ...]
+    num_codes: int
+
+
+@functools.cache
+def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) -> Tables:
+    """Numbers the offsets, the features and the weights."""
+    names = ("empty", "own", "other", *geometry.edge_names)
+    offsets: dict[Offset, int] = {}
+    patterns: list[Pattern] = []
+    spelled_out: list[Any] = [[-1]]
+    num_features = 1
+    rows: dict[Any, list[list[int]]] = {}  # of each group: the offsets and the start of each image
+    lookups: dict[Any, np.ndarray] = {}
+    for template in templates:
+        size = len(template.cells)
+        if len(names) ** size > 1 << 15 or np.max(np.abs(_all_cells(template))) > MARGIN:
+            raise ValueError(
+                f"A template must have few cells, at most {MARGIN} away, got {template}."
+            )
+        for orbit in _orbits(geometry, template):
+            first = orbit[0]
+            classes, kinds = _classes(geometry, first, len(names))
+            looked_up = len(classes) > _MOST_SPELLED_OUT
+            key: Any = (size,)
+            if looked_up or template.last is not None:
+                key = (size, template, first if looked_up else None)
+            if looked_up:
+                lookups[key] = classes
+            for image in orbit:
+                ids = [offsets.setdefault(cell, len(offsets)) for cell in _all_cells(image)]
+                rows.setdefault(key, []).append([num_features, *ids])
+            spelled_out.append(len(patterns) + (np.arange(len(kinds)) if looked_up else classes))
+            num_features += len(spelled_out[-1])
+            for codes in kinds:
+                held = [*(names[code] for code in codes), "last move"]
+                cells = tuple(zip(_all_cells(first), held, strict=False))
+                patterns.append(Pattern(template.name, "", cells))
+    if num_features > 1 << 15:
+        raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
+    groups = []
+    for key, images in rows.items():
+        start, *columns = np.array(images).T
+        last = columns.pop() if len(columns) > key[0] else None
+        groups.append(Group(tuple(columns), start, last, lookups.get(key)))
+    table = np.concatenate(spelled_out)
+    return Tables(tuple(offsets), tuple(groups), table, tuple(patterns), len(names))
+
+
+def _all_cells(template: Template) -> list[Offset]:
+    return [*template.cells, *([] if template.last is None else [template.last])]
+
+
+def _orbits(geometry: BoardGeometry, template: Template) -> list[list[Template]]:
+    """Lists a template's images, together those that share weights; cell i of one is i of all."""
+    seen, orbits = set(), []
+    for matrix in geometry.lattice:
+        orbit = []
+        for symmetry in geometry.shared:
+            image = _turn(symmetry, _turn(matrix, template))
+            key = (frozenset(image.cells), image.last)
+            if key not in seen:
+                seen.add(key)
+                orbit.append(image)
+        if orbit:
+            orbits.append(orbit)
+    return orbits
+
+
+def _turn(matrix: Matrix, template: Template) -> Template:
+    cells = tuple(apply_matrix(matrix, cell) for cell in template.cells)
+    last = None if template.last is None else apply_matrix(matrix, template.last)
+    return Template(template.name, cells, last)
+
+
+def _classes(
+    geometry: BoardGeometry, template: Template, num_codes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds which patterns of a template are turns or reflections of one another.
+
+    Returns:
+      `[raw codes]` the number of each raw code's class, and `[classes, cells]` codes of each class.
+    """
+    size = len(template.cells)
+    codes = np.indices((num_codes,) * size).reshape(size, -1).T
+    units = num_codes ** np.arange(size)[::-1]
+    least = codes @ units
+    for symmetry in geometry.shared:
+        turned = _turn(symmetry, template)
+        if set(turned.cells) == set(template.cells) and turned.last == template.last:
+            order = [template.cells.index(cell) for cell in turned.cells]
+            least = np.minimum(least, codes[:, order] @ units)
+    kinds, classes = np.unique(least, return_inverse=True)
+    return classes, codes[kinds]
