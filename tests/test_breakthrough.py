@@ -176,15 +176,15 @@ def test_the_last_pawn_taken_wins(player):
         3 * 11 + STRAIGHT,  # no pawn there
         3 * 5 + STRAIGHT,  # the other's pawn
         -1,
-        60,
+        3 * 20 + STRAIGHT,  # below the board
         2**31 - 1,
     ],
 )
 @pytest.mark.parametrize("player", [0, 1])
 def test_illegal_moves_lose(action, player):
-    rows = ("....", ".oo.", ".xx.", "x...", "....")
+    rows = ("....", ".oo.", ".xx.", "x...", "...x")
     if player:
-        rows = ("....", "...o", ".oo.", ".xx.", "....")
+        rows = ("o...", "...o", ".oo.", ".xx.", "....")
     env, state = position(*rows, player=player)
     after = step(env, state, np.int32(action))
     assert after.terminated

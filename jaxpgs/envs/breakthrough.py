@@ -137,7 +137,7 @@ class Breakthrough:
         source, direction = _divmod(action, 3)
         row, column = _divmod(source, columns)
         aside = column + direction - 1
-        inside = (action >= 0) & (row > 0) & (row < self.rows) & (aside >= 0) & (aside < columns)
+        inside = (row > 0) & (row < self.rows) & (aside >= 0) & (aside < columns)
         target = source - columns + direction - 1
         # From the mover's frame to the board.
         source = jnp.where(mover == 0, source, cells - 1 - source)
