@@ -36,7 +36,7 @@ class Mutation:
 
     Attributes:
       name: what is wrong after it.
-      file: the file, below `jaxpgs/search`.
+      file: the file, seen from `jaxpgs/search`.
       old: text that stands there once.
       new: what replaces it.
       match: which tests to run, as pytest's `-k`.
@@ -51,6 +51,8 @@ class Mutation:
     test: str = "test_guards.py"
 
 
+_OBJECTIVES, _OFFSETS = "../training/objectives.py", "../networks/offsets.py"
+_PLAYOUTS, _SELFPLAY, _REPLAY = "../playouts.py", "../training/selfplay.py", "../training/replay.py"
 _LOOP, _LEARNING = "loop.py", "learning.py"
 _MCS, _MCTS, _PGS = "presets/mcs.py", "presets/mcts.py", "presets/pgs.py"
 _DEFAULTS, _GUMBEL_PRESETS, _MEMORY = "presets/defaults.py", "presets/gumbel.py", "memory.py"
@@ -463,6 +465,54 @@ MUTATIONS = (
     ),
     Mutation(
         "estimate: fewer numbers a step", _MEMORY, "* 4 * 10", "* 4 * 9", "estimate_of_the",
+    ),
+    # What policies learn, and playouts.
+    Mutation(
+        "tspg: illegal actions may be the best", _OBJECTIVES,
+        "jnp.where(target.legal, qvalues, -jnp.inf)", "qvalues + 1", "gradient_is",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "tspg: untried actions are lost by less", _OBJECTIVES,
+        "jnp.minimum(lowest, -1.0)", "jnp.minimum(lowest, 0.0)", "untried_actions",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "tspg: the parent's value is the network's", _OBJECTIVES,
+        "jnp.where(visits > 0, mean,", "jnp.where(visits > 99, mean,", "untried_actions",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "offsets: a gradient reaches the policy below", _OFFSETS,
+        "held, base = jax.lax.stop_gradient((features, logits))", "held, base = features, logits",
+        "offsets_begin", "test_objectives.py",
+    ),
+    Mutation(
+        "offsets: the last layer does not begin at zero", _OFFSETS,
+        "jax.tree.map(jnp.zeros_like, state)", "jax.tree.map(jnp.ones_like, state)",
+        "offsets_begin", "test_objectives.py",
+    ),
+    Mutation(
+        "self-play: what the root knows is not in the network's frame", _SELFPLAY,
+        "root = None if root is None else map_actions(turn, root)", "pass", "networks_frame",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "replay: what the root knows is not turned", _REPLAY,
+        "else map_actions(turned, batch.root)", "else batch.root", "networks_frame",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "playouts: rewards are the mover's of each move", _PLAYOUTS,
+        "jnp.take_along_axis(after.rewards, player, axis=-1)",
+        "jnp.take_along_axis(after.rewards, state.current_player[:, None], axis=-1)",
+        "uniform_play", "test_objectives.py",
+    ),
+    Mutation(
+        "playouts: the first legal action", _PLAYOUTS,
+        "action = invert(policy.cumulative, policy.last, number)",
+        "action = invert(policy.cumulative, policy.last, 0 * number)", "uniform_play",
+        "test_objectives.py",
     ),
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ import scipy.stats
 import jaxpgs
 from benchmarks import pattern_pictures, pictures, report, runs
 from benchmarks.tspg_matches import (
+    AT_ONCE,
     C_PUCT,
     biased_mcts,
     masked,
@@ -89,8 +90,8 @@ GAMES: dict[str, Callable[[], Any]] = {
     "othello": lambda: _pgx("othello"),
 }
 PRESETS = {
-    "quick": Preset(("hex-5x5", "connect-four"), 2, 32, (1, 25, 50), 200, 20),
-    "full": Preset(tuple(GAMES), 5, 64, (1, 25, 50, 100, 200), 200, 40),
+    "quick": Preset(("hex-5x5", "connect-four"), 2, 16, (1, 25, 50), 200, 20),
+    "full": Preset(tuple(GAMES), 5, 32, (1, 25, 50, 100, 200), 200, 40),
     "tiny": Preset(("hex-5x5",), 1, 4, (1,), 4, 2),
 }
 _BATCH, _BUFFER = 32, 2_496
@@ -104,7 +105,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--step-size", type=float, help="in place of the preset's")
     args = parser.parse_args(argv)
     preset = runs.override(PRESETS[args.preset], args)
-    setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {"c_puct": C_PUCT}
+    setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {
+        "c_puct": C_PUCT,
+        "simulations_per_update": AT_ONCE,
+    }
     record = runs.open_record(parser, args, setting, ("game", "seed"))
     todo = [(game, args.seed + k) for game in preset.games for k in range(preset.seeds)]
     with report.progress_bar(args.preset) as progress, compiled_once():
@@ -188,7 +192,7 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
 
     expert = make_expert(
         "mcts", preset.simulations, dirichlet_fraction=0.0, target=jaxpgs.visit_counts(),
-        root_selection=jaxpgs.puct(C_PUCT, virtual_loss=1.0),
+        root_selection=jaxpgs.puct(C_PUCT, virtual_loss=1.0), simulations_per_update=AT_ONCE,
     )  # fmt: skip
     expert_iteration.train(
         env, network, expert=expert, offsets=OFFSETS, seed=seed, num_iterations=100_000,

@@ -204,6 +204,7 @@ def biased_mcts(env: Any, apply_fn: Any, num_simulations: int) -> Decide:
 
 
 C_PUCT = 2.5
+AT_ONCE = 4  # simulations of an update, for all searches
 
 
 def _tree_search(
@@ -213,7 +214,7 @@ def _tree_search(
     root_key, rng_key = jax.random.split(rng_key)
     return jaxpgs.batched_mcts_policy(
         params, rng_key, root_fn(params, root_key, state), recurrent_fn, num_simulations,
-        ~state.legal_action_mask, root_selection=bandit,
+        ~state.legal_action_mask, root_selection=bandit, simulations_per_update=AT_ONCE,
     )  # fmt: skip
 
 

@@ -139,7 +139,8 @@ class Hex:
             numbers = jnp.arange(1, cells + 1, dtype=jnp.int32)
             stone = jnp.dot((state.labels != 0).astype(jnp.int32), numbers)
             is_swap = action == cells
-            row, col = jax.lax.div(stone - 1, n), jax.lax.rem(stone - 1, n)
+            size = jnp.int32(n)
+            row, col = jax.lax.div(stone - 1, size), jax.lax.rem(stone - 1, size)
             cell = jnp.where(is_swap, col * n + row, action)
         placed, connected = self._place(state.labels, cell, mover)
         if self.swap:
@@ -273,7 +274,8 @@ class Hex:
         n, cells = self.size, self.num_cells
         low, high = cells + 1, cells + 2
         sign = jnp.where(player == 0, 1, -1).astype(jnp.int16)
-        row, col = jax.lax.div(cell, n), jax.lax.rem(cell, n)
+        size = jnp.int32(n)  # of the cell's type, whatever that of Python's numbers is
+        row, col = jax.lax.div(cell, size), jax.lax.rem(cell, size)
         position = jnp.where(player == 0, row, col)
 
         offsets = jnp.array(_NEIGHBOURS, jnp.int32)
