@@ -496,7 +496,11 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
             lambda: value_equivalent.train(ENV, make_model(), **(TRAIN | {"unroll": 8})),
             "unroll of 8 actions .* buffer_size 64 for 8 games is 8 steps",
         ),
-        (lambda: played(value_target="label"), '"return", "search"; got .label'),
+        (lambda: played(value_target="label"), '"return", "search", "best"; got .label'),
+        (
+            lambda: experts.searcher(jaxpgs.mcs_policy, 4, value="max"),
+            'value to be one of "mean", "policy"; got .max',
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(make, message):

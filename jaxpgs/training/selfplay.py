@@ -273,7 +273,7 @@ def play(
     if value_target == "search":
         return games, experience, report
 
-    def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, chex.Array]) -> Any:
+    def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, ...]) -> Any:
         reward, discount, strayed, searched = now
         value, is_open = reward + discount * later[0], discount * later[1]
         target = (jnp.where(strayed, searched, value), jnp.where(strayed, 0.0, is_open))
