@@ -1,24 +1,35 @@
 """A model and the search that plans in it, both from nothing (Brosseit 2023, algorithm 3).
 
-    python -m benchmarks.model_learning                     # 4x4 Hex: some ten minutes an expert
-    python -m benchmarks.model_learning --preset ve-5x5     # 5x5
+    python -m benchmarks.model_learning                         # 4x4 Hex
+    python -m benchmarks.model_learning --preset ve-3x3         # some minutes an expert
+    python -m benchmarks.model_learning --preset ve-3x3-batch   # with batch normalisation
+    python -m benchmarks.model_learning --preset ve-5x5
 
 Self-play with VE-PGS, and with Gumbel MuZero, on a value-equivalent model that learns from the
 games; everything else is the same. Along training the model's raw policy and the search on it play
-positions of random play that an exact solver calls won: the share of moves that keep the win is
-counted. In the end both play a perfect player, every first move with both colours. Stopped and
+positions that an exact solver calls won and in which some moves throw the win away: the share of
+moves that keep it is counted. They are all such positions of 3x3, and some of random play on larger
+boards. In the end both play a perfect player, every first move with both colours. Stopped and
 started again, the training goes on, from the folder of runs.
 
-VE-PGS has mctx's completed Q-values as its target. `--experts thesis` takes eq. 3.4 as it stands,
-whose constants multiply Q-values by less than a half with so few simulations.
+A search on a model asks what bad moves lead to, so self-play must show it: games begin after random
+moves, and now and then a later move is random. What a random move did is no fault of the positions
+before it, so their value is not the game's result (`value_target="best"`).
+
+VE-PGS has mctx's completed Q-values as its target, as they are: brought to [0, 1] in each position,
+differences that are noise become as large as those between a win and a loss. `--experts thesis`
+takes eq. 3.4 as it stands, whose constants multiply Q-values by less than a half with so few
+simulations.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 from flax import nnx
@@ -26,6 +37,7 @@ from flax import nnx
 import jaxpgs
 from benchmarks import pictures, report, runs, tactics
 from jaxpgs import evaluation
+from jaxpgs.evaluation import solve_hex
 from jaxpgs.training import experts, value_equivalent
 from jaxpgs.training.recipes import Clock
 
@@ -39,8 +51,9 @@ class Preset(NamedTuple):
       simulations: simulations a move, in training and when counting.
       iterations: iterations of training.
       every: iterations between counts.
-      positions: won positions to count on.
-      plies: how many random moves they come after, `(first, last + 1)`.
+      positions: won positions to count on; None for all there are.
+      plies: how many random moves they come after, `(first, last + 1)`, if not all count.
+      epsilon: how often a move of self-play is random.
       training: arguments of `value_equivalent.train`.
     """
 
@@ -49,35 +62,43 @@ class Preset(NamedTuple):
     simulations: int
     iterations: int
     every: int
-    positions: int
-    plies: tuple[int, int]
+    positions: int | None
+    plies: tuple[int, int] | None
+    epsilon: float
     training: Mapping[str, Any]
 
 
 _SMALL = {
     "num_filters": 16, "num_blocks": 1, "policy_filters": 8, "value_filters": 8,
-    "squeeze_ratio": 4,
+    "squeeze_ratio": 4, "norm": "layer",
 }  # fmt: skip
 _TRAINING = {
-    "num_games": 64, "num_steps": 8, "buffer_size": 32_768, "batch_size": 128,
-    "updates_per_iteration": 16, "max_random_moves": 8, "unroll": 3,
+    "num_games": 64, "num_steps": 8, "buffer_size": 8192, "batch_size": 128,
+    "updates_per_iteration": 48, "max_random_moves": 8, "unroll": 3, "value_target": "best",
 }  # fmt: skip
+_3X3 = Preset(3, _SMALL, 16, 120, 20, None, None, 0.3, _TRAINING)
 PRESETS = {
-    "ve-4x4": Preset(4, _SMALL, 32, 120, 20, 256, (1, 11), _TRAINING),
-    "ve-3x3": Preset(3, _SMALL, 16, 60, 10, 128, (0, 6), _TRAINING | {"max_random_moves": 4}),
+    "ve-4x4": Preset(
+        4, _SMALL, 32, 240, 20, 256, (1, 11), 0.3, _TRAINING | {"max_random_moves": 14}
+    ),
+    "ve-3x3": _3X3,
+    "ve-3x3-batch": _3X3._replace(network=_SMALL | {"norm": "batch"}),
     "ve-5x5": Preset(
-        5, _SMALL | {"num_filters": 32}, 32, 600, 50, 276, (4, 14),
-        _TRAINING | {"num_games": 256, "max_random_moves": 16, "unroll": 5},
+        5, _SMALL | {"num_filters": 32}, 32, 600, 20, 276, (4, 14), 0.3,
+        _TRAINING | {"max_random_moves": 22, "buffer_size": 16_384},
     ),
 }  # fmt: skip
+_as_they_are = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
 EXPERTS = {
     "extended": "VE-PGS", "thesis": "VE-PGS, target of eq. 3.4", "gumbel": "mctx Gumbel MuZero",
 }  # fmt: skip
 # The knobs of each search, and those with which it plays as well as it can and explores nothing.
+# Random moves explore already.
+_QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
 _KNOBS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "extended": ("extended", {"target": jaxpgs.completed_q()}, {"dirichlet_fraction": 0.0}),
-    "thesis": ("extended", {}, {"dirichlet_fraction": 0.0}),
-    "gumbel": ("gumbel", {}, {"gumbel_scale": 0.0}),
+    "extended": ("extended", _QUIET | {"target": jaxpgs.completed_q(rescale_values=False)}, {}),
+    "thesis": ("extended", _QUIET, {}),
+    "gumbel": ("gumbel", {"qtransform": _as_they_are}, {"gumbel_scale": 0.0}),
 }
 
 
@@ -92,8 +113,11 @@ def main(argv: list[str] | None = None) -> None:
     setting = dict(preset._asdict(), seed=args.seed)
     record = runs.open_record(parser, args, setting, ("expert", "iteration"))
     env = jaxpgs.envs.Hex(preset.size)
-    wanted = tactics.Preset(preset.positions, preset.plies, ())
-    states, right = tactics.find_positions(env, wanted, args.seed)
+    if preset.positions is None or preset.plies is None:
+        states, right = every_position(env)
+    else:
+        wanted = tactics.Preset(preset.positions, preset.plies, ())
+        states, right = tactics.find_positions(env, wanted, args.seed)
     with report.progress_bar(args.preset) as progress:
         for expert in args.experts:
             if runs.has(record, expert=expert, iteration=preset.iterations):
@@ -108,6 +132,33 @@ def main(argv: list[str] | None = None) -> None:
     report.print_table(f"Models from nothing, {env.size}x{env.size} Hex", *table(rows))
     draw(record.path.with_suffix(".png"), rows, env)
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
+
+
+def every_position(env: jaxpgs.envs.Hex) -> tuple[Any, np.ndarray]:
+    """Finds all positions of a small board that are won and in which some move is wrong.
+
+    Returns:
+      The positions `[P]`, and which moves keep the win there, `[P, A]` bool.
+    """
+    actions = jnp.arange(env.num_actions)
+    step = jax.jit(jax.vmap(env.step, in_axes=(None, 0)))
+    memo: dict[Any, Any] = {}
+    found, right = [], []
+    layer = [jax.device_get(env.init(jax.random.key(0)))]
+    while layer:
+        following = {}
+        for state in layer:
+            good = solve_hex(env, state, memo=memo).winning_moves
+            legal = state.labels == 0
+            if good.any() and not good[legal].all():
+                found.append(state)
+                right.append(good)
+            after = jax.device_get(step(state, actions))
+            for action in np.flatnonzero(legal & ~after.terminated):
+                one = jax.tree.map(lambda x, a=action: x[a], after)
+                following[np.sign(one.labels).tobytes()] = one
+        layer = list(following.values())
+    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *found), np.stack(right)
 
 
 def learn(
@@ -138,6 +189,7 @@ def learn(
     raw_fns = jaxpgs.make_root_fn(env, apply_fn), jaxpgs.make_recurrent_fn(env, apply_fn)
     kind, knobs, best = _KNOBS[expert]
     teacher = value_equivalent.model_expert(kind, preset.simulations, params, **knobs)
+    teacher = experts.epsilon_greedy(teacher, preset.epsilon)
     search = value_equivalent.model_expert(kind, preset.simulations, params, **knobs, **best)
     model_fns = jaxpgs.make_model_fns(model, env)
     players = {
@@ -149,7 +201,7 @@ def learn(
     def count(params: Any, iteration: int, **more: Any) -> None:
         if not runs.has(record, expert=expert, iteration=iteration):
             kept = {name: int(player(params)) for name, player in players.items()}
-            row = {"expert": expert, "iteration": iteration, "positions": preset.positions, **kept}
+            row = {"expert": expert, "iteration": iteration, "positions": len(positions[1]), **kept}
             runs.add(record, row | {"seconds": round(clock.note())} | more)
 
     def callback(state: Any, metrics: Mapping[str, float]) -> None:

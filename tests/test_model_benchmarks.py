@@ -23,6 +23,17 @@ def test_moves_that_keep_the_win_are_counted():
     assert int(count) == right[np.arange(6), np.asarray(chosen)].sum()
 
 
+def test_every_position_of_a_small_board():
+    states, right = model_learning.every_position(Hex(2))
+    # On the empty board the two cells of the short diagonal win.
+    boards = np.sign(states.labels).tolist()
+    assert boards[0] == [0, 0, 0, 0] and right[0].tolist() == [False, True, True, False]
+    assert len(boards) == len(right) == len({tuple(board) for board in boards})
+    for board, good in zip(boards, right, strict=True):
+        free = [cell == 0 for cell in board]
+        assert 0 < good.sum() < sum(free) and not good[np.logical_not(free)].any()
+
+
 def test_the_table_of_a_model_that_learns():
     row = {"expert": "gumbel", "positions": 256, "raw": 64, "search": 128, "seconds": 90}
     last = {"iteration": 20, "raw_won": 15, "search_won": 16, "winnable": 16}

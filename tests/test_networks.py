@@ -1,3 +1,5 @@
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from jaxpgs.networks import (
     policy_head,
     trainable_mask,
 )
+from jaxpgs.networks.convolution import same_convolution
 
 SHAPE, ACTIONS, BATCH = (4, 4, 3), 16, 6
 
@@ -340,6 +343,44 @@ def test_per_root_heads_make_no_grouped_convolution(observation):
     )
     assert jaxpr.count("feature_group_count=1") == jaxpr.count("feature_group_count=") == 5
     assert jaxpr.count("batch_group_count=1") == jaxpr.count("batch_group_count=") == 5
+
+
+@jax.jit
+def _convolution_gradients(x, kernel, gradient):
+    numbers = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    results = []
+    for convolve in (same_convolution, jax.lax.conv_general_dilated):
+        out, back = jax.vjp(lambda *a, f=convolve: f(*a, (1, 1), "SAME", **numbers), x, kernel)
+        results.append((out, *back(gradient)))
+    return results
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (3, 5)])
+def test_gradients_of_a_convolution_are_jaxs(kernel):
+    rng = np.random.default_rng(0)
+    shapes = (2, 4, 3, 5), (*kernel, 5, 6), (2, 4, 3, 6)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    for own, expected in zip(*_convolution_gradients(*arrays), strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_of_a_gradient_in_a_loop_have_the_form_that_is_fast(observation):
+    if jax.default_backend() != "cpu":
+        pytest.skip("other compilers bring convolutions into their form themselves")
+    network = _make("resnet", num_blocks=1)
+    params, train_fn = functional(network)[0], functional_train(network)
+
+    @jax.jit
+    def train(params):
+        def step(params, _):
+            gradient = jax.grad(lambda params: jnp.sum(train_fn(params, observation)[0][0]))(params)
+            return jax.tree.map(jnp.add, params, gradient), None
+
+        return jax.lax.scan(step, params, length=2)
+
+    text = train.lower(params).compile().as_text()
+    forms = re.findall(r" convolution\(.*dim_labels=(\S+?)[,\s]", text)
+    assert len(forms) >= 7 and set(forms) == {"b01f_01io->b01f"}  # 3 layers, all but one twice more
 
 
 def test_policy_head_names():

@@ -16,7 +16,7 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.networks import AlphaZeroResNet, SEResNet, ValueEquivalentModel, functional
+from jaxpgs.networks import AlphaZeroResNet, SEResNet, ValueEquivalentModel, functional, heads
 from jaxpgs.networks.value_equivalent import scale_gradient
 from jaxpgs.training import (
     experts,
@@ -195,13 +195,46 @@ def test_every_search_plans_in_one_model(dtype):
 
 
 def test_a_model_is_saved_with_its_sizes(tmp_path):
-    plain = SEResNet((3, 3, 3), 9, num_blocks=1, **SIZES, rngs=nnx.Rngs(0))
+    plain = SEResNet((3, 3, 3), 9, num_blocks=1, **SIZES, norm="layer", rngs=nnx.Rngs(0))
     for network in (make_model(), plain):
         params, _ = functional(network)
         jaxpgs.save_pretrained(tmp_path, "x", env=ENV, module=network, params=shaken(params))
         net = jaxpgs.load_pretrained("x", directory=tmp_path)
         assert type(net.module) is type(network) and net.module.policy_filters == 2
+        assert net.module.norm == network.norm
         chex.assert_trees_all_equal(net.params, shaken(params))
+
+
+def test_with_layer_normalisation_a_search_is_told_what_is_trained():
+    model = make_model(num_blocks=1, norm="layer")
+    params = shaken(functional(model)[0])
+    assert all(jax.tree.leaves(networks.trainable_mask(model)))
+    rng = np.random.default_rng(0)
+    observation = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    action = rng.integers(0, 9, (4, 2), dtype=np.int32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def outputs(train, *data):
+        unroll = networks.functional_call(model, lambda m, *data: m.unroll(*data), train=train)
+        found = unroll(params, *data)
+        return found if not train else found[0]
+
+    trained, searched = outputs(True, observation, action), outputs(False, observation, action)
+    chex.assert_trees_all_close(trained, searched, rtol=1e-5)
+    # A board's answer depends on no other board of its batch.
+    other = observation.copy()
+    other[1:] = rng.normal(size=other[1:].shape)
+    for x, y in zip(trained, outputs(True, other, action), strict=True):
+        np.testing.assert_allclose(x[0], y[0], rtol=1e-4, atol=1e-5)
+        assert not np.allclose(x[1], y[1], rtol=1e-2)
+
+
+def test_layer_normalisation_by_hand():
+    x = np.random.default_rng(0).normal(3.0, 2.0, (2, 3, 3, 4)).astype(np.float32)
+    found = jax.jit(heads.make_norm("layer", 4, nnx.Rngs(0)))(x)
+    axes = (1, 2, 3)
+    mean, std = x.mean(axes, keepdims=True), x.std(axes, keepdims=True)
+    np.testing.assert_allclose(found, (x - mean) / std, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_shrink_at_every_transition():
@@ -444,6 +477,7 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
         (lambda: ValueEquivalentModel((9,), 9, rngs=nnx.Rngs(0)), r"\(height, width, planes\)"),
         (lambda: make_model(num_filters=0), "num_filters >= 1, got 0"),
         (lambda: make_model(num_blocks=-1), "num_blocks >= 0, got -1"),
+        (lambda: make_model(norm="group"), '"batch", "layer"; got .group'),
         (
             lambda: jaxpgs.make_model_fns(AlphaZeroResNet((3, 3, 3), 9, num_blocks=0, num_filters=1,
                                                           rngs=nnx.Rngs(0))),
@@ -462,7 +496,11 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
             lambda: value_equivalent.train(ENV, make_model(), **(TRAIN | {"unroll": 8})),
             "unroll of 8 actions .* buffer_size 64 for 8 games is 8 steps",
         ),
-        (lambda: played(value_target="label"), '"return", "search"; got .label'),
+        (lambda: played(value_target="label"), '"return", "search", "best"; got .label'),
+        (
+            lambda: experts.searcher(jaxpgs.mcs_policy, 4, value="max"),
+            'value to be one of "mean", "policy"; got .max',
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(make, message):

@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxpgs.checks import check_word
+
 # The usual 0.99 needs hundreds of updates before population statistics can be trusted.
 MOMENTUM = 0.9
+NORMS = ("batch", "layer")
 
 
 class PolicyHead(nnx.Module):
     """Logits from features `[B, num_features]`, or `[B, ..., num_features]` with cells in between.
 
-    There are up to three layers: `conv`, a 1x1 convolution with batch normalisation `norm`;
+    There are up to three layers: `conv`, a 1x1 convolution with the normalisation `norm`;
     `hidden`; and always `linear`, the last.
 
     Args:
@@ -26,6 +29,7 @@ class PolicyHead(nnx.Module):
       per_cell: whether the features are `[B, A, num_features]` and each cell gives one logit, from
         its own features and their mean over the board.
       activation: what follows the hidden layer.
+      norm: how the 1x1 convolution's planes are normalised; see `make_norm`.
       rngs: random keys for the initial weights.
     """
 
@@ -39,13 +43,14 @@ class PolicyHead(nnx.Module):
         num_hidden: int = 0,
         per_cell: bool = False,
         activation: Callable[[chex.Array], chex.Array] = jax.nn.relu,
+        norm: str = "batch",
         rngs: nnx.Rngs,
     ) -> None:
         self.per_cell, self.activation = per_cell, activation
         inputs = 2 * num_features if per_cell else num_features
         if num_planes:
             inputs = num_planes * num_cells
-        self.conv, self.norm = _pointwise(num_features, num_planes, rngs)
+        self.conv, self.norm = _pointwise(num_features, num_planes, norm, rngs)
         self.hidden = nnx.Linear(inputs, num_hidden, rngs=rngs) if num_hidden else None
         self.linear = nnx.Linear(num_hidden or inputs, 1 if per_cell else num_actions, rngs=rngs)
 
@@ -80,6 +85,7 @@ class ValueHead(nnx.Module):
         greatest over the board count.
       scale: what the output is multiplied by; None keeps it within -1 and 1 by `tanh` instead.
       activation: what follows the hidden layer.
+      norm: how the 1x1 convolution's planes are normalised; see `make_norm`.
       rngs: random keys for the initial weights.
     """
 
@@ -93,13 +99,14 @@ class ValueHead(nnx.Module):
         pooled: bool = False,
         scale: float | None = None,
         activation: Callable[[chex.Array], chex.Array] = jax.nn.relu,
+        norm: str = "batch",
         rngs: nnx.Rngs,
     ) -> None:
         self.pooled, self.scale, self.activation = pooled, scale, activation
         inputs = 2 * num_features if pooled else num_features
         if num_planes:
             inputs = num_planes * num_cells
-        self.conv, self.norm = _pointwise(num_features, num_planes, rngs)
+        self.conv, self.norm = _pointwise(num_features, num_planes, norm, rngs)
         self.hidden = nnx.Linear(inputs, num_hidden, rngs=rngs) if num_hidden else None
         self.linear = nnx.Linear(num_hidden or inputs, 1, rngs=rngs)
 
@@ -115,9 +122,31 @@ class ValueHead(nnx.Module):
         return jnp.tanh(x)[:, 0] if self.scale is None else self.scale * x[:, 0]
 
 
+def make_norm(norm: str, num_planes: int, rngs: nnx.Rngs) -> nnx.BatchNorm | nnx.GroupNorm:
+    """Makes a normalisation of planes, with a scale and a bias for each plane.
+
+    Args:
+      norm: "batch" takes the mean and the variance of each plane over a batch in training, and
+        their running means elsewhere. "layer" takes those of all planes of a board together, so
+        that a board's answer depends on no other board and is the same in training and elsewhere.
+      num_planes: number of planes, the last axis of the inputs `[B, ..., num_planes]`.
+      rngs: random keys.
+
+    Returns:
+      A module that keeps its input's shape.
+
+    Raises:
+      ValueError: if `norm` is another word.
+    """
+    check_word("A network", "norm", norm, NORMS)
+    if norm == "layer":
+        return nnx.GroupNorm(num_planes, num_groups=1, rngs=rngs)
+    return nnx.BatchNorm(num_planes, momentum=MOMENTUM, rngs=rngs)
+
+
 def _pointwise(
-    num_features: int, num_planes: int, rngs: nnx.Rngs
-) -> tuple[nnx.Linear | None, nnx.BatchNorm | None]:
+    num_features: int, num_planes: int, norm: str, rngs: nnx.Rngs
+) -> tuple[nnx.Linear | None, nnx.BatchNorm | nnx.GroupNorm | None]:
     """Makes a 1x1 convolution and its normalisation, or neither.
 
     The convolution is written as the matrix product it is. With one kernel per root, as in a search
@@ -126,12 +155,14 @@ def _pointwise(
     """
     if not num_planes:
         return None, None
-    # Batch normalisation has a bias of its own.
+    # A normalisation has a bias of its own.
     conv = nnx.Linear(num_features, num_planes, use_bias=False, rngs=rngs)
-    return conv, nnx.BatchNorm(num_planes, momentum=MOMENTUM, rngs=rngs)
+    return conv, make_norm(norm, num_planes, rngs)
 
 
-def _squeeze(conv: nnx.Linear | None, norm: nnx.BatchNorm | None, x: chex.Array) -> chex.Array:
+def _squeeze(
+    conv: nnx.Linear | None, norm: nnx.BatchNorm | nnx.GroupNorm | None, x: chex.Array
+) -> chex.Array:
     """Applies the 1x1 convolution, if there is one, and joins all cells."""
     if conv is None or norm is None:
         return x

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpgs.networks.checks import check_observation, check_sizes
-from jaxpgs.networks.heads import MOMENTUM, PolicyHead, ValueHead
+from jaxpgs.networks.convolution import same_convolution
+from jaxpgs.networks.heads import PolicyHead, ValueHead, make_norm
 
 
 class AlphaZeroResNet(nnx.Module):
@@ -93,34 +94,37 @@ class AlphaZeroResNet(nnx.Module):
 
 
 class ConvNorm(nnx.Module):
-    """A convolution that keeps the board's size, and batch normalisation.
+    """A convolution that keeps the board's size, and a normalisation.
 
     Args:
       inputs: planes in.
       outputs: planes out.
-      kernel: its width and height.
+      kernel: its width and height, odd.
+      norm: how planes are normalised, "batch" or "layer"; see `heads.make_norm`.
       dtype: type to compute in; the statistics are float32 in any case.
       rngs: random keys for the initial weights.
     """
 
-    # Batch normalisation has a bias of its own, so no convolution here has one.
+    # A normalisation has a bias of its own, so no convolution here has one.
     def __init__(
         self,
         inputs: int,
         outputs: int,
         *,
         kernel: int = 3,
+        norm: str = "batch",
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
         self.conv = nnx.Conv(
-            inputs, outputs, (kernel, kernel), use_bias=False, dtype=dtype, rngs=rngs
-        )
-        self.norm = nnx.BatchNorm(outputs, momentum=MOMENTUM, rngs=rngs)
+            inputs, outputs, (kernel, kernel), use_bias=False, dtype=dtype,
+            conv_general_dilated=same_convolution, rngs=rngs,
+        )  # fmt: skip
+        self.norm = make_norm(norm, outputs, rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
         """Returns planes `[B, height, width, outputs]`."""
-        # Statistics of a batch lose too many digits in bfloat16; XLA fuses the casts away.
+        # Statistics lose too many digits in bfloat16; XLA fuses the casts away.
         return self.norm(self.conv(x).astype(jnp.float32)).astype(x.dtype)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.convolution import same_convolution
 from jaxpgs.networks.heads import PolicyHead, ValueHead
 
 
@@ -148,7 +149,10 @@ class _Torso(nnx.Module):
         self.observation_shape, self.radius = observation_shape, radius
         self.dtype = jnp.dtype(dtype)
         planes = (2 * radius + 1) ** 2 + 4
-        self.stem = nnx.Conv(planes, filters, (3, 3), dtype=self.dtype, rngs=rngs)
+        self.stem = nnx.Conv(
+            planes, filters, (3, 3), dtype=self.dtype, conv_general_dilated=same_convolution,
+            rngs=rngs,
+        )  # fmt: skip
         self.blocks = nnx.List(
             [_Block(filters, dtype=self.dtype, rngs=rngs) for _ in range(num_blocks)]
         )
@@ -163,12 +167,15 @@ class _Torso(nnx.Module):
 
 class _Block(nnx.Module):
     def __init__(self, filters: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
-        self.first = nnx.Conv(filters, filters, (3, 3), dtype=dtype, rngs=rngs)
+        self.first = nnx.Conv(
+            filters, filters, (3, 3), dtype=dtype, conv_general_dilated=same_convolution, rngs=rngs
+        )
         self.whole = nnx.Linear(2 * filters, filters, dtype=dtype, rngs=rngs)
         # A block begins as the identity.
         self.second = nnx.Conv(
-            filters, filters, (3, 3), kernel_init=nnx.initializers.zeros, dtype=dtype, rngs=rngs
-        )
+            filters, filters, (3, 3), kernel_init=nnx.initializers.zeros, dtype=dtype,
+            conv_general_dilated=same_convolution, rngs=rngs,
+        )  # fmt: skip
 
     def __call__(self, x: chex.Array) -> chex.Array:
         y = jax.nn.elu(self.first(x))

@@ -15,14 +15,14 @@ from jaxpgs.networks.resnet import ConvNorm
 class SEResNet(nnx.Module):
     """Policy and value from residual blocks with squeeze-and-excitation (Brosseit 2023, 5.3).
 
-    A block is `relu(x + SE(y))` with `y` from two 3x3 convolutions with batch normalisation. `SE`
+    A block is `relu(x + SE(y))` with `y` from two 3x3 convolutions with normalisation. `SE`
     multiplies each plane by a number from 0 to 1 that a small network computes from the means of
     all planes (Hu et al. 2018). Each head is a 1x1 convolution and one linear layer. With the
     defaults the policy's linear layer has 32 numbers a cell as inputs, 800 on 5x5: what the
     thesis's searches adapt, `networks.policy_head(params, part="linear")`. The defaults are those
     for 5x5; for 7x7 the thesis takes 16 blocks.
 
-    Deviation: the convolutions of the heads have batch normalisation as well.
+    Deviation: the convolutions of the heads have a normalisation as well.
 
     `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights,
     batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are kept as
@@ -36,6 +36,8 @@ class SEResNet(nnx.Module):
       policy_filters: planes of the policy head's convolution.
       value_filters: planes of the value head's.
       squeeze_ratio: how many times fewer numbers the squeezed means become in between.
+      norm: "batch" for batch normalisation; "layer" normalises each board by itself, all its
+        planes together, in training as elsewhere.
       dtype: type the torso computes in, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
@@ -55,6 +57,7 @@ class SEResNet(nnx.Module):
         policy_filters: int = 32,
         value_filters: int = 32,
         squeeze_ratio: int = 16,
+        norm: str = "batch",
         dtype: jax.typing.DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
@@ -71,17 +74,18 @@ class SEResNet(nnx.Module):
             num_filters, num_blocks, squeeze_ratio,
         )  # fmt: skip
         self.policy_filters, self.value_filters = policy_filters, value_filters
-        self.dtype = jnp.dtype(dtype).name
+        self.norm, self.dtype = norm, jnp.dtype(dtype).name
         self.torso = SETower(
             num_filters, num_blocks, squeeze_ratio,
-            observation_shape=self.observation_shape, dtype=dtype, rngs=rngs,
+            observation_shape=self.observation_shape, norm=norm, dtype=dtype, rngs=rngs,
         )  # fmt: skip
         cells = self.observation_shape[0] * self.observation_shape[1]
         self.policy_head = PolicyHead(
-            num_filters, num_actions, num_planes=policy_filters, num_cells=cells, rngs=rngs
-        )
+            num_filters, num_actions, num_planes=policy_filters, num_cells=cells, norm=norm,
+            rngs=rngs,
+        )  # fmt: skip
         self.value_head = ValueHead(
-            num_filters, num_planes=value_filters, num_cells=cells, rngs=rngs
+            num_filters, num_planes=value_filters, num_cells=cells, norm=norm, rngs=rngs
         )
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:
@@ -109,6 +113,7 @@ class SETower(nnx.Module):
       squeeze_ratio: as in `SEResNet`.
       observation_shape: shape of one input; None leaves out the first convolution.
       kernel: width and height of the first convolution.
+      norm: as in `SEResNet`.
       dtype: type to compute in.
       rngs: random keys for the initial weights.
 
@@ -124,6 +129,7 @@ class SETower(nnx.Module):
         *,
         observation_shape: tuple[int, ...] | None = None,
         kernel: int = 3,
+        norm: str = "batch",
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
@@ -133,10 +139,15 @@ class SETower(nnx.Module):
         self.embed = (
             None
             if observation_shape is None
-            else ConvNorm(observation_shape[-1], num_filters, kernel=kernel, dtype=dtype, rngs=rngs)
+            else ConvNorm(
+                observation_shape[-1], num_filters, kernel=kernel, norm=norm, dtype=dtype, rngs=rngs
+            )
         )
         self.blocks = nnx.List(
-            [_Block(num_filters, squeeze_ratio, dtype=dtype, rngs=rngs) for _ in range(num_blocks)]
+            [
+                _Block(num_filters, squeeze_ratio, norm, dtype=dtype, rngs=rngs)
+                for _ in range(num_blocks)
+            ]
         )
 
     def __call__(self, x: chex.Array) -> chex.Array:
@@ -152,10 +163,16 @@ class SETower(nnx.Module):
 
 class _Block(nnx.Module):
     def __init__(
-        self, filters: int, squeeze_ratio: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs
+        self,
+        filters: int,
+        squeeze_ratio: int,
+        norm: str,
+        *,
+        dtype: jax.typing.DTypeLike,
+        rngs: nnx.Rngs,
     ) -> None:
-        self.first = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
-        self.second = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
+        self.first = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
+        self.second = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
         squeezed = max(filters // squeeze_ratio, 1)
         self.squeeze = nnx.Linear(filters, squeezed, dtype=dtype, rngs=rngs)
         self.excite = nnx.Linear(squeezed, filters, dtype=dtype, rngs=rngs)

@@ -38,6 +38,9 @@ class ValueEquivalentModel(nnx.Module):
       policy_filters: planes of the policy head's convolution.
       value_filters: planes of the value head's.
       squeeze_ratio: as in `SEResNet`.
+      norm: "batch" for batch normalisation, by whose statistics of a batch every step of an unroll
+        is normalised apart in training, and by their running means in a search; "layer" normalises
+        each hidden state by itself, so that a search is told what was trained.
       dtype: type of hidden states and of what makes them, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
@@ -58,6 +61,7 @@ class ValueEquivalentModel(nnx.Module):
         policy_filters: int = 32,
         value_filters: int = 32,
         squeeze_ratio: int = 16,
+        norm: str = "batch",
         dtype: jax.typing.DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
@@ -79,24 +83,26 @@ class ValueEquivalentModel(nnx.Module):
             num_filters, num_blocks, squeeze_ratio,
         )  # fmt: skip
         self.policy_filters, self.value_filters = policy_filters, value_filters
-        self.dtype = jnp.dtype(dtype).name
+        self.norm, self.dtype = norm, jnp.dtype(dtype).name
         sizes = (num_filters, num_blocks, squeeze_ratio)
         self.representation = SETower(
-            *sizes, observation_shape=self.observation_shape, dtype=dtype, rngs=rngs
+            *sizes, observation_shape=self.observation_shape, norm=norm, dtype=dtype, rngs=rngs
         )
         self.dynamics = SETower(
             *sizes,
             observation_shape=(height, width, num_filters + 1),
             kernel=1,
+            norm=norm,
             dtype=dtype,
             rngs=rngs,
         )
-        self.prediction = SETower(*sizes, dtype=dtype, rngs=rngs)
+        self.prediction = SETower(*sizes, norm=norm, dtype=dtype, rngs=rngs)
         self.policy_head = PolicyHead(
-            num_filters, num_actions, num_planes=policy_filters, num_cells=num_actions, rngs=rngs
-        )
+            num_filters, num_actions, num_planes=policy_filters, num_cells=num_actions, norm=norm,
+            rngs=rngs,
+        )  # fmt: skip
         self.value_head = ValueHead(
-            num_filters, num_planes=value_filters, num_cells=num_actions, rngs=rngs
+            num_filters, num_planes=value_filters, num_cells=num_actions, norm=norm, rngs=rngs
         )
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:

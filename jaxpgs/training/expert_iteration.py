@@ -17,6 +17,7 @@ from flax import nnx
 
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.checks import check_word
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import (
     WithOffsets,
@@ -104,6 +105,7 @@ def train(
     max_random_moves: int = 0,
     resign_fraction: float = 0.9,
     keep_adapted: bool = False,
+    value_target: str = "return",
     buffer_size: int = 131_072,
     batch_size: int = 1024,
     updates_per_iteration: int = 32,
@@ -143,6 +145,7 @@ def train(
       resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
         when: less than 5% of their winners would have.
       keep_adapted: whether what PGS adapts goes on to the game's next move; see `selfplay.play`.
+      value_target: what the value learns, "return", "search" or "best"; see `selfplay.play`.
       buffer_size: positions that the replay buffer holds, at least `num_games * num_steps`; rounded
         down to a multiple of that.
       batch_size: positions per step of the optimizer.
@@ -177,6 +180,7 @@ def train(
     Raises:
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
     """
+    check_word("train", "value_target", value_target, selfplay.VALUE_TARGETS)
     counts = {
         "num_iterations": num_iterations,
         "num_games": num_games,
@@ -248,6 +252,7 @@ def train(
             sampled_moves=sampled_moves,
             resign_below=resign_below,
             keep_adapted=keep_adapted,
+            value_target=value_target,
             keep_played=model is not None,
             keep_root=keep_root,
             model_fns=model_fns,

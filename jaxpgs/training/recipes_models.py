@@ -173,13 +173,11 @@ def judge(num_simulations: int) -> experts.Expert:
             params, rng_key, root, recurrent_fn, num_simulations, invalid,
             simulations_per_update=4, max_num_considered_actions=4,
         )  # fmt: skip
-        found = output.search_state
-        weight = jnp.where(found.visits > 0, output.action_weights, 0.0)
-        value = jnp.sum(weight * found.qvalues, axis=-1) / jnp.sum(weight, axis=-1)
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
         return experts.Decision(
-            output.action, best, output.action_weights, value, found.num_evaluations
-        )
+            output.action, best, output.action_weights, experts.policy_value(output),
+            output.search_state.num_evaluations,
+        )  # fmt: skip
 
     return expert
 

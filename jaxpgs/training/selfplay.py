@@ -17,6 +17,8 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import own_like, reset_adapted
 from jaxpgs.training.experts import Decision, Expert
 
+VALUE_TARGETS = ("return", "search", "best")
+
 
 class SelfPlayGames(NamedTuple):
     """G games in play.
@@ -187,7 +189,10 @@ def play(
         starts from the network's, and so does every call, as the network has learned since.
       keep_played: whether to fill in `Experience.played`.
       keep_root: whether to fill in `Experience.root`, from the expert's `visits` and `qvalues`.
-      value_target: "return" for the game's, "search" for the expert's value of the position.
+      value_target: "return" for the game's, "search" for the expert's value of the position; "best"
+        for the game's as long as only best actions follow, and from the first other one on the
+        expert's value of the position where it was taken. So random moves can show what they lead
+        to without making the positions before them worse.
       model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
         environment and the network if None.
 
@@ -198,7 +203,7 @@ def play(
       ValueError: if `keep_adapted` is set for an expert that adapts nothing, `keep_root` for one
         that tells no visits, or `value_target` is unknown.
     """
-    check_word("play", "value_target", value_target, ("return", "search"))
+    check_word("play", "value_target", value_target, VALUE_TARGETS)
     root_fn, recurrent_fn = model_fns or (
         make_root_fn(env, apply_fn),
         make_recurrent_fn(env, apply_fn),
@@ -272,21 +277,24 @@ def play(
             kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
         played = Played(state, action, reward, finished) if keep_played else None
         seen = Experience(observation, legal, policy, decision.value, 0 * reward, played, root)
-        return (games, kept), (seen, reward, discount, report)
+        strayed = (action != decision.best) & (value_target == "best")
+        return (games, kept), (seen, reward, discount, strayed, report)
 
     start = (games, network_own() if keep_adapted else {})
     (games, _), seen = jax.lax.scan(step, start, jax.random.split(rng_key, num_steps))
-    experience, reward, discount, report = seen
+    experience, reward, discount, strayed, report = seen
     if value_target == "search":
         return games, experience, report
 
-    def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, chex.Array]) -> Any:
-        reward, discount = now
-        target = (reward + discount * later[0], discount * later[1])
+    def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, ...]) -> Any:
+        reward, discount, strayed, searched = now
+        value, is_open = reward + discount * later[0], discount * later[1]
+        target = (jnp.where(strayed, searched, value), jnp.where(strayed, 0.0, is_open))
         return target, target
 
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
-    _, (value, is_open) = jax.lax.scan(back, nothing, (reward, discount), reverse=True)
+    moves = (reward, discount, strayed, experience.value)
+    _, (value, is_open) = jax.lax.scan(back, nothing, moves, reverse=True)
     return games, experience._replace(value=value, open=is_open), report
 
 
