@@ -27,13 +27,17 @@ def masked(env: Any, apply_fn: Any) -> Policy:
     return policy
 
 
-def policy_match(env: Any, policy: Policy, num_games: int) -> Callable[..., Any]:
-    """Makes a match of two sets of a policy's parameters that draw their moves.
+def policy_match(
+    env: Any, policy: Policy, num_games: int, *, likeliest: bool = False
+) -> Callable[..., Any]:
+    """Makes a match of two sets of a policy's parameters.
 
     Args:
       env: the game.
       policy: the policy.
       num_games: games; the first begins every other one.
+      likeliest: whether both play their likeliest moves, after two random ones that make the games
+        differ; else they draw their moves from the first one on.
 
     Returns:
       A jitted `match(first, second, rng_key) -> [num_games]`, what the first earned in each game.
@@ -48,6 +52,9 @@ def policy_match(env: Any, policy: Policy, num_games: int) -> Callable[..., Any]
             ply, state, earned = carry
             mine = (state.current_player == side)[:, None]
             logits = jnp.where(mine, policy(first, state), policy(second, state))
+            if likeliest:
+                alike = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+                logits = jnp.where(ply < 2, alike, 1e6 * (logits - logits.max(-1, keepdims=True)))
             action = jax.random.categorical(jax.random.fold_in(rng_key, ply), logits)
             after, reward = _play(env, state, action.astype(jnp.int32), side)
             return ply + 1, after, earned + reward

@@ -32,6 +32,14 @@ def test_the_surer_policy_wins_by_the_better_action():
     assert abs(np.mean(other) + np.mean(swapped)) < 8 / 200**0.5
 
 
+def test_likeliest_moves_hide_how_sure_a_policy_is():
+    match = tspg_matches.policy_match(ENV, by_number, 100, likeliest=True)
+    sure, unsure = jnp.float32(9.0), jnp.float32(0.1)
+    key = jax.random.key(0)
+    # The same order of moves: who is surer makes no difference, game by game.
+    np.testing.assert_array_equal(match(sure, unsure, key), match(unsure, sure, key))
+
+
 def test_entropy_is_a_share_of_that_of_all_legal_actions():
     policy = np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0.25] * 4, [1, 0, 0, 0]], np.float32)
     legal = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]], bool)
@@ -93,6 +101,7 @@ def make_row(seed, points):
     return {
         "game": "yavalath", "seed": seed,
         "against_cross_entropy": {name: [[1, 0.5], [25, points]] for name in tspg.OFFSETS},
+        "likeliest": dict.fromkeys(tspg.OFFSETS, 0.5),
         "against_uct": {"tspg": points, "double": 0.5},
         "entropy": {"tspg": sure, "double": sure},
         "strongest": {"tspg": [{
@@ -110,7 +119,8 @@ def test_tables_are_of_seeds_with_their_intervals(tmp_path):
     assert low == pytest.approx(-0.7706, rel=1e-4)
     rows = [make_row(0, 0.6), make_row(1, 0.6)]
     raw, searched, sure, spread = tspg.tables(rows)
-    assert raw[2][0] == ["yavalath", "TSPG", 2, "50.0 [50.0, 50.0]", "60.0 [60.0, 60.0]"]
+    assert raw[2][0][:3] == ["yavalath", "TSPG", 2]
+    assert raw[2][0][3:] == ["50.0 [50.0, 50.0]", "60.0 [60.0, 60.0]", "50.0 [50.0, 50.0]"]
     assert searched[2][0][2:] == ["60.0 [60.0, 60.0]", "50.0 [50.0, 50.0]", "10.0 [10.0, 10.0]"]
     assert sure[2][0][2:4] == [0.5, 0.6] and spread[2][0][2:] == [4, 3, 0.5, 25.0]
     for title, columns, lines in (raw, searched, sure, spread):
