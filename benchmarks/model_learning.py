@@ -79,13 +79,16 @@ _TRAINING = {
 _3X3 = Preset(3, _SMALL, 16, 120, 20, None, None, 0.3, _TRAINING)
 PRESETS = {
     "ve-4x4": Preset(
-        4, _SMALL, 32, 240, 20, 256, (1, 11), 0.3, _TRAINING | {"max_random_moves": 14}
+        4, _SMALL, 32, 300, 20, 256, (1, 11), 0.3,
+        _TRAINING | {"max_random_moves": 14, "buffer_size": 16_384},
     ),
     "ve-3x3": _3X3,
     "ve-3x3-parts": _3X3._replace(iterations=40, every=10),
     "ve-5x5": Preset(
-        5, _SMALL | {"num_filters": 32}, 32, 600, 20, 276, (4, 14), 0.3,
-        _TRAINING | {"max_random_moves": 22, "buffer_size": 16_384},
+        5, _SMALL | {"num_filters": 32}, 32, 120, 20, 276, (4, 14), 0.3,
+        _TRAINING | {
+            "max_random_moves": 22, "buffer_size": 16_384, "updates_per_iteration": 32,
+        },
     ),
 }  # fmt: skip
 
