@@ -2,7 +2,7 @@
 
     python -m benchmarks.model_learning                         # 4x4 Hex
     python -m benchmarks.model_learning --preset ve-3x3         # some minutes an expert
-    python -m benchmarks.model_learning --preset ve-3x3-batch   # with batch normalisation
+    python -m benchmarks.model_learning --preset ve-3x3-parts   # what each part of it adds
     python -m benchmarks.model_learning --preset ve-5x5
 
 Self-play with VE-PGS, and with Gumbel MuZero, on a value-equivalent model that learns from the
@@ -79,33 +79,74 @@ _TRAINING = {
 _3X3 = Preset(3, _SMALL, 16, 120, 20, None, None, 0.3, _TRAINING)
 PRESETS = {
     "ve-4x4": Preset(
-        4, _SMALL, 32, 240, 20, 256, (1, 11), 0.3, _TRAINING | {"max_random_moves": 14}
+        4, _SMALL, 32, 300, 20, 256, (1, 11), 0.3,
+        _TRAINING | {"max_random_moves": 14, "buffer_size": 16_384},
     ),
     "ve-3x3": _3X3,
-    "ve-3x3-batch": _3X3._replace(network=_SMALL | {"norm": "batch"}),
+    "ve-3x3-parts": _3X3._replace(iterations=40, every=10),
     "ve-5x5": Preset(
-        5, _SMALL | {"num_filters": 32}, 32, 600, 20, 276, (4, 14), 0.3,
-        _TRAINING | {"max_random_moves": 22, "buffer_size": 16_384},
+        5, _SMALL | {"num_filters": 32}, 32, 120, 20, 276, (4, 14), 0.3,
+        _TRAINING | {
+            "max_random_moves": 22, "buffer_size": 16_384, "updates_per_iteration": 32,
+        },
     ),
 }  # fmt: skip
+
+
+class Teacher(NamedTuple):
+    """Who plays the games, and in what it differs from VE-PGS.
+
+    Attributes:
+      title: its name in tables.
+      kind: `expert` of `value_equivalent.model_expert`.
+      knobs: arguments of the search.
+      best: further ones with which it plays as well as it can and explores nothing.
+      network: in place of the preset's arguments of the model.
+      training: in place of the preset's arguments of `value_equivalent.train`.
+      epsilon: how often a move is random, in place of the preset's, if not None.
+    """
+
+    title: str
+    kind: str
+    knobs: Mapping[str, Any]
+    best: Mapping[str, Any] = {}
+    network: Mapping[str, Any] = {}
+    training: Mapping[str, Any] = {}
+    epsilon: float | None = None
+
+
+# Random moves explore already, so the root's prior needs no noise.
+_QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
+_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(rescale_values=False)}
 _as_they_are = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
 EXPERTS = {
-    "extended": "VE-PGS", "thesis": "VE-PGS, target of eq. 3.4", "gumbel": "mctx Gumbel MuZero",
+    "extended": Teacher("VE-PGS", "extended", _VE_PGS),
+    "thesis": Teacher("VE-PGS, target of eq. 3.4", "extended", _QUIET),
+    "gumbel": Teacher(
+        "mctx Gumbel MuZero", "gumbel", {"qtransform": _as_they_are}, {"gumbel_scale": 0.0}
+    ),
+    "batch": Teacher(
+        "VE-PGS, batch normalisation", "extended", _VE_PGS, network={"norm": "batch"}
+    ),
+    "returns": Teacher(
+        "VE-PGS, games' results as values", "extended", _VE_PGS,
+        training={"value_target": "return"},
+    ),
+    "greedy": Teacher("VE-PGS, no random moves in games", "extended", _VE_PGS, epsilon=0.0),
+    "rescaled": Teacher(
+        "VE-PGS, rescaled Q-values", "extended", _VE_PGS | {"target": jaxpgs.completed_q()}
+    ),
+    "few": Teacher(
+        "VE-PGS, a third of the updates", "extended", _VE_PGS,
+        training={"updates_per_iteration": 16},
+    ),
 }  # fmt: skip
-# The knobs of each search, and those with which it plays as well as it can and explores nothing.
-# Random moves explore already.
-_QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
-_KNOBS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "extended": ("extended", _QUIET | {"target": jaxpgs.completed_q(rescale_values=False)}, {}),
-    "thesis": ("extended", _QUIET, {}),
-    "gumbel": ("gumbel", {"qtransform": _as_they_are}, {"gumbel_scale": 0.0}),
-}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Trains and counts; see the module's text."""
     parser = runs.parser("model_learning", __doc__, PRESETS)
-    parser.add_argument("--experts", nargs="+", choices=EXPERTS, default=["extended", "gumbel"])
+    parser.add_argument("--experts", nargs="+", choices=EXPERTS)
     parser.add_argument("--iterations", type=runs.positive, help="in place of the preset's")
     parser.add_argument("--runs", type=pathlib.Path, default=pathlib.Path("runs/model_learning"))
     args = parser.parse_args(argv)
@@ -119,12 +160,14 @@ def main(argv: list[str] | None = None) -> None:
         wanted = tactics.Preset(preset.positions, preset.plies, ())
         states, right = tactics.find_positions(env, wanted, args.seed)
     with report.progress_bar(args.preset) as progress:
-        for expert in args.experts:
+        parts = ["extended", "batch", "returns", "greedy", "rescaled", "few"]
+        usual = parts if args.preset == "ve-3x3-parts" else ["extended", "gumbel"]
+        for expert in args.experts or usual:
             if runs.has(record, expert=expert, iteration=preset.iterations):
                 continue
 
             def update(done: int, expert: str = expert) -> None:
-                progress(done, preset.iterations, EXPERTS[expert])
+                progress(done, preset.iterations, EXPERTS[expert].title)
 
             folder = args.runs / f"{args.preset}-{expert}"
             learn(record, preset, expert, args.seed, folder, (states, right), update)
@@ -181,16 +224,19 @@ def learn(
       positions: states `[P]` that are won, and which moves keep the win, `[P, A]` bool.
       update: told the number of the iteration that is done.
     """
-    env = jaxpgs.envs.Hex(preset.size)
+    env, chosen = jaxpgs.envs.Hex(preset.size), EXPERTS[expert]
+    network = {**preset.network, **chosen.network}
+    training = {**preset.training, **chosen.training}
     model = jaxpgs.networks.ValueEquivalentModel(
-        env.observation_shape, env.num_actions, **preset.network, rngs=nnx.Rngs(seed)
+        env.observation_shape, env.num_actions, **network, rngs=nnx.Rngs(seed)
     )
     params, apply_fn = jaxpgs.networks.functional(model)
     raw_fns = jaxpgs.make_root_fn(env, apply_fn), jaxpgs.make_recurrent_fn(env, apply_fn)
-    kind, knobs, best = _KNOBS[expert]
-    teacher = value_equivalent.model_expert(kind, preset.simulations, params, **knobs)
-    teacher = experts.epsilon_greedy(teacher, preset.epsilon)
-    search = value_equivalent.model_expert(kind, preset.simulations, params, **knobs, **best)
+    make = functools.partial(
+        value_equivalent.model_expert, chosen.kind, preset.simulations, params, **chosen.knobs
+    )
+    epsilon = preset.epsilon if chosen.epsilon is None else chosen.epsilon
+    teacher, search = experts.epsilon_greedy(make(), epsilon), make(**chosen.best)
     model_fns = jaxpgs.make_model_fns(model, env)
     players = {
         "raw": _counter(experts.raw_network(), raw_fns, positions),
@@ -212,13 +258,13 @@ def learn(
             count(state.params, iteration, value_loss=round(metrics["value_loss"], 4))
 
     count(params, 0)
-    updates = preset.iterations * preset.training["updates_per_iteration"]
+    updates = preset.iterations * training["updates_per_iteration"]
     schedule = optax.cosine_decay_schedule(3e-3, updates, alpha=0.01)
     state = value_equivalent.train(
         env, model, expert=teacher, num_iterations=preset.iterations, evaluate_every=0, seed=seed,
         optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule)),
         directory=folder / "checkpoints", checkpoint_every=preset.every, callback=callback,
-        **preset.training,
+        **training,
     )  # fmt: skip
     perfect = evaluation.perfect_hex(env)
     mine = {
@@ -248,7 +294,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         ]
         kept = [round(100 * row[name] / row["positions"], 1) for name in ("raw", "search")]
         minutes = round(row["seconds"] / 60, 1)
-        lines.append([EXPERTS[row["expert"]], row["iteration"], *kept, *won, minutes])
+        lines.append([EXPERTS[row["expert"]].title, row["iteration"], *kept, *won, minutes])
     return columns, lines
 
 
@@ -256,7 +302,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], env: Any) -> Non
     """Draws the shares along training, one panel for each expert."""
     panels: dict[str, dict[str, list[Any]]] = {}
     for row in sorted(rows, key=lambda row: (list(EXPERTS).index(row["expert"]), row["iteration"])):
-        name = EXPERTS[row["expert"]]
+        name = EXPERTS[row["expert"]].title
         panel = panels.setdefault(f"{name} teaches", {name: [], "raw network": []})
         for line, kept in ((name, row["search"]), ("raw network", row["raw"])):
             panel[line].append((row["iteration"], 100 * kept / row["positions"]))
@@ -294,7 +340,7 @@ def _player(
         found = search(params, rng_key, root, recurrent_fn, ~state.legal_action_mask)
         return found.best, memory, {}
 
-    return evaluation.Player(EXPERTS[expert], lambda batch_size: (), act)
+    return evaluation.Player(EXPERTS[expert].title, lambda batch_size: (), act)
 
 
 if __name__ == "__main__":

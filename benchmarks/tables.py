@@ -394,7 +394,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      rows_only(selfplay.table)),
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
     ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
-     "{simulations} simulations a move", rows_only(model_learning.table)),
+     "{simulations} simulations a move ({file})", rows_only(model_learning.table)),
 )  # fmt: skip
 
 

@@ -312,7 +312,11 @@ def tables(
         searched.append(
             [game, len(found)]
             + [_percent([row["against_uct"][name] for row in found]) for name in (TSPG, DOUBLE)]
-            + [_percent([row["against_uct"][TSPG] - row["against_uct"][DOUBLE] for row in found])]
+            + [
+                _percent(
+                    [row["against_uct"][TSPG] - row["against_uct"][DOUBLE] for row in found], -1
+                )
+            ]
         )
         names = ("uct", CROSS_ENTROPY, "biased", DOUBLE, TSPG)
         less = [mean_entropy(row, TSPG) - mean_entropy(row, CROSS_ENTROPY) for row in found]
@@ -345,8 +349,8 @@ def tables(
     ]  # fmt: skip
 
 
-def _percent(values: Sequence[float]) -> str:
-    low, mean, high = (100 * x for x in interval(values))
+def _percent(values: Sequence[float], least: float = 0.0) -> str:
+    low, mean, high = (100 * min(max(x, least), 1.0) for x in interval(values))
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]" if len(values) > 1 else f"{mean:.1f}"
 
 

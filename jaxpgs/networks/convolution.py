@@ -16,7 +16,7 @@ def same_convolution(
 
     On a processor XLA brings convolutions into the form for which it has fast code, but only
     outside of loops (https://github.com/jax-ml/jax/issues/12868). Those of a gradient have another
-    form, and training runs in a `scan`, where they took up to 30 times as long. Here a gradient is
+    form, and training runs in a `scan`, where they take many times as long. Here a gradient is
     written in the fast form. Outputs and gradients are those of `jax.lax.conv_general_dilated`.
 
     Args:
