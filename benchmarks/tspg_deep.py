@@ -63,7 +63,7 @@ PRESETS = {
         _TRAINING | {"num_games": 128, "batch_size": 256, "buffer_size": 32_768},
     ),
     "full": Preset(
-        7, tuple(SEARCHES), 3, 16, 200, 294, {"width": 128, "num_blocks": 2},
+        7, tuple(SEARCHES), 3, 16, 120, 294, {"width": 128, "num_blocks": 2},
         _TRAINING | {"num_games": 256, "batch_size": 512, "buffer_size": 131_072},
     ),
     "tiny": Preset(
