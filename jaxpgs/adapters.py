@@ -4,6 +4,7 @@ The pair follows mctx's contract, so the same two functions drive `mctx.muzero_p
 search here. The environment may be one of ours or one of pgx's.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -53,6 +54,10 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     same player does, and 0 where the episode ended, so it is right at every depth, for one player
     and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
 
+    Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
+    pgx. A search in constant mode then draws anew in every simulation; in cached mode, and in
+    mctx's searches, what was drawn first stays, as each node is one state.
+
     Args:
       env: an environment of `jaxpgs.envs` or of pgx.
       apply_fn: as in `make_root_fn`.
@@ -64,9 +69,13 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
       `networks.functional` are for our modules.
     """
 
-    def play(action: chex.Array, embedding: Embedding) -> tuple[chex.Array, chex.Array, Embedding]:
+    step = step_with_keys(env)
+
+    def play(
+        rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[chex.Array, chex.Array, Embedding]:
         mover = embedding.current_player
-        state = jax.vmap(env.step)(embedding, action)
+        state = step(embedding, action, rng_key)
         reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
         discount = jnp.where(state.current_player == mover, 1.0, -1.0)
         return reward, jnp.where(state.terminated, 0.0, discount), state
@@ -74,8 +83,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     def recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
-        del rng_key
-        reward, discount, state = play(action, embedding)
+        reward, discount, state = play(rng_key, action, embedding)
         logits, value = apply_fn(params, jax.vmap(env.observe)(state))
         output = mctx.RecurrentFnOutput(
             reward=reward.astype(value.dtype),
@@ -91,8 +99,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
-        del rng_key
-        reward, discount, state = play(action, embedding)
+        reward, discount, state = play(rng_key, action, embedding)
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         value = apply_fn.value_head(params, features)
         reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
@@ -102,6 +109,25 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
 
     return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
+
+
+def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
+    """Makes a batched step that gives each state a key of its own, if the game's step takes one.
+
+    Args:
+      env: the environment.
+
+    Returns:
+      `step(state [B], action [B], rng_key) -> state [B]`.
+    """
+    if "key" not in inspect.signature(env.step).parameters:
+        return lambda state, action, rng_key: jax.vmap(env.step)(state, action)
+
+    def step(state: Embedding, action: chex.Array, rng_key: chex.PRNGKey) -> Embedding:
+        keys = None if rng_key is None else jax.random.split(rng_key, len(action))
+        return jax.vmap(env.step)(state, action, keys)
+
+    return step
 
 
 class HiddenState(NamedTuple):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn, mask_logits
+from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn, mask_logits, step_with_keys
 from jaxpgs.base import Embedding, Expansion, Params, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.search import distribution, invert
@@ -100,6 +100,7 @@ def make_playout(
     if max_moves is not None and max_moves < 1:
         raise ValueError(f"max_moves must be at least 1, got {max_moves}.")
     logits_of = _without_value(env, apply_fn)
+    step = step_with_keys(env)
 
     def playout(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> chex.Array:
         player = state.current_player[:, None]
@@ -113,9 +114,10 @@ def make_playout(
             moves, state, earned = carry
             logits, _ = logits_of(params, jax.vmap(env.observe)(state))
             policy = distribution(mask_logits(env, logits, state))
-            number = jax.random.uniform(jax.random.fold_in(rng_key, moves), earned.shape)
+            action_key, chance_key = jax.random.split(jax.random.fold_in(rng_key, moves))
+            number = jax.random.uniform(action_key, earned.shape)
             action = invert(policy.cumulative, policy.last, number)
-            after = jax.vmap(env.step)(state, action)
+            after = step(state, action, chance_key)
             reward = jnp.take_along_axis(after.rewards, player, axis=-1)[:, 0]
             earned += jnp.where(state.terminated, 0.0, reward).astype(earned.dtype)
             return moves + 1, after, earned

@@ -177,3 +177,33 @@ def wins_in_one(env, states, *, for_opponent=False):
     rewards = np.asarray(step_all(env, states).rewards)
     won = np.take_along_axis(rewards, mover[:, None, None], axis=-1)[..., 0] > 0
     return won & np.asarray(states.legal_action_mask)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CoinState:
+    current_player: jax.Array
+    rewards: jax.Array
+    terminated: jax.Array
+
+    @property
+    def legal_action_mask(self):
+        return jnp.stack([~self.terminated] * 2, axis=-1)
+
+
+class Coin:
+    """One decision of one player: action 0 pays 0.25, action 1 pays 1 or -1 by a fair coin."""
+
+    num_players, num_actions = 1, 2
+
+    def init(self, key=None):
+        del key
+        return CoinState(jnp.int32(0), jnp.zeros(1, jnp.float32), jnp.bool_(False))
+
+    def step(self, state, action, key):
+        coin = jnp.where(jax.random.bernoulli(key), 1.0, -1.0).astype(jnp.float32)
+        pays = jnp.where(action == 1, coin, jnp.float32(0.25))
+        return CoinState(state.current_player, pays[None], jnp.bool_(True))
+
+    def observe(self, state):
+        return state.rewards

@@ -275,3 +275,39 @@ def test_pgx_finished_game_has_no_legal_action_left():
         np.testing.assert_array_equal(output.prior_logits, np.finfo(np.float32).min)
         results.append(action)
     assert results[0] == results[1]
+
+
+def test_chance_is_drawn_by_the_key_anew_or_once():
+    env, count, num_simulations = games.Coin(), 100, 64
+
+    def apply_fn(params, observation):
+        del params
+        zeros = jnp.zeros(len(observation), jnp.float32)
+        return jnp.stack([zeros, zeros], axis=-1), zeros
+
+    @jax.jit
+    def search(key):
+        states = jax.vmap(lambda _: env.init())(jnp.arange(count))
+        root = jaxpgs.make_root_fn(env, apply_fn)((), key, states)
+        recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
+        found = [
+            jaxpgs.mcs_policy(
+                (), key, root, recurrent_fn, num_simulations, mode=mode,
+                root_selection=jaxpgs.puct(100.0),
+            ).search_state
+            for mode in ("constant", "cached")
+        ]  # fmt: skip
+        with games.lenient_promotion():
+            tree = mctx.muzero_policy(
+                (), key, root, recurrent_fn, 8, dirichlet_fraction=0.0
+            ).search_tree.summary()
+        return [x.qvalues[:, 1] for x in (*found, tree)], found[0].visits[:, 1]
+
+    (anew, once, tree), visits = jax.device_get(search(jax.random.key(0)))
+    # Each visit has its own coin: the mean of all roots is 0 within 4 standard errors.
+    assert visits.min() >= 16 and abs(np.sum(anew * visits)) < 4 * visits.sum() ** 0.5
+    assert (np.abs(anew) < 1).all()
+    for kept in (once, tree):  # the first coin stays
+        np.testing.assert_array_equal(np.abs(kept), 1)
+        # A fair coin in 100 roots: 20 to 80 heads but for one in a billion.
+        assert 20 <= (kept == 1).sum() <= 80
