@@ -19,6 +19,7 @@ from jaxpgs.base import (
     SplitRecurrentFn,
     Trajectory,
 )
+from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.deprecation import former_names
 from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.playouts import make_playout_fns
@@ -104,6 +105,7 @@ __all__ = [
     "by_score",
     "by_visits",
     "completed_q",
+    "continuous_action",
     "envs",
     "estimate_memory",
     "extended_pgs_policy",
@@ -127,6 +129,7 @@ __all__ = [
     "make_playout_fns",
     "make_recurrent_fn",
     "make_root_fn",
+    "make_sampled_fns",
     "max_min_puct",
     "mcs_policy",
     "mcs_search",

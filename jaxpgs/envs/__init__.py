@@ -3,6 +3,7 @@
 from jaxpgs.envs import samegame, samegame_rules
 from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
 from jaxpgs.envs.hex import Hex, HexState
+from jaxpgs.envs.pendulum import Pendulum, PendulumState
 from jaxpgs.envs.samegame import SameGame, SameGameState
 from jaxpgs.envs.yavalath import Yavalath, YavalathState
 
@@ -11,6 +12,8 @@ __all__ = [
     "BreakthroughState",
     "Hex",
     "HexState",
+    "Pendulum",
+    "PendulumState",
     "SameGame",
     "SameGameState",
     "Yavalath",

@@ -1,0 +1,125 @@
+"""The pendulum of Gym's `Pendulum-v1`, as pure functions on a frozen state: continuous actions.
+
+A rod hangs on a motor that is too weak to lift it at once, so it has to be swung up.
+
+| version | change |
+| --- | --- |
+| 1 | first |
+"""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+
+VERSION = 1
+_GRAVITY, _SECONDS, _MAX_SPEED = 10.0, 0.05, 8.0
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PendulumState:
+    """A swinging rod. Leading batch axes may be added by `jax.vmap`.
+
+    Attributes:
+      angle: `[]` float32, radians from upright.
+      speed: `[]` float32, radians a second, from -8 to 8.
+      steps: `[]` int32, steps so far.
+      current_player: `[]` int32, always 0.
+      rewards: `[1]` float32, what the last step paid.
+      terminated: `[]` bool.
+    """
+
+    angle: chex.Array
+    speed: chex.Array
+    steps: chex.Array
+    current_player: chex.Array
+    rewards: chex.Array
+    terminated: chex.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Pendulum:
+    """Swing a rod up and hold it.
+
+    | | |
+    | --- | --- |
+    | actions | `[1]` float32, the torque, from -2 to 2 |
+    | observation | `[3]` float32: cosine and sine of the angle, speed / 8 |
+    | reward | -(angle² + speed² / 10 + torque² / 1000), the angle from -pi to pi, at each step |
+
+    As Gym's, but for the speed in the observation, which Gym does not divide.
+
+    Args:
+      length: steps of an episode, at least 1.
+
+    Raises:
+      ValueError: if `length` is below 1.
+    """
+
+    length: int = 200
+
+    def __post_init__(self) -> None:
+        if type(self.length) is not int or self.length < 1:
+            raise ValueError(
+                f"Pendulum needs an integer length of at least 1, got {self.length!r}."
+            )
+
+    @property
+    def num_players(self) -> int:
+        """Always 1."""
+        return 1
+
+    @property
+    def action_bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The least and the greatest action, a number for each of its parts."""
+        return (-2.0,), (2.0,)
+
+    @property
+    def observation_shape(self) -> tuple[int]:
+        """The shape of one observation."""
+        return (3,)
+
+    def init(self, key: chex.PRNGKey) -> PendulumState:
+        """Returns a random angle, and a random speed from -1 to 1."""
+        number = jax.random.uniform(key, (2,), minval=-1.0)
+        return PendulumState(
+            angle=jnp.pi * number[0],
+            speed=number[1],
+            steps=jnp.int32(0),
+            current_player=jnp.int32(0),
+            rewards=jnp.zeros(1, jnp.float32),
+            terminated=jnp.bool_(False),
+        )
+
+    def step(self, state: PendulumState, action: chex.Array) -> PendulumState:
+        """Applies a torque for a twentieth of a second.
+
+        Args:
+          state: a state, unbatched.
+          action: `[1]` the torque; beyond -2 and 2 it is that.
+
+        Returns:
+          The next state. A finished episode stays as it is, and pays nothing.
+        """
+        torque = jnp.clip(action[0], -2.0, 2.0)
+        angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
+        cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2
+        # A rod of length 1 and mass 1.
+        speed = state.speed + (1.5 * _GRAVITY * jnp.sin(state.angle) + 3.0 * torque) * _SECONDS
+        speed = jnp.clip(speed, -_MAX_SPEED, _MAX_SPEED)
+        after = PendulumState(
+            angle=state.angle + speed * _SECONDS,
+            speed=speed,
+            steps=state.steps + 1,
+            current_player=state.current_player,
+            rewards=-cost[None],
+            terminated=state.steps + 1 >= self.length,
+        )
+        stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
+        return jax.tree.map(lambda x, y: jnp.where(state.terminated, x, y), stays, after)
+
+    def observe(self, state: PendulumState) -> chex.Array:
+        """Returns `[3]`: cosine and sine of the angle, and the speed as a share of the greatest."""
+        return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / _MAX_SPEED])
