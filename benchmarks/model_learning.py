@@ -282,8 +282,9 @@ def learn(
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each count."""
     columns = [
-        "teacher", "iteration", "% of wins kept, raw policy", "% of wins kept, search",
-        "against a perfect player, raw policy", "against a perfect player, search",
+        "teacher", "iteration", "won positions", "% of wins kept, raw policy",
+        "% of wins kept, search", "against a perfect player, raw policy",
+        "against a perfect player, search",
         "minutes of training",
     ]  # fmt: skip
     lines = []
@@ -294,7 +295,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         ]
         kept = [round(100 * row[name] / row["positions"], 1) for name in ("raw", "search")]
         minutes = round(row["seconds"] / 60, 1)
-        lines.append([EXPERTS[row["expert"]].title, row["iteration"], *kept, *won, minutes])
+        lines.append(
+            [EXPERTS[row["expert"]].title, row["iteration"], row["positions"], *kept, *won, minutes]
+        )
     return columns, lines
 
 
