@@ -85,7 +85,7 @@ PRESETS = {
     "ve-3x3": _3X3,
     "ve-3x3-parts": _3X3._replace(iterations=40, every=10),
     "ve-5x5": Preset(
-        5, _SMALL | {"num_filters": 32}, 32, 120, 20, 276, (4, 14), 0.3,
+        5, _SMALL | {"num_filters": 32}, 32, 80, 10, 276, (4, 14), 0.3,
         _TRAINING | {
             "max_random_moves": 22, "buffer_size": 16_384, "updates_per_iteration": 32,
         },
@@ -282,8 +282,9 @@ def learn(
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each count."""
     columns = [
-        "teacher", "iteration", "% of wins kept, raw policy", "% of wins kept, search",
-        "against a perfect player, raw policy", "against a perfect player, search",
+        "teacher", "iteration", "won positions", "% of wins kept, raw policy",
+        "% of wins kept, search", "against a perfect player, raw policy",
+        "against a perfect player, search",
         "minutes of training",
     ]  # fmt: skip
     lines = []
@@ -294,7 +295,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         ]
         kept = [round(100 * row[name] / row["positions"], 1) for name in ("raw", "search")]
         minutes = round(row["seconds"] / 60, 1)
-        lines.append([EXPERTS[row["expert"]].title, row["iteration"], *kept, *won, minutes])
+        lines.append(
+            [EXPERTS[row["expert"]].title, row["iteration"], row["positions"], *kept, *won, minutes]
+        )
     return columns, lines
 
 

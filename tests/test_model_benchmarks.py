@@ -38,8 +38,8 @@ def test_the_table_of_a_model_that_learns():
     row = {"expert": "gumbel", "positions": 256, "raw": 64, "search": 128, "seconds": 90}
     last = {"iteration": 20, "raw_won": 15, "search_won": 16, "winnable": 16}
     columns, lines = model_learning.table([row | last, row | {"iteration": 0}])
-    assert lines[0] == ["mctx Gumbel MuZero", 0, 25.0, 50.0, None, None, 1.5]
-    assert lines[1][1:] == [20, 25.0, 50.0, "15 of 16", "16 of 16", 1.5]
+    assert lines[0] == ["mctx Gumbel MuZero", 0, 256, 25.0, 50.0, None, None, 1.5]
+    assert lines[1][1:] == [20, 256, 25.0, 50.0, "15 of 16", "16 of 16", 1.5]
     assert len(columns) == len(lines[0])
 
 
