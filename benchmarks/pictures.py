@@ -22,6 +22,7 @@ _COLORS = {
     "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
     "double cross-entropy": "#E69F00", "cross-entropy": "#CC79A7", "tspg": "#0072B2",
     "uct": "#D55E00",
+    "delta-uniform": "#0072B2", "naive": "#D55E00",
     "likeliest": "#0072B2", "drawn": "#E69F00", "unrolled": "#0072B2", "shown": "#E69F00",
 }  # fmt: skip
 _OTHER = "#222222"

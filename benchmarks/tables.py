@@ -28,6 +28,7 @@ from benchmarks import (
     models,
     mutations,
     networks,
+    ppo_learning,
     puzzles,
     ratings,
     rng,
@@ -290,6 +291,17 @@ def model_figures(data: Mapping[str, Any], path: pathlib.Path) -> str:
     return text + markdown_table(*models.losses(data["rows"]))
 
 
+def ppo_runs(data: Mapping[str, Any], path: pathlib.Path) -> str:
+    """Matches along trainings by PPO, and the ratings of each one's versions."""
+    del path
+    text = markdown_table(*ppo_learning.table(data["rows"]))
+    columns, lines = ppo_learning.elo_table(data["rows"])
+    if not lines:
+        return text
+    text += "\nElo of the versions of each run by matches among them, the first being 0:\n\n"
+    return text + markdown_table(columns, lines)
+
+
 def objectives(data: Mapping[str, Any], path: pathlib.Path) -> str:
     """What policies learned by different objectives do."""
     del path
@@ -395,6 +407,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
     ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
      "{simulations} simulations a move ({file})", rows_only(model_learning.table)),
+    ("ppo_learning_*.json", "PPO from nothing: {size}x{size} Hex, against {simulations} "
+     "simulations a move ({file})", ppo_runs),
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""The benchmarks of learned models: how they count and what their tables say."""
+"""The benchmarks of learning: how they count and what their tables say."""
 
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import model_learning, models, tables, tactics
+from benchmarks import model_learning, models, ppo_learning, tables, tactics
 from jaxpgs.envs import Hex
 from jaxpgs.training import experts
 
@@ -41,6 +41,27 @@ def test_the_table_of_a_model_that_learns():
     assert lines[0] == ["mctx Gumbel MuZero", 0, 256, 25.0, 50.0, None, None, 1.5]
     assert lines[1][1:] == [20, 256, 25.0, 50.0, "15 of 16", "16 of 16", 1.5]
     assert len(columns) == len(lines[0])
+
+
+def test_the_tables_of_ppo(tmp_path):
+    won = {"mcts": 0.25, "mcts_half_width": 0.1, "random": 1.0, "random_half_width": 0.0}
+    row = {"selfplay": "naive", "run": 0, "iteration": 0, "seconds": 60} | won
+    told = {"entropy": 1.5, "clipped": 0.125, "value_loss": 0.1, "score": 0.5}
+    last = row | told | {"iteration": 20, "elo": [[0, 0.0, 0.0], [20, 150.0, 60.0]]}
+    other = last | {"selfplay": "uniform", "elo": [[0, 0.0, 0.0], [10, 90.4, 50.0]]}
+    columns, lines = ppo_learning.table([last, row, other])
+    assert lines[0][:3] == ["delta-uniform", 0, 20] and lines[0][-2] == "+90 ± 50"
+    assert lines[1] == ["naive", 0, 0, "25 ± 10", "100 ± 0", None, None, None, 1.0]
+    assert lines[2][3:] == ["25 ± 10", "100 ± 0", 1.5, 12.5, "+150 ± 60", 1.0]
+    assert all(len(line) == len(columns) for line in lines)
+    columns, lines = ppo_learning.elo_table([last, row, other])
+    assert columns[2:] == ["after 0", "after 10", "after 20"]
+    assert lines[1] == ["naive", 0, "+0 ± 0", None, "+150 ± 60"]
+    text = tables.ppo_runs({"rows": [last, row, other]}, tmp_path)
+    assert "| delta-uniform | 0 | +0 ± 0 | +90 ± 50 | – |" in text
+    assert "Elo of the versions" not in tables.ppo_runs({"rows": [row]}, tmp_path)
+    ppo_learning.draw(tmp_path / "ppo.json", [last, row, other], 5)
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.png", "ppo_elo.png"}
 
 
 def test_the_table_of_shipped_models():

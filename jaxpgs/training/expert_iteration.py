@@ -26,7 +26,7 @@ from jaxpgs.networks import (
     functional_train,
     trainable_mask,
 )
-from jaxpgs.training import losses, replay, resignation, selfplay
+from jaxpgs.training import loop, losses, replay, resignation, selfplay
 from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.experts import Expert, make_expert
 from jaxpgs.training.head_to_head import head_to_head
@@ -190,9 +190,7 @@ def train(
         "checkpoint_every": checkpoint_every,
         "keep": keep,
     }
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}.")
+    loop.check_counts(counts)
     if max_random_moves < 0 or sampled_moves < 0 or evaluate_every < 0:
         raise ValueError(
             "max_random_moves, sampled_moves and evaluate_every must be at least 0, got "
@@ -216,14 +214,9 @@ def train(
         )
     expert_fn = make_expert(expert, num_simulations) if isinstance(expert, str) else expert
     params, apply_fn = functional(network)
-    params = params if init_params is None else _like(init_params, params)
+    params = params if init_params is None else loop.like(init_params, params)
     trainable = trainable_mask(network)
-    # Batch statistics are no weights: they move by averaging, not by gradient.
-    frozen = jax.tree.map(lambda x: not x, trainable)
-    optimizer = optax.chain(
-        optax.masked(optax.set_to_zero(), frozen),
-        optax.masked(optimizer or paper_optimizer(), trainable),
-    )
+    optimizer = loop.of_weights(optimizer or paper_optimizer(), trainable)
     start: dict[str, Any] = {
         "max_random_moves": max_random_moves,
         "resign_fraction": resign_fraction,
@@ -315,6 +308,7 @@ def train(
         out_shardings=None if shardings is None else (shardings, None),
     )
     compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    checkpoints = None
     if directory is not None:
         run = describe(env, network, seed)
         run |= {"expert": expert if isinstance(expert, str) else "a function"}
@@ -325,23 +319,22 @@ def train(
         restored = checkpoints.restore(state)
         if restored is not None:
             state = restored if shardings is None else jax.device_put(restored, shardings)
-    while (iteration := int(state.iteration)) < num_iterations:
-        state, measured = iterate(state)
-        iteration += 1
-        metrics = {name: float(value) for name, value in measured.items()}
+
+    def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
+        state, found = iterate(state)
+        iteration = int(state.iteration)
+        metrics = {name: float(value) for name, value in found.items()}
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         if evaluate_every and iteration % evaluate_every == 0:
             score = float(compare(state.params, state.best.params))
             state, elo = _rate(state, score, 2 * env.num_actions)
             metrics |= {"score_against_best": score, "elo": elo}
-        stop = callback is not None and bool(callback(state, metrics))
-        if directory is not None and (
-            stop or iteration % checkpoint_every == 0 or iteration == num_iterations
-        ):
-            checkpoints.save(iteration, state)
-        if stop:
-            break
-    return state
+        return state, metrics
+
+    return loop.run(
+        state, measured, num_iterations, checkpoints=checkpoints,
+        checkpoint_every=checkpoint_every, callback=callback,
+    )  # fmt: skip
 
 
 def _told(objective: str | Objective) -> str:
@@ -399,19 +392,12 @@ def _make_fit(
     batch_size: int,
 ) -> Callable[..., Any]:
     """Makes one step of the optimizer on a batch from the buffer."""
+    update = loop.make_update(losses_fn, optimizer, trainable)
 
     def fit(
         carry: tuple[Params, Any], buffer: replay.Replay, rng_key: chex.PRNGKey
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-        params, opt_state = carry
-        target = replay.sample(env, buffer, rng_key, batch_size)
-        gradient, (parts, moved) = jax.grad(losses_fn, has_aux=True)(params, target)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        stepped = optax.apply_updates(params, updates)
-        params = jax.tree.map(
-            lambda train, new, stat: new if train else stat, trainable, stepped, moved
-        )
-        return (params, opt_state), parts
+        return update(carry, replay.sample(env, buffer, rng_key, batch_size))
 
     return fit
 
@@ -427,16 +413,6 @@ def _rate(
         params = jax.tree.map(jnp.copy, state.params)
         state = state._replace(best=Best(params, state.iteration + 0, jnp.float32(elo)))
     return state, elo
-
-
-def _like(params: Params, template: Params) -> Params:
-    """Copies weights, and checks that they fit the network."""
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, template)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"init_params do not fit the network: they have {shapes[0]}, it has {shapes[1]}."
-        )
-    return jax.tree.map(jnp.asarray, params)
 
 
 def _shardings(state: ExpertIterationState, devices: Sequence[jax.Device]) -> ExpertIterationState:

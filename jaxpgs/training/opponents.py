@@ -1,0 +1,238 @@
+"""Whom a learner meets in self-play: former versions of itself, a frozen pool, random players.
+
+Delta-uniform self-play as Brosseit 2023 describes it in section 5.2: the opponent is drawn
+uniformly from the most recent share delta of the versions of the learner's parameters, the newest
+one included. With delta = 0 that is the newest alone, naive self-play, and with delta = 1 it is the
+whole history. (In Bansal et al. 2018 delta is the share that is left out.)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs import trees
+from jaxpgs.base import Params
+from jaxpgs.checks import check_number, check_word
+from jaxpgs.evaluation import EloTable, bayes_elo
+
+SCHEDULES = ("in_turn", "random")
+POOL, RANDOM = -1, -2  # ages of opponents that are no versions of the learner
+
+
+class History(NamedTuple):
+    """The last H snapshots of the learner's parameters, in a ring.
+
+    Attributes:
+      params: the snapshots, each leaf `[H, ...]`.
+      iteration: `[H]` int32, after how many iterations each was taken.
+      taken: `[]` int32, how many were taken in all; number n is at place n modulo H.
+    """
+
+    params: Params
+    iteration: chex.Array
+    taken: chex.Array
+
+
+class Opponents(NamedTuple):
+    """C opponents.
+
+    Attributes:
+      params: their parameters, each leaf `[C, ...]`.
+      sharpness: `[C]` what their logits are multiplied by: 1, or 0 for uniformly random play.
+      age: `[C]` int32, how many versions before the newest: 0 is the newest; `POOL` and `RANDOM`
+        are no versions of the learner.
+    """
+
+    params: Params
+    sharpness: chex.Array
+    age: chex.Array
+
+
+def init(params: Params, size: int) -> History:
+    """Makes an empty history with room for H snapshots of parameters like these."""
+    return History(
+        params=jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), params),
+        iteration=jnp.zeros(size, jnp.int32),
+        taken=jnp.int32(0),
+    )
+
+
+def add(history: History, params: Params, iteration: chex.Array) -> History:
+    """Adds a snapshot; the oldest goes if there is no room.
+
+    Args:
+      history: the history.
+      params: the parameters.
+      iteration: `[]` int32, how many iterations they took.
+
+    Returns:
+      The history with the snapshot.
+    """
+    place = history.taken % len(history.iteration)
+    return History(
+        params=jax.tree.map(lambda kept, x: kept.at[place].set(x), history.params, params),
+        iteration=history.iteration.at[place].set(iteration),
+        taken=history.taken + 1,
+    )
+
+
+def window(history: History, delta: float) -> chex.Array:
+    """Returns how many versions opponents are drawn from, `[]` int32: delta of all, at least 1."""
+    known = jnp.minimum(history.taken, len(history.iteration))
+    # What is left of a product that is a whole number but for rounding must not count.
+    share = jnp.ceil(delta * known.astype(jnp.float32) - 1e-4).astype(jnp.int32)
+    return jnp.maximum(share, 1)
+
+
+def draw(
+    history: History,
+    newest: Params,
+    rng_key: chex.PRNGKey,
+    num_opponents: int,
+    *,
+    delta: float = 1.0,
+    schedule: str = "in_turn",
+    pool: Params | None = None,
+    pool_fraction: float = 0.0,
+    random_fraction: float = 0.0,
+) -> Opponents:
+    """Draws opponents (Brosseit 2023, sections 5.2 and 5.4).
+
+    Args:
+      history: the learner's history, of one snapshot or more. Its last one stands for the newest
+        version, whose parameters may have gone on since.
+      newest: the learner's parameters now.
+      rng_key: a key, consumed.
+      num_opponents: C.
+      delta: the share of the history that counts, the most recent part of it, 0 to 1.
+      schedule: "random" draws each opponent by itself. "in_turn" gives every version the same
+        number of places, but for one that chance decides: what matters to the learner is how often
+        it meets each, as the thesis remarks on its own schedule. Each opponent alone is drawn
+        from the same distribution either way.
+      pool: frozen parameters to play against as well, each leaf `[N, ...]`.
+      pool_fraction: the share of the opponents that are drawn uniformly from the pool.
+      random_fraction: the share that plays uniformly at random.
+
+    Returns:
+      The opponents; those of one kind side by side if they are drawn in turn.
+    """
+    point = jax.random.uniform(rng_key, (num_opponents,))
+    if schedule == "in_turn":
+        point = (jnp.arange(num_opponents) + point[0]) / num_opponents
+    point = jnp.minimum(point, 0.999999)  # rounding may have made it 1
+
+    def choose(first: float, share: float, count: chex.Array | int) -> chex.Array:
+        """Turns points of an interval of that length into numbers below `count`."""
+        number = jnp.floor((point - first) / jnp.maximum(share, 1e-9) * count).astype(jnp.int32)
+        return jnp.clip(number, 0, count - 1)
+
+    others = random_fraction + pool_fraction
+    age = choose(others, 1.0 - others, window(history, delta))
+    params = jax.tree.map(lambda x: x[(history.taken - 1 - age) % len(x)], history.params)
+    same = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_opponents, *x.shape)), newest)
+    params = trees.where(age == 0, same, params)
+    if pool is not None:
+        size = len(jax.tree.leaves(pool)[0])
+        chosen = choose(random_fraction, pool_fraction, size)
+        in_pool = (point >= random_fraction) & (point < others)
+        params = trees.where(in_pool, jax.tree.map(lambda x: x[chosen], pool), params)
+        age = jnp.where(in_pool, POOL, age)
+    is_random = point < random_fraction
+    return Opponents(
+        params=params,
+        sharpness=jnp.where(is_random, 0.0, 1.0),
+        age=jnp.where(is_random, RANDOM, age),
+    )
+
+
+def check(
+    delta: float,
+    schedule: str,
+    pool: Sequence[Params],
+    pool_fraction: float,
+    random_fraction: float,
+) -> None:
+    """Raises `ValueError` if these arguments of `draw` are out of range, or do not go together."""
+    check_number("train", "delta", delta, 0, 1)
+    check_number("train", "pool_fraction", pool_fraction, 0, 1)
+    check_number("train", "random_fraction", random_fraction, 0, 1)
+    check_word("train", "schedule", schedule, SCHEDULES)
+    if pool_fraction + random_fraction > 1:
+        raise ValueError(
+            "pool_fraction and random_fraction must be at most 1 together, got "
+            f"{pool_fraction} and {random_fraction}."
+        )
+    if bool(pool) != bool(pool_fraction):
+        raise ValueError(
+            "A pool needs a pool_fraction above 0, and a pool_fraction a pool; got "
+            f"{len(pool)} parameters and {pool_fraction}."
+        )
+
+
+class EloAlong(NamedTuple):
+    """Ratings along a history.
+
+    Attributes:
+      iteration: `[P]` int64, after how many iterations each version was taken, in order.
+      table: their ratings, where the first version has 0.
+      scores: `[P, P]` the share of the points that the row's version won against the column's.
+    """
+
+    iteration: np.ndarray
+    table: EloTable
+    scores: np.ndarray
+
+
+def elo_along(
+    history: History,
+    newest: Params,
+    iteration: int,
+    compare: Callable[[Params, Params], Any],
+    num_games: int,
+    *,
+    num_players: int = 8,
+) -> EloAlong:
+    """Rates versions of a history, evenly spaced, by a round robin (Brosseit 2023, figure 5.4).
+
+    Deviation: maximum likelihood over all pairs, where the thesis updates ratings game by game with
+    k = 30, which depends on the order of the games. The interval takes games as independent.
+
+    Args:
+      history: the learner's history.
+      newest: the learner's parameters now.
+      iteration: how many iterations they took.
+      compare: `(params, params) -> []`, the first side's share of the points, such as
+        `head_to_head` gives, jitted.
+      num_games: games of each comparison.
+      num_players: versions to rate at most, 2 or more, the oldest in the ring and the newest among
+        them.
+
+    Returns:
+      The ratings.
+
+    Raises:
+      ValueError: if `num_players` is below 2, or the history has no version but the newest.
+    """
+    if num_players < 2:
+        raise ValueError(f"elo_along needs num_players to be at least 2, got {num_players}.")
+    taken, size = int(history.taken), len(history.iteration)
+    places = [n % size for n in range(max(taken - size, 0), taken)]
+    when = np.asarray(history.iteration)
+    places = [place for place in places if when[place] < iteration]
+    if not places:
+        raise ValueError("elo_along needs an older version than the newest, and there is none.")
+    chosen = np.linspace(0, len(places), min(num_players, len(places) + 1)).round().astype(int)
+    players = [jax.tree.map(lambda x, i=i: x[places[i]], history.params) for i in chosen[:-1]]
+    players.append(newest)
+    scores = np.full((len(players), len(players)), 0.5)
+    for i in range(len(players)):
+        for j in range(i):
+            scores[i, j] = float(compare(players[i], players[j]))
+            scores[j, i] = 1 - scores[i, j]
+    wins = num_games * np.where(np.eye(len(players), dtype=bool), 0.0, scores)
+    versions = [int(when[places[i]]) for i in chosen[:-1]]
+    return EloAlong(np.array([*versions, iteration]), bayes_elo(wins), scores)
