@@ -334,7 +334,7 @@ def test_learns_3x3_and_goes_on_bit_equal_after_a_stop(tmp_path):
     _, apply_fn = functional(make_network())
     player = raw_network(ENV, apply_fn, whole.params)
     match = play_match(ENV, player, uniform_random(ENV), jax.random.key(0), repeats=10)
-    # One that won half of its games would win 123 of 180 one time in 2 million.
+    # One that won half of its games would win 123 of 180 less than one time in a million.
     assert match.games == 180 and match.wins >= 123, match.wins
 
 
