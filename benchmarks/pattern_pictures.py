@@ -36,7 +36,7 @@ def draw(
     several = len({pattern["anchor"] for shown in rows.values() for pattern in shown}) > 1
     columns = max(len(shown) for shown in rows.values())
     height = 0.5 + 1.7 * len(rows)
-    figure = Figure(figsize=(1.2 + 1.5 * columns, height), dpi=150)
+    figure = Figure(figsize=(1.2 + 1.5 * columns, height), dpi=100)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
@@ -62,8 +62,8 @@ def draw(
                     axes.add_patch(Circle((x, y), 0.42, fill=False, edgecolor=_INK, linewidth=1))
                 if (row, column) == (0, 0):
                     axes.plot(x, y, marker="x", color=_INK, markersize=5)
-            axes.set_xlim(-2.6, 2.6)
-            axes.set_ylim(-2.6, 2.6)
+            axes.set_xlim(-3.6, 3.6)
+            axes.set_ylim(-3.6, 3.6)
             about = f" ({pattern['anchor']})" if several else ""
             axes.set_title(f"{pattern['weight']:+.2f}{about}", fontsize=8.5, color=_INK)
         line[0].text(

@@ -143,7 +143,9 @@ def line_plot(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.6 + 3.8 * len(panels), 4.2), dpi=200)
+    # A wide picture is shown small, and need not be a large file.
+    dpi = 200 if len(panels) <= 3 else 110
+    figure = Figure(figsize=(1.6 + 3.8 * len(panels), 4.2), dpi=dpi)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 0.91))
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     shared = {n: [m for m in names if color(m) == color(n)].index(n) for n in names}

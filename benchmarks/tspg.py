@@ -18,6 +18,7 @@ and do not grow; all vectors of parameters are updated at once.
 """
 
 import contextlib
+import math
 import pathlib
 import tempfile
 import time
@@ -274,13 +275,18 @@ def strongest(
     return found
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns a mean between the ends of its 95% interval, by Student's t over the seeds."""
+def interval(
+    values: Sequence[float], least: float = -math.inf, most: float = math.inf
+) -> tuple[float, float, float]:
+    """Returns a mean between the ends of its 95% interval, by Student's t over the seeds.
+
+    What cannot be, below `least` or above `most`, is cut off.
+    """
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, mean, mean
     reach = float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
-    return mean - reach, mean, mean + reach
+    return max(mean - reach, least), mean, min(mean + reach, most)
 
 
 def by_game(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -350,7 +356,7 @@ def tables(
 
 
 def _percent(values: Sequence[float], least: float = 0.0) -> str:
-    low, mean, high = (100 * min(max(x, least), 1.0) for x in interval(values))
+    low, mean, high = (100 * x for x in interval(values, least, 1.0))
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]" if len(values) > 1 else f"{mean:.1f}"
 
 
@@ -362,7 +368,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
         points[game] = {
             LABELS[name]: [
                 (number, [100 * x for x in interval(
-                    [row["against_cross_entropy"][name][k][1] for row in found]
+                    [row["against_cross_entropy"][name][k][1] for row in found], 0.0, 1.0
                 )])
                 for k, (number, _) in enumerate(found[0]["against_cross_entropy"][name])
             ]
