@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn, mask_logits, step_with_keys
-from jaxpgs.base import Embedding, Expansion, Params, SplitRecurrentFn
+from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.search import distribution, invert
 
@@ -28,7 +28,7 @@ def make_playout_fns(
     playout: ApplyFn | None = None,
     playout_params: Params | None = None,
     max_moves: int | None = None,
-) -> tuple[RootFn, Any]:
+) -> tuple[RootFn, RecurrentFn]:
     """Makes what a search needs whose values are playouts, in place of a network's.
 
     With neither prior nor playout policy, `ucb1` and `batched_mcts_policy` this is UCT. With both

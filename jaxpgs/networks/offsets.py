@@ -14,7 +14,7 @@ from jaxpgs.networks.functional import SplitApplyFn, functional, functional_call
 
 
 class WithOffsets(nnx.Module):
-    """A network with further policies: its own logits plus offsets (Soemers et al. 2019, eq. 15).
+    """A network with further policies: its own logits plus offsets (Soemers et al. 2019, IV-B).
 
     Each offset is a policy head like the network's, on the same features, whose last layer begins
     at zero: so every further policy begins as the network's own exactly, and follows it while it

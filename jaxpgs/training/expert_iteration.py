@@ -23,7 +23,6 @@ from jaxpgs.networks import (
     WithOffsets,
     functional,
     functional_call,
-    functional_train,
     trainable_mask,
 )
 from jaxpgs.training import loop, losses, replay, resignation, selfplay
@@ -227,7 +226,10 @@ def train(
         losses_fn = _make_losses(network, own, further, value_weight)
         fit = _make_fit(env, losses_fn, optimizer, trainable, batch_size)
     elif model_fns is not None or further or own.needs_root:
-        raise ValueError("A model that is learned has an objective and functions of its own.")
+        raise ValueError(
+            "With model, which has a loss and functions of its own, leave objective, offsets and "
+            f"model_fns at their defaults; got {objective!r}, {offsets!r} and {model_fns!r}."
+        )
     else:
         fit, model_fns = model.make_fit(optimizer, trainable), model.model_fns
 
@@ -361,14 +363,9 @@ def _make_losses(
     network: nnx.Module, own: Objective, further: Mapping[str, Objective], value_weight: float
 ) -> Callable[..., Any]:
     """Makes `(params, target) -> (loss, (parts, moved))`, with the batch statistics moved."""
-    if further:
-        call = functional_call(network, lambda net, x: net.all_policies(x), train=True)
-    else:
-        plain = functional_train(network)
-
-        def call(params: Params, observation: chex.Array) -> Any:
-            outputs, moved = plain(params, observation)
-            return (outputs, {}), moved
+    call = functional_call(
+        network, lambda net, x: net.all_policies(x) if further else (net(x), {}), train=True
+    )
 
     def losses_fn(params: Params, target: selfplay.Experience) -> tuple[chex.Array, tuple]:
         ((logits, value), others), moved = call(params, target.observation)
