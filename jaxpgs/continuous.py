@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
 def make_sampled_fns(
     env: Any,
     apply_fn: SplitApplyFn,
-    num_candidates: int = 16,
+    num_candidates: int,
     *,
     discount: float = 1.0,
     proposal_params: Params | None = None,

@@ -157,11 +157,11 @@ def test_mistakes_are_told():
         action_bounds = ((1.0,), (-1.0,))
 
     with pytest.raises(ValueError, match=r"Hex has no action_bounds.*make_root_fn"):
-        make_sampled_fns(jaxpgs.envs.Hex(3), APPLY)
+        make_sampled_fns(jaxpgs.envs.Hex(3), APPLY, 4)
     for env in (Endless(), Upside()):
         with pytest.raises(ValueError, match="must be finite, the greatest"):
-            make_sampled_fns(env, APPLY)
+            make_sampled_fns(env, APPLY, 4)
     with pytest.raises(ValueError, match="num_candidates must be at least 2, got 1"):
         make_sampled_fns(Aim(), APPLY, 1)
     with pytest.raises(ValueError, match=r"discount must be above 0 and at most 1, got 1\.5"):
-        make_sampled_fns(Aim(), APPLY, discount=1.5)
+        make_sampled_fns(Aim(), APPLY, 4, discount=1.5)

@@ -30,7 +30,7 @@ def make_target(visits, qvalues, legal=None, prior=None, value=0.0):
         prior_logits=np.where(legal, 0 if prior is None else prior, LOWEST).astype(np.float32),
         value=np.full(rows, value, np.float32),
         visits=visits,
-        value_sum=visits * qvalues,
+        value_sum=(visits * qvalues).astype(np.float32),
         valid=legal,
     )
     policy = (visits / visits.sum(axis=-1, keepdims=True)).astype(np.float32)

@@ -19,17 +19,19 @@ def by_number(params, state):
     return jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
 
 
-def test_the_surer_policy_wins_by_the_better_action():
-    # On 2x2 the first to take the last cell of a column wins, and whoever has cell 2 or 1 does.
-    match = tspg_matches.policy_match(ENV, lambda p, s: by_number(p, s), 200)
-    earned = match(jnp.float32(0.0), jnp.float32(0.0), jax.random.key(0))
-    assert set(np.unique(earned)) == {-1.0, 1.0}
-    # The same policy twice: 0 within four standard errors, an error of one in 15,000.
-    assert abs(np.mean(earned)) < 4 / 200**0.5
-    other = match(jnp.float32(0.0), jnp.float32(9.0), jax.random.key(0))
-    swapped = match(jnp.float32(9.0), jnp.float32(0.0), jax.random.key(0))
-    # Roles are exchanged, so means are opposite but for chance: 4 standard errors of both.
-    assert abs(np.mean(other) + np.mean(swapped)) < 8 / 200**0.5
+def test_each_side_draws_from_its_own_parameters():
+    # So sure that all is known: one takes the highest cell that is free, the other the lowest.
+    match = tspg_matches.policy_match(ENV, by_number, 6)
+    highest, lowest, key = jnp.float32(99.0), jnp.float32(-99.0), jax.random.key(0)
+    # 3, 0, 2, 1 and 0, 3, 1, 2 are won by who moves second; the first side begins every other one.
+    np.testing.assert_array_equal(match(highest, lowest, key), [-1, 1] * 3)
+    # 3, 2, 1 is won by who begins.
+    np.testing.assert_array_equal(match(highest, highest, key), [1, -1] * 3)
+    # Without preferences the same policy meets itself: 0 within four standard errors, an error of
+    # one in 15,000.
+    even = tspg_matches.policy_match(ENV, by_number, 200)
+    earned = even(jnp.float32(0.0), jnp.float32(0.0), key)
+    assert set(np.unique(earned)) == {-1.0, 1.0} and abs(np.mean(earned)) < 4 / 200**0.5
 
 
 def test_likeliest_moves_hide_how_sure_a_policy_is():

@@ -269,7 +269,7 @@ def _of_actions(sums: chex.Array, sites: np.ndarray) -> chex.Array:
 def _sum_found(weights: chex.Array, features: chex.Array) -> chex.Array:
     """Sums `weights[features [B, K, S]]` over K."""
     total = jnp.zeros(features[:, 0].shape, weights.dtype)
-    # One after another, XLA adds them up as it reads; all at once takes three times as long.
+    # One after another, XLA adds them up as it reads; all at once takes longer.
     for k in range(features.shape[1]):
         index = weights.at[features[:, k]]
         total += index.get(mode="promise_in_bounds", wrap_negative_indices=False)
