@@ -400,9 +400,14 @@ def test_a_game_of_one_player_is_refused():
 
 
 def test_a_directory_of_another_run_is_refused(tmp_path):
-    from jaxpgs.training.checkpoint import claim, describe
+    from jaxpgs.training.checkpoint import claimed, describe
 
-    claim(tmp_path, describe(ENV, make_network(), 0) | {"trainer": "ppo", "delta": 1.0})
+    given = {"env": ENV, "network": make_network(), "seed": 0, "delta": 1.0}
+    with (
+        claimed(tmp_path, describe("ppo", given)),
+        pytest.raises(RuntimeError, match="Another process trains in"),
+    ):
+        train(directory=tmp_path)
     with pytest.raises(ValueError, match=r"holds a run with delta 1.0, not 0.0"):
         train(directory=tmp_path, delta=0.0)
 

@@ -438,8 +438,10 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path):
         return {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
 
     before = files()
-    with pytest.raises(ValueError, match="another run: leaf"):
+    with pytest.raises(ValueError, match=r"holds a run with architecture\.width 32, not 16"):
         run(ENV, make_network(width=16), directory=tmp_path)
+    with pytest.raises(ValueError, match="holds a run with sampled_moves 30, not 8"):
+        run(ENV, make_network(), directory=tmp_path, sampled_moves=8)
     with pytest.raises(ValueError, match=r"holds a run with env .*size=3.*not .*size=4"):
         run(Hex(4), make_network(env=Hex(4)), directory=tmp_path)
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
@@ -449,7 +451,7 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path):
     for file in (tmp_path / "2").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"(?s)2 is damaged: .*Move that folder away"):
+    with pytest.raises(ValueError, match=r"(?s)2 is damaged: .*Move that .* go on from step 1\."):
         run(ENV, make_network(), directory=tmp_path)
     (tmp_path / "2").rename(tmp_path / "damaged")
     first = []

@@ -21,6 +21,7 @@ from jaxpgs.networks.value_equivalent import scale_gradient
 from jaxpgs.training import (
     experts,
     labelling,
+    loop,
     losses,
     model_fitting,
     replay,
@@ -438,9 +439,9 @@ def test_statistics_that_stay_are_those_of_a_search():
 
 
 def test_a_loss_that_is_no_number_is_told():
-    model_fitting.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
+    loop.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
     with pytest.raises(FloatingPointError, match=r"value_loss is nan in iteration 7\. Take a sm"):
-        model_fitting.check_finite({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
+        loop.check_finite({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
 
 
 TRAIN = {

@@ -61,6 +61,8 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # or a machine that stops may leave an empty file
         # mkstemp makes the file private, but a library's data files are for everyone.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)

@@ -1,40 +1,71 @@
-"""Checkpoints of a whole run, written atomically by Orbax."""
+"""Checkpoints of a whole run, written atomically by Orbax and read only if every bit is right."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import chex
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.training.arguments import difference, told
+
+_CHECKSUM = "checksum"
+# What may change when a run goes on: how long it is, where it is kept, who watches and computes.
+_FREE = (
+    "num_iterations", "max_epochs", "directory", "checkpoint_every", "keep", "callback", "devices",
+)  # fmt: skip
 
 
-class Checkpoints:
-    """The last states of a run in a directory, and what the run was.
+@contextlib.contextmanager
+def opened(
+    directory: str | os.PathLike[str], run: Mapping[str, Any], *, keep: int = 2
+) -> Iterator["Checkpoints"]:
+    """Opens the checkpoints of a run, for one process at a time.
 
     Args:
       directory: where to keep them; made if need be.
-      run: what must be the same when the run goes on, of JSON types; kept in `run.json`.
+      run: what must be the same when the run goes on; see `claimed`.
       keep: how many states to keep.
+
+    Yields:
+      The checkpoints.
 
     Raises:
       ImportError: if Orbax is not installed; it comes with `pip install "jaxpgs[train]"`.
       ValueError: if the directory holds another run, or files that are no run's.
+      RuntimeError: if another process trains there.
+    """
+    folder = pathlib.Path(directory).absolute()
+    with claimed(folder, run):
+        yield Checkpoints(folder, keep=keep)
+
+
+class Checkpoints:
+    """The last states of a run in a directory that is its own; see `opened`.
+
+    Args:
+      folder: where they are.
+      keep: how many states to keep.
+
+    Raises:
+      ImportError: if Orbax is not installed; it comes with `pip install "jaxpgs[train]"`.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], run: Mapping[str, Any], *, keep: int = 2
-    ) -> None:
+    def __init__(self, folder: pathlib.Path, *, keep: int = 2) -> None:
         try:
             import orbax.checkpoint as ocp
         except ImportError as error:
             raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
         self._ocp = ocp
-        self._folder = pathlib.Path(directory).absolute()
-        claim(self._folder, json.loads(json.dumps(run)))
+        self._folder = folder
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=ocp.CheckpointManagerOptions(max_to_keep=keep),
@@ -44,12 +75,16 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> None:
         """Saves the leaves of `state` under a step number, and waits until they are written.
 
+        A checksum of every leaf goes with them.
+
         Raises:
           OSError: if they could not be written, for example because the disk is full. The states
             saved before are still there.
         """
         try:
-            self._manager.save(step, args=self._ocp.args.StandardSave(_to_dict(state)))
+            leaves = _to_dict(state)
+            leaves[_CHECKSUM] = _checksum(leaves)
+            self._manager.save(step, args=self._ocp.args.StandardSave(leaves))
             self._manager.wait_until_finished()
         except Exception as error:
             raise OSError(
@@ -60,24 +95,30 @@ class Checkpoints:
     def restore(self, template: Any) -> Any | None:
         """Returns the last state saved, in the structure of `template`, or None if there is none.
 
+        Args:
+          template: a state of the run; the one that is returned lies on the same devices.
+
         Raises:
-          ValueError: if the checkpoint's leaves do not have the shapes of the template's, or it
-            cannot be read.
+          ValueError: if the checkpoint's leaves do not have the shapes of the template's, it cannot
+            be read, or a leaf differs from its checksum.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
-        shapes = jax.eval_shape(_to_dict, template)
+        shapes = jax.tree.map(_place, _to_dict(template))
         try:
             found = self._manager.item_metadata(step)
-            self._check(step, shapes, found)
-            saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
+            kept = {_CHECKSUM: jax.ShapeDtypeStruct((len(shapes),), jnp.uint32)}
+            wanted = shapes | (kept if _CHECKSUM in found else {})
+            self._check(step, wanted, found)
+            saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(wanted))
+            self._verify(step, saved)
         except _OtherRun as error:
             raise ValueError(str(error)) from None
         except Exception as error:
             raise ValueError(
                 f"The checkpoint {self._folder / str(step)} is damaged: {error}\n"
-                "Move that folder away and call again to go on from the one before it."
+                f"Move that folder away and call again to {self._before(step)}."
             ) from error
         leaves, treedef = jax.tree.flatten(template)
         return jax.tree.unflatten(
@@ -98,57 +139,177 @@ class Checkpoints:
                     f"{leaf.shape}. Name another directory."
                 )
 
+    def _verify(self, step: int, saved: dict[str, Any]) -> None:
+        """Raises `ValueError` if a leaf differs from its checksum, which it takes out."""
+        expected = saved.pop(_CHECKSUM, None)
+        if expected is None:
+            warnings.warn(
+                f"The checkpoint {self._folder / str(step)} has no checksum, as those of earlier "
+                "versions: whether it is whole cannot be told.",
+                stacklevel=2,
+            )
+            return
+        differ = np.asarray(_checksum(saved)) != np.asarray(expected)
+        if differ.any():
+            raise ValueError(
+                f"{differ.sum()} of its {len(differ)} arrays differ from their checksums, first "
+                f"number {np.argmax(differ)}."
+            )
 
-def describe(env: Any, network: Any, seed: int) -> dict[str, Any]:
+    def _before(self, step: int) -> str:
+        earlier = [other for other in self._manager.all_steps() if other < step]
+        return f"go on from step {max(earlier)}" if earlier else "begin anew; no step is before it"
+
+
+@jax.jit
+def _checksum(leaves: Mapping[str, chex.Array]) -> chex.Array:
+    """Returns `[number of leaves]` uint32: sums of their words, each mixed with its place.
+
+    A word that changes always changes the sum. Whole numbers add up to the same in any order, so it
+    does not matter among which devices an array is shared.
+    """
+    return jnp.stack([_word_sum(leaves[str(i)]) for i in range(len(leaves))])
+
+
+def _word_sum(leaf: chex.Array) -> chex.Array:
+    # Words of 64 bits become two of 32; complex numbers two real ones.
+    if jnp.iscomplexobj(leaf):
+        leaf = jnp.stack([leaf.real, leaf.imag])
+    if leaf.dtype == bool:
+        leaf = leaf.astype(jnp.uint8)
+    width = min(leaf.dtype.itemsize, 4)
+    words = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * width}")).astype(jnp.uint32)
+    place = jnp.zeros(words.shape, jnp.uint32)
+    for axis, length in enumerate(words.shape):
+        place = place * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    # One-to-one in the word: exclusive or, products by odd numbers, and a shift that is undone.
+    mixed = (words ^ (place * jnp.uint32(0x9E3779B1))) * jnp.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35)
+    return jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
+
+
+def _place(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of an array, and on which devices it lies."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+
+
+def describe(
+    trainer: str, arguments: Mapping[str, Any], *, free: Sequence[str] = ()
+) -> dict[str, Any]:
     """Says of a run what must be the same when it goes on.
 
     Args:
-      env: the environment; a dataclass is told from others of its class.
-      network: the network, of which the class counts.
-      seed: the run's seed.
+      trainer: the trainer's name.
+      arguments: all its arguments by name, among them `env`, `seed` and the network.
+      free: further arguments that may change, beside the number of iterations and of checkpoints,
+        the directory, the callback and the devices.
 
     Returns:
-      A `run` for `Checkpoints`.
+      A `run` for `opened` and `claimed`.
     """
-    # The repr of an object that is no dataclass, as pgx's, changes with each process.
-    name = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
-    return {"env": name, "network": type(network).__name__, "seed": seed}
+    kept = {name: x for name, x in arguments.items() if name not in (*_FREE, *free)}
+    env, seed = kept.pop("env"), kept.pop("seed")
+    network = next(kept.pop(name) for name in ("network", "model", "apply_fn") if name in kept)
+    return {
+        "trainer": trainer,
+        # The repr of an object that is no dataclass, as pgx's, changes with each process.
+        "env": repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__,
+        "network": type(network).__name__,
+        "seed": seed,
+        "arguments": {"architecture": told(network)} | told(kept),
+    }
 
 
 class _OtherRun(Exception):  # noqa: N818
     pass
 
 
-def claim(folder: pathlib.Path, run: Mapping[str, Any]) -> None:
-    """Makes a folder a run's, or checks that it is this run's already.
+@contextlib.contextmanager
+def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
+    """Makes a folder a run's, or checks that it is this run's already, and locks it meanwhile.
 
     Args:
       folder: the folder, made if need be.
-      run: what must be the same when the run goes on, of JSON types; kept in `run.json`.
+      run: what must be the same when the run goes on, from `describe`; kept in `run.json`.
 
     Raises:
       ValueError: if the folder holds another run, or checkpoints of no run.
+      RuntimeError: if another process trains there.
     """
-    path = folder / "run.json"
-    if not path.exists():
-        if folder.exists() and any(entry.name.isdigit() for entry in folder.iterdir()):
-            raise ValueError(
-                f"{folder} holds checkpoints without a run.json, so not of this trainer. "
-                "Name another directory."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(run, indent=2) + "\n").encode())
-        return
+    path, run = folder / "run.json", json.loads(json.dumps(run))
+    if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
+        raise ValueError(
+            f"{folder} holds checkpoints without a run.json, so not of this trainer. "
+            "Name another directory."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if not path.exists() or _is_earlier(path, run):
+            write_atomically(path, (json.dumps(run, indent=2) + "\n").encode())
+        yield
+
+
+def _is_earlier(path: pathlib.Path, run: Mapping[str, Any]) -> bool:
+    """Tells whether a folder's `run.json` is of a version that did not keep all arguments.
+
+    Raises:
+      ValueError: if it is damaged or of another run.
+    """
     try:
         known = json.loads(path.read_text())
+        if not isinstance(known, dict):
+            raise ValueError("it is no object")
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}. Name another directory.") from error
-    for name in {**run, **known}:
-        if run.get(name) != known.get(name):
-            raise ValueError(
-                f"{folder} holds a run with {name} {known.get(name)!r}, not {run.get(name)!r}. "
-                "Name another directory, or give the same arguments to go on with that run."
-            )
+    # To those who read it the arguments are of one kind.
+    given = {name: x for name, x in run.items() if name != "arguments"} | run["arguments"]
+    if earlier := "arguments" not in known:
+        # What it says is compared, but for functions, whose names it did not keep.
+        given = {name: x for name, x in given.items() if name in known}
+        known = {n: x for n, x in known.items() if n in given and "a function" not in str(x)}
+        given = {name: x for name, x in given.items() if name in known}
+    else:
+        known = {name: x for name, x in known.items() if name != "arguments"} | known["arguments"]
+    if found := difference(known, given):
+        place, old, new = found
+        raise ValueError(
+            f"{path.parent} holds a run with {place} {_short(old)}, not {_short(new)}. "
+            "Name another directory, or give the same arguments to go on with that run."
+        )
+    if earlier:
+        warnings.warn(
+            f"{path} is of an earlier version, which did not keep all arguments: those given now "
+            f"are taken for the run's. Compared were {', '.join(known) or 'none'}.",
+            stacklevel=2,
+        )
+    return earlier
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps other processes from training in a folder; the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"Another process trains in {folder}. Wait for it or stop it, or name another "
+                "directory."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _to_dict(state: Any) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from jaxpgs import networks, trees
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
-from jaxpgs.training import loggers
-from jaxpgs.training.checkpoint import Checkpoints, describe
+from jaxpgs.training import loggers, loop
 from jaxpgs.training.recipes import Clock, origin
 
 
@@ -80,10 +79,17 @@ def distill(
 
     Returns:
       The last state.
+
+    Raises:
+      ValueError: if `directory` holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
+      FloatingPointError: if a loss is no longer finite.
     """
+    arguments = dict(locals())
     params, _ = networks.functional(network)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
+    arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
     teacher_params, teach = teacher
     trainable = networks.trainable_mask(network)
     train_fn = networks.functional_train(network)
@@ -134,21 +140,16 @@ def distill(
     state = jax.jit(init)(params)
     # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
     step = jax.jit(iterate, donate_argnums=0)
-    if directory is not None:
-        checkpoints = Checkpoints(directory, describe(env, network, seed))
-        state = checkpoints.restore(state) or state
-    while (iteration := int(state.iteration)) < num_iterations:
-        state, measured = step(state)
-        iteration += 1
-        metrics = {name: float(x) for name, x in measured.items()} | {"iteration": iteration}
-        stop = callback is not None and bool(callback(state, metrics))
-        if directory is not None and (
-            stop or iteration % checkpoint_every == 0 or iteration == num_iterations
-        ):
-            checkpoints.save(iteration, state)
-        if stop:
-            break
-    return state
+
+    def measured(state: DistillationState) -> tuple[DistillationState, dict[str, float]]:
+        state, found = step(state)
+        metrics = {name: float(x) for name, x in found.items()}
+        return state, metrics | {"iteration": int(state.iteration)}
+
+    return loop.run(
+        state, measured, num_iterations, trainer="distillation", arguments=arguments,
+        directory=directory, checkpoint_every=checkpoint_every, callback=callback,
+    )  # fmt: skip
 
 
 class Distillation(NamedTuple):

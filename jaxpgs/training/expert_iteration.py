@@ -26,7 +26,6 @@ from jaxpgs.networks import (
     trainable_mask,
 )
 from jaxpgs.training import loop, losses, replay, resignation, selfplay
-from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.experts import Expert, make_expert
 from jaxpgs.training.head_to_head import head_to_head
 from jaxpgs.training.objectives import Objective, make_objective
@@ -178,7 +177,10 @@ def train(
 
     Raises:
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
+      FloatingPointError: if a loss is no longer finite.
     """
+    arguments = dict(locals())
     check_word("train", "value_target", value_target, selfplay.VALUE_TARGETS)
     counts = {
         "num_iterations": num_iterations,
@@ -310,17 +312,6 @@ def train(
         out_shardings=None if shardings is None else (shardings, None),
     )
     compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
-    checkpoints = None
-    if directory is not None:
-        run = describe(env, network, seed)
-        run |= {"expert": expert if isinstance(expert, str) else "a function"}
-        if objective != "cross_entropy" or offsets:
-            run |= {"objective": _told(objective)}
-            run |= {"offsets": {name: _told(one) for name, one in (offsets or {}).items()}}
-        checkpoints = Checkpoints(directory, run, keep=keep)
-        restored = checkpoints.restore(state)
-        if restored is not None:
-            state = restored if shardings is None else jax.device_put(restored, shardings)
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
         state, found = iterate(state)
@@ -334,13 +325,9 @@ def train(
         return state, metrics
 
     return loop.run(
-        state, measured, num_iterations, checkpoints=checkpoints,
-        checkpoint_every=checkpoint_every, callback=callback,
+        state, measured, num_iterations, trainer="expert_iteration", arguments=arguments,
+        directory=directory, checkpoint_every=checkpoint_every, keep=keep, callback=callback,
     )  # fmt: skip
-
-
-def _told(objective: str | Objective) -> str:
-    return objective if isinstance(objective, str) else "a function"
 
 
 def _objectives(

@@ -1,5 +1,6 @@
 """Games for a model to learn from: mostly random, each position judged by somebody strong."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -17,7 +18,8 @@ from jaxpgs.checks import check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training import experts, selfplay
-from jaxpgs.training.checkpoint import claim, describe
+from jaxpgs.training.checkpoint import claimed, describe
+from jaxpgs.training.loop import stopping
 
 
 def label_games(
@@ -49,8 +51,7 @@ def label_games(
       seed: seed of the games.
       directory: where to keep what was labelled, one file for each jitted call. Called again with
         the same directory and arguments, labelling goes on behind the last file, bit by bit; with
-        more games, it adds to those that are there. Other weights are refused; that the expert is
-        the same one is not checked.
+        more games, it adds to those that are there. On SIGINT and SIGTERM it ends after the file.
       callback: called with the number of finished games after every jitted call and for every file
         found. A true answer ends the labelling.
 
@@ -59,7 +60,9 @@ def label_games(
 
     Raises:
       ValueError: if an argument is out of range, or `directory` holds other games or is damaged.
+      RuntimeError: if another process labels in `directory`.
     """
+    arguments = dict(locals())
     for name, count in {
         "num_games": num_games, "games_at_once": games_at_once, "num_steps": num_steps,
     }.items():  # fmt: skip
@@ -77,25 +80,29 @@ def label_games(
         return games, experience._replace(observation=seen), jnp.sum(report.finished)
 
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
-    files = None
-    if directory is not None:
-        run = {"games_at_once": games_at_once, "num_steps": num_steps, "epsilon": epsilon,
-               "weights_sha256": _hash(params)}  # fmt: skip
-        files = _Parts(pathlib.Path(directory), describe(env, apply_fn, seed) | run)
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
-    while finished < num_games:
-        found = None if files is None else files.read(len(parts), like)
-        if found is None:
-            found = play(params, jax.random.fold_in(play_key, len(parts)), games)
-            found = jax.device_get(found)
-            if files is not None:
-                files.write(len(parts), found)
-        games, experience, count = found
-        parts.append(experience)
-        finished += int(count)
-        if callback is not None and callback(finished):
-            break
+    with contextlib.ExitStack() as stack:
+        files, caught = None, []
+        if directory is not None:
+            folder = pathlib.Path(directory)
+            weights = {"weights_sha256": _hash(arguments.pop("params"))}
+            run = describe("labelling", arguments | weights, free=("num_games",))
+            stack.enter_context(claimed(folder, run))
+            files = _Parts(folder)
+            caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        while finished < num_games and not caught:
+            found = None if files is None else files.read(len(parts), like)
+            if found is None:
+                found = play(params, jax.random.fold_in(play_key, len(parts)), games)
+                found = jax.device_get(found)
+                if files is not None:
+                    files.write(len(parts), found)
+            games, experience, count = found
+            parts.append(experience)
+            finished += int(count)
+            if callback is not None and callback(finished):
+                break
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
 
 
@@ -110,8 +117,7 @@ def _hash(params: Params) -> str:
 class _Parts:
     """What each jitted call returned, in a file of its own that is whole or not there."""
 
-    def __init__(self, folder: pathlib.Path, run: dict[str, Any]) -> None:
-        claim(folder, run)
+    def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
 
     def write(self, number: int, found: Any) -> None:

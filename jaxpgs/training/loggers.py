@@ -57,7 +57,7 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Reads a file that `log_to` wrote; a line cut short by a kill is left out.
+    """Reads a file that `log_to` wrote; lines that are damaged or cut short are left out.
 
     Args:
       path: the file.
@@ -66,17 +66,21 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
       A dict for each iteration. None where a metric was not measured or not finite.
     """
     file = pathlib.Path(path)
-    if file.suffix == ".csv":
-        with file.open(newline="") as stream:
-            return [
-                {k: float(v) if v else None for k, v in row.items()}
-                for row in csv.DictReader(stream)
-            ]
+    lines = file.read_text(errors="replace").replace("\0", "").splitlines()
     rows = []
-    for line in file.read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    return rows
+    if file.suffix == ".csv":
+        for row in csv.DictReader(lines):
+            with contextlib.suppress(TypeError, ValueError):  # too few cells, too many, or words
+                rows.append({name: float(x) if x != "" else None for name, x in row.items()})
+    else:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                rows.append(json.loads(line))
+    return [
+        row
+        for row in rows
+        if isinstance(row, dict) and isinstance(row.get("iteration"), int | float)
+    ]
 
 
 @contextlib.contextmanager

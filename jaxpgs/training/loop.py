@@ -1,6 +1,12 @@
 """What trainers share: the optimizer of the weights, and the loop with checkpoints and callback."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import chex
@@ -9,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import Params
-from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.checkpoint import describe, opened
 
 
 def check_counts(counts: Mapping[str, int]) -> None:
@@ -94,31 +100,109 @@ def run(
     iterate: Callable[[Any], tuple[Any, dict[str, float]]],
     num_iterations: int,
     *,
-    checkpoints: Checkpoints | None = None,
+    trainer: str,
+    arguments: Mapping[str, Any],
+    directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
+    keep: int = 2,
     callback: Callable[[Any, dict[str, float]], Any] | None = None,
+    done: Callable[[Any], bool] = lambda state: False,
 ) -> Any:
     """Iterates until a number of iterations is done, or the callback asks to stop.
 
+    With a directory, it goes on from the last state saved there, holds the directory's lock, and
+    ends on SIGINT and SIGTERM after the iteration, whose state is saved.
+
     Args:
-      state: the state to go on from, with a field `iteration`, the iterations done.
-      iterate: does one iteration; returns the state after it, and metrics.
+      state: the state to begin with, with a field `iteration`, the iterations done.
+      iterate: does one iteration; returns the state after it, and metrics, `iteration` among them.
       num_iterations: iterations in all.
-      checkpoints: where to save the state, None for nowhere.
+      trainer: who trains, and
+      arguments: with what, as `checkpoint.describe` takes them.
+      directory: where to save the state, None for nowhere.
       checkpoint_every: iterations between checkpoints. The last state is saved in any case.
+      keep: checkpoints to keep.
       callback: called after every iteration with the state and its metrics; a true answer ends the
         loop.
+      done: whether a state is the last one, however many iterations there were.
 
     Returns:
       The state after the last iteration.
+
+    Raises:
+      ValueError: if `directory` holds another run or is damaged.
+      RuntimeError: if another process trains there.
+      FloatingPointError: if a loss is no longer finite.
     """
-    while (iteration := int(state.iteration)) < num_iterations:
-        state, metrics = iterate(state)
-        iteration += 1
-        stop = callback is not None and bool(callback(state, metrics))
-        is_due = stop or iteration % checkpoint_every == 0 or iteration == num_iterations
-        if checkpoints is not None and is_due:
-            checkpoints.save(iteration, state)
-        if stop:
-            break
+    with contextlib.ExitStack() as stack:
+        checkpoints, caught = None, []
+        if directory is not None:
+            run = describe(trainer, arguments)
+            checkpoints = stack.enter_context(opened(directory, run, keep=keep))
+            state = checkpoints.restore(state) or state
+            caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        while (iteration := int(state.iteration)) < num_iterations and not done(state):
+            state, metrics = iterate(state)
+            check_finite(metrics)
+            iteration += 1
+            stop = callback is not None and bool(callback(state, metrics))
+            stop = stop or bool(caught) or iteration == num_iterations or done(state)
+            if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
+                checkpoints.save(iteration, state)
+            if stop:
+                break
     return state
+
+
+def check_finite(metrics: Mapping[str, float]) -> None:
+    """Raises `FloatingPointError` if a loss is not a number any more."""
+    for name, value in metrics.items():
+        if name.endswith("loss") and not math.isfinite(value):
+            raise FloatingPointError(
+                f"The {name} is {value} in iteration {metrics['iteration']:g}. Take a smaller step "
+                "size, clip the gradient, or look for NaN in the data; the last checkpoint is from "
+                "before."
+            )
+
+
+@contextlib.contextmanager
+def stopping(advice: str) -> Iterator[list[int]]:
+    """Lets SIGINT and SIGTERM wait for a block's end; a second signal acts at once.
+
+    Args:
+      advice: how to go on, for the line that is shown.
+
+    Yields:
+      The signals that came: one at most. After the block the process ends with the usual status,
+      128 and the signal's number; where somebody types commands, `KeyboardInterrupt` is raised.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # who alone gets signals
+        yield caught
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def note(number: int, frame: Any) -> None:
+        del frame
+        caught.append(number)
+        restore()
+        # Not print: the signal may have come in the midst of one.
+        os.write(2, f"{signal.Signals(number).name}: ends after this iteration.\n".encode())
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield caught
+    finally:
+        restore()
+    if caught:
+        name = signal.Signals(caught[0]).name
+        line = f"Stopped by {name} and saved{advice}."
+        if hasattr(sys, "ps1"):
+            raise KeyboardInterrupt(line)
+        print(line, file=sys.stderr)
+        raise SystemExit(128 + caught[0])

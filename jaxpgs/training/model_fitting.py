@@ -20,8 +20,7 @@ from jaxpgs.networks import (
     functional_call,
     trainable_mask,
 )
-from jaxpgs.training import selfplay, unrolls
-from jaxpgs.training.checkpoint import Checkpoints, describe
+from jaxpgs.training import loop, selfplay, unrolls
 from jaxpgs.training.losses import unroll_loss
 
 
@@ -43,6 +42,11 @@ class FitState(NamedTuple):
     lowest: chex.Array
     waited: chex.Array
     epoch: chex.Array
+
+    @property
+    def iteration(self) -> chex.Array:
+        """The epochs done, by the name that other trainers have for them."""
+        return self.epoch
 
 
 def fit(
@@ -107,8 +111,10 @@ def fit(
     Raises:
       ValueError: if an argument is out of range, the data do not fit the model, or `directory`
         holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
       FloatingPointError: if the loss is no longer finite.
     """
+    arguments = dict(locals())
     counts = {
         "unroll": unroll, "batch_size": batch_size, "max_epochs": max_epochs, "patience": patience,
         "checkpoint_every": checkpoint_every, "steps_per_epoch": steps_per_epoch,
@@ -145,12 +151,10 @@ def fit(
         waited=jnp.int32(0),
         epoch=jnp.int32(0),
     )
-    checkpoints = None
-    if directory is not None:
-        checkpoints = Checkpoints(directory, describe(env, model, seed))
-        state = checkpoints.restore(state) or state
     num_batches = steps_per_epoch or math.ceil(num_steps * num_train / batch_size)
-    while (epoch := int(state.epoch)) < max_epochs and int(state.waited) < patience:
+
+    def iterate(state: FitState) -> tuple[FitState, dict[str, float]]:
+        epoch = int(state.epoch)
         epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
         params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
         total: dict[str, float] = {}
@@ -164,17 +168,15 @@ def fit(
         checked = evaluate(params, steps, num_train, num_games)
         metrics = {name: float(x) / num_batches for name, x in total.items()}
         metrics |= {f"validation_{name}": x for name, x in checked.items()}
-        metrics |= {"iteration": epoch + 1}
-        check_finite(metrics)
         loss = checked["policy_loss"] + value_weight * checked["value_loss"]
-        state = _judge(state, params, opt_state, loss)
-        stop = callback is not None and bool(callback(state, metrics))
-        done = epoch + 1 == max_epochs or int(state.waited) >= patience
-        if checkpoints is not None and (stop or done or (epoch + 1) % checkpoint_every == 0):
-            checkpoints.save(epoch + 1, state)
-        if stop:
-            break
-    return state
+        return _judge(state, params, opt_state, loss), metrics | {"iteration": epoch + 1}
+
+    return loop.run(
+        state, iterate, max_epochs,
+        trainer="model_fitting", arguments=arguments, directory=directory,
+        checkpoint_every=checkpoint_every, callback=callback,
+        done=lambda state: int(state.waited) >= patience,
+    )  # fmt: skip
 
 
 def make_update(
@@ -220,17 +222,6 @@ def make_update(
         return params, opt_state, parts
 
     return update
-
-
-def check_finite(metrics: dict[str, float]) -> None:
-    """Raises `FloatingPointError` if a loss is not a number any more."""
-    for name in ("policy_loss", "value_loss"):
-        if not math.isfinite(metrics[name]):
-            raise FloatingPointError(
-                f"The model's {name} is {metrics[name]} in iteration {metrics['iteration']:g}. "
-                "Take a smaller step size, clip the gradient, or look for NaN in the data; the "
-                "last checkpoint is from before."
-            )
 
 
 def _make_evaluate(

@@ -19,9 +19,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import learner_games, loop, opponents
-from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.head_to_head import head_to_head
-from jaxpgs.training.model_fitting import check_finite
 
 
 class PPOState(NamedTuple):
@@ -233,8 +231,10 @@ def train(
 
     Raises:
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
     """
+    arguments = dict(locals())
     loop.check_counts(
         {
             "num_iterations": num_iterations,
@@ -352,18 +352,12 @@ def train(
     # Each iteration's state takes the last one's memory, the history's most of all.
     iterate = jax.jit(iterate, donate_argnums=0)
     compare, num_openings = make_compare(env, network)
-    checkpoints = None
-    if directory is not None:
-        run = describe(env, network, seed) | {"trainer": "ppo", "delta": delta}
-        checkpoints = Checkpoints(directory, run, keep=keep)
-        state = checkpoints.restore(state) or state
 
     def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
         state, found = iterate(state)
         iteration = int(state.iteration)
         metrics = {name: float(value) for name, value in found.items()}
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
-        check_finite(metrics)
         if evaluate_every and iteration % evaluate_every == 0:
             along = opponents.elo_along(
                 state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
@@ -375,8 +369,8 @@ def train(
         return state, metrics
 
     return loop.run(
-        state, measured, num_iterations, checkpoints=checkpoints,
-        checkpoint_every=checkpoint_every, callback=callback,
+        state, measured, num_iterations, trainer="ppo", arguments=arguments, directory=directory,
+        checkpoint_every=checkpoint_every, keep=keep, callback=callback,
     )  # fmt: skip
 
 

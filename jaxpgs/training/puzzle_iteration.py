@@ -20,9 +20,8 @@ from flax import nnx
 
 from jaxpgs.base import Params
 from jaxpgs.networks import functional
-from jaxpgs.training import example_queue, fitting
+from jaxpgs.training import example_queue, fitting, loop
 from jaxpgs.training.board_searches import Solver, make_measure, search_boards
-from jaxpgs.training.checkpoint import Checkpoints, describe
 from jaxpgs.training.example_queue import ExampleQueue
 from jaxpgs.training.fitting import Examples
 
@@ -129,11 +128,14 @@ def train(
     Raises:
       ValueError: if an argument is out of range, the searches found no move at all, or `directory`
         holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
+      FloatingPointError: if a loss is no longer finite.
 
     Deviations from the thesis: the best action is what the solver's Solution played; a value of
     the training set's own size weighs the squared error, 16 / vmax^2 (section 6.1.2), with vmax of
     the iteration's training and validation queues.
     """
+    arguments = dict(locals())
     if validation_length is None:
         length = training_length * validation_share / max(1 - validation_share, 1e-6)
         validation_length = max(math.ceil(length), 1)
@@ -197,22 +199,19 @@ def train(
         example_queue.empty(template, validation_length),
         jnp.int32(0),
     )
-    checkpoints = None
-    if directory is not None:
-        about = describe(env, network, seed) | {"value_target": value_target}
-        checkpoints = Checkpoints(directory, about, keep=keep)
-        state = checkpoints.restore(state) or state
-    while int(state.iteration) < num_iterations:
+
+    def iterate(state: PuzzleIterationState) -> tuple[PuzzleIterationState, dict[str, float]]:
         state, metrics = _iterate(run, state)
         if num_test_boards:
             scores = measure(state.params, test_key)
             metrics |= {name: float(x) for name, x in scores.items()}
-        stop = callback is not None and bool(callback(state, metrics))
-        if checkpoints is not None:
-            checkpoints.save(int(state.iteration), state)
-        if stop:
-            break
-    return state
+        return state, metrics
+
+    return loop.run(
+        state, iterate, num_iterations,
+        trainer="puzzle_iteration", arguments=arguments | {"network": network},
+        directory=directory, checkpoint_every=1, keep=keep, callback=callback,
+    )  # fmt: skip
 
 
 def l2_adam(step_size: float = 5e-4, weight: float = 1e-4) -> optax.GradientTransformation:

@@ -8,10 +8,13 @@ weights and their card. `--minutes 10` stops in time, for machines lent by the p
 """
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
+import math
 import pathlib
 import platform
+import sys
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -214,7 +217,7 @@ class Clock:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self._before = float(path.read_text()) if path.exists() else 0.0
+        self._before = _read_seconds(path)
         self._start = time.monotonic()
 
     def seconds(self, *, here: bool = False) -> float:
@@ -228,6 +231,17 @@ class Clock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, f"{seconds:.1f}\n".encode())
         return seconds
+
+
+def _read_seconds(path: pathlib.Path) -> float:
+    """Reads what `Clock` wrote; a damaged file counts as none."""
+    if path.exists():
+        with contextlib.suppress(ValueError):
+            seconds = float(path.read_bytes())
+            if 0 <= seconds < math.inf:
+                return seconds
+        print(f"{path} is damaged; the seconds of earlier calls are not counted.", file=sys.stderr)
+    return 0.0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
 from jaxpgs.search.presets.extended import SIGMA
 from jaxpgs.training import expert_iteration, experts, unrolls
-from jaxpgs.training.model_fitting import check_finite, make_update
+from jaxpgs.training.model_fitting import make_update
 
 
 def train(
@@ -91,10 +91,6 @@ def train(
 
         return fit
 
-    def watch(state: expert_iteration.ExpertIterationState, metrics: dict[str, float]) -> bool:
-        check_finite(metrics)
-        return callback is not None and bool(callback(state, metrics))
-
     return expert_iteration.train(
         env,
         model,
@@ -106,7 +102,7 @@ def train(
         batch_size=batch_size,
         optimizer=optimizer or optax.adam(1e-3),
         resign_fraction=0.0,
-        callback=watch,
+        callback=callback,
         **knobs,
     )
 
