@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 
@@ -37,8 +38,11 @@ def _save(folder, name="tiny", kind="fully_connected", **fields):
 
 
 def _edit_card(folder, **fields):
+    """Changes a card on purpose, as its author may."""
     path = folder / "tiny.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    card = json.loads(path.read_text()) | fields
+    card.pop("card_sha256", None)
+    path.write_text(json.dumps(card))
 
 
 def test_curated_exports():
@@ -182,11 +186,59 @@ def test_nothing_is_written_that_could_not_be_loaded(tmp_path):
     refused(r"got '\.\./tiny'", name="../tiny")
     refused("got ''", name="")
     refused(r"\['sha256'\] are filled in", sha256="0")
+    refused(r"\['card_sha256'\] are filled in", card_sha256="0")
     refused("JSON compliant", strength=float("nan"))
+    head = params["policy_head"]["linear"]
+    for number in (np.nan, np.inf):
+        broken = {
+            **params,
+            "policy_head": {"linear": head | {"bias": head["bias"].at[1].set(number)}},
+        }
+        refused(r"1 of the 10 weights 'policy_head.linear.bias' are not finite", params=broken)
     refused(r"'policy_head\.linear\.bias' must be float32\[9\]", env=Hex(3))
     wrong = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     refused(r"must be float32\[.*got bfloat16", params=wrong)
     assert os.listdir(tmp_path) == []
+
+
+def test_damaged_files_are_one_error_that_names_them(tmp_path):
+    _, card = _save(tmp_path)
+    path, weights = tmp_path / "tiny.json", tmp_path / "tiny.safetensors"
+    text, data = path.read_text(), weights.read_bytes()
+    many = {"architecture": card["architecture"] | {"kwargs": {"width": 8, "num_blocks": 3000}}}
+    for broken, message in (
+        ("", "JSONDecodeError"), ("[]", "lacks"), ("null", "TypeError"), ("\0", "JSON"), ("3", ""),
+        ("[" * 99_999, "RecursionError"), (text[:-9], "JSON"), ('"\ud800"', ""),
+        (json.dumps(card | many), "tiny.json is damaged: .* have its card_sha256"),
+        (text.replace('"size": 3', '"size": 4'), "tiny.json is damaged"),
+    ):  # fmt: skip
+        path.write_bytes(broken.encode("utf-8", "surrogatepass"))
+        with pytest.raises(ValueError, match=rf"tiny\.json or its weights cannot.*{message}"):
+            load_pretrained("tiny", directory=tmp_path)
+    # One of an earlier version, without a checksum, or changed on purpose.
+    for fields, message in (
+        (many, "num_blocks is 3000 in the card, for weights of 1"),
+        ({"architecture": []}, "TypeError"), ({"environment": {"name": "Hex"}}, "KeyError"),
+        ({"environment": card["environment"] | {"name": "HexState"}}, "no environment 'HexState'"),
+        ({"architecture": {"network": "flatten", "kwargs": {}}}, "No network 'flatten'"),
+        ({"architecture": card["architecture"] | {"kwargs": {"width": 2**70}}}, ""),
+    ):  # fmt: skip
+        _edit_card(tmp_path, **(card | fields))
+        with pytest.raises(ValueError, match=rf"tiny\.json or its weights cannot.*{message}"):
+            load_pretrained("tiny", directory=tmp_path)
+
+    def save_as(name, data):
+        digest = hashlib.sha256(data).hexdigest()
+        weights.write_bytes(data)
+        _edit_card(tmp_path, **(card | {"sha256": digest}))
+        with pytest.raises(ValueError, match=rf"tiny\.json or its weights cannot.*{name}"):
+            load_pretrained("tiny", directory=tmp_path)
+
+    save_as("SafetensorError", data[:50])
+    save_as("SafetensorError", b"\xff" * 100)
+    arrays = safetensors.numpy.load(data)
+    arrays["policy_head.linear.bias"] = arrays["policy_head.linear.bias"] * np.float32(np.nan)
+    save_as("10 of the 10 weights 'policy_head.linear.bias'", safetensors.numpy.save(arrays))
 
 
 def test_flatten_round_trip():

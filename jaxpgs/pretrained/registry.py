@@ -1,7 +1,8 @@
 """Saving and loading of trained networks: `NAME.safetensors` with a card `NAME.json` beside it.
 
 A card holds the network's class and keyword arguments, the environment with its version, the
-SHA-256 of the weights, and whatever else its author put in, such as the command and the strength.
+SHA-256 of the weights and one of all that, and whatever else its author put in, such as the command
+and the strength.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import safetensors.numpy
 from flax import nnx
 
@@ -27,6 +29,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
+_CARD_CHECKSUM = "card_sha256"  # of the own fields; cards of earlier versions have none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +78,9 @@ def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = Non
       The network, its environment and its card.
 
     Raises:
-      ValueError: if the name is unknown, the weights differ from what the card says, or the card
-        names an environment, version or network that this library does not have.
+      ValueError: if the name is unknown, a file is damaged, the weights differ from what the card
+        says or are not finite, or the card names an environment, version or network that this
+        library does not have.
     """
     names = available_pretrained(directory)
     if name not in names:
@@ -84,22 +88,38 @@ def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = Non
             f"Unknown pretrained network {name!r}; available: {', '.join(names) or 'none'}."
         )
     folder = _folder(directory)
-    card = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    card = folder.joinpath(f"{name}.json")
+    try:
+        data = folder.joinpath(f"{name}.safetensors").read_bytes()
+        return _load(name, card.read_bytes(), data)
+    except Exception as error:  # whatever a damaged file makes of its parts
+        what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{card} or its weights cannot be used. {what}") from error
+
+
+def _load(name: str, card_data: bytes, data: bytes) -> Pretrained:
+    """Makes a network of its two files; raises almost anything if they are damaged."""
+    card = json.loads(card_data)
     missing = sorted(set(_OWN_FIELDS) - set(card))
     if missing:
         raise ValueError(f"The card {name}.json lacks {missing}.")
-
-    data = folder.joinpath(f"{name}.safetensors").read_bytes()
+    if card.get(_CARD_CHECKSUM, _card_checksum(card)) != _card_checksum(card):
+        raise ValueError(
+            f"The card {name}.json is damaged: {', '.join(_OWN_FIELDS)} do not have its "
+            f"{_CARD_CHECKSUM}. If they were changed on purpose, remove that."
+        )
     digest = hashlib.sha256(data).hexdigest()
     if digest != card["sha256"]:
         raise ValueError(
             f"The weights {name}.safetensors have SHA-256 {digest}, "
             f"but their card expects {card['sha256']}."
         )
+    weights = safetensors.numpy.load(data)
+    _check_finite(weights)
+    _check_size(card, len(weights))
     env = _make_env(card)
-    weights = unflatten(safetensors.numpy.load(data))
     module = networks.module_from_params(
-        _make_module(card, env), jax.tree.map(jnp.asarray, weights)
+        _make_module(card, env), jax.tree.map(jnp.asarray, unflatten(weights))
     )
     module.eval()
     params, apply_fn = networks.functional(module)
@@ -134,14 +154,17 @@ def save_pretrained(
 
     Raises:
       ValueError: if the name is no plain file name, a card field is one that this function fills
-        in, or the environment, network and parameters do not fit one another.
+        in, the environment, network and parameters do not fit one another, or a parameter is not
+        finite.
     """
     if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
         raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")
-    taken = sorted(set(card_fields) & set(_OWN_FIELDS))
+    taken = sorted(set(card_fields) & {*_OWN_FIELDS, _CARD_CHECKSUM})
     if taken:
         raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
-    data = safetensors.numpy.save(flatten(params))
+    weights = flatten(params)
+    _check_finite(weights)
+    data = safetensors.numpy.save(weights)
     card = {
         "name": name,
         "architecture": {"network": type(module).__name__, "kwargs": _network_kwargs(module)},
@@ -151,8 +174,8 @@ def save_pretrained(
             "version": _version(type(env)),
         },
         "sha256": hashlib.sha256(data).hexdigest(),
-        **card_fields,
     }
+    card |= {_CARD_CHECKSUM: _card_checksum(card), **card_fields}
     text = json.dumps(card, indent=2, allow_nan=False) + "\n"
     # What could not be loaded must not be written.
     networks.module_from_params(_make_module(card, _make_env(card)), params)
@@ -170,10 +193,32 @@ def _folder(directory: str | os.PathLike[str] | None) -> Traversable:
     return pathlib.Path(directory)
 
 
+def _card_checksum(card: Mapping[str, Any]) -> str:
+    """The SHA-256 of what loading reads of a card."""
+    own = json.dumps([card[name] for name in _OWN_FIELDS], sort_keys=True)
+    return hashlib.sha256(own.encode()).hexdigest()
+
+
+def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
+    """Raises `ValueError` if a number is NaN or infinite."""
+    for name, array in weights.items():
+        wrong = int(np.sum(~np.isfinite(array)))
+        if wrong:
+            raise ValueError(f"{wrong} of the {array.size} weights {name!r} are not finite.")
+
+
+def _check_size(card: Mapping[str, Any], num_arrays: int) -> None:
+    """Raises `ValueError` if a network has more parts than arrays; building it may take hours."""
+    for name, value in card["architecture"]["kwargs"].items():
+        if name.startswith("num_blocks") and value > num_arrays:
+            raise ValueError(f"{name} is {value} in the card, for weights of {num_arrays} arrays.")
+
+
 def _make_env(card: Mapping[str, Any]) -> Any:
     spec = card["environment"]
-    if spec["name"] not in envs.__all__:
-        raise ValueError(f"jaxpgs.envs has no environment {spec['name']!r}.")
+    known = [x for x in envs.__all__ if hasattr(getattr(envs, x), "observation_shape")]
+    if spec["name"] not in known:
+        raise ValueError(f"jaxpgs.envs has no environment {spec['name']!r}; it has {known}.")
     env = getattr(envs, spec["name"])(**spec["kwargs"])
     if spec["version"] != _version(type(env)):
         raise ValueError(
@@ -201,7 +246,8 @@ def _make_module(card: Mapping[str, Any], env: Any) -> nnx.Module:
 
 
 def _networks() -> list[str]:
-    return [name for name in networks.__all__ if inspect.isclass(getattr(networks, name))]
+    kinds = {name: getattr(networks, name) for name in networks.__all__}
+    return [name for name, x in kinds.items() if inspect.isclass(x) and issubclass(x, nnx.Module)]
 
 
 def _network_kwargs(module: nnx.Module) -> dict[str, Any]:
