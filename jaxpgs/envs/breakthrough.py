@@ -11,11 +11,14 @@ his own, so each diagonal step on the board is free or captures. Hence nobody is
 """
 
 import dataclasses
+import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxpgs.envs.compiling import compiled
 
 VERSION = 1
 MIN_ROWS, MIN_COLUMNS, MAX_SIZE = 4, 2, 19
@@ -42,15 +45,7 @@ class BreakthroughState:
     @property
     def legal_action_mask(self) -> chex.Array:
         """`[A]` bool, all False after the end."""
-        view = _mover_view(self)
-        batch = view.shape[:-2]
-        # What lies a row ahead of each cell; beyond the edges stands what cannot be taken.
-        around = [(0, 0)] * len(batch) + [(1, 0), (1, 1)]
-        ahead = jnp.pad(view[..., :-1, :], around, constant_values=1)
-        left, straight, right = ahead[..., :-2], ahead[..., 1:-1], ahead[..., 2:]
-        targets = jnp.stack([left != 1, straight == 0, right != 1], axis=-1)
-        playing = ~self.terminated[..., None, None, None]
-        return ((view == 1)[..., None] & targets & playing).reshape(*batch, -1)
+        return _legal_action_mask(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +102,7 @@ class Breakthrough:
         """The shape of one observation."""
         return (self.rows, self.columns, 3)
 
+    @compiled
     def init(self, key: chex.PRNGKey | None = None) -> BreakthroughState:
         """Returns the first position; Breakthrough has no chance, so the key is not used."""
         del key
@@ -119,6 +115,7 @@ class Breakthrough:
             terminated=jnp.bool_(False),
         )
 
+    @compiled
     def step(self, state: BreakthroughState, action: chex.Array) -> BreakthroughState:
         """Plays one action.
 
@@ -162,6 +159,7 @@ class Breakthrough:
             terminated=state.terminated | won | lost,
         )
 
+    @compiled
     def observe(self, state: BreakthroughState) -> chex.Array:
         """Returns `[rows, columns, 3]` float32 planes from the view of the player to move."""
         view = _mover_view(state)
@@ -197,3 +195,16 @@ def _mover_view(state: BreakthroughState) -> chex.Array:
     """The board as the player to move sees it: 1 his pawns, -1 the other's, row 0 his goal."""
     first = (state.current_player == 0)[..., None, None]
     return jnp.where(first, state.board, -jnp.flip(state.board, axis=(-2, -1)))
+
+
+@functools.partial(jax.jit, inline=True)  # as `compiled` does
+def _legal_action_mask(state: BreakthroughState) -> chex.Array:
+    view = _mover_view(state)
+    batch = view.shape[:-2]
+    # What lies a row ahead of each cell; beyond the edges stands what cannot be taken.
+    around = [(0, 0)] * len(batch) + [(1, 0), (1, 1)]
+    ahead = jnp.pad(view[..., :-1, :], around, constant_values=1)
+    left, straight, right = ahead[..., :-2], ahead[..., 1:-1], ahead[..., 2:]
+    targets = jnp.stack([left != 1, straight == 0, right != 1], axis=-1)
+    playing = ~state.terminated[..., None, None, None]
+    return ((view == 1)[..., None] & targets & playing).reshape(*batch, -1)

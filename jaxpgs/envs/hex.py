@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.envs.compiling import compiled
+
 VERSION = 1
 MIN_SIZE, MAX_SIZE = 2, 19
 _NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
@@ -106,6 +108,7 @@ class Hex:
         """The shape of one observation."""
         return (self.size, self.size, 3 + self.swap)
 
+    @compiled
     def init(self, key: chex.PRNGKey | None = None) -> HexState:
         """Returns the empty board; Hex has no chance, so the key is not used."""
         del key
@@ -117,6 +120,7 @@ class Hex:
             swap_legal=jnp.bool_(False) if self.swap else None,
         )
 
+    @compiled
     def step(self, state: HexState, action: chex.Array) -> HexState:
         """Plays one action.
 
@@ -125,13 +129,14 @@ class Hex:
           action: `[]` integer in `[0, num_actions)`.
 
         Returns:
-          The next position. A finished game stays as it is, with zero rewards. An illegal action
-          loses the game at once (as in pgx) and leaves the stones alone.
+          The next position. A finished game stays as it is, with zero rewards. An illegal action,
+          one out of range included, loses the game at once (as in pgx) and leaves the stones alone.
         """
         n, cells = self.size, self.num_cells
         action = jnp.asarray(action, jnp.int32)
         mover = state.current_player
-        legal = state.legal_action_mask[action]
+        # Indexing alone would take an action outside the board for the nearest one.
+        legal = (action >= 0) & (action < self.num_actions) & state.legal_action_mask[action]
         cell = action
         if self.swap:
             # Where the only stone is, counted from 1; 0 on the empty board. XLA's CPU backend does
@@ -164,6 +169,7 @@ class Hex:
             swap_legal=swap_legal,
         )
 
+    @compiled
     def observe(self, state: HexState) -> chex.Array:
         """Returns `[n, n, 3 or 4]` float32 planes from the view of the player to move."""
         board = jnp.sign(state.labels).reshape(self.size, self.size)

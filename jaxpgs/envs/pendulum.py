@@ -13,6 +13,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs.envs.compiling import compiled
+
 VERSION = 1
 _GRAVITY, _SECONDS, _MAX_SPEED = 10.0, 0.05, 8.0
 
@@ -81,6 +83,7 @@ class Pendulum:
         """The shape of one observation."""
         return (3,)
 
+    @compiled
     def init(self, key: chex.PRNGKey) -> PendulumState:
         """Returns a random angle, and a random speed from -1 to 1."""
         number = jax.random.uniform(key, (2,), minval=-1.0)
@@ -93,6 +96,7 @@ class Pendulum:
             terminated=jnp.bool_(False),
         )
 
+    @compiled
     def step(self, state: PendulumState, action: chex.Array) -> PendulumState:
         """Applies a torque for a twentieth of a second.
 
@@ -120,6 +124,7 @@ class Pendulum:
         stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
         return jax.tree.map(lambda x, y: jnp.where(state.terminated, x, y), stays, after)
 
+    @compiled
     def observe(self, state: PendulumState) -> chex.Array:
         """Returns `[3]`: cosine and sine of the angle, and the speed as a share of the greatest."""
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / _MAX_SPEED])

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.envs import columns
+from jaxpgs.envs.compiling import compiled
 
 VERSION = 1
 CLEARED = 1000.0  # the reward for an empty board
@@ -55,10 +56,7 @@ class SameGameState:
     @property
     def legal_action_mask(self) -> chex.Array:
         """`[A]` bool: one cell for each group, its leftmost, of these the lowest."""
-        # Whoever maps over states finds no other axis here; a batch that is not mapped has some.
-        planes = jnp.moveaxis(self.planes, (-2, -1), (0, 1))
-        cells = columns.batch_last(functools.partial(_legal, self.height))(planes)
-        return jnp.moveaxis(cells, 0, -1)
+        return _legal_action_mask(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +117,7 @@ class SameGame:
         """The shape of one observation."""
         return (self.height, self.width, self.num_colors + 1)
 
+    @compiled
     def init(self, key: chex.PRNGKey) -> SameGameState:
         """Returns a full board of colours drawn independently and uniformly.
 
@@ -127,6 +126,7 @@ class SameGame:
         shape = (self.height, self.width)
         return _state(self, jax.random.randint(key, shape, 0, self.num_colors))
 
+    @compiled
     def step(self, state: SameGameState, action: chex.Array) -> SameGameState:
         """Plays one action.
 
@@ -135,22 +135,27 @@ class SameGame:
           action: `[]` integer in `[0, num_actions)`: any cell of a group.
 
         Returns:
-          The next position. An illegal action, that is an empty cell or a block without a group,
-          changes nothing and earns nothing; so does every action after the end.
+          The next position. An illegal action, that is an empty cell, a block without a group or a
+          number out of range, changes nothing and earns nothing; so does every action after the
+          end.
         """
         action = jnp.asarray(action, jnp.int32)
         row, column = jax.lax.div(action, self.width), jax.lax.rem(action, self.width)
+        # A column that is not there: the words' type would take any row for one of the board.
+        column = jnp.where((action >= 0) & (action < self.num_actions), column, self.width)
         dtype = state.planes.dtype
         bit = jnp.ones((), dtype) << (self.height - 1 - row).astype(dtype)
         seed = jnp.where(jnp.arange(self.width, dtype=jnp.int32) == column, bit, dtype.type(0))
         planes, reward, over = columns.batch_last(self._play)(state.planes, seed)
         return dataclasses.replace(state, planes=planes, rewards=reward[None], terminated=over)
 
+    @compiled
     def observe(self, state: SameGameState) -> chex.Array:
         """Returns `[height, width, num_colors + 1]` float32 planes: the colours, then empty."""
         order = np.append(np.arange(self.num_colors), -1).astype(np.int8)
         return (self.board(state)[..., None] == order[None, None]).astype(jnp.float32)
 
+    @compiled
     def board(self, state: SameGameState) -> chex.Array:
         """Returns the colours `[height, width]` int8, 0 to `num_colors - 1`; empty cells hold -1.
 
@@ -160,6 +165,7 @@ class SameGame:
         weights = np.left_shift(1, np.arange(bits.shape[2])).astype(np.int8)[None, None]
         return jnp.sum(bits.astype(jnp.int8) * weights, axis=2, dtype=jnp.int8) - jnp.int8(1)
 
+    @compiled
     def group_labels(self, state: SameGameState) -> chex.Array:
         """Labels each cell with the action that takes its group.
 
@@ -184,6 +190,7 @@ class SameGame:
         grouped = columns.unpack(columns.linked(*columns.links(planes)), height)
         return jnp.where(grouped, row * self.width + (code >> low), -1).reshape(-1)
 
+    @compiled
     def policy_logits(self, state: SameGameState, logits: chex.Array) -> chex.Array:
         """Maps a network's logits of all cells to logits of the legal actions.
 
@@ -205,6 +212,7 @@ class SameGame:
         joined = jnp.log(jnp.where(legal, share, 1)) + jnp.where(legal, largest[:-1], 0)
         return jnp.where(legal, joined, jnp.finfo(logits.dtype).min)
 
+    @compiled
     def network_policy(self, state: SameGameState, policy: chex.Array) -> chex.Array:
         """Spreads the probability of each group evenly over its cells, as a target for a network.
 
@@ -221,6 +229,7 @@ class SameGame:
         sizes = jax.ops.segment_sum(jnp.ones_like(policy), place, self.num_actions + 1)
         return jnp.where(labels < 0, 0, policy[labels] / sizes[place])
 
+    @compiled
     def permute_colors(self, key: chex.PRNGKey, observation: chex.Array) -> chex.Array:
         """Exchanges the colours at random, which changes neither policy nor value.
 
@@ -357,6 +366,14 @@ def standard_positions() -> np.ndarray:
 @functools.partial(jax.jit, static_argnums=0)
 def _state(env: SameGame, colors: chex.Array) -> SameGameState:
     return env._state(colors)
+
+
+@functools.partial(jax.jit, inline=True)  # as `compiled` does
+def _legal_action_mask(state: SameGameState) -> chex.Array:
+    # Whoever maps over states finds no other axis here; a batch that is not mapped has some.
+    planes = jnp.moveaxis(state.planes, (-2, -1), (0, 1))
+    cells = columns.batch_last(functools.partial(_legal, state.height))(planes)
+    return jnp.moveaxis(cells, 0, -1)
 
 
 def _legal(height: int, planes: chex.Array) -> chex.Array:

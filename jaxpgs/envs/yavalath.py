@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.envs.compiling import compiled
+
 VERSION = 1
 MIN_SIZE, MAX_SIZE = 3, 10
 # One way along each of the three lines through a cell.
@@ -107,6 +109,7 @@ class Yavalath:
         inside = (diagonal >= 0) & (diagonal <= 2 * (self.size - 1))
         return np.argwhere(inside).astype(np.int32)
 
+    @compiled
     def init(self, key: chex.PRNGKey | None = None) -> YavalathState:
         """Returns the empty board; Yavalath has no chance, so the key is not used."""
         del key
@@ -117,6 +120,7 @@ class Yavalath:
             terminated=jnp.bool_(False),
         )
 
+    @compiled
     def step(self, state: YavalathState, action: chex.Array) -> YavalathState:
         """Plays one action.
 
@@ -158,6 +162,7 @@ class Yavalath:
             terminated=state.terminated | won | lost | full,
         )
 
+    @compiled
     def observe(self, state: YavalathState) -> chex.Array:
         """Returns `[2 * size - 1, 2 * size - 1, 3]` float32 planes as the player to move sees."""
         own = jnp.where(state.current_player == 0, state.board, -state.board)
