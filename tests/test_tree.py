@@ -12,6 +12,7 @@ from flax import nnx
 from games import lenient_promotion
 
 import jaxpgs
+from jaxpgs import device_memory
 from jaxpgs.search import Nodes
 from jaxpgs.search.simulators.nodes import node_stats
 
@@ -388,4 +389,36 @@ def test_estimate_counts_the_nodes(adapts):
 
 def test_what_cannot_fit_is_refused_before_it_runs():
     with pytest.raises(MemoryError, match=r"nodes of each of 6 roots need .* GiB.*mode=.constant"):
-        run(functools.partial(jaxpgs.mcs_policy, mode="cached"), count=2**32)
+        run(functools.partial(jaxpgs.mcs_policy, mode="cached"), count=2**30)
+    constant = functools.partial(jaxpgs.mcs_policy, mode="constant")
+    with pytest.raises(MemoryError, match=r"simulations that 6 roots run .* GiB.*fewer roots"):
+        run(functools.partial(constant, simulations_per_update=2**29), count=2**30)
+    for mode in ("constant", "cached"):
+        with pytest.raises(ValueError, match=r"num_simulations must .* at most 2\^30 .* got 429"):
+            run(functools.partial(jaxpgs.mcs_policy, mode=mode), count=2**32)
+
+
+def test_what_is_taken_already_is_not_free(monkeypatch):
+    nodes = jax.ShapeDtypeStruct((2**20,), "int8")
+    check = functools.partial(device_memory.check_fits, nodes, "The nodes", "Take fewer.")
+    for in_use in (0, 3 * 2**20):
+        stats = {"bytes_limit": 4 * 2**20, "bytes_in_use": in_use}
+        device = types.SimpleNamespace(memory_stats=lambda stats=stats: stats)
+        monkeypatch.setattr(jax, "local_devices", lambda device=device: [device])
+        check()
+    stats["bytes_in_use"] += 1
+    with pytest.raises(MemoryError, match=r"The nodes need .* GiB, and the .* free\. Take fewer"):
+        check()
+    nodes = jax.ShapeDtypeStruct((2, 2**31), "int8")
+    with pytest.raises(MemoryError, match=r"more than 32-bit indices can tell"):
+        device_memory.check_fits(nodes, "The nodes", "Take fewer.")
+
+
+def test_a_containers_limit_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(device_memory, "_GROUP", tmp_path)
+    stat = "x 1\ninactive_file 7\n"
+    for name, text in (("max", "5000"), ("current", "4000\n"), ("stat", stat)):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert device_memory._left_to_group() == 1007
+    (tmp_path / "memory.max").write_text("max\n")
+    assert device_memory._left_to_group() is None

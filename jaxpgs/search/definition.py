@@ -7,6 +7,7 @@ import chex
 import optax
 
 from jaxpgs.base import Adapt, Embedding, RecurrentFn, SplitRecurrentFn
+from jaxpgs.device_memory import MAX_COUNT
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.improvement import SampledPolicy
@@ -63,7 +64,8 @@ class Search:
         adapt, and neither `capacity` nor `interior_selection`.
 
     Raises:
-      ValueError: if a count is below 1, `mode` is unknown, or parts do not go together.
+      ValueError: if a count is below 1 or above 2^30, `mode` is unknown, or parts do not go
+        together.
     """
 
     recurrent_fn: RecurrentFn
@@ -87,8 +89,11 @@ class Search:
         """Checks what can be checked without data."""
         for name in ("num_simulations", "simulations_per_update", "max_depth", "capacity"):
             count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}.")
+            if count is not None and not 1 <= count <= MAX_COUNT:
+                raise ValueError(
+                    f"{name} must be at least 1 and at most 2^30 = {MAX_COUNT}, since indices have "
+                    f"32 bits; got {count}."
+                )
         if isinstance(self.mode, str) and self.mode not in MODES:
             raise ValueError(f'mode must be "constant" or "cached", got {self.mode!r}.')
         if self.mode == "constant" and not (self.interior_selection is None is self.capacity):

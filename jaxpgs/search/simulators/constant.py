@@ -25,6 +25,7 @@ from jaxpgs.base import (
     as_logits,
     as_values,
 )
+from jaxpgs.device_memory import check_fits
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.simulator import (
     Context,
@@ -146,8 +147,28 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
         assert isinstance(split_fn, SplitRecurrentFn)
         mask = adaptation.adapt_mask(context.params, context.search.adapt)
         check_independent(split_fn.expand, context.params, mask, root)
+    _check_memory(context, root)
     shape = (len(root.value), context.search.truncation.table_size)
     return Memory(root.embedding, jnp.zeros(shape, bool))
+
+
+def _check_memory(context: Context, root: mctx.RootFnOutput) -> None:
+    """Raises `MemoryError` if an update's simulations cannot fit."""
+    search, (batch_size, _) = context.search, root.prior_logits.shape
+    num_walks, steps = search.simulations_per_update, max_depth(search)
+
+    def per_walk(tree: Any, *axes: int) -> Any:
+        shape = (*axes, batch_size, num_walks)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*shape, *x.shape[1:]), x.dtype), tree)
+
+    # Ten numbers of each step, and the state before it and behind it.
+    kept = [per_walk([root.value] * 10, steps), per_walk(root.embedding, 2)]
+    check_fits(
+        kept,
+        f"The {num_walks} simulations that {batch_size} roots run at once, each",
+        "Lower simulations_per_update or max_depth, or search fewer roots at once; "
+        "jaxpgs.estimate_memory tells what a search needs.",
+    )
 
 
 def max_depth(search: "Search") -> int:

@@ -92,7 +92,7 @@ def make_nodes(
         lambda x: jax.ShapeDtypeStruct((batch_size, num_rows, *x.shape[1:]), x.dtype), parts
     )
     check_fits(
-        sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes)),
+        shapes,
         f"The {num_rows} nodes of each of {batch_size} roots",
         "Lower num_simulations or capacity, or search fewer roots at once, or use "
         'mode="constant", which remembers none; jaxpgs.estimate_memory tells what a search needs.',
