@@ -31,6 +31,10 @@ import jax
 import numpy as np
 
 from benchmarks.report import ROOT, commit, describe_machine, num_cores, write_text
+from jaxpgs.checks import positive
+
+__all__ = ["RESULTS", "Record", "add", "command_line", "has", "load", "now", "open_record",
+           "origin", "override", "parser", "positive", "read"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SILENT = ("help", "again", "show")  # arguments that change no row
@@ -81,13 +85,6 @@ def parser(name: str, doc: str, presets: Iterable[str] = ()) -> argparse.Argumen
     return made
 
 
-def positive(text: str) -> int:
-    """Reads a whole number of at least 1, as a `type` of arguments."""
-    if not (text.isdigit() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def override(preset: Any, args: argparse.Namespace) -> Any:
     """Puts the arguments that were given in place of a preset's fields of the same names."""
     given = {n: v for n in preset._fields if (v := getattr(args, n, None)) is not None}
@@ -129,7 +126,7 @@ def open_record(
       A record for `has`, `read` and `add`. Nothing is written yet.
 
     Raises:
-      SystemExit: if the file holds rows of another setting.
+      SystemExit: if the file holds rows of another setting, or cannot be one of rows.
     """
     name = made.prog.rsplit(".", 1)[1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
     machine = describe_machine()
@@ -148,6 +145,8 @@ def open_record(
         machine,
         args.again,
     )
+    if parent := next((x for x in record.path.parents if x.exists() and not x.is_dir()), None):
+        raise SystemExit(f"{record.path} cannot be written: {parent} is a file.")
     _checked(record)
     return record
 
@@ -194,8 +193,19 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a file of rows."""
-    return json.loads(pathlib.Path(path).read_text())
+    """Reads a file of rows.
+
+    Raises:
+      SystemExit: if it cannot be read.
+    """
+    try:
+        data = json.loads(pathlib.Path(path).read_text())
+        if isinstance(data, dict):
+            return data
+        error: Any = "it holds no object"
+    except (OSError, ValueError) as found:
+        error = found
+    raise SystemExit(f"{path} is no file of rows: {error}. Name another one, or move it away.")
 
 
 def origin(data: Mapping[str, Any]) -> str:

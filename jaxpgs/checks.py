@@ -1,5 +1,6 @@
 """Checks of arguments that can be made before anything is traced."""
 
+import argparse
 import math
 from typing import Any
 
@@ -34,6 +35,13 @@ def check_number(
         allowed += f" and at most {high:g}"
     words = f"a finite number {allowed}".strip()
     raise ValueError(f"{owner} needs {name} to be {words}; got {value}.")
+
+
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1, as a `type` of arguments of a command."""
+    if not (text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def check_word(owner: str, name: str, value: str, allowed: tuple[str, ...]) -> None:

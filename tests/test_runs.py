@@ -79,6 +79,28 @@ def test_another_setting_is_refused_by_name(tmp_path):
     assert runs.load(path)["setting"]["players"] == {"A": {"k": 1}, "B": {}}
 
 
+def test_a_file_that_holds_no_rows_is_one_line(tmp_path):
+    path = tmp_path / "file.json"
+    for text in ("", "[]", '{"rows": [', "\0"):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match=r"file\.json is no file of rows: .*move it away\."):
+            opened(path)
+    with pytest.raises(SystemExit, match=r"is no file of rows: .*directory"):
+        opened(tmp_path)
+    with pytest.raises(SystemExit, match=r"cannot be written: .*file\.json is a file"):
+        opened(path / "below" / "x.json")
+
+
+def test_a_finished_file_stays_as_it_is(tmp_path):
+    record = opened(tmp_path / "file.json")
+    runs.add(record, {"name": "a"})
+    before = record.path.read_bytes()
+    again = opened(tmp_path / "file.json", "--simulations", "8")
+    assert runs.has(again, name="a")
+    runs.add(again)  # as at the end of a benchmark with nothing to measure
+    assert record.path.read_bytes() == before
+
+
 def _write(path, start):
     record = opened(pathlib.Path(path))
     for i in range(start, start + 10):

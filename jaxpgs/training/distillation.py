@@ -19,6 +19,7 @@ from flax import nnx
 
 from jaxpgs import networks, trees
 from jaxpgs.base import Params
+from jaxpgs.checks import positive
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training import loggers, loop
@@ -182,7 +183,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("name", choices=list(STUDENTS))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
-    parser.add_argument("--iterations", type=int, help="in place of the recipe's")
+    parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     recipe = STUDENTS[args.name]

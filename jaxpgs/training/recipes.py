@@ -25,6 +25,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks
+from jaxpgs.checks import positive
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
@@ -92,10 +93,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
     parser.add_argument("--expert", choices=experts.NAMES, help="in place of the recipe's")
-    parser.add_argument("--simulations", type=int, help="in place of the recipe's")
-    parser.add_argument("--iterations", type=int, help="in place of the recipe's")
-    parser.add_argument("--games", type=int, help="games at once, in place of the recipe's")
-    parser.add_argument("--snapshots", type=int, help="keep the weights every so many iterations")
+    parser.add_argument("--simulations", type=positive, help="in place of the recipe's")
+    parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
+    parser.add_argument("--games", type=positive, help="games at once, in place of the recipe's")
+    parser.add_argument(
+        "--snapshots", type=positive, help="keep the weights every so many iterations"
+    )
     parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)

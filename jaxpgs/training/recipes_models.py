@@ -26,6 +26,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.base import Params
+from jaxpgs.checks import positive
 from jaxpgs.envs import Hex
 from jaxpgs.networks import ValueEquivalentModel
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -96,8 +97,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
-    parser.add_argument("--games", type=int, help="games to label, in place of the recipe's")
-    parser.add_argument("--epochs", type=int, help="in place of the recipe's")
+    parser.add_argument("--games", type=positive, help="games to label, in place of the recipe's")
+    parser.add_argument("--epochs", type=positive, help="in place of the recipe's")
     parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
@@ -190,9 +191,14 @@ def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
       unroll: K.
 
     Returns:
-      `epoch`, and `policy_loss` and `value_loss`, each a list over steps 0 to K of the unroll.
+      `epoch`, and `policy_loss` and `value_loss`, each a list over steps 0 to K of the unroll;
+      nothing where the log was lost.
     """
-    best = min(rows, key=lambda r: r["validation_policy_loss"] + r["validation_value_loss"])
+    names = [f"validation_{name}_loss" for name in ("policy", "value")]
+    rows = [row for row in rows if all(isinstance(row.get(name), float) for name in names)]
+    if not rows:
+        return {}
+    best = min(rows, key=lambda row: sum(row[name] for name in names))
     return {"epoch": best["iteration"]} | {
         name: [round(best[f"validation_{name}_{k}"], 4) for k in range(unroll + 1)]
         for name in ("policy_loss", "value_loss")

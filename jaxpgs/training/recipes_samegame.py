@@ -20,6 +20,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks
+from jaxpgs.checks import positive
 from jaxpgs.envs import SameGame
 from jaxpgs.pretrained import save_pretrained
 from jaxpgs.puzzles import nrpa
@@ -83,8 +84,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
-    parser.add_argument("--iterations", "--generations", type=int, help="in place of the recipe's")
-    parser.add_argument("--runs", type=int, help="boards an iteration, in place of the recipe's")
+    parser.add_argument(
+        "--iterations", "--generations", type=positive, help="in place of the recipe's"
+    )
+    parser.add_argument(
+        "--runs", type=positive, help="boards an iteration, in place of the recipe's"
+    )
     parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
@@ -156,8 +161,8 @@ def main(argv: list[str] | None = None) -> None:
             "num_runs": recipe.num_runs,
             **training,
         },
-        strength={name: log[-1][name] for name in _LOGGED if name.endswith("_score")},
-        learning=[{name: row[name] for name in _LOGGED} for row in log],
+        strength={x: log[-1].get(x) for x in _LOGGED if x.endswith("_score")} if log else {},
+        learning=[{name: row.get(name) for name in _LOGGED} for row in log],
         **origin(),
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
