@@ -36,9 +36,10 @@ from jaxpgs.training import loggers
 from jaxpgs.training.checkpoint import Checkpoints, claimed
 
 KILLS = {
-    "expert iteration": 25, "PPO": 20, "puzzle iteration": 5, "model fitting": 10,
-    "value-equivalent": 5, "distillation": 20, "labelling": 15,
+    "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
+    "value-equivalent": 3, "distillation": 40, "labelling": 15,
 }  # fmt: skip
+_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # to end, and to share
 FLIPS = {
     "checkpoint, any file": 300, "checkpoint, any byte": 300, "weights": 150, "card": 150,
     "labelled games": 50, "run.json": 50,
@@ -101,12 +102,12 @@ def jobs() -> list[Job]:
         return lambda: range(number)
 
     found = [Job("kill", what, count(number), try_kills) for what, number in KILLS.items()]
-    for what, run in small_runs.RUNS.items():
-        found += [
-            Job("signal", what, lambda: _SIGNALS, try_signals),
-            Job("second process", what, count(1), try_second),
-            Job("other argument", what, functools.partial(list, run.changes()), try_arguments),
-        ]
+    found += [Job("signal", what, lambda: _SIGNALS, try_signals) for what in _ASKED]
+    found += [Job("second process", what, count(1), try_second) for what in _ASKED]
+    found += [
+        Job("other argument", what, functools.partial(list, run.changes()), try_arguments)
+        for what, run in small_runs.RUNS.items()
+    ]
     flips = FLIPS.items()
     return found + [Job("flipped bit", x, count(n // _BLOCK), try_flips) for x, n in flips]
 
@@ -143,7 +144,7 @@ def _child(name: str, folder: str, cache: str, knobs: dict[str, Any], error: str
 def _process(name: str, folder: pathlib.Path, **knobs: Any) -> Iterator[Any]:
     """A process that trains in a folder; killed in the end if it still does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.small_runs"])  # imports take seconds
+    context.set_forkserver_preload(["benchmarks.faults"])  # imports take seconds
     cache = jax.config.values["jax_compilation_cache_dir"]
     arguments = (name, str(folder), cache, knobs, str(folder / "stderr.txt"))
     process = context.Process(target=_child, args=arguments)
@@ -245,7 +246,9 @@ def try_kills(
                     time.sleep(rng.uniform(0, 1))
                 process.kill()
                 process.join()
-                assert process.exitcode == -signal.SIGKILL, (folder / "stderr.txt").read_text()
+                if process.exitcode != -signal.SIGKILL:
+                    said = (folder / "stderr.txt").read_text() if folder.exists() else ""
+                    sys.exit(f"{what} ended by itself, with status {process.exitcode}: {said}")
             found.append((number, _read(what, folder / "run", template)))
         most = max((max(digests, default=0) for _, digests in found), default=0)
         _, expected = _undisturbed(what, most, place)
