@@ -193,7 +193,10 @@ def _read(name: str, folder: pathlib.Path, template: Any) -> dict[int, str]:
             with np.load(path) as file:
                 parts[int(path.stem[5:]) + 1] = _digest([file[x] for x in sorted(file.files)])
         return parts
-    state = Checkpoints(folder).restore(template) if _saved(folder) else None
+    if not _saved(folder):
+        return {}
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        state = checkpoints.restore(template)
     return {} if state is None else {int(state.iteration): _digest(state)}
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 
 import games
 import jax
@@ -402,13 +403,15 @@ def test_a_game_of_one_player_is_refused():
 def test_a_directory_of_another_run_is_refused(tmp_path):
     from jaxpgs.training.checkpoint import claimed, describe
 
-    given = {"env": ENV, "network": make_network(), "seed": 0, "delta": 1.0}
+    defaults = {n: x.default for n, x in inspect.signature(ppo.train).parameters.items()}
+    given = defaults | TRAINING | {"env": ENV, "network": make_network()}
+    given |= {"optimizer": optax.adam(3e-3), "delta": 1.0}
     with (
         claimed(tmp_path, describe("ppo", given)),
         pytest.raises(RuntimeError, match="Another process trains in"),
     ):
         train(directory=tmp_path)
-    with pytest.raises(ValueError, match=r"holds a run with delta 1.0, not 0.0"):
+    with pytest.raises(ValueError, match=r"holds a run with delta 1\.0, not 0\.0"):
         train(directory=tmp_path, delta=0.0)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import chex
@@ -19,9 +19,7 @@ from jaxpgs.training.arguments import difference, told
 
 _CHECKSUM = "checksum"
 # What may change when a run goes on: how long it is, where it is kept, who watches and computes.
-_FREE = (
-    "num_iterations", "max_epochs", "directory", "checkpoint_every", "keep", "callback", "devices",
-)  # fmt: skip
+_FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", "devices")
 
 
 @contextlib.contextmanager
@@ -45,7 +43,11 @@ def opened(
     """
     folder = pathlib.Path(directory).absolute()
     with claimed(folder, run):
-        yield Checkpoints(folder, keep=keep)
+        checkpoints = Checkpoints(folder, keep=keep)
+        try:
+            yield checkpoints
+        finally:
+            checkpoints.close()
 
 
 class Checkpoints:
@@ -129,6 +131,10 @@ class Checkpoints:
             ],
         )
 
+    def close(self) -> None:
+        """Ends what Orbax keeps running."""
+        self._manager.close()
+
     def _check(self, step: int, shapes: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         for name, leaf in shapes.items():
             got = found[name].shape if name in found else None
@@ -193,21 +199,18 @@ def _place(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
-def describe(
-    trainer: str, arguments: Mapping[str, Any], *, free: Sequence[str] = ()
-) -> dict[str, Any]:
+def describe(trainer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Says of a run what must be the same when it goes on.
 
     Args:
       trainer: the trainer's name.
-      arguments: all its arguments by name, among them `env`, `seed` and the network.
-      free: further arguments that may change, beside the number of iterations and of checkpoints,
-        the directory, the callback and the devices.
+      arguments: all its arguments by name, among them `env`, `seed` and the network. The number of
+        iterations and of checkpoints, the directory, the callback and the devices may change.
 
     Returns:
       A `run` for `opened` and `claimed`.
     """
-    kept = {name: x for name, x in arguments.items() if name not in (*_FREE, *free)}
+    kept = {name: x for name, x in arguments.items() if name not in _FREE}
     env, seed = kept.pop("env"), kept.pop("seed")
     network = next(kept.pop(name) for name in ("network", "model", "apply_fn") if name in kept)
     return {

@@ -63,6 +63,7 @@ def label_games(
       RuntimeError: if another process labels in `directory`.
     """
     arguments = dict(locals())
+    del arguments["num_games"]  # how many there are may change
     for name, count in {
         "num_games": num_games, "games_at_once": games_at_once, "num_steps": num_steps,
     }.items():  # fmt: skip
@@ -87,7 +88,7 @@ def label_games(
         if directory is not None:
             folder = pathlib.Path(directory)
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
-            run = describe("labelling", arguments | weights, free=("num_games",))
+            run = describe("labelling", arguments | weights)
             stack.enter_context(claimed(folder, run))
             files = _Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))

@@ -115,6 +115,7 @@ def fit(
       FloatingPointError: if the loss is no longer finite.
     """
     arguments = dict(locals())
+    del arguments["max_epochs"]  # how long it is may change
     counts = {
         "unroll": unroll, "batch_size": batch_size, "max_epochs": max_epochs, "patience": patience,
         "checkpoint_every": checkpoint_every, "steps_per_epoch": steps_per_epoch,
