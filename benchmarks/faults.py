@@ -12,9 +12,7 @@ that is neither refused nor harmless is "WRONG", and the exit status is then 1.
 
 import contextlib
 import functools
-import hashlib
 import io
-import json
 import multiprocessing
 import os
 import pathlib
@@ -30,23 +28,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-import jaxpgs
-from benchmarks import report, runs, small_runs
+from benchmarks import flips, report, run_states, runs, small_runs
 from jaxpgs.training import loggers
-from jaxpgs.training.checkpoint import Checkpoints, claimed
 
 KILLS = {
     "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
     "value-equivalent": 3, "distillation": 40, "labelling": 15,
 }  # fmt: skip
 _ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # to end, and to share
-FLIPS = {
-    "checkpoint, any file": 300, "checkpoint, any byte": 300, "weights": 150, "card": 150,
-    "labelled games": 50, "run.json": 50,
-}  # fmt: skip
-_CHAIN, _BLOCK = 10, 50  # kills of one run, flips of one row
+_CHAIN = 10  # kills of one run
 _SIGNALS = ("SIGTERM", "SIGINT")
-_WRONG = "WRONG"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -71,7 +62,11 @@ def main(argv: list[str] | None = None) -> None:
                 for number in job.numbers()
                 if not runs.has(record, fault=job.fault, what=job.what, number=number)
             ]
-            for row in job.try_all(job.what, missing, _fresh(place), args.seed) if missing else ():
+            for row in (
+                job.try_all(job.what, missing, run_states.fresh(place), args.seed)
+                if missing
+                else ()
+            ):
                 runs.add(record, {"fault": job.fault, "what": job.what} | row)
     rows = runs.read(record)
     report.print_table("Faults", *table(rows))
@@ -108,8 +103,10 @@ def jobs() -> list[Job]:
         Job("other argument", what, functools.partial(list, run.changes()), try_arguments)
         for what, run in small_runs.RUNS.items()
     ]
-    flips = FLIPS.items()
-    return found + [Job("flipped bit", x, count(n // _BLOCK), try_flips) for x, n in flips]
+    return found + [
+        Job("flipped bit", x, count(n // flips.BLOCK), flips.try_flips)
+        for x, n in flips.FLIPS.items()
+    ]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -156,76 +153,10 @@ def _process(name: str, folder: pathlib.Path, **knobs: Any) -> Iterator[Any]:
         process.join()
 
 
-def _saved(folder: pathlib.Path) -> int:
-    """The number of the last iteration, or of the parts, that were saved."""
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    steps = [int(name) for name in names if name.isdigit()]
-    return max(steps, default=len([name for name in names if name.startswith("part-")]))
-
-
-def _has_saved(folder: pathlib.Path, before: int) -> bool:
-    return _saved(folder) > before
-
-
 def _wait(process: Any, until: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while process.is_alive() and time.monotonic() < deadline and not until():
         time.sleep(0.01)
-
-
-# --- what was saved, and what should have been ----------------------------------------------------
-
-
-def _digest(state: Any) -> str:
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(state):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
-def _read(name: str, folder: pathlib.Path, template: Any) -> dict[int, str]:
-    """Digests of what a folder holds, by number: the last state, or all parts of labelled games."""
-    if name == "labelling":
-        parts = {}
-        for path in sorted(folder.glob("part-*.npz")):
-            with np.load(path) as file:
-                parts[int(path.stem[5:]) + 1] = _digest([file[x] for x in sorted(file.files)])
-        return parts
-    if not _saved(folder):
-        return {}
-    with contextlib.closing(Checkpoints(folder)) as checkpoints:
-        state = checkpoints.restore(template)
-    return {} if state is None else {int(state.iteration): _digest(state)}
-
-
-def _undisturbed(name: str, number: int, place: pathlib.Path) -> tuple[Any, dict[int, str]]:
-    """The last state of a run that nobody disturbed, and digests of all its states by number."""
-    run = small_runs.RUNS[name]
-    digests: dict[int, str] = {}
-    last: list[Any] = []
-    if name == "labelling":
-        folder = _fresh(place)
-        run(directory=folder, callback=lambda finished: _saved(folder) >= number)
-        return None, _read(name, folder, None)
-
-    def note(state: Any, metrics: Mapping[str, float]) -> None:
-        digests[int(metrics["iteration"])] = _digest(state)
-        last[:] = [jax.device_get(state)]
-
-    run(**{run.limit: max(number, 1)}, callback=note)
-    return last[0], digests
-
-
-def _row(number: Any, outcome: str, seen: str | None, lost: int = 0, **more: Any) -> dict[str, Any]:
-    counts = dict.fromkeys(("equal", "refused", "harmless", "wrong"), 0)
-    counts[{_WRONG: "wrong"}.get(outcome, outcome)] = 1
-    return {"number": number} | counts | {"lost": lost, "seen": seen} | more
-
-
-def _fresh(place: pathlib.Path) -> pathlib.Path:
-    return pathlib.Path(tempfile.mkdtemp(dir=place))
 
 
 # --- the faults -----------------------------------------------------------------------------------
@@ -235,30 +166,32 @@ def try_kills(
     what: str, numbers: Sequence[int], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Kills a run again and again; the states that it left must be those of an undisturbed one."""
-    template, _ = _undisturbed(what, 1, place)
+    template, _ = run_states.undisturbed(what, 1, place)
     for chain in range(0, len(numbers), _CHAIN):
-        folder, found = _fresh(place), []
+        folder, found = run_states.fresh(place), []
         for number in numbers[chain : chain + _CHAIN]:
             rng = np.random.default_rng((seed, list(KILLS).index(what), number))
-            before = _saved(folder / "run")
+            before = run_states.saved(folder / "run")
             with _process(what, folder) as process:
                 if rng.random() < 0.25:  # while it starts
                     time.sleep(rng.uniform(0, 4))
                 else:
-                    _wait(process, functools.partial(_has_saved, folder / "run", before))
+                    _wait(process, functools.partial(run_states.has_saved, folder / "run", before))
                     time.sleep(rng.uniform(0, 1))
                 process.kill()
                 process.join()
                 if process.exitcode != -signal.SIGKILL:
                     said = (folder / "stderr.txt").read_text() if folder.exists() else ""
                     sys.exit(f"{what} ended by itself, with status {process.exitcode}: {said}")
-            found.append((number, _read(what, folder / "run", template)))
+            found.append((number, run_states.read(what, folder / "run", template)))
         most = max((max(digests, default=0) for _, digests in found), default=0)
-        _, expected = _undisturbed(what, most, place)
+        _, expected = run_states.undisturbed(what, most, place)
         for number, digests in found:
             equal = all(expected[step] == digest for step, digest in digests.items())
             reached = max(digests, default=0)
-            yield _row(number, "equal" if equal else _WRONG, None, reached=reached)
+            yield run_states.row_of(
+                number, "equal" if equal else run_states.WRONG, None, reached=reached
+            )
 
 
 def try_signals(
@@ -266,25 +199,25 @@ def try_signals(
 ) -> Iterator[dict[str, Any]]:
     """Asks a run to end that would not have saved for long."""
     del seed
-    template, _ = _undisturbed(what, 1, place)
+    template, _ = run_states.undisturbed(what, 1, place)
     for name in numbers:
-        folder = _fresh(place)
+        folder = run_states.fresh(place)
         rare = {} if what in ("labelling", "puzzle iteration") else {"checkpoint_every": 10**6}
         log = folder / "log.jsonl"
         with _process(what, folder, **rare) as process:
-            saves = functools.partial(_has_saved, folder / "run", 0)
+            saves = functools.partial(run_states.has_saved, folder / "run", 0)
             _wait(process, saves if what == "labelling" else log.exists)
             os.kill(process.pid, getattr(signal, name))
             process.join(120)
             status = process.exitcode
-        digests = _read(what, folder / "run", template)
+        digests = run_states.read(what, folder / "run", template)
         reached = max(digests, default=0)
         done = int(loggers.read_log(log)[-1]["iteration"]) if log.exists() else reached
-        _, expected = _undisturbed(what, reached, place)
+        _, expected = run_states.undisturbed(what, reached, place)
         equal = bool(digests) and all(expected[x] == digest for x, digest in digests.items())
         equal &= status == 128 + getattr(signal, name)
         seen = (folder / "stderr.txt").read_text().splitlines()[-1].replace(f"{folder}/", "")
-        yield _row(name, "equal" if equal else _WRONG, seen, done - reached)
+        yield run_states.row_of(name, "equal" if equal else run_states.WRONG, seen, done - reached)
 
 
 def try_second(
@@ -293,16 +226,16 @@ def try_second(
     """Begins to train where another process does."""
     del seed
     for number in numbers:
-        folder = _fresh(place)
+        folder = run_states.fresh(place)
         with _process(what, folder) as process:
-            _wait(process, functools.partial(_has_saved, folder / "run", 0))
+            _wait(process, functools.partial(run_states.has_saved, folder / "run", 0))
             try:
                 small_runs.RUNS[what](directory=folder / "run")
-                outcome, seen = _WRONG, None
+                outcome, seen = run_states.WRONG, None
             except RuntimeError as error:
-                outcome, seen = "refused", _short(error, folder)
-            outcome = outcome if process.is_alive() else _WRONG
-        yield _row(number, outcome, seen)
+                outcome, seen = "refused", run_states.short(error, folder)
+            outcome = outcome if process.is_alive() else run_states.WRONG
+        yield run_states.row_of(number, outcome, seen)
 
 
 def try_arguments(
@@ -310,109 +243,22 @@ def try_arguments(
 ) -> Iterator[dict[str, Any]]:
     """Goes on with a run with another value of each argument in turn."""
     del seed
-    run, folder = small_runs.RUNS[what], _fresh(place)
+    run, folder = small_runs.RUNS[what], run_states.fresh(place)
     run(**{run.limit: 1}, directory=folder)
-    template, _ = _undisturbed(what, 1, place)
-    before = _read(what, folder, template)
+    template, _ = run_states.undisturbed(what, 1, place)
+    before = run_states.read(what, folder, template)
     changes = run.changes()
     for name in numbers:
         try:
             run(**({run.limit: 2} | {name: changes[name]}), directory=folder)
-            outcome, seen = _WRONG, None
+            outcome, seen = run_states.WRONG, None
         except ValueError as error:
-            seen = _short(error, folder)
+            seen = run_states.short(error, folder)
             told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
             by_name = re.search(rf"holds a run with ({name}|{told.get(name, name)}|weights)", seen)
-            outcome = "refused" if by_name else _WRONG
-        yield _row(name, outcome, seen)
-    assert before == _read(what, folder, template), "it was left alone"
-
-
-def try_flips(
-    what: str, numbers: Sequence[int], place: pathlib.Path, seed: int
-) -> Iterator[dict[str, Any]]:
-    """Flips one bit at a time in files, and reads them; what is read must be right or refused."""
-    folder, files, read = _readers()[what](place)
-    expected = read()
-    for number in numbers:
-        rng = np.random.default_rng((seed, list(FLIPS).index(what), number))
-        row = _row(number, "harmless", None) | {"harmless": 0}
-        for _ in range(_BLOCK):
-            sizes = [1 if what.endswith("any file") else path.stat().st_size for path in files]
-            path = files[rng.choice(len(files), p=np.divide(sizes, sum(sizes)))]
-            data = path.read_bytes()
-            flipped = bytearray(data)
-            flipped[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
-            path.write_bytes(flipped)
-            try:
-                outcome = "harmless" if read() == expected else "wrong"
-            except ValueError as error:
-                outcome, row["seen"] = "refused", row["seen"] or _short(error, folder)
-            row[outcome] += 1
-            path.write_bytes(data)
-        assert read() == expected
-        yield row
-
-
-def _readers() -> dict[str, Callable[[pathlib.Path], tuple]]:
-    """For each kind of file: makes them, and returns their folder, themselves and how to read."""
-
-    def checkpoint(place: pathlib.Path) -> tuple:
-        run, folder = small_runs.RUNS["expert iteration"], _fresh(place)
-        run(**{run.limit: 3}, directory=folder, keep=3)
-        template, expected = _undisturbed("expert iteration", 3, place)
-
-        def read() -> bool:
-            # From an earlier step a run goes on to the same end.
-            found = _read("expert iteration", folder, template)
-            return all(expected[step] == digest for step, digest in found.items())
-
-        return folder, sorted(x for x in (folder / "3").rglob("*") if x.is_file()), read
-
-    def network(suffix: str) -> Callable[[pathlib.Path], tuple]:
-        def make(place: pathlib.Path) -> tuple:
-            folder, module = _fresh(place), small_runs.network()
-            jaxpgs.save_pretrained(
-                folder, "tiny", env=small_runs.ENV, module=module, seed=0, strength={},
-                params=jaxpgs.networks.functional(module)[0], command="python -m somewhere",
-            )  # fmt: skip
-
-            def read() -> Any:
-                found = jaxpgs.load_pretrained("tiny", directory=folder)
-                return repr(found.env), type(found.module).__name__, _digest(found.params)
-
-            return folder, [folder / f"tiny.{suffix}"], read
-
-        return make
-
-    def labels(place: pathlib.Path) -> tuple:
-        run, folder = small_runs.RUNS["labelling"], _fresh(place)
-        run(**{run.limit: 20}, directory=folder)
-        read = lambda: _digest(run(**{run.limit: 20}, directory=folder))  # noqa: E731
-        return folder, sorted(folder.glob("part-*.npz")), read
-
-    def record(place: pathlib.Path) -> tuple:
-        run, folder = small_runs.RUNS["labelling"], _fresh(place)
-        run(**{run.limit: 1}, directory=folder)
-        whole = json.loads((folder / "run.json").read_text())
-
-        def read() -> bool:
-            with claimed(folder, whole):
-                return True
-
-        return folder, [folder / "run.json"], read
-
-    return {
-        "checkpoint, any file": checkpoint, "checkpoint, any byte": checkpoint,
-        "weights": network("safetensors"), "card": network("json"),
-        "labelled games": labels, "run.json": record,
-    }  # fmt: skip
-
-
-def _short(error: Exception, folder: pathlib.Path) -> str:
-    """The first lines of a message, without the folder that nobody else has."""
-    text = " ".join(str(error).replace(f"{folder}", "DIR").split())
-    return text if len(text) <= 240 else f"{text[:240]}..."
+            outcome = "refused" if by_name else run_states.WRONG
+        yield run_states.row_of(name, outcome, seen)
+    assert before == run_states.read(what, folder, template), "it was left alone"
 
 
 if __name__ == "__main__":
