@@ -90,7 +90,7 @@ def label_games(
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
             run = describe("labelling", arguments | weights)
             stack.enter_context(claimed(folder, run))
-            files = _Parts(folder)
+            files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
         while finished < num_games and not caught:
             found = None if files is None else files.read(len(parts), like)
@@ -115,19 +115,28 @@ def _hash(params: Params) -> str:
     return digest.hexdigest()
 
 
-class _Parts:
-    """What each jitted call returned, in a file of its own that is whole or not there."""
+class Parts:
+    """What each jitted call returned, in a file of its own that is whole or not there.
+
+    Args:
+      folder: where the files are.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
 
     def write(self, number: int, found: Any) -> None:
+        """Writes the part of this number, a pytree of arrays."""
         stream = io.BytesIO()
         np.savez(stream, *jax.tree.leaves(found))
         write_atomically(self._path(number), stream.getvalue())
 
     def read(self, number: int, like: Any) -> Any | None:
-        """Returns the part of this number in the structure of `like`, or None if there is none."""
+        """Returns the part of this number in the structure of `like`, or None if there is none.
+
+        Raises:
+          ValueError: if its file is damaged, or holds other arrays.
+        """
         path = self._path(number)
         if not path.exists():
             return None
