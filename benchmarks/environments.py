@@ -8,11 +8,13 @@ count. "Given" replays recorded games, so that little but the environment's step
 draws one number for each board and step and plays the legal move of that rank. All systems of a
 batch take turns, and ratios are taken turn by turn: the machine's mood drops out of them.
 
-pgx (in the extra `test`) has 11x11 only and always the swap rule, so ours is measured with and
-without. Its step makes an observation and ours does not; it is dropped from pgx's state, and XLA
-drops the work. The rows "observed" are with it.
+pgx and OpenSpiel (in the extra `test`) are left out where they are not installed. pgx has 11x11
+only and always the swap rule, so ours is measured with and without. Its step makes an observation
+and ours does not; it is dropped from pgx's state, and XLA drops the work. The rows "observed" are
+with it.
 """
 
+import importlib.util
 import pathlib
 import random
 import time
@@ -23,9 +25,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pgx
-import pyspiel
-from pgx.experimental import act_randomly
 
 from benchmarks import pictures, report, runs
 from jaxpgs.envs import Hex
@@ -87,6 +86,8 @@ def ours(size: int, swap: bool, observed: bool = False) -> Engine:
 
 def pgx_hex(observed: bool = False) -> Engine:
     """Wraps pgx's Hex; without `observed` nothing needs its observation and XLA leaves it out."""
+    import pgx
+
     env = pgx.make("hex")
 
     def drop(state: Any) -> Any:
@@ -193,7 +194,8 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
         return System(name, mode, play, moves, seconds)
 
     engines = {"ours": ours(size, swap=False), "ours, swap rule": ours(size, swap=True)}
-    if size == PGX_SIZE:
+    has_pgx = importlib.util.find_spec("pgx") is not None
+    if size == PGX_SIZE and has_pgx:
         engines["pgx"] = pgx_hex()
     steps = size**2 + 1  # a swap is a move, too
     made = [
@@ -201,6 +203,9 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
     ]
     if (size, batch) == (PGX_SIZE, MAIN_BATCH):
         engines["ours, swap rule, observed"] = ours(size, swap=True, observed=True)
+    if (size, batch) == (PGX_SIZE, MAIN_BATCH) and has_pgx:
+        from pgx.experimental import act_randomly
+
         engines["pgx, observed"] = engine = pgx_hex(observed=True)
         function = random_play(engine, steps, lambda mask, key: act_randomly(key, mask))
         made.append(compiled("pgx, its own way", "random", engine, function))
@@ -210,11 +215,13 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
         raise RuntimeError("The recorded games do not end on the same boards everywhere.")
     lengths = stones[0].sum(axis=-1).ravel()[:512]
     games = [row[:n].tolist() for row, n in zip(order.reshape(-1, size**2), lengths, strict=False)]
-    return made + open_spiel(size, games, seed)
+    return made + (open_spiel(size, games, seed) if importlib.util.find_spec("pyspiel") else [])
 
 
 def open_spiel(size: int, games: list[list[int]], seed: int) -> list[System]:
     """Makes OpenSpiel's two systems; `games` are played from the first move to the winning one."""
+    import pyspiel
+
     game = pyspiel.load_game("hex", {"board_size": size})
     texts = ["\n".join(map(str, actions)) for actions in games]
     # The first simulation of a search evaluates its root: rollouts from the empty board, no tree.

@@ -79,7 +79,9 @@ def load(name: str) -> Any:
     return SimpleNamespace(env=env, params=params, apply_fn=apply_fn)
 
 
-def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
+def measure(
+    name: str, spec: Spec, num_roots: int, simulations: Sequence[int] = SIMULATIONS
+) -> dict[str, Any]:
     """Compiles one search for several numbers of simulations.
 
     Returns:
@@ -91,7 +93,7 @@ def measure(name: str, spec: Spec, num_roots: int) -> dict[str, Any]:
     states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
     key = jax.eval_shape(lambda: jax.random.key(0))
     sizes: dict[int, int | None] = {}
-    for count in SIMULATIONS:
+    for count in simulations:
         player = make_player(spec, network, count)
         try:
             compiled = jax.jit(player.act).lower(key, states, ()).compile()
@@ -153,6 +155,7 @@ def main(argv: list[str] | None = None) -> None:
     """Compiles a preset's searches; see the module's text."""
     parser = runs.parser("memory", __doc__, PRESETS)
     parser.add_argument("--roots", type=runs.positive, default=64)
+    parser.add_argument("--simulations", type=runs.positive, nargs="+", default=SIMULATIONS)
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {}, ("space", "search", "roots"))
     jobs = [(name, spec) for name in PRESETS[args.preset] for spec in SEARCHES]
@@ -160,7 +163,7 @@ def main(argv: list[str] | None = None) -> None:
         for i, (name, spec) in enumerate(jobs):
             progress(i, len(jobs), f"{name}, {spec.name}")
             if not runs.has(record, space=name, search=spec.name, roots=args.roots):
-                runs.add(record, measure(name, spec, args.roots))
+                runs.add(record, measure(name, spec, args.roots, args.simulations))
     rows = runs.read(record)
     report.print_table("Scratch memory", *table(rows))
     plot(record.path.with_suffix(".png"), rows)

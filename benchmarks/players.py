@@ -12,6 +12,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import mctx
 from flax import nnx
 
@@ -123,26 +124,33 @@ def load_network(name: str) -> Any:
     """Returns env, params, apply_fn and card of a pretrained network or an untrained one.
 
     Args:
-      name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7. Its
-        weights are random: its policy is almost uniform, so that walks are short. `model-5x5-8x1`
-        is likewise a value-equivalent model.
+      name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7, and
+        `conv-7x7-32x4-bfloat16` for one that computes in that type. Its weights are random: its
+        policy is almost uniform, so that walks are short. `model-5x5-8x1` is likewise a
+        value-equivalent model.
     """
     if name in jaxpgs.available_pretrained():
         return jaxpgs.load_pretrained(name)
     try:
-        kind, board, shape = name.split("-")
+        kind, board, shape, *rest = name.split("-")
         kinds = {"conv": "AlphaZeroResNet", "model": "ValueEquivalentModel"}
         make = getattr(jaxpgs.networks, kinds[kind])
         filters, blocks = (int(number) for number in shape.split("x"))
         env = jaxpgs.envs.Hex(size=int(board.split("x")[0]))
-    except (KeyError, ValueError) as error:
+        (dtype,) = rest or ["float32"]
+    except (KeyError, TypeError, ValueError) as error:
         names = ", ".join(jaxpgs.available_pretrained())
         raise SystemExit(
             f"Unknown network {name!r}; take one of {names}, or conv-7x7-32x4 and the like."
         ) from error
     observed = jax.eval_shape(lambda: env.observe(env.init()))
     module = make(
-        observed.shape, env.num_actions, num_filters=filters, num_blocks=blocks, rngs=nnx.Rngs(0)
+        observed.shape,
+        env.num_actions,
+        num_filters=filters,
+        num_blocks=blocks,
+        dtype=jnp.dtype(dtype),
+        rngs=nnx.Rngs(0),
     )
     module.eval()
     params, apply_fn = jaxpgs.networks.functional(module)

@@ -204,6 +204,8 @@ _NESTED: dict[str, Any] = {"iterations": (100, 400, 100), "parallel": (4, 2, 1)}
 SEARCHES: dict[str, Search] = {
     "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
     "nrpa": nrpa_on_devices(**_NESTED),
+    # For accelerators: 4,096 games at once on each position.
+    "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
     "nrpa by block": nrpa_on_devices(by_color=False, **_NESTED),
     "mcts": whole_games(puzzles.plain_mcts, 256),
     "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),

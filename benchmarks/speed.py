@@ -72,7 +72,13 @@ PRESETS = {
         3,
     ),
     "accelerator": Preset(
-        {"conv-9x9-128x10": _ANY, "conv-9x9-256x19": _ANY, "hex-7x7": _ANY},
+        {
+            f"conv-{board}-{shape}{dtype}": most
+            for board in ("9x9", "11x11")
+            for shape, most in (("128x10", _ANY), ("256x19", 262_144))
+            for dtype in ("", "-bfloat16")
+        }
+        | {"hex-7x7": _ANY},
         [1, 16, 64, 256, 1024],
         [64, 256, 800],
         5,
@@ -168,8 +174,15 @@ def bare_network(
     return best[2], {"search": "bare network", "K": None, "max_batch": best[1]}
 
 
-def measure(name: str, num_roots: int, num_simulations: int, turns: int, seed: int) -> list[dict]:
-    """Times all searches of one setting in turn.
+def measure(
+    name: str,
+    num_roots: int,
+    num_simulations: int,
+    turns: int,
+    seed: int,
+    searches: Sequence[str] | None = None,
+) -> list[dict]:
+    """Times all searches of one setting in turn, or those of ours that are named.
 
     Returns:
       A dict ready for JSON for each search, the bare network first.
@@ -179,7 +192,11 @@ def measure(name: str, num_roots: int, num_simulations: int, turns: int, seed: i
     systems = [bare_network(network, num_roots * num_simulations, seed)]
     max_batch = systems[0][1]["max_batch"]
     network = in_pieces(network, max_batch)
-    specs = contestants(num_simulations)
+    specs = [
+        spec
+        for spec in contestants(num_simulations)
+        if searches is None or spec in MCTX or spec.name in searches
+    ]
     systems += [compile_search(spec, network, states, num_simulations) for spec in specs]
     taken_turns: list[list[float]] = []
     begin = time.perf_counter()
@@ -212,6 +229,8 @@ def main(argv: list[str] | None = None) -> None:
     add("--networks", nargs="+", help="in place of the preset's")
     add("--roots", nargs="+", type=runs.positive, dest="batches", help="likewise")
     add("--simulations", nargs="+", type=runs.positive, help="likewise")
+    ours = sorted({spec.name for spec in (*SEARCHES, *GUMBEL)} - {spec.name for spec in MCTX})
+    add("--searches", nargs="+", choices=ours, help="only these of ours")
     add("--turns", type=runs.positive, help="how often each search is timed, at least")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
@@ -231,7 +250,9 @@ def main(argv: list[str] | None = None) -> None:
             progress(i, len(todo), f"{name}, {num_roots} roots, {count} simulations")
             setting = {"network": name, "roots": num_roots, "simulations": count}
             if not runs.has(record, **setting, search="bare network"):
-                runs.add(record, *measure(name, num_roots, count, preset.turns, args.seed))
+                runs.add(
+                    record, *measure(name, num_roots, count, preset.turns, args.seed, args.searches)
+                )
     rows = runs.read(record)
     report.print_table("Milliseconds a search", *table(rows))
     report.print_table("Milliseconds a simulation, by the number of simulations", *growth(rows))

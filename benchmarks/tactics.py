@@ -3,6 +3,7 @@
     python -m benchmarks.tactics --preset connect-four    # pgx's game, an untrained network
     python -m benchmarks.tactics --preset hex-5x5         # 5x5 Hex, positions solved exactly
     python -m benchmarks.tactics --preset hex-7x7         # 7x7, likewise, later in the game
+    python -m benchmarks.tactics --preset hex-7x7 --searches "pgs c_puct=0.5,5"    # other knobs
 
 Positions come from random play. In connect four the player to move can win at once, and the share
 that does so is counted; in Hex the player to move wins with perfect play, some moves throw the win
@@ -21,7 +22,7 @@ from flax import nnx
 
 import jaxpgs
 from benchmarks import report, runs
-from benchmarks.players import DEFAULTS, load_network, make_player
+from benchmarks.players import DEFAULTS, load_network, make_player, read_specs
 from jaxpgs.evaluation import solve_hex
 
 
@@ -45,13 +46,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = runs.parser("tactics", __doc__, PRESETS)
     parser.add_argument("--positions", type=runs.positive, help="in place of the preset's")
     parser.add_argument("--simulations", type=runs.positive, nargs="+", help="likewise")
+    parser.add_argument("--searches", nargs="+", metavar="SPEC", help="in place of the defaults")
     args = parser.parse_args(argv)
     preset = runs.override(PRESETS[args.preset], args)
     setting = {"game": args.preset, "positions": preset.positions, "seed": args.seed}
     record = runs.open_record(parser, args, setting, ("search", "simulations"))
     network = untrained() if args.preset == "connect-four" else load_network(args.preset)
     states, right = find_positions(network.env, preset, args.seed)
-    jobs = [(spec, count) for count in preset.simulations for spec in DEFAULTS]
+    try:
+        specs = [spec for text in args.searches or () for spec in read_specs(text)] or DEFAULTS
+    except ValueError as error:
+        parser.error(str(error))
+    jobs = [(spec, count) for count in preset.simulations for spec in specs]
     jobs = [(s, n) for s, n in jobs if s.search != "network" or n == preset.simulations[0]]
     with report.progress_bar("tactics") as progress:
         for i, (spec, count) in enumerate(jobs):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpgs.envs import Breakthrough, BreakthroughState
+from jaxpgs.envs import Breakthrough
 from jaxpgs.envs.render import breakthrough_text
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -230,39 +230,6 @@ def test_rows_that_are_refused(rows):
 def test_columns_that_are_refused(columns):
     with pytest.raises(ValueError, match=f"columns from 2 to 19, got {columns}"):
         Breakthrough(columns=columns)
-
-
-def test_one_trace_serves_all_positions_and_a_scan_keeps_types():
-    traces = 0
-
-    @jax.jit
-    def play(state, actions):
-        nonlocal traces
-        traces += 1
-        return jax.lax.scan(lambda s, a: (SMALL.step(s, a), s.legal_action_mask), state, actions)
-
-    for actions in ([49, 1, 2], [47, 31, 0]):
-        final, masks = play(SMALL.init(), np.array(actions, np.int32))
-        assert masks.shape == (3, SMALL.num_actions)
-    chex.assert_trees_all_equal_shapes_and_dtypes(final, SMALL.init())
-    assert traces == 1
-
-
-@pytest.mark.parametrize("x64", [False, True])
-def test_strict_promotion_shapes_and_types(x64):
-    def everything(key):
-        state = SMALL.init(key)
-        batch = jax.vmap(SMALL.step, in_axes=(None, 0))(state, jnp.arange(SMALL.num_actions))
-        return state, SMALL.step(state, 1), batch, batch.legal_action_mask, SMALL.observe(state)
-
-    with jax.enable_x64(x64):
-        state, after, batch, mask, seen = jax.eval_shape(everything, jax.random.key(0))
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
-    types = {"board": jnp.int8, "current_player": jnp.int32, "rewards": jnp.float32}
-    assert all(getattr(after, name).dtype == dtype for name, dtype in types.items())
-    assert isinstance(batch, BreakthroughState)
-    assert mask.shape == (SMALL.num_actions,) * 2 and mask.dtype == bool
-    assert seen.shape == SMALL.observation_shape and seen.dtype == jnp.float32
 
 
 def test_drawing_refuses_batches():

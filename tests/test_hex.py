@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpgs.envs import Hex, HexState
+from jaxpgs.envs import Hex
 from jaxpgs.envs.render import hex_svg, hex_text
 
 # Compiled once for each board.
@@ -358,44 +358,6 @@ def test_illegal_moves_lose(mover):
     assert float(after.rewards[loser]) == -1
     assert float(after.rewards[1 - loser]) == 1
     np.testing.assert_array_equal(after.labels, state.labels)
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_one_trace_serves_all_positions(swap):
-    env = Hex(5, swap=swap)
-    traces = 0
-
-    @jax.jit
-    def counted(state, action):
-        nonlocal traces
-        traces += 1
-        return env.step(state, action)
-
-    state = env.init()
-    for action in (3, 7, 24, 24, 0):
-        state = counted(state, np.int32(action))
-    counted(env.from_board(np.zeros((5, 5), int)), np.int32(1))
-    assert traces == 1
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_strict_promotion_and_shapes(swap):
-    env = Hex(4, swap=swap)
-
-    def everything(key):
-        state = env.init(key)
-        after = env.step(state, jnp.int32(1))
-        env.observe(after)
-        env.policy_logits(after, jnp.zeros(env.num_actions))
-        batch = jax.vmap(env.step, in_axes=(None, 0))(after, jnp.arange(env.num_actions))
-        return state, after, batch, state.legal_action_mask, batch.legal_action_mask
-
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        state, after, batch, *masks = jax.eval_shape(everything, jax.random.key(0))
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
-    assert isinstance(batch, HexState)
-    actions = env.num_actions
-    assert [mask.shape for mask in masks] == [(actions,), (actions, actions)]
 
 
 # --- drawings -----------------------------------------------------------------------------------

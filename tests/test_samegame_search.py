@@ -166,6 +166,22 @@ def test_reinforce_with_the_mean_as_baseline():
         np.testing.assert_allclose(got[0], (advantage / scale * log_prob[1:, 0]).sum(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("num_walks", [3, 7, 100])
+def test_equal_returns_teach_nothing(num_walks):
+    shape = (3, 1, num_walks)
+    blank = jaxpgs.base.Trajectory(*[None] * len(jaxpgs.base.Trajectory._fields))
+    walks = blank._replace(alive=jnp.ones(shape, bool), log_prob=jnp.ones(shape))
+    # The means of these are rounded.
+    for score in (777.7, 1 / 3, 1e-3, 12345.678):
+        for normalize in (False, True):
+            estimator = jaxpgs.reinforce("mean", normalize=normalize)
+            assert estimator(None, walks, jnp.full(shape, score)) == 0
+            # A real difference stays, small as it is.
+            other = jnp.full(shape, score).at[1, 0, 0].mul(1.001)
+            weighed = walks._replace(log_prob=walks.log_prob.at[1, 0, 0].set(2.0))
+            assert estimator(None, weighed, other) > 0
+
+
 def test_nodes_keep_the_range_of_their_returns():
     fns = puzzles.make_episode_fns(ENV, rollout=puzzles.random_rollouts(ENV))
     line = jit(lambda: puzzles.start_episodes(ENV, boards()))()

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpgs.envs import Yavalath, YavalathState
+from jaxpgs.envs import Yavalath
 from jaxpgs.envs.render import yavalath_text
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -260,39 +260,6 @@ def test_symmetries_are_twelve_and_keep_games():
 def test_sizes_that_are_refused(size):
     with pytest.raises(ValueError, match=f"size from 3 to 10, got {size!r}"):
         Yavalath(size)
-
-
-def test_one_trace_serves_all_positions_and_a_scan_keeps_types():
-    traces = 0
-
-    @jax.jit
-    def play(state, actions):
-        nonlocal traces
-        traces += 1
-        return jax.lax.scan(lambda s, a: (SMALL.step(s, a), s.legal_action_mask), state, actions)
-
-    for actions in ([4, 1, 2], [4, 4, 0]):
-        final, masks = play(SMALL.init(), np.array(actions, np.int32))
-        assert masks.shape == (3, SMALL.num_actions)
-    chex.assert_trees_all_equal_shapes_and_dtypes(final, SMALL.init())
-    assert traces == 1
-
-
-@pytest.mark.parametrize("x64", [False, True])
-def test_strict_promotion_shapes_and_types(x64):
-    def everything(key):
-        state = SMALL.init(key)
-        batch = jax.vmap(SMALL.step, in_axes=(None, 0))(state, jnp.arange(SMALL.num_actions))
-        return state, SMALL.step(state, 1), batch, batch.legal_action_mask, SMALL.observe(state)
-
-    with jax.enable_x64(x64):
-        state, after, batch, mask, seen = jax.eval_shape(everything, jax.random.key(0))
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
-    types = {"board": jnp.int8, "current_player": jnp.int32, "rewards": jnp.float32}
-    assert all(getattr(after, name).dtype == dtype for name, dtype in types.items())
-    assert isinstance(batch, YavalathState)
-    assert mask.shape == (SMALL.num_actions,) * 2 and mask.dtype == bool
-    assert seen.shape == SMALL.observation_shape and seen.dtype == jnp.float32
 
 
 # --- drawings -----------------------------------------------------------------------------------

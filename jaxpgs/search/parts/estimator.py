@@ -33,7 +33,8 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
     Args:
       baseline: `b_t`: "none" for 0, as in the paper; "value" for the network's `V(s_t)`; "root" for
         the network's value of the root, seen by the player to move at t; "mean" for the mean of
-        `G_t` over the update's simulations that took a step t, which needs several.
+        `G_t` over the update's simulations that took a step t, which needs several; where these
+        differ by rounding only, they count as equal and teach nothing.
       normalize: whether to divide `G_t - b_t` by its root mean square over the update, so that the
         size of the rewards does not matter; for games whose scores have no known bounds.
 
@@ -58,6 +59,10 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
             count = jnp.maximum(jnp.sum(alive, axis=-1, keepdims=True), 1)
             total = jnp.sum(jnp.where(alive, advantage, 0.0), axis=-1, keepdims=True)
             advantage -= total / count.astype(total.dtype)
+            # Of equal returns the mean differs by rounding, which is no reason to move.
+            largest = jnp.max(jnp.abs(jnp.where(alive, returns[1:], 0.0)), axis=(0, 2))
+            noise = 16 * jnp.finfo(advantage.dtype).eps * largest
+            advantage = jnp.where(jnp.abs(advantage) > noise[None, :, None], advantage, 0.0)
         advantage = jnp.where(alive, advantage, 0.0)
         if normalize:
             count = jnp.maximum(jnp.sum(alive, axis=(0, 2)), 1).astype(advantage.dtype)
