@@ -104,7 +104,7 @@ def _ppo() -> dict[str, Any]:
     return {
         "env": ENV, "network": network(), "num_games": 8, "num_steps": 4, "num_opponents": 4,
         "history_size": 8, "batch_size": 16, "epochs": 2, "evaluate_every": 0,
-        "checkpoint_every": 1,
+        "pool": [_weights()], "pool_fraction": 0.25, "checkpoint_every": 1,
     }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _ppo_changes() -> dict[str, Any]:
     return {
         "env": Hex(3, swap=True), "network": network(width=32), "seed": 1, "num_games": 16,
         "num_steps": 8, "max_random_moves": 2, "delta": 0.5, "num_opponents": 2,
-        "schedule": "random", "history_size": 4, "snapshot_every": 2, "pool": [_weights()],
+        "schedule": "random", "history_size": 4, "snapshot_every": 2, "pool": [_weights(2)],
         "pool_fraction": 0.5, "random_fraction": 0.25, "discount": 0.9, "gae_lambda": 0.9,
         "batch_size": 32, "epochs": 3, "clip": 0.1, "value_weight": 1.0, "entropy_weight": 0.02,
         "normalize_advantages": False, "optimizer": ppo.paper_optimizer(1e-3),
