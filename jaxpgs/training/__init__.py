@@ -18,6 +18,7 @@ from jaxpgs.training import (
     replay,
     resignation,
     selfplay,
+    sharing,
     unrolls,
     value_equivalent,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "replay",
     "resignation",
     "selfplay",
+    "sharing",
     "unrolls",
     "value_equivalent",
 ]

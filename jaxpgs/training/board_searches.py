@@ -11,10 +11,32 @@ import numpy as np
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles import Solution, informed_rollouts, random_rollouts
+from jaxpgs.training import sharing
 from jaxpgs.training.fitting import Examples
 
 # The search that plays: (params, rng_key, state [B]) -> Solution
 Solver = Callable[[Params, chex.PRNGKey, Any], Solution]
+
+
+def jit_solver(solver: Solver, mesh: jax.sharding.Mesh | None) -> Solver:
+    """Compiles a search, and lets devices share its boards.
+
+    Args:
+      solver: the search. Where devices share the boards it is given a key for each.
+      mesh: the devices, None for the default one.
+
+    Returns:
+      `solver`, with the same answers for each board if they come of its own key alone.
+    """
+    if mesh is None:
+        return jax.jit(solver)
+    by_board = Solution(0, 0, 0, 0, 1)  # type: ignore[arg-type]
+    shared = sharing.per_device(mesh, solver, (None, 0, 0), by_board)
+
+    def solve(params: Params, rng_key: chex.PRNGKey, state: Any) -> Solution:
+        return shared(params, jax.random.split(rng_key, len(state.terminated)), state)
+
+    return jax.jit(solve)
 
 
 def search_boards(
@@ -30,7 +52,7 @@ def search_boards(
 
     Args:
       env: a game of one player.
-      solver: the search.
+      solver: the search, from `jit_solver`.
       params: its network's parameters.
       rng_key: a key, consumed.
       num_runs: how many boards, drawn from `env.init`.
@@ -45,7 +67,7 @@ def search_boards(
     for chunk in range(num_runs // runs_at_once):
         init_key, play_key = jax.random.split(jax.random.fold_in(rng_key, chunk))
         boards = jax.vmap(env.init)(jax.random.split(init_key, runs_at_once))
-        solution = jax.device_get(solver(params, play_key, boards))
+        solution = sharing.fetch(solver(params, play_key, boards))
         searches = solution.searches
         value = searches.value
         if value_target == "return":

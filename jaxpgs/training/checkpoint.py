@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.training import sharing
 from jaxpgs.training.arguments import difference, told
 
 _CHECKSUM = "checksum"
@@ -231,6 +232,8 @@ class _OtherRun(Exception):  # noqa: N818
 def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
     """Makes a folder a run's, or checks that it is this run's already, and locks it meanwhile.
 
+    Of several processes that train together the first does so, for all.
+
     Args:
       folder: the folder, made if need be.
       run: what must be the same when the run goes on, from `describe`; kept in `run.json`.
@@ -239,6 +242,13 @@ def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
       ValueError: if the folder holds another run, or checkpoints of no run.
       RuntimeError: if another process trains there.
     """
+    with contextlib.ExitStack() as stack:
+        sharing.in_first_process(lambda: stack.enter_context(_claimed(folder, run)))
+        yield
+
+
+@contextlib.contextmanager
+def _claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
     path, run = folder / "run.json", json.loads(json.dumps(run))
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
         raise ValueError(

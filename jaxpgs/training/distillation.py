@@ -8,7 +8,7 @@ trains a network that comes with the library, with a progress bar; it goes on wh
 import argparse
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -22,7 +22,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import positive
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
-from jaxpgs.training import loggers, loop
+from jaxpgs.training import loggers, loop, sharing
 from jaxpgs.training.recipes import Clock, origin
 
 
@@ -54,6 +54,7 @@ def distill(
     random_fraction: float = 0.1,
     optimizer: optax.GradientTransformation | None = None,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 500,
     callback: Callable[[DistillationState, dict[str, float]], Any] | None = None,
@@ -73,6 +74,9 @@ def distill(
       random_fraction: share of the moves that are random, 0 to 1.
       optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
       seed: seed of the games.
+      devices: devices to share the games among, `jax.devices()` for all of all processes;
+        `batch_size` must be a multiple of their number. Sums over a batch may be rounded otherwise
+        than on one. None is the default device.
       directory: where to keep checkpoints, to go on from bit by bit; None keeps none.
       checkpoint_every: iterations between checkpoints.
       callback: called after every iteration with the state and a dict of metrics; a true answer
@@ -92,6 +96,7 @@ def distill(
         optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
     arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
     teacher_params, teach = teacher
+    mesh = sharing.make_mesh(devices, {"batch_size": batch_size})
     trainable = networks.trainable_mask(network)
     train_fn = networks.functional_train(network)
     observe, step_env, start = (jax.vmap(f) for f in (env.observe, env.step, env.init))
@@ -101,6 +106,12 @@ def distill(
         games = start(jax.random.split(games_key, batch_size))
         state = DistillationState(params, optimizer.init(params), games, jnp.int32(0), rng_key)
         return jax.tree.map(jnp.copy, state)
+
+    def play(rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
+        games = step_env(games, action)
+        return trees.where(games.terminated, start(sharing.own_keys(rng_key, len(action))), games)
+
+    play_on = sharing.per_device(mesh, play, (None, 0, 0), 0)
 
     def iterate(state: DistillationState) -> tuple[DistillationState, dict[str, chex.Array]]:
         keys = jax.random.split(state.rng_key, 6)
@@ -133,14 +144,16 @@ def distill(
         action = jnp.where(
             jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
         )
-        games = step_env(state.games, action)
-        fresh = start(jax.random.split(keys[4], batch_size))
-        games = trees.where(games.terminated, fresh, games)
+        games = play_on(keys[4], state.games, action)
         return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
 
-    state = jax.jit(init)(params)
+    shardings = None
+    if mesh is not None:
+        like = jax.eval_shape(init, params)
+        shardings = sharing.whole(mesh, like)._replace(games=sharing.rows(mesh, like.games))
+    state = jax.jit(init, out_shardings=shardings)(params)
     # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
-    step = jax.jit(iterate, donate_argnums=0)
+    step = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
 
     def measured(state: DistillationState) -> tuple[DistillationState, dict[str, float]]:
         state, found = step(state)

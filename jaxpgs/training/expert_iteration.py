@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
@@ -25,7 +24,7 @@ from jaxpgs.networks import (
     functional_call,
     trainable_mask,
 )
-from jaxpgs.training import loop, losses, replay, resignation, selfplay
+from jaxpgs.training import loop, losses, replay, resignation, selfplay, sharing
 from jaxpgs.training.experts import Expert, make_expert
 from jaxpgs.training.head_to_head import head_to_head
 from jaxpgs.training.objectives import Objective, make_objective
@@ -76,9 +75,9 @@ class ModelLearning(NamedTuple):
 
     Attributes:
       model_fns: `(root_fn, recurrent_fn)`, what the expert plans with.
-      make_fit: `(optimizer, trainable) -> fit`, where `fit((params, opt_state), buffer, rng_key)`
-        is one step of the optimizer and returns both and a dict of `policy_loss`, `value_loss` and
-        other numbers.
+      make_fit: `(optimizer, trainable, mesh) -> fit`, where `fit((params, opt_state), buffer,
+        rng_key)` is one step of the optimizer and returns both and a dict of `policy_loss`,
+        `value_loss` and other numbers.
     """
 
     model_fns: tuple[RootFn, RecurrentFn]
@@ -163,8 +162,9 @@ def train(
       evaluate_every: iterations between matches of the raw network against the best so far, over
         every opening with both colours; 0 for none.
       seed: seed of everything random but the initial weights.
-      devices: devices to share the games among, `jax.devices()` for all; `num_games` must be a
-        multiple of their number. By default everything runs on one.
+      devices: devices to share the games and each batch among, `jax.devices()` for all of all
+        processes; `num_games` and `batch_size` must be multiples of their number. The games do not
+        depend on it; sums over a batch may be rounded otherwise. None is the default device.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
@@ -209,10 +209,7 @@ def train(
             "buffer_size must hold an iteration's num_games * num_steps = "
             f"{num_games * num_steps} positions, got {buffer_size}."
         )
-    if devices is not None and num_games % len(devices):
-        raise ValueError(
-            f"num_games must be a multiple of the {len(devices)} devices, got {num_games}."
-        )
+    mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
     expert_fn = make_expert(expert, num_simulations) if isinstance(expert, str) else expert
     params, apply_fn = functional(network)
     params = params if init_params is None else loop.like(init_params, params)
@@ -226,25 +223,28 @@ def train(
     keep_root = any(one.needs_root for one in (own, *further.values()))
     if model is None:
         losses_fn = _make_losses(network, own, further, value_weight)
-        fit = _make_fit(env, losses_fn, optimizer, trainable, batch_size)
+        fit = _make_fit(env, losses_fn, optimizer, trainable, batch_size, mesh)
     elif model_fns is not None or further or own.needs_root:
         raise ValueError(
             "With model, which has a loss and functions of its own, leave objective, offsets and "
             f"model_fns at their defaults; got {objective!r}, {offsets!r} and {model_fns!r}."
         )
     else:
-        fit, model_fns = model.make_fit(optimizer, trainable), model.model_fns
+        fit, model_fns = model.make_fit(optimizer, trainable, mesh), model.model_fns
 
-    def iterate(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
-        rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
-        resign_below = resignation.threshold(state.resignation)
-        games, experience, report = selfplay.play(
+    def play(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        resign_below: chex.Array,
+        games: selfplay.SelfPlayGames,
+    ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, selfplay.Report]:
+        return selfplay.play(
             env,
             apply_fn,
             expert_fn,
-            state.params,
-            play_key,
-            state.games,
+            params,
+            rng_key,
+            games,
             num_steps,
             sampled_moves=sampled_moves,
             resign_below=resign_below,
@@ -255,6 +255,13 @@ def train(
             model_fns=model_fns,
             **start,
         )
+
+    shared_play = sharing.per_device(mesh, play, (None, None, None, 0), (0, 1, 1))
+
+    def iterate(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
+        rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
+        resign_below = resignation.threshold(state.resignation)
+        games, experience, report = shared_play(state.params, play_key, resign_below, state.games)
         buffer = replay.add(state.replay, experience)
         (params, opt_state), parts = jax.lax.scan(
             lambda carry, key: fit(carry, buffer, key),
@@ -304,13 +311,9 @@ def train(
         )
 
     # Everything is kept as jit places it, and each iteration's state takes the last one's memory.
-    shardings = None if devices is None else _shardings(jax.eval_shape(init, params), devices)
+    shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
-    iterate = jax.jit(
-        iterate,
-        donate_argnums=0,
-        out_shardings=None if shardings is None else (shardings, None),
-    )
+    iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
     compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
@@ -374,6 +377,7 @@ def _make_fit(
     optimizer: optax.GradientTransformation,
     trainable: Params,
     batch_size: int,
+    mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., Any]:
     """Makes one step of the optimizer on a batch from the buffer."""
     update = loop.make_update(losses_fn, optimizer, trainable)
@@ -381,7 +385,8 @@ def _make_fit(
     def fit(
         carry: tuple[Params, Any], buffer: replay.Replay, rng_key: chex.PRNGKey
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-        return update(carry, replay.sample(env, buffer, rng_key, batch_size))
+        batch = replay.sample(env, buffer, rng_key, batch_size)
+        return update(carry, sharing.split_rows(mesh, batch))
 
     return fit
 
@@ -391,23 +396,18 @@ def _rate(
 ) -> tuple[ExpertIterationState, float]:
     """Rates the network by its match against the best one, whose place it may take."""
     difference = elo_difference(score * num_games, num_games).elo
-    elo = float(state.best.elo) + difference
+    elo = state.best.elo + difference  # as the state is, on every device
     if score > 0.5:
         # A copy: the next iteration overwrites the state's own arrays.
         params = jax.tree.map(jnp.copy, state.params)
-        state = state._replace(best=Best(params, state.iteration + 0, jnp.float32(elo)))
-    return state, elo
+        state = state._replace(best=Best(params, state.iteration + 0, elo))
+    return state, float(elo)
 
 
-def _shardings(state: ExpertIterationState, devices: Sequence[jax.Device]) -> ExpertIterationState:
+def _shardings(state: ExpertIterationState, mesh: jax.sharding.Mesh) -> ExpertIterationState:
     """Shares the axis of the games among devices; everything else is on each of them."""
-    mesh = jax.sharding.Mesh(np.asarray(devices), ("games",))
-
-    def share(tree: Any, *axes: str | None) -> Any:
-        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-        return jax.tree.map(lambda _: sharding, tree)
-
-    blocks = share(state.replay.blocks, None, None, "games")
-    return share(state)._replace(
-        games=share(state.games, "games"), replay=replay.Replay(blocks, share(state.replay.added))
+    blocks = sharing.rows(mesh, state.replay.blocks, axis=2)
+    return sharing.whole(mesh, state)._replace(
+        games=sharing.rows(mesh, state.games),
+        replay=sharing.whole(mesh, state.replay)._replace(blocks=blocks),
     )

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import Params, PolicyOutput, RecurrentFn
+from jaxpgs.base import Params, PolicyOutput, RecurrentFn, is_one_key
 from jaxpgs.checks import check_number, check_word
 from jaxpgs.search import batched_mcts_policy, completed_q, mcs_policy, pgs_policy
+from jaxpgs.training import sharing
 
 NAMES = ("pgs", "mcs", "mcts", "gumbel")
 
@@ -42,7 +43,8 @@ class Decision(NamedTuple):
 
 
 # (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision; where self-play keeps what a
-# search adapts, `adapted_params` is one more argument, by name.
+# search adapts, `adapted_params` is one more argument, by name. The key is one, or `[B]` keys where
+# devices share the games.
 Expert = Callable[..., Decision]
 
 
@@ -158,7 +160,7 @@ def raw_network() -> Expert:
         del params, recurrent_fn
         logits = jnp.where(invalid_actions, -jnp.inf, root.prior_logits)
         return Decision(
-            action=jax.random.categorical(rng_key, logits).astype(jnp.int32),
+            action=_draw(rng_key, logits).astype(jnp.int32),
             best=jnp.argmax(logits, axis=-1).astype(jnp.int32),
             policy=jax.nn.softmax(logits, axis=-1),
             value=root.value,
@@ -190,10 +192,17 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
     ) -> Decision:
-        rng_key, coin_key, action_key = jax.random.split(rng_key, 3)
+        split = (
+            jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
+        )
+        rng_key, coin_key, action_key = split(rng_key, 3)
         decision = expert(params, rng_key, root, recurrent_fn, invalid_actions)
-        at_random = jax.random.categorical(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
-        coin = jax.random.uniform(coin_key, at_random.shape) < epsilon
+        at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
+        if is_one_key(coin_key):
+            luck = jax.random.uniform(coin_key, at_random.shape)
+        else:
+            luck = jax.vmap(jax.random.uniform)(coin_key)
+        coin = luck < epsilon
         action = jnp.where(coin, at_random.astype(decision.best.dtype), decision.best)
         return decision._replace(action=action)
 
@@ -218,6 +227,7 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
     ) -> Decision:
+        rng_key = sharing.one_key(rng_key)
         output = mctx.gumbel_muzero_policy(
             params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
         )
@@ -234,3 +244,9 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         )
 
     return expert
+
+
+def _draw(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
+    """Draws from each row of logits, by one key or by a key for each."""
+    draw = jax.random.categorical
+    return draw(rng_key, logits) if is_one_key(rng_key) else jax.vmap(draw)(rng_key, logits)

@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxpgs.base import Params
 from jaxpgs.networks import functional, functional_train, trainable_mask
+from jaxpgs.training import sharing
 from jaxpgs.training.losses import asymmetric_square
 
 
@@ -42,6 +43,7 @@ def make_fit(
     under: float = 1.0,
     over: float = 1.0,
     augment: bool = False,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Callable[..., tuple[Params, Any, dict[str, float]]]:
     """Makes the function that fits a network to examples (Seify 2020, eq. 5.4, 6.5 and 6.7).
 
@@ -59,6 +61,7 @@ def make_fit(
       under: as in `losses.asymmetric_square`.
       over: likewise.
       augment: whether to exchange colours at random.
+      mesh: the devices that share each batch, None for the default one.
 
     Returns:
       `fit(params, opt_state, training, validation, rng_key, rng)`, with pairs of `Examples` and
@@ -95,7 +98,7 @@ def make_fit(
         number: int,
         value_weight: chex.Array,
     ) -> tuple[Params, Any, dict[str, chex.Array]]:
-        batch = jax.tree.map(lambda x: x[index], examples)
+        batch = sharing.split_rows(mesh, jax.tree.map(lambda x: x[index], examples))
         observation = tell(batch.state)
         if augment:
             keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
@@ -122,6 +125,7 @@ def make_fit(
         def body(i: chex.Array, total: dict[str, chex.Array]) -> dict[str, chex.Array]:
             place = i * batch_size + jnp.arange(batch_size)
             batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
+            batch = sharing.split_rows(mesh, batch)
             logits, value = apply_fn(params, tell(batch.state))
             parts = loss_parts(logits, value, batch, value_weight)
             return jax.tree.map(
@@ -140,6 +144,8 @@ def make_fit(
         rng: np.random.Generator,
     ) -> tuple[Params, Any, dict[str, float]]:
         examples, size = training
+        carried = sharing.everywhere(mesh, (params, opt_state, examples, validation[0]))
+        params, opt_state, examples, held_out = carried
         largest = max(
             float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
             for part, count in (training, validation)
@@ -159,7 +165,7 @@ def make_fit(
             if patience is None:
                 best = (params, opt_state, number + 1)
                 continue
-            checked = validate(params, validation[0], jnp.int32(validation[1]), value_weight)
+            checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
             loss = float(checked["policy_loss"] + checked["value_loss"])
             waited += 1
             if loss < lowest:
@@ -167,7 +173,7 @@ def make_fit(
             if waited >= patience:
                 break
         params, opt_state, num_epochs = best
-        checked = validate(params, validation[0], jnp.int32(validation[1]), value_weight)
+        checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
         metrics = {name: float(x) for name, x in parts.items()}
         metrics |= {f"validation_{name}": float(x) for name, x in checked.items()}
         return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}

@@ -5,7 +5,7 @@ import hashlib
 import io
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
@@ -17,9 +17,9 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.training import experts, selfplay
+from jaxpgs.training import experts, selfplay, sharing
 from jaxpgs.training.checkpoint import claimed, describe
-from jaxpgs.training.loop import stopping
+from jaxpgs.training.loop import should_stop, stopping
 
 
 def label_games(
@@ -33,6 +33,7 @@ def label_games(
     games_at_once: int = 512,
     num_steps: int = 32,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     callback: Callable[[int], Any] | None = None,
 ) -> selfplay.Experience:
@@ -49,6 +50,8 @@ def label_games(
       games_at_once: G, games played side by side.
       num_steps: moves of each game per jitted call.
       seed: seed of the games.
+      devices: devices to share the games among, `jax.devices()` for all of all processes;
+        `games_at_once` must be a multiple of their number. None is the default device.
       directory: where to keep what was labelled, one file for each jitted call. Called again with
         the same directory and arguments, labelling goes on behind the last file, bit by bit; with
         more games, it adds to those that are there. On SIGINT and SIGTERM it ends after the file.
@@ -71,20 +74,29 @@ def label_games(
     judge = experts.epsilon_greedy(expert or experts.raw_network(), epsilon)
     play_key, games_key = jax.random.split(jax.random.key(seed))
 
-    @jax.jit
-    def play(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
+    mesh = sharing.make_mesh(devices, {"games_at_once": games_at_once})
+
+    def play_own(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
         games, experience, report = selfplay.play(
             env, apply_fn, judge, params, rng_key, games, num_steps,
             sampled_moves=2**30, keep_played=True, value_target="search",
         )  # fmt: skip
         seen = experience.observation.astype(jnp.int8)
-        return games, experience._replace(observation=seen), jnp.sum(report.finished)
+        return games, experience._replace(observation=seen), report.finished
+
+    shared_play = sharing.per_device(mesh, play_own, (None, None, 0), (0, 1, 1))
+
+    @jax.jit
+    def play(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
+        games, experience, finished = shared_play(params, rng_key, games)
+        return games, experience, jnp.sum(finished)
 
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
     with contextlib.ExitStack() as stack:
-        files, caught = None, []
+        files: _Parts | None = None
+        caught: list[int] = []
         if directory is not None:
             folder = pathlib.Path(directory)
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
@@ -92,17 +104,17 @@ def label_games(
             stack.enter_context(claimed(folder, run))
             files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
-        while finished < num_games and not caught:
+        while finished < num_games:
             found = None if files is None else files.read(len(parts), like)
             if found is None:
                 found = play(params, jax.random.fold_in(play_key, len(parts)), games)
-                found = jax.device_get(found)
-                if files is not None:
+                found = sharing.fetch(found)
+                if files is not None and sharing.is_first_process():
                     files.write(len(parts), found)
             games, experience, count = found
             parts.append(experience)
             finished += int(count)
-            if callback is not None and callback(finished):
+            if should_stop(callback is not None and bool(callback(finished)), caught):
                 break
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
 

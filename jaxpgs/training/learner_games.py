@@ -15,6 +15,7 @@ from jaxpgs import trees
 from jaxpgs.adapters import action_in_frame, make_root_fn
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.training import sharing
 from jaxpgs.training.opponents import Opponents
 from jaxpgs.training.selfplay import init_games
 
@@ -145,7 +146,7 @@ def play(
         logits = jax.lax.map(one, (opponents.params, opponents.sharpness, groups))
         logits = logits.reshape(-1, logits.shape[-1])
         logits = jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
-        return jax.random.categorical(rng_key, logits)
+        return sharing.own_categorical(rng_key, logits)
 
     def step(games: LearnerGames, rng_key: chex.PRNGKey) -> tuple[LearnerGames, Any]:
         act_key, reply_key, start_key = jax.random.split(rng_key, 3)
@@ -159,7 +160,7 @@ def play(
         mine = state.current_player == learner
         root = root_fn(params, act_key, state)
         logits = root.prior_logits.astype(jnp.float32)
-        action = jax.random.categorical(act_key, logits)
+        action = sharing.own_categorical(act_key, logits)
         log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
         after, gained = move(state, action, mine)
         theirs = ~after.terminated & (after.current_player != learner)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import Params
+from jaxpgs.training import sharing
 from jaxpgs.training.checkpoint import describe, opened
 
 
@@ -145,8 +146,8 @@ def run(
             state, metrics = iterate(state)
             check_finite(metrics)
             iteration += 1
-            stop = callback is not None and bool(callback(state, metrics))
-            stop = stop or bool(caught) or iteration == num_iterations or done(state)
+            stop = should_stop(callback is not None and bool(callback(state, metrics)), caught)
+            stop = stop or iteration == num_iterations or done(state)
             if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
                 checkpoints.save(iteration, state)
             if stop:
@@ -163,6 +164,19 @@ def check_finite(metrics: Mapping[str, float]) -> None:
                 "size, clip the gradient, or look for NaN in the data; the last checkpoint is from "
                 "before."
             )
+
+
+def should_stop(stop: bool, caught: list[int]) -> bool:
+    """Tells whether a process that trains with this one was asked to stop, or this one was.
+
+    Args:
+      stop: whether the callback asked for it.
+      caught: what `stopping` yielded; a signal that came to another process is added.
+    """
+    any_stop, number = sharing.largest(stop, caught[0] if caught else 0)
+    if number and not caught:
+        caught.append(number)
+    return bool(any_stop or number)
 
 
 @contextlib.contextmanager

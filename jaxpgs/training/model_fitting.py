@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -20,7 +20,7 @@ from jaxpgs.networks import (
     functional_call,
     trainable_mask,
 )
-from jaxpgs.training import loop, selfplay, unrolls
+from jaxpgs.training import loop, selfplay, sharing, unrolls
 from jaxpgs.training.losses import unroll_loss
 
 
@@ -67,6 +67,7 @@ def fit(
     value_weight: float = 1.0,
     init_params: Params | None = None,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1,
     callback: Callable[[FitState, dict[str, float]], Any] | None = None,
@@ -98,6 +99,9 @@ def fit(
       value_weight: weight of the value loss.
       init_params: weights to start from; the model's own if None.
       seed: seed of everything random but the initial weights.
+      devices: devices to share each batch among, `jax.devices()` for all of all processes;
+        `batch_size` must be a multiple of their number. Each holds all the games. Sums over a batch
+        may be rounded otherwise than on one. None is the default device.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         fitting goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: epochs between checkpoints.
@@ -126,7 +130,8 @@ def fit(
             check_number("fit", name, count, 1)
     check_number("fit", "settle_epochs", settle_epochs, 0)
     num_train = _split(env, model, experience, unroll, held_out)
-    steps = jax.tree.map(jnp.asarray, unrolls.timeline(experience))
+    mesh = sharing.make_mesh(devices, {"batch_size": batch_size})
+    steps = sharing.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
     params, _ = functional(model)
     params = params if init_params is None else jax.tree.map(jnp.asarray, init_params)
@@ -135,14 +140,16 @@ def fit(
         make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving)
         for moving in (True, False)
     ]
-    evaluate = _make_evaluate(env, model, batch_size, unroll, value_weight, validation_batches)
+    evaluate = _make_evaluate(
+        env, model, batch_size, unroll, value_weight, validation_batches, mesh
+    )
 
     @functools.partial(jax.jit, static_argnums=4, donate_argnums=(0, 1))
     def step(
         params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey, settling: bool
     ) -> Any:
         batch = unrolls.sample(env, steps, key, batch_size, unroll, num_train)
-        return updates[settling](params, opt_state, batch)
+        return updates[settling](params, opt_state, sharing.split_rows(mesh, batch))
 
     state = FitState(
         params=params,
@@ -170,10 +177,11 @@ def fit(
         metrics = {name: float(x) / num_batches for name, x in total.items()}
         metrics |= {f"validation_{name}": x for name, x in checked.items()}
         loss = checked["policy_loss"] + value_weight * checked["value_loss"]
-        return _judge(state, params, opt_state, loss), metrics | {"iteration": epoch + 1}
+        judged = sharing.everywhere(mesh, _judge(state, params, opt_state, loss))
+        return judged, metrics | {"iteration": epoch + 1}
 
     return loop.run(
-        state, iterate, max_epochs,
+        sharing.everywhere(mesh, state), iterate, max_epochs,
         trainer="model_fitting", arguments=arguments, directory=directory,
         checkpoint_every=checkpoint_every, callback=callback,
         done=lambda state: int(state.waited) >= patience,
@@ -232,6 +240,7 @@ def _make_evaluate(
     unroll: int,
     value_weight: float,
     most_batches: int | None,
+    mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., dict[str, float]]:
     """Makes the measurement of the loss on the games that are held out."""
     evaluate_batch = functional_call(model, lambda model, *data: model.unroll(*data))
@@ -242,6 +251,7 @@ def _make_evaluate(
     ) -> dict[str, chex.Array]:
         time, game = place % steps.length, first + place // steps.length
         batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), unroll)
+        batch = sharing.split_rows(mesh, batch)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
         return unroll_loss(logits, value, batch, value_weight=value_weight)[1]
 

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
-from jaxpgs.training import learner_games, loop, opponents
+from jaxpgs.training import learner_games, loop, opponents, sharing
 from jaxpgs.training.head_to_head import head_to_head
 
 
@@ -168,6 +168,7 @@ def train(
     init_params: Params | None = None,
     evaluate_every: int = 10,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 10,
     keep: int = 2,
@@ -219,6 +220,10 @@ def train(
       init_params: weights to start from; the network's own if None.
       evaluate_every: iterations between ratings of the newest network; see `elo_along`. 0 for none.
       seed: seed of everything random but the initial weights.
+      devices: devices to share the games and each minibatch among, `jax.devices()` for all of all
+        processes; `num_games` and `batch_size` must be multiples of their number, and
+        `num_opponents` a multiple or a divisor of it. The games do not depend on it; sums over a
+        batch may be rounded otherwise. None is the default device.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
@@ -267,6 +272,8 @@ def train(
     for name, number in {**weights, **whole}.items():
         check_number("train", name, number, 0)
     opponents.check(delta, schedule, pool, pool_fraction, random_fraction)
+    mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
+    share = _check_opponents(num_opponents, 1 if mesh is None else mesh.size)
 
     own_params, apply_fn = functional(network)
     params = own_params if init_params is None else loop.like(init_params, own_params)
@@ -275,7 +282,20 @@ def train(
     trainable = trainable_mask(network)
     optimizer = loop.of_weights(optimizer or paper_optimizer(), trainable)
     losses_fn = _make_losses(network, clip=clip, **weights)
-    learn = _make_learn(loop.make_update(losses_fn, optimizer, trainable), batch_size, epochs)
+    learn = _make_learn(loop.make_update(losses_fn, optimizer, trainable), batch_size, epochs, mesh)
+
+    def play(
+        params: Params,
+        met: opponents.Opponents,
+        rng_key: chex.PRNGKey,
+        games: learner_games.LearnerGames,
+    ) -> tuple[Any, ...]:
+        return learner_games.play(
+            env, apply_fn, params, met, rng_key, games, num_steps,
+            max_random_moves=max_random_moves,
+        )  # fmt: skip
+
+    shared_play = sharing.per_device(mesh, play, (None, 0, None, 0), (0, 1, 0, 1))
 
     def iterate(state: PPOState) -> tuple[PPOState, dict[str, chex.Array]]:
         rng_key, draw_key, play_key, fit_key = jax.random.split(state.rng_key, 4)
@@ -295,16 +315,8 @@ def train(
             pool_fraction=pool_fraction,
             random_fraction=random_fraction,
         )
-        games, rollout, last_value, result = learner_games.play(
-            env,
-            apply_fn,
-            state.params,
-            met,
-            play_key,
-            state.games,
-            num_steps,
-            max_random_moves=max_random_moves,
-        )
+        met = jax.tree.map(lambda x: jnp.repeat(x, share, axis=0), met)
+        games, rollout, last_value, result = shared_play(state.params, met, play_key, state.games)
         advantage, target = learner_games.advantages(
             rollout, last_value, discount=discount, gae_lambda=gae_lambda
         )
@@ -319,8 +331,7 @@ def train(
             value=target,
             mine=rollout.mine,
         )
-        flat = jax.tree.map(lambda x: x.reshape(num_steps * num_games, *x.shape[2:]), moves)
-        (params, opt_state), parts = learn((state.params, state.opt_state), flat, fit_key)
+        (params, opt_state), parts = learn((state.params, state.opt_state), moves, fit_key)
         finished = rollout.finished
         count = jnp.maximum(jnp.sum(finished), 1)
         points = (jnp.sign(result.score) + 1) / 2
@@ -348,9 +359,10 @@ def train(
             rng_key=rng_key,
         )
 
-    state = jax.jit(init)(params)
+    shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
+    state = jax.jit(init, out_shardings=shardings)(params)
     # Each iteration's state takes the last one's memory, the history's most of all.
-    iterate = jax.jit(iterate, donate_argnums=0)
+    iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
     compare, num_openings = make_compare(env, network)
 
     def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
@@ -428,20 +440,41 @@ def _make_losses(network: nnx.Module, **weights: float) -> Callable[..., Any]:
     return losses_fn
 
 
-def _make_learn(update: Callable[..., Any], batch_size: int, epochs: int) -> Callable[..., Any]:
-    """Makes epochs of minibatches, each epoch in another order."""
+def _make_learn(
+    update: Callable[..., Any], batch_size: int, epochs: int, mesh: jax.sharding.Mesh | None
+) -> Callable[..., Any]:
+    """Makes epochs of minibatches of moves `[S, G]`, each epoch in another order."""
 
     def learn(
         carry: tuple[Params, Any], moves: Moves, rng_key: chex.PRNGKey
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+        num_games = moves.mine.shape[1]
+
         def minibatch(carry: tuple[Params, Any], index: chex.Array) -> tuple[Any, dict]:
-            return update(carry, jax.tree.map(lambda x: x[index], moves))
+            # Moves stay with the device of their game; flat ones would have to be on each.
+            batch = jax.tree.map(lambda x: x[index // num_games, index % num_games], moves)
+            return update(carry, sharing.split_rows(mesh, batch))
 
         keys = jax.random.split(rng_key, epochs)
-        order = jax.vmap(lambda key: jax.random.permutation(key, len(moves.mine)))(keys)
+        order = jax.vmap(lambda key: jax.random.permutation(key, moves.mine.size))(keys)
         return jax.lax.scan(minibatch, carry, order.reshape(-1, batch_size))
 
     return learn
+
+
+def _check_opponents(num_opponents: int, num_devices: int) -> int:
+    """Returns on how many devices each opponent plays; raises `ValueError` if they do not fit."""
+    if num_opponents % num_devices and num_devices % num_opponents:
+        raise ValueError(
+            f"num_opponents must be a multiple or a divisor of the {num_devices} devices, got "
+            f"{num_opponents}."
+        )
+    return max(num_devices // num_opponents, 1)
+
+
+def _shardings(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
+    """Shares the games among devices; everything else is on each of them."""
+    return sharing.whole(mesh, state)._replace(games=sharing.rows(mesh, state.games))
 
 
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:

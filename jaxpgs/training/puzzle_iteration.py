@@ -8,7 +8,7 @@ the actions that the searches played, and what they found the positions worth.
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -20,8 +20,8 @@ from flax import nnx
 
 from jaxpgs.base import Params
 from jaxpgs.networks import functional
-from jaxpgs.training import example_queue, fitting, loop
-from jaxpgs.training.board_searches import Solver, make_measure, search_boards
+from jaxpgs.training import example_queue, fitting, loop, sharing
+from jaxpgs.training.board_searches import Solver, jit_solver, make_measure, search_boards
 from jaxpgs.training.example_queue import ExampleQueue
 from jaxpgs.training.fitting import Examples
 
@@ -71,6 +71,7 @@ def train(
     augment: bool = True,
     num_test_boards: int = 256,
     seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     keep: int = 2,
     callback: Callable[[PuzzleIterationState, dict[str, float]], Any] | None = None,
@@ -113,6 +114,10 @@ def train(
       num_test_boards: boards on which the policy alone is measured after each iteration; 0 for
         none.
       seed: seed of everything random.
+      devices: devices to share the boards and each batch among, `jax.devices()` for all of all
+        processes; `runs_at_once` and `batch_size` must be multiples of their number. Solvers are
+        then given a key for each board, with which the games do not depend on the number; sums over
+        a batch may be rounded otherwise. None is the default device.
       directory: where to keep a checkpoint of every iteration. Called again with the same
         directory and arguments, training goes on from the last one and ends as if it had never
         stopped, bit by bit.
@@ -151,6 +156,7 @@ def train(
         validation_share,
         value_target,
     )  # fmt: skip
+    mesh = sharing.make_mesh(devices, {"runs_at_once": runs_at_once, "batch_size": batch_size})
     network = make_network(seed)
     _, apply_fn = functional(network)
     optimizer = optimizer or optax.adam(5e-4)
@@ -165,6 +171,7 @@ def train(
         under=under,
         over=over,
         augment=augment and hasattr(env, "permute_colors"),
+        mesh=mesh,
     )
     base_key, test_key = jax.random.split(jax.random.key(seed))
     measure = jax.jit(make_measure(env, apply_fn, num_test_boards))
@@ -176,11 +183,11 @@ def train(
 
     run = _Run(
         first_search=functools.partial(
-            search_boards, env, jax.jit(first_solver), num_runs=first_runs,
+            search_boards, env, jit_solver(first_solver, mesh), num_runs=first_runs,
             runs_at_once=runs_at_once, value_target=value_target,
         ),
         search=functools.partial(
-            search_boards, env, jax.jit(solver), num_runs=num_runs,
+            search_boards, env, jit_solver(solver, mesh), num_runs=num_runs,
             runs_at_once=runs_at_once, value_target=value_target,
         ),
         fit=fit,
@@ -202,13 +209,14 @@ def train(
 
     def iterate(state: PuzzleIterationState) -> tuple[PuzzleIterationState, dict[str, float]]:
         state, metrics = _iterate(run, state)
+        state = sharing.everywhere(mesh, state)
         if num_test_boards:
             scores = measure(state.params, test_key)
             metrics |= {name: float(x) for name, x in scores.items()}
         return state, metrics
 
     return loop.run(
-        state, iterate, num_iterations,
+        sharing.everywhere(mesh, state), iterate, num_iterations,
         trainer="puzzle_iteration", arguments=arguments | {"network": network},
         directory=directory, checkpoint_every=1, keep=keep, callback=callback,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from jaxpgs.base import NodeStats, Params, RecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import own_like, reset_adapted
+from jaxpgs.training import sharing
 from jaxpgs.training.experts import Decision, Expert
 
 VALUE_TARGETS = ("return", "search", "best")
@@ -141,11 +142,12 @@ def init_games(
         inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
-    state, made = jax.vmap(start)(jax.random.split(start_key, num_games))
+    state, made = jax.vmap(start)(sharing.own_keys(start_key, num_games))
+    luck = sharing.own_rows(lambda number: jax.random.uniform(resign_key, (number,)), num_games)
     return SelfPlayGames(
         state=state,
         move=made,
-        may_resign=jax.random.uniform(resign_key, (num_games,)) < resign_fraction,
+        may_resign=luck < resign_fraction,
         lowest=jnp.full((num_games, env.num_players), jnp.inf, jnp.float32),
     )
 
@@ -212,8 +214,10 @@ def play(
     def decide(
         rng_key: chex.PRNGKey, state: Any, **kept: Params
     ) -> tuple[Decision, NodeStats | None]:
-        root = root_fn(params, rng_key, state)
         legal = state.legal_action_mask
+        if sharing.is_shared():
+            rng_key = sharing.own_keys(rng_key, len(legal))
+        root = root_fn(params, sharing.one_key(rng_key), state)
         decision = expert(params, rng_key, root, recurrent_fn, ~legal, **kept)
         return decision, node_stats(root, decision, legal) if keep_root else None
 

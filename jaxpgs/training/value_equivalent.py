@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import chex
+import jax
 import optax
 
 from jaxpgs.adapters import make_model_fns
@@ -16,7 +17,7 @@ from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
 from jaxpgs.search.presets.extended import SIGMA
-from jaxpgs.training import expert_iteration, experts, unrolls
+from jaxpgs.training import expert_iteration, experts, sharing, unrolls
 from jaxpgs.training.model_fitting import make_update
 
 
@@ -80,13 +81,15 @@ def train(
     params, _ = functional(model)
     model_fns = make_model_fns(model, env)
 
-    def make_fit(optimizer: optax.GradientTransformation, trainable: Params) -> Callable[..., Any]:
+    def make_fit(
+        optimizer: optax.GradientTransformation, trainable: Params, mesh: jax.sharding.Mesh | None
+    ) -> Callable[..., Any]:
         update = make_update(model, optimizer, trainable, gradient_scale, value_weight)
 
         def fit(carry: tuple[Params, Any], buffer: Any, rng_key: chex.PRNGKey) -> tuple:
             steps = unrolls.replay_timeline(buffer)
             batch = unrolls.sample(env, steps, rng_key, batch_size, unroll, num_games)
-            params, opt_state, parts = update(*carry, batch)
+            params, opt_state, parts = update(*carry, sharing.split_rows(mesh, batch))
             return (params, opt_state), parts
 
         return fit
