@@ -481,39 +481,6 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch):
     assert int(run(num_iterations=2).iteration) == 2
 
 
-DEVICES = """
-import sys
-sys.path.insert(0, {tests!r})
-import jax, numpy as np
-import test_training as t
-seen = []
-for devices in (None, jax.devices()):
-    state = t.expert_iteration.train(
-        t.ENV, t.make_network(), expert=t.experts.make_expert("pgs", 8), num_iterations=2,
-        devices=devices, keep_adapted=True, **t.TINY)
-    if devices is not None:
-        assert len(state.games.move.sharding.device_set) == len(devices)
-        shape = state.replay.blocks.value.sharding.shard_shape((2, 4, 8))
-        assert shape == (2, 4, 8 // len(devices))
-        assert state.params["value_head"]["linear"]["kernel"].sharding.is_fully_replicated
-    seen.append(jax.device_get((state.replay.blocks, state.games, state.params)))
-def check(a, b):  # whole numbers and bits are equal, sums of floats may be rounded otherwise
-    if np.issubdtype(a.dtype, np.floating):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-    else:
-        np.testing.assert_array_equal(a, b)
-jax.tree.map(check, *seen)
-"""
-
-
-def test_the_games_do_not_depend_on_the_number_of_devices():
-    code = DEVICES.format(tests=str(pathlib.Path(__file__).parent))
-    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     """The raw network wins from every opening that can be won, against a perfect player."""
     # It runs for longer than it compiles.
