@@ -19,6 +19,7 @@ from benchmarks import (
     breakdown,
     budgets,
     cost,
+    devices,
     environments,
     environments_samegame,
     faults,
@@ -406,6 +407,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      "simulations a move: Elo over cross-entropy's policy", rows_only(tspg_deep.table)),
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",
      rows_only(selfplay.table)),
+    ("devices.json", "Expert iteration on several devices: {games} games, {simulations} "
+     "simulations a move", rows_only(devices.table)),
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
     ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
      "{simulations} simulations a move ({file})", rows_only(model_learning.table)),
