@@ -17,7 +17,7 @@ from flax import nnx
 
 from jaxpgs import networks, puzzles, training
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.training import distillation, experts
+from jaxpgs.training import distillation, experts, sharing
 
 HEX, PUZZLE = Hex(3), SameGame(height=3, width=3, num_colors=2)
 GAMES = {"num_games": 16, "num_steps": 4, "batch_size": 16}
@@ -37,7 +37,7 @@ def plain(tree):
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return jax.random.key_data(x) if is_key else x
 
-    return training.sharing.fetch(jax.tree.map(array, tree))
+    return sharing.fetch(jax.tree.map(array, tree))
 
 
 @functools.cache
@@ -116,6 +116,12 @@ def process(number, port, folder, start):
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", 2, number, shutdown_timeout_seconds=10)
     if start == 0:
+        try:
+            distilled(None)
+        except ValueError as error:
+            assert "one of 2 processes that train together" in str(error)
+        else:
+            raise AssertionError("each process would train by itself")
         for trainer in (imitate, distilled):
             found = jax.tree.leaves(plain(trainer(jax.devices())))
             kept = np.load(f"{folder}/{trainer.__name__}.npz")

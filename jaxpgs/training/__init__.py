@@ -18,7 +18,6 @@ from jaxpgs.training import (
     replay,
     resignation,
     selfplay,
-    sharing,
     unrolls,
     value_equivalent,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "replay",
     "resignation",
     "selfplay",
-    "sharing",
     "unrolls",
     "value_equivalent",
 ]

@@ -162,9 +162,13 @@ def one_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
 
 def fetch(tree: Any) -> Any:
     """Copies arrays to this process as NumPy arrays, with the rows of other processes."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
+
+    def copy(x: Any) -> Any:
+        if getattr(x, "is_fully_addressable", True) or x.is_fully_replicated:
+            return jax.device_get(x)
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(copy, tree)
 
 
 def largest(*numbers: int) -> tuple[int, ...]:
