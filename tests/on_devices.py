@@ -122,7 +122,7 @@ def process(number, port, folder, start):
             assert "one of 2 processes that train together" in str(error)
         else:
             raise AssertionError("each process would train by itself")
-        for trainer in (imitate, distilled):
+        for trainer in (ppo, distilled):
             found = jax.tree.leaves(plain(trainer(jax.devices())))
             kept = np.load(f"{folder}/{trainer.__name__}.npz")
             same(found, [kept[name] for name in kept.files], atol=1e-5)

@@ -89,7 +89,7 @@ def test_every_trainer_on_eight_devices_and_on_two_processes(tmp_path):
     codes, texts = pair(tmp_path, 0)
     assert codes[1] == -signal.SIGKILL, texts[1][-4000:]
     assert codes[0] == 1 and "Gloo" in texts[0], "the other one must not wait for ever"
-    found = [np.load(tmp_path / f"two imitate {number}.npz") for number in (0, 1)]
+    found = [np.load(tmp_path / f"two ppo {number}.npz") for number in (0, 1)]
     for name in found[0].files:
         np.testing.assert_array_equal(found[0][name], found[1][name])
 

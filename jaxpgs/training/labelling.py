@@ -95,7 +95,7 @@ def label_games(
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
     with contextlib.ExitStack() as stack:
-        files: _Parts | None = None
+        files: Parts | None = None
         caught: list[int] = []
         if directory is not None:
             folder = pathlib.Path(directory)
