@@ -26,7 +26,8 @@ Embedding = Any  # a pytree of arrays `[B, ...]`
 RecurrentFn = Callable[
     [Params, chex.PRNGKey, chex.Array, Embedding], tuple[mctx.RecurrentFnOutput, Embedding]
 ]
-# A boolean pytree over the parameters, or a predicate on a leaf's path and value.
+# A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
+# between them, such as "policy_head".
 Adapt = Any
 
 

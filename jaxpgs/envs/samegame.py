@@ -139,7 +139,8 @@ class SameGame:
           changes nothing and earns nothing; so does every action after the end.
         """
         action = jnp.asarray(action, jnp.int32)
-        row, column = jax.lax.div(action, self.width), jax.lax.rem(action, self.width)
+        width = jnp.int32(self.width)
+        row, column = jax.lax.div(action, width), jax.lax.rem(action, width)
         dtype = state.planes.dtype
         bit = jnp.ones((), dtype) << (self.height - 1 - row).astype(dtype)
         seed = jnp.where(jnp.arange(self.width, dtype=jnp.int32) == column, bit, dtype.type(0))

@@ -259,7 +259,7 @@ def expand(
         name: jax.tree.map(lambda x, new: write(x, new, start), getattr(nodes, name), new)
         for name, new in block.items()
     }
-    numbers = jnp.arange(parent.shape[1])[None]
+    numbers = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
     child = start[:, None] + numbers
     linked = numbers < count[:, None]
     if limit is not None:
