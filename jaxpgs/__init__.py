@@ -9,12 +9,13 @@ The searches take the same positional arguments as mctx's policies:
 from typing import TYPE_CHECKING
 
 from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_model_fns, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
     Expansion,
     NodeStats,
     Path,
     PolicyOutput,
+    RecurrentFn,
     SearchState,
     SplitRecurrentFn,
     Trajectory,
@@ -88,6 +89,7 @@ __all__ = [
     "Path",
     "PlayedGames",
     "PolicyOutput",
+    "RecurrentFn",
     "Reuse",
     "SampledPolicy",
     "Search",
@@ -126,6 +128,7 @@ __all__ = [
     "load_pretrained",
     "log_series",
     "make_model_fns",
+    "make_plan_fn",
     "make_playout_fns",
     "make_recurrent_fn",
     "make_root_fn",

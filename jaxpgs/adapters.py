@@ -1,6 +1,6 @@
-"""Glue between an environment, a network and a search: `root_fn` and `recurrent_fn`.
+"""Glue between an environment, a network and a search: `root_fn`, `recurrent_fn` and `plan`.
 
-The pair follows mctx's contract, so the same two functions drive `mctx.muzero_policy` and every
+The first two follow mctx's contract, so they drive `mctx.muzero_policy` and every
 search here. The environment may be one of ours or one of pgx's.
 """
 
@@ -109,6 +109,58 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
 
     return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
+
+
+def make_plan_fn(
+    env: Any,
+    apply_fn: ApplyFn,
+    policy_fn: Callable[..., Any],
+    num_simulations: int,
+    *,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
+    **knobs: Any,
+) -> Callable[..., Any]:
+    """Makes a function that searches positions, one or a batch, such as an engine needs.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: as in `make_root_fn`.
+      policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
+      num_simulations: N, at least 1.
+      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
+      **knobs: further arguments of `policy_fn`.
+
+    Returns:
+      `plan(params, rng_key, state, **more)`, compiled when it first meets a shape; `more` are
+      arrays for `policy_fn`, such as `adapted_params`. For a batch of B states it is the output of
+      `policy_fn`. For a single state, as `env.init` and `env.step` return it, it is the same
+      without the axis B: `int(plan(params, rng_key, state).action)` is the move.
+    """
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn),
+        make_recurrent_fn(env, apply_fn),
+    )
+
+    @jax.jit
+    def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Any:
+        is_single = jnp.ndim(state.terminated) == 0
+        if is_single:
+            state, more = jax.tree.map(lambda x: jnp.asarray(x)[None], (state, more))
+        output = policy_fn(
+            params,
+            rng_key,
+            root_fn(params, rng_key, state),
+            recurrent_fn,
+            num_simulations,
+            ~state.legal_action_mask,
+            **knobs,
+            **more,
+        )
+        # What counts for the whole batch, such as `num_calls`, has no axis B.
+        return jax.tree.map(lambda x: x[0] if x.ndim else x, output) if is_single else output
+
+    return plan
 
 
 def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:

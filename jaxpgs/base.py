@@ -14,7 +14,7 @@ player and two.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import chex
 import jax
@@ -23,12 +23,35 @@ import mctx
 
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
-RecurrentFn = Callable[
-    [Params, chex.PRNGKey, chex.Array, Embedding], tuple[mctx.RecurrentFnOutput, Embedding]
-]
 # A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
 # between them, such as "policy_head".
 Adapt = Any
+
+
+class RecurrentFn(Protocol):
+    """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
+
+    There is one key for all the states of a call, which may be simulations of one root. What chance
+    decides must be drawn for each of them, with the shape `action.shape`: a scalar draw would
+    befall all the simulations of an update alike, and their returns would tell less than their
+    number says. Draw with `jax.random.split(rng_key, len(action))` where each state needs a key.
+    """
+
+    def __call__(
+        self, params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding, /
+    ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
+        """Plays the actions.
+
+        Args:
+          params: the network's parameters.
+          rng_key: one key.
+          action: `[B]` int32, one for each state.
+          embedding: a pytree of arrays `[B, ...]`, the states.
+
+        Returns:
+          `mctx.RecurrentFnOutput` with `reward`, `discount` and `value` `[B]` and `prior_logits`
+          `[B, A]`; and the embeddings of the states after the actions.
+        """
 
 
 class Expansion(NamedTuple):
