@@ -24,9 +24,9 @@ from jaxpgs.adapters import step_with_keys
 
 # Whether chance has a part in every move.
 GAMES = {
-    "tic_tac_toe": False, "connect_four": False, "othello": False, "animal_shogi": False,
-    "hex": False, "backgammon": True, "2048": True, "minatar-asterix": True,
-    "minatar-breakout": True, "minatar-space_invaders": True,
+    "tic_tac_toe": False, "2048": True, "connect_four": False, "backgammon": True,
+    "minatar-asterix": True, "othello": False, "minatar-breakout": True, "animal_shogi": False,
+    "minatar-space_invaders": True, "hex": False,
 }  # fmt: skip
 SEARCHES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "MCS": (jaxpgs.mcs_policy, {}),
@@ -204,10 +204,10 @@ def learn(
         log_policy = jax.nn.log_softmax(jnp.where(seen["legal"], logits, -1e9))
         chosen = jnp.take_along_axis(log_policy, seen["action"][:, None], axis=1)[:, 0]
         advantage = (returns - jax.lax.stop_gradient(value)) / scale
-        advantage /= jnp.std(advantage) + 1e-3
+        advantage /= jnp.maximum(jnp.std(advantage), 0.3)  # where all is even, noise stays small
         entropy = -jnp.sum(jnp.exp(log_policy) * log_policy * seen["legal"], axis=-1)
         squares = ((value - returns) / scale) ** 2
-        return jnp.mean(squares - chosen * advantage - 0.05 * entropy)
+        return jnp.mean(squares - chosen * advantage - 0.1 * entropy)
 
     @jax.jit
     def update(params: Any, moments: Any, states: Any, key: Any) -> tuple[Any, Any, Any]:
