@@ -1,6 +1,7 @@
 """The examples of docs/extending.md: each runs, is short, and does what its text says.
 
-Those of docs/mctx.md run too. Those of the other pages take long: that their names exist and their links lead somewhere is tested.
+Those of docs/mctx.md run too. Those of the other pages take long: that their names exist and their
+links lead somewhere is tested.
 """
 
 import pathlib

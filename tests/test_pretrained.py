@@ -61,7 +61,9 @@ def test_round_trip(tmp_path, kind):
     found = jax.jit(loaded.apply_fn)(loaded.params, observation)
     chex.assert_trees_all_close(found, expected, rtol=1e-6)
     # Evaluation mode: calling the module gives the same and changes nothing.
-    chex.assert_trees_all_close(jax.jit(lambda x: loaded.module(x))(observation), expected, rtol=1e-6)
+    chex.assert_trees_all_close(
+        jax.jit(lambda x: loaded.module(x))(observation), expected, rtol=1e-6
+    )
     chex.assert_trees_all_equal(functional(loaded.module)[0], params)
 
 
