@@ -33,6 +33,11 @@ def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
       `root_fn(params, rng_key, state)`, which takes a batch of B states and gives an
       `mctx.RootFnOutput`. The logits of illegal actions hold the lowest float; the value of a
       finished game is 0. The embedding is the state itself.
+
+    Example:
+      >>> root = jaxpgs.make_root_fn(env, apply_fn)(params, rng_key, states)
+      >>> root.prior_logits.shape, root.value.shape
+      ((2, 9), (2,))
     """
 
     def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
@@ -67,6 +72,12 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
       `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, as the cached mode of a
       search that adapts needs, if `apply_fn` is a `networks.SplitApplyFn`, as those of
       `networks.functional` are for our modules.
+
+    Example:
+      >>> model = jaxpgs.make_recurrent_fn(env, apply_fn)
+      >>> step, after = model(params, rng_key, jnp.array([0, 4]), states)
+      >>> step.discount  # the other player moves next
+      Array([-1., -1.], dtype=float32)
     """
 
     step = step_with_keys(env)
@@ -136,6 +147,13 @@ def make_plan_fn(
       arrays for `policy_fn`, such as `adapted_params`. For a batch of B states it is the output of
       `policy_fn`. For a single state, as `env.init` and `env.step` return it, it is the same
       without the axis B: `int(plan(params, rng_key, state).action)` is the move.
+
+    Example:
+      >>> plan = jaxpgs.make_plan_fn(env, apply_fn, jaxpgs.mcs_policy, 4)
+      >>> state = env.step(env.init(), 4)
+      >>> output = plan(params, rng_key, state)  # one position, as an engine has it
+      >>> output.action.shape, output.action_weights.shape
+      ((), (9,))
     """
     root_fn, recurrent_fn = model_fns or (
         make_root_fn(env, apply_fn),
@@ -221,6 +239,15 @@ def make_model_fns(
     Raises:
       ValueError: if the model lacks a part, `part` is unknown or the environment is not of two
         players.
+
+    Example:
+      >>> sizes = {"num_filters": 4, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+      >>> shapes = env.observation_shape, env.num_actions
+      >>> model = jaxpgs.networks.ValueEquivalentModel(*shapes, **sizes)
+      >>> model_params, _ = jaxpgs.networks.functional(model)
+      >>> root_fn, recurrent_fn = jaxpgs.make_model_fns(model, env)
+      >>> root_fn(model_params, rng_key, states).embedding.hidden.shape
+      (2, 3, 3, 4)
     """
     check_word("make_model_fns", "part", part, PARTS)
     missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]

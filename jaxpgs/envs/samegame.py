@@ -44,6 +44,11 @@ class SameGameState:
       rewards: `[1]` float32, what the last step earned; over a game they sum to the score.
       terminated: `[]` bool: no group is left.
       height: the number of rows, static.
+
+    Example:
+      >>> state = jaxpgs.envs.SameGame(3, 4, num_colors=2).init(jax.random.key(0))
+      >>> state.rewards, state.terminated
+      (Array([0.], dtype=float32), Array(False, dtype=bool))
     """
 
     planes: chex.Array
@@ -85,6 +90,14 @@ class SameGame:
 
     Raises:
       ValueError: if an argument is none of these.
+
+    Example:
+      >>> env = jaxpgs.envs.SameGame(3, 4, num_colors=2)
+      >>> state = env.init(jax.random.key(0))
+      >>> env.board(state)
+      Array([[1, 0, 0, 1],
+             [1, 1, 0, 1],
+             [1, 1, 0, 0]], dtype=int8)
     """
 
     height: int = 15

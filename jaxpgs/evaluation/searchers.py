@@ -50,6 +50,11 @@ def search_player(
 
     Returns:
       A player.
+
+    Example:
+      >>> player = jaxpgs.evaluation.search_player(
+      ...     env, apply_fn, params, jaxpgs.pgs_policy, 32, name="PGS", adapt="policy_head"
+      ... )
     """
     plan = make_plan_fn(env, apply_fn, policy_fn, num_simulations, model_fns=model_fns, **knobs)
 

@@ -37,6 +37,13 @@ class SplitApplyFn:
       value_head: `(params, features) -> value [B]`.
       max_batch: about the most states that a search in cached mode evaluates at once; None is all.
         Set it by `dataclasses.replace(apply_fn, max_batch=32)`.
+
+    Example:
+      >>> apply_fn = jaxpgs.networks.SplitApplyFn(
+      ...     torso=lambda params, x: jnp.tanh(x.reshape(len(x), -1) @ params["torso"]),
+      ...     policy_head=lambda params, features: features @ params["policy_head"],
+      ...     value_head=lambda params, features: features @ params["value_head"],
+      ... )
     """
 
     torso: Callable[[Params, chex.Array], Any]
@@ -72,6 +79,12 @@ def functional(
 
     Raises:
       ValueError: if a module of Linen comes without variables, or another one with them.
+
+    Example:
+      >>> params, apply_fn = jaxpgs.networks.functional(module)
+      >>> logits, value = apply_fn(params, jax.vmap(env.observe)(states))
+      >>> logits.shape, value.shape
+      ((2, 9), (2,))
     """
     if isinstance(module, linen.Module):
         return _functional_linen(module, variables)
@@ -128,6 +141,12 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
 
     Raises:
       ValueError: if the temperature is not positive.
+
+    Example:
+      >>> softer = jaxpgs.networks.with_temperature(apply_fn, 2.0)
+      >>> observation = jax.vmap(env.observe)(states)
+      >>> jnp.allclose(2 * softer(params, observation)[0], apply_fn(params, observation)[0])
+      Array(True, dtype=bool)
     """
     if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
         raise ValueError(f"The temperature must be positive, got {temperature}.")
@@ -155,6 +174,10 @@ def functional_train(module: nnx.Module) -> TrainFn:
       statistics of this batch; `new_params` is `params` with the population statistics moved
       towards them and every other leaf as it was. After a step of an optimizer take the leaves
       of `trainable_mask` from the optimizer and all others from `new_params`.
+
+    Example:
+      >>> train_fn = jaxpgs.networks.functional_train(module)
+      >>> (logits, value), new_params = train_fn(params, jax.vmap(env.observe)(states))
     """
     return functional_call(module, lambda network, observation: network(observation), train=True)
 
@@ -171,6 +194,11 @@ def functional_call(
 
     Returns:
       `fn(params, *inputs) -> outputs`, or `(outputs, new_params)` if `train`.
+
+    Example:
+      >>> logits_fn = jaxpgs.networks.functional_call(module, lambda model, x: model(x)[0])
+      >>> logits_fn(params, jax.vmap(env.observe)(states)).shape
+      (2, 9)
     """
     template = nnx.clone(module)
     template.train() if train else template.eval()
@@ -196,6 +224,11 @@ def module_from_params(module: _ModuleT, params: Params) -> _ModuleT:
 
     Raises:
       ValueError: if a leaf is missing, unexpected, or of another shape or dtype; it is named.
+
+    Example:
+      >>> copy = jaxpgs.networks.module_from_params(module, params)
+      >>> copy(jax.vmap(env.observe)(states))[1].shape
+      (2,)
     """
     for path, variable in nnx.to_flat_state(nnx.state(module)):
         want, got = variable.get_value(), _lookup(params, path)
@@ -215,6 +248,10 @@ def trainable_mask(module: nnx.Module) -> Params:
 
     Returns:
       A pytree of bools shaped like the parameters: True for weights, False for batch statistics.
+
+    Example:
+      >>> mask = jaxpgs.networks.trainable_mask(module)
+      >>> optimizer = optax.masked(optax.adam(1e-3), mask)
     """
     flat = nnx.to_flat_state(nnx.state(module))
     return _nest((path, isinstance(variable, nnx.Param)) for path, variable in flat)
@@ -240,6 +277,11 @@ def policy_head(params: Params, part: str = "head", *, path: str = "policy_head"
 
     Raises:
       ValueError: if `part` is unknown or `params` has no such part.
+
+    Example:
+      >>> jaxpgs.networks.policy_head(params)["policy_head"]
+      {'linear': {'bias': True, 'kernel': True}}
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 8, adapt=jaxpgs.networks.policy_head(params))
     """
     if part not in PARTS:
         raise ValueError(f"The part of a policy head must be one of {PARTS}, got {part!r}.")

@@ -88,6 +88,11 @@ def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
 
     Raises:
       ValueError: if `adapt` does not fit `params` or chooses nothing.
+
+    Example:
+      >>> heads = jaxpgs.init_adapted(params, "policy_head", batch_size=2)
+      >>> heads["policy_head"]["linear"]["kernel"].shape, heads["value_head"]["linear"]["kernel"]
+      ((2, 8, 9), None)
     """
     return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
 
@@ -98,6 +103,11 @@ def own_like(shapes: Params, params: Params) -> Params:
     Args:
       shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
       params: the network's parameters.
+
+    Example:
+      >>> heads = jaxpgs.search.own_like(output.search_state.params, params)
+      >>> heads["policy_head"]["linear"]["kernel"].shape
+      (2, 8, 9)
     """
     return jax.tree.map(
         lambda shape, own: None if shape is None else jnp.broadcast_to(own, shape.shape),
@@ -137,6 +147,10 @@ def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> P
 
     Returns:
       A pytree like `adapted_params`.
+
+    Example:
+      >>> done = jnp.array([True, False])
+      >>> heads = jaxpgs.reset_adapted(output.search_state.params, params, done)
     """
 
     def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:
