@@ -3,9 +3,9 @@
     python -m benchmarks.floors
 
 uv, which the command needs, makes an environment with the lowest version of each dependency and the
-newest of what those depend on. The tests of networks, adapters, searches and weights run there, and
-the file holds the versions and what the tests said. A test of the library compares the file with
-`pyproject.toml`, so that a changed floor must be measured anew.
+newest of what those depend on. The tests of networks, dtypes, weights and of every public name's
+example run there, and the file holds the versions and what the tests said. A test compares the file
+with `pyproject.toml`, so that a changed floor must be measured anew.
 """
 
 import os
@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import report, runs
 from benchmarks.report import ROOT
 
-FILES = ("networks", "adapters", "x64", "contract", "pretrained")
+FILES = ("networks", "x64", "pretrained", "examples")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -70,7 +70,7 @@ def install(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
     python = str(folder / "bin" / "python")
     _run("uv", "venv", "-q", "--python", sys.executable, str(folder))
     _run("uv", "pip", "install", "-q", "--python", python, "--resolution", "lowest-direct",
-         f"{ROOT}[train]", "pgx>=2.6", "pytest>=8", "scipy>=1.13", "matplotlib>=3.9")  # fmt: skip
+         f"{ROOT}[train]", "pgx>=2.6", "open_spiel>=1.6", "pytest>=8", "scipy>=1.13", "matplotlib>=3.9")  # fmt: skip
     _run("uv", "pip", "uninstall", "-q", "--python", python, "jaxpgs")  # the checkout is tested
     code = f"from importlib.metadata import version as v; print(*map(v, {list(floors())}))"
     names = _run(python, "-c", code).split()
