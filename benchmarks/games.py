@@ -85,24 +85,25 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each game and player."""
-    columns = ["game", "players", "chance", "who plays", "score", "against random", "illegal",
-               "not finite", "unfinished", "ms a move"]  # fmt: skip
-    return columns, [
-        [row["game"], row["num_players"], "yes" if row["chance"] else "no", row["player"],
-         f"{row['score']:.3g} ± {row['interval']:.2g}", verdict(row), row["illegal"],
-         row["not_finite"], f"{row['unfinished']} of {row['games']}",
-         float(f"{row['ms_per_move']:.3g}")]
-        for row in rows
-    ]  # fmt: skip
+    """Returns headings and a line for each game: scores, and a star where they beat random play."""
+    columns = ["game", "players", "chance", "updates", *PLAYERS, "illegal", "not finite"]
+    lines = []
+    for game in dict.fromkeys(row["game"] for row in rows):
+        found = {row["player"]: row for row in rows if row["game"] == game}
+        one = found["random"]
+        lines.append(
+            [game, one["num_players"], "yes" if one["chance"] else "no", one["updates"]]
+            + [cell(found[player]) for player in PLAYERS]
+            + [sum(row[name] for row in found.values()) for name in ("illegal", "not_finite")]
+        )
+    return columns, lines
 
 
-def verdict(row: Mapping[str, Any]) -> str | None:
-    """Says whether a player is better than random, by the 95% interval of the difference."""
-    if row["player"] == "random":
-        return None
-    difference, interval = row["over_random"], row["over_random_interval"]
-    return "better" if difference > interval else "worse" if difference < -interval else "level"
+def cell(row: Mapping[str, Any]) -> str:
+    """Writes a score with its 95% interval, and a star where it is above that of random play."""
+    digits = 2 if abs(row["score"]) < 10 else 0
+    better = row["player"] != "random" and row["over_random"] > row["over_random_interval"]
+    return f"{row['score']:.{digits}f} ± {row['interval']:.{digits}f}" + " *" * better
 
 
 def measure(game: str, preset: Preset, seed: int) -> list[dict[str, Any]]:

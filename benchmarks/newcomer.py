@@ -59,9 +59,9 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     """Says in a sentence when a newcomer has seen a first search, and the notebook."""
     minutes = {step: so_far for step, _, so_far in table(rows)[1]}
     return (
-        f"From a fresh clone and an empty cache it took {minutes[FIRST]} minutes to the answer of "
-        f"this example, and {list(minutes.values())[-1]} to the end of the notebook "
-        f"([`newcomer.json`](benchmarks/results/newcomer.json)).\n"
+        f"From a fresh clone with an empty cache the first answer took {minutes[FIRST]} minutes, "
+        f"and the end of the notebook {list(minutes.values())[-1]}, on two cores that did other "
+        f"work as well ([`newcomer.json`](benchmarks/results/newcomer.json)).\n"
     )
 
 
