@@ -23,6 +23,8 @@ from benchmarks import (
     environments,
     environments_samegame,
     faults,
+    floors,
+    games,
     learning,
     memory,
     model_learning,
@@ -30,6 +32,7 @@ from benchmarks import (
     models,
     mutations,
     networks,
+    newcomer,
     ppo_learning,
     puzzles,
     ratings,
@@ -133,6 +136,7 @@ def readme_blocks(folder: pathlib.Path) -> dict[str, str]:
     return {
         "strength": _strength_block(folder / f"{README_STRENGTH}.json"),
         "networks": _networks_block(folder / "networks.json"),
+        "newcomer": newcomer.sentence(runs.load(folder / "newcomer.json")["rows"]),
     }
 
 
@@ -383,6 +387,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("speed_*.json", "Speed ({file})", speeds),
     ("breakdown.json", "Where the time goes: {simulations} simulations",
      rows_only(breakdown.table)),
+    ("games_*.json",
+     "Games of pgx against random play: {simulations} simulations, {max_moves} moves ({file})",
+     rows_only(games.table)),
+    ("newcomer.json", "A newcomer's first steps", rows_only(newcomer.table)),
+    ("floors.json", "The lowest versions that are declared", rows_only(floors.table)),
     ("rng.json", "Random numbers: {network}, {simulations} simulations", rows_only(rng.table)),
     ("versions.json", "Speed before and after {change}", rows_only(versions.table)),
     ("budgets.json", "Searches under a budget of seconds", rows_only(budgets.table)),

@@ -3,18 +3,45 @@
 The searches take the same positional arguments as mctx's policies:
 
     output = jaxpgs.pgs_policy(params, rng_key, root, recurrent_fn, num_simulations,
-                               invalid_actions, adapt=jaxpgs.networks.policy_head(params))
+                               invalid_actions, adapt="policy_head")
+
+The examples in the docstrings search 3x3 Hex and small boards of SameGame, and share these names:
+
+>>> import dataclasses, functools, tempfile
+>>> import jax, jax.numpy as jnp, mctx, numpy as np, optax
+>>> from flax import nnx
+>>> import jaxpgs, jaxpgs.evaluation
+>>> env, puzzle = jaxpgs.envs.Hex(3), jaxpgs.envs.SameGame(3, 3, num_colors=2)
+>>> sizes = {"width": 8, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+>>> module = jaxpgs.networks.FullyConnectedResNet(env.observation_shape, env.num_actions, **sizes)
+>>> params, apply_fn = jaxpgs.networks.functional(module)
+>>> rng_key = jax.random.key(0)
+>>> states = jax.vmap(env.init)(jax.random.split(rng_key, 2))
+>>> boards = jax.vmap(puzzle.init)(jax.random.split(rng_key, 2))
+>>> root = jax.jit(jaxpgs.make_root_fn(env, apply_fn))(params, rng_key, states)
+>>> recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
+>>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head", simulations_per_update=4)
+>>> carry = jax.jit(jaxpgs.search.init, static_argnums=0)(search, params, rng_key, root)
+>>> output = jax.jit(jaxpgs.search.run, static_argnums=0)(search, params, rng_key, root)
+>>> node = jaxpgs.NodeStats(
+...     prior_logits=jnp.log(jnp.array([[0.5, 0.3, 0.2]])),
+...     value=jnp.zeros(1),
+...     visits=jnp.array([[2, 1, 0]]),
+...     value_sum=jnp.array([[0.4, 0.9, 0.0]]),
+...     valid=jnp.ones((1, 3), bool),
+... )
 """
 
 from typing import TYPE_CHECKING
 
 from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_model_fns, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
     Expansion,
     NodeStats,
     Path,
     PolicyOutput,
+    RecurrentFn,
     SearchState,
     SplitRecurrentFn,
     Trajectory,
@@ -88,6 +115,7 @@ __all__ = [
     "Path",
     "PlayedGames",
     "PolicyOutput",
+    "RecurrentFn",
     "Reuse",
     "SampledPolicy",
     "Search",
@@ -126,6 +154,7 @@ __all__ = [
     "load_pretrained",
     "log_series",
     "make_model_fns",
+    "make_plan_fn",
     "make_playout_fns",
     "make_recurrent_fn",
     "make_root_fn",

@@ -1,6 +1,6 @@
-"""Glue between an environment, a network and a search: `root_fn` and `recurrent_fn`.
+"""Glue between an environment, a network and a search: `root_fn`, `recurrent_fn` and `plan`.
 
-The pair follows mctx's contract, so the same two functions drive `mctx.muzero_policy` and every
+The first two follow mctx's contract, so they drive `mctx.muzero_policy` and every
 search here. The environment may be one of ours or one of pgx's.
 """
 
@@ -33,6 +33,11 @@ def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
       `root_fn(params, rng_key, state)`, which takes a batch of B states and gives an
       `mctx.RootFnOutput`. The logits of illegal actions hold the lowest float; the value of a
       finished game is 0. The embedding is the state itself.
+
+    Example:
+      >>> root = jaxpgs.make_root_fn(env, apply_fn)(params, rng_key, states)
+      >>> root.prior_logits.shape, root.value.shape
+      ((2, 9), (2,))
     """
 
     def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
@@ -67,6 +72,12 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
       `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, as the cached mode of a
       search that adapts needs, if `apply_fn` is a `networks.SplitApplyFn`, as those of
       `networks.functional` are for our modules.
+
+    Example:
+      >>> model = jaxpgs.make_recurrent_fn(env, apply_fn)
+      >>> step, after = model(params, rng_key, jnp.array([0, 4]), states)
+      >>> step.discount  # the other player moves next
+      Array([-1., -1.], dtype=float32)
     """
 
     step = step_with_keys(env)
@@ -109,6 +120,65 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
 
     return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
+
+
+def make_plan_fn(
+    env: Any,
+    apply_fn: ApplyFn,
+    policy_fn: Callable[..., Any],
+    num_simulations: int,
+    *,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
+    **knobs: Any,
+) -> Callable[..., Any]:
+    """Makes a function that searches positions, one or a batch, such as an engine needs.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: as in `make_root_fn`.
+      policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
+      num_simulations: N, at least 1.
+      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
+      **knobs: further arguments of `policy_fn`.
+
+    Returns:
+      `plan(params, rng_key, state, **more)`, compiled when it first meets a shape; `more` are
+      arrays for `policy_fn`, such as `adapted_params`. For a batch of B states it is the output of
+      `policy_fn`. For a single state, as `env.init` and `env.step` return it, it is the same
+      without the axis B: `int(plan(params, rng_key, state).action)` is the move.
+
+    Example:
+      >>> plan = jaxpgs.make_plan_fn(env, apply_fn, jaxpgs.mcs_policy, 4)
+      >>> state = env.step(env.init(), 4)
+      >>> output = plan(params, rng_key, state)  # one position, as an engine has it
+      >>> output.action.shape, output.action_weights.shape
+      ((), (9,))
+    """
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn),
+        make_recurrent_fn(env, apply_fn),
+    )
+
+    @jax.jit
+    def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Any:
+        is_single = jnp.ndim(state.terminated) == 0
+        if is_single:
+            state, more = jax.tree.map(lambda x: jnp.asarray(x)[None], (state, more))
+        output = policy_fn(
+            params,
+            rng_key,
+            root_fn(params, rng_key, state),
+            recurrent_fn,
+            num_simulations,
+            ~state.legal_action_mask,
+            **knobs,
+            **more,
+        )
+        # What counts for the whole batch, such as `num_calls`, has no axis B.
+        return jax.tree.map(lambda x: x[0] if x.ndim else x, output) if is_single else output
+
+    return plan
 
 
 def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
@@ -169,6 +239,15 @@ def make_model_fns(
     Raises:
       ValueError: if the model lacks a part, `part` is unknown or the environment is not of two
         players.
+
+    Example:
+      >>> sizes = {"num_filters": 4, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+      >>> shapes = env.observation_shape, env.num_actions
+      >>> model = jaxpgs.networks.ValueEquivalentModel(*shapes, **sizes)
+      >>> model_params, _ = jaxpgs.networks.functional(model)
+      >>> root_fn, recurrent_fn = jaxpgs.make_model_fns(model, env)
+      >>> root_fn(model_params, rng_key, states).embedding.hidden.shape
+      (2, 3, 3, 4)
     """
     check_word("make_model_fns", "part", part, PARTS)
     missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]

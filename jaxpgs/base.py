@@ -14,7 +14,7 @@ player and two.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import chex
 import jax
@@ -23,11 +23,48 @@ import mctx
 
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
-RecurrentFn = Callable[
-    [Params, chex.PRNGKey, chex.Array, Embedding], tuple[mctx.RecurrentFnOutput, Embedding]
-]
-# A boolean pytree over the parameters, or a predicate on a leaf's path and value.
+# A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
+# between them, such as "policy_head".
 Adapt = Any
+
+
+class RecurrentFn(Protocol):
+    """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
+
+    There is one key for all the states of a call, which may be simulations of one root. What chance
+    decides must be drawn for each of them, with the shape `action.shape`: a scalar draw would
+    befall all the simulations of an update alike, and their returns would tell less than their
+    number says. Draw with `jax.random.split(rng_key, len(action))` where each state needs a key.
+
+    Example:
+      >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it
+      ...     goes = jax.random.bernoulli(rng_key, 0.9, action.shape)  # one draw for each state
+      ...     position = position + (action - 1) * goes
+      ...     zero = jnp.zeros(action.shape)
+      ...     step = mctx.RecurrentFnOutput(
+      ...         reward=-1.0 * abs(position), discount=zero + 0.9, value=zero,
+      ...         prior_logits=jnp.zeros((*action.shape, 3)),
+      ...     )
+      ...     return step, position
+      >>> walk(None, rng_key, jnp.array([0, 2]), jnp.array([3, -3]))[1].shape
+      (2,)
+    """
+
+    def __call__(
+        self, params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding, /
+    ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
+        """Plays the actions.
+
+        Args:
+          params: the network's parameters.
+          rng_key: one key.
+          action: `[B]` int32, one for each state.
+          embedding: a pytree of arrays `[B, ...]`, the states.
+
+        Returns:
+          `mctx.RecurrentFnOutput` with `reward`, `discount` and `value` `[B]` and `prior_logits`
+          `[B, A]`; and the embeddings of the states after the actions.
+        """
 
 
 class Expansion(NamedTuple):
@@ -38,6 +75,11 @@ class Expansion(NamedTuple):
       discount: `[B]` its discount.
       value: `[B]` the network's value.
       features: `[B, ...]` a pytree, what the policy is computed from.
+
+    Example:
+      >>> expansion, _ = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
+      >>> expansion.features.shape  # what the policy head is given
+      (2, 8)
     """
 
     reward: chex.Array
@@ -65,6 +107,11 @@ class SplitRecurrentFn:
       max_batch: about the most states that the cached mode evaluates at once; None is all K of all
         roots, which suits an accelerator. Convolutions on a processor are faster in pieces that
         fit its cache.
+
+    Example:
+      >>> expansion, after = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
+      >>> recurrent_fn.policy(params, expansion.features, after).shape
+      (2, 9)
     """
 
     expand: ExpandFn
@@ -104,6 +151,10 @@ class NodeStats(NamedTuple):
       lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
         selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
+
+    Example:
+      >>> node.qvalues
+      Array([[0.2, 0.9, 0. ]], dtype=float32)
     """
 
     prior_logits: chex.Array
@@ -132,6 +183,11 @@ class Path(NamedTuple):
       visits: `[B, K]` int32, earlier simulations with the same first action.
       new: `[B, K]` bool, True where no simulation of an earlier update has taken this sequence.
       simulation: `[B, K]` int32, the number n of the simulation, from 0.
+
+    Example:
+      >>> stop = lambda path: path.depth >= 1 + path.visits  # deeper where visited more
+      >>> rule = jaxpgs.Truncation(stop, max_depth=lambda num_simulations: num_simulations)
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, truncation=rule, mode="constant")
     """
 
     depth: chex.Array
@@ -185,6 +241,10 @@ class Trajectory(NamedTuple):
       num_calls: `[B]` int32, network calls one after another, the same for all roots.
       last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
         the search keeps the best of them.
+
+    Example:
+      >>> mean_value = lambda trajectory: jnp.mean(trajectory.value, axis=0) + 0 * trajectory.reward
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, backup=mean_value)
     """
 
     alive: chex.Array
@@ -234,6 +294,12 @@ class SearchState:
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
         root's included, if `best_of` was given, else None.
+
+    Example:
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([16, 16], dtype=int32)
+      >>> output.search_state.params["policy_head"]["linear"]["kernel"].shape  # one for each root
+      (2, 8, 9)
     """
 
     visits: chex.Array
@@ -260,6 +326,10 @@ class PolicyOutput:
       action: `[B]` int32, the proposed action.
       action_weights: `[B, A]` the search policy, a target for training.
       search_state: statistics, adapted parameters and diagnostics.
+
+    Example:
+      >>> output.action.shape, output.action_weights.shape
+      ((2,), (2, 9))
     """
 
     action: chex.Array

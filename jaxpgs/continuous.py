@@ -64,6 +64,19 @@ def make_sampled_fns(
     Raises:
       ValueError: if the bounds are missing, not finite or in the wrong order, or a number is out of
         range.
+
+    Example:
+      >>> env = jaxpgs.envs.Pendulum()
+      >>> gaussian = jaxpgs.networks.SplitApplyFn(
+      ...     torso=lambda params, x: x,
+      ...     policy_head=lambda params, x: x @ params["policy_head"],  # means, then log widths
+      ...     value_head=lambda params, x: x[:, 0],
+      ... )
+      >>> params = {"policy_head": jnp.zeros((3, 2))}
+      >>> root_fn, recurrent_fn = jaxpgs.make_sampled_fns(env, gaussian, num_candidates=5)
+      >>> states = jax.vmap(env.init)(jax.random.split(rng_key, 2))
+      >>> root_fn(params, rng_key, states).prior_logits.shape
+      (2, 5)
     """
     low, high = _bounds(env)
     if num_candidates < 2:
@@ -126,6 +139,18 @@ def continuous_action(env: Any, root: mctx.RootFnOutput, output: PolicyOutput) -
 
     Returns:
       Actions for `env.step`.
+
+    Example:
+      >>> env = jaxpgs.envs.Pendulum()
+      >>> gaussian = jaxpgs.networks.SplitApplyFn(
+      ...     lambda params, x: x, lambda params, x: x @ params, lambda params, x: x[:, 0]
+      ... )
+      >>> root_fn, _ = jaxpgs.make_sampled_fns(env, gaussian, num_candidates=5, discount=0.9)
+      >>> states = jax.vmap(env.init)(jax.random.split(rng_key, 2))
+      >>> root = root_fn(jnp.zeros((3, 2)), rng_key, states)
+      >>> search = jaxpgs.PolicyOutput(jnp.array([0, 4]), None, None)  # actions are numbers
+      >>> jaxpgs.continuous_action(env, root, search).shape
+      (2, 1)
     """
     rows = jnp.arange(len(output.action))
     return _in_units(root.embedding.actions[rows, output.action], *_bounds(env))

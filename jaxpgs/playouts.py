@@ -50,6 +50,11 @@ def make_playout_fns(
 
     Raises:
       ValueError: if `max_moves` is below 1.
+
+    Example:
+      >>> root_fn, recurrent_fn = jaxpgs.make_playout_fns(env)
+      >>> root_fn((), rng_key, states).value  # of one random game each
+      Array([-1.,  1.], dtype=float32)
     """
     play_by = make_playout(env, playout, max_moves)
 

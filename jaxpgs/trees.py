@@ -1,5 +1,6 @@
 """Operations on pytrees of batched arrays."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import chex
@@ -44,3 +45,41 @@ def zeros(shape: tuple[int, ...], dtype: Any, like: chex.Array, axis: int = 0) -
 def zero_rows(x: chex.Array) -> chex.Array:
     """Returns `[B]` int32 zeros, spread over devices as the rows of integers `[B, ...]` are."""
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
+
+
+def mask_of(tree: Any, path: str) -> list[bool] | None:
+    """Tells which leaves lie under a path, but for those of batch normalisation.
+
+    Args:
+      tree: any pytree with names, such as parameters of NNX or the variables of Linen.
+      path: names with dots between them, such as "policy_head" or "policy_head.linear". They may
+        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence.
+
+    Returns:
+      A list in the order of `jax.tree.leaves`, None if the path leads nowhere. Batch normalisation
+      is recognised by its running `mean` and `var`, which stand beside its other parameters in NNX
+      and under the same names in another collection in Linen.
+    """
+    wanted = tuple(path.split("."))
+    # What follows the path's beginning is the same in every collection of Linen.
+    found = [_from(names, wanted) for names in leaf_names(tree)]
+    if not any(found):
+        return None
+    statistics = {names[:-1] for names in found if names and names[-1] in ("mean", "var")}
+    normalised = {
+        parent for parent in statistics if {(*parent, "mean"), (*parent, "var")} <= {*found}
+    }
+    return [names is not None and names[:-1] not in normalised for names in found]
+
+
+def leaf_names(tree: Any) -> list[tuple[str, ...]]:
+    """Returns the path of every leaf as names."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [tuple(jax.tree_util.keystr((key,), simple=True) for key in path) for path in paths]
+
+
+def _from(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...] | None:
+    """Returns a path from where the wanted names begin in it, None if they do not occur."""
+    starts = range(len(names) - len(wanted) + 1)
+    begin = next((i for i in starts if tuple(names[i : i + len(wanted)]) == tuple(wanted)), None)
+    return None if begin is None else tuple(names[begin:])

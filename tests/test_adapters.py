@@ -311,3 +311,27 @@ def test_chance_is_drawn_by_the_key_anew_or_once():
         np.testing.assert_array_equal(np.abs(kept), 1)
         # A fair coin in 100 roots: 20 to 80 heads but for one in a billion.
         assert 20 <= (kept == 1).sum() <= 80
+
+
+# One position at a time
+
+
+def test_one_position_is_searched_as_a_batch_of_one():
+    env = games.Race((0, 1))
+    params = {"policy": jnp.ones((2, 3)) / 8, "value": jnp.ones(2)}
+    plan = jaxpgs.make_plan_fn(
+        env, _apply, jaxpgs.pgs_policy, 8, adapt="policy", mode="constant", max_depth=3,
+        truncation=jaxpgs.fixed(3), optimizer=optax.sgd(1.0),
+    )  # fmt: skip
+    state, keys = env.step(env.init(), jnp.int32(1)), jax.random.split(jax.random.key(0), 1)
+    heads = {"policy": params["policy"] * 2, "value": None}
+
+    one = plan(params, keys, state, adapted_params=heads)
+    batch = jax.tree.map(lambda x: x[None], (state, heads))
+    many = plan(params, keys, batch[0], adapted_params=batch[1])
+
+    assert one.action.shape == () and env.step(state, one.action).position > state.position
+    assert one.search_state.params["policy"].shape == (2, 3)
+    assert (one.search_state.params["policy"] != heads["policy"]).any()
+    assert one.action_weights.shape == (3,) and many.action_weights.shape == (1, 3)
+    chex.assert_trees_all_equal(one, jax.tree.map(lambda x: x[0] if x.ndim else x, many))

@@ -56,10 +56,15 @@ def test_the_core_imports_no_extras():
     assert not loaded & extras
 
 
-def test_the_readmes_example_runs(capsys):
+def test_the_readmes_examples_run_as_pasted(capsys):
+    names = {}
     text = (ROOT / "README.md").read_text()
-    example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
-    exec(compile(example, "README.md", "exec"), {})
+    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(example, "README.md", "exec"), names)
+    (changed,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
+    for sign in "-+":  # each side of the change is a statement
+        side = [line[1:] for line in changed.splitlines() if line[0] == sign]
+        compile("\n".join(side), "README.md", "exec")
     drawn = capsys.readouterr().out
     assert "player 0 to move" in drawn
 

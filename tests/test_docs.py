@@ -1,6 +1,7 @@
 """The examples of docs/extending.md: each runs, is short, and does what its text says.
 
-Those of the other pages take long: that their names exist and their links lead somewhere is tested.
+Those of docs/mctx.md run too. Those of the other pages take long: that their names exist and their
+links lead somewhere is tested.
 """
 
 import pathlib
@@ -56,6 +57,25 @@ def test_examples_are_short():
             lines = [line for line in block.splitlines() if line.strip()]
             assert len(lines) <= MOST_LINES, f"{heading}: {len(lines)} lines"
             assert max(map(len, lines)) <= 100, heading
+
+
+def test_the_page_for_users_of_mctx_runs():
+    names = {"__name__": "mctx"}
+    text = (ROOT / "docs" / "mctx.md").read_text()
+    answers = []
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        exec(compile(block, "mctx.md", "exec"), names)
+        answers.append({key: names.get(key) for key in ("action", "weights", "summary", "found")})
+    _, theirs, ours = answers
+    np.testing.assert_array_equal(theirs["summary"].visit_counts.sum(-1), 8)
+    assert ours["found"].visits.sum(-1).tolist() == [8] * 4
+    # Both answers are the shares of the visits.
+    np.testing.assert_allclose(theirs["weights"], theirs["summary"].visit_probs, rtol=1e-6)
+    np.testing.assert_allclose(ours["weights"], ours["found"].visits / 8, rtol=1e-6)
+    # The table's words on what was never tried.
+    untried = np.asarray(ours["found"].visits) == 0
+    assert (np.asarray(ours["found"].qvalues)[untried] == np.finfo(np.float32).min).all()
+    assert (np.asarray(theirs["summary"].qvalues)[theirs["summary"].visit_counts == 0] == 0).all()
 
 
 def test_every_example_does_what_the_page_says():

@@ -1,3 +1,4 @@
+import collections
 import re
 
 import chex
@@ -6,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
-from jaxpgs import networks
+from jaxpgs import networks, trees
 from jaxpgs.networks import (
     AlphaZeroResNet,
     FullyConnectedResNet,
+    SplitApplyFn,
     functional,
     functional_train,
     module_from_params,
@@ -19,6 +21,7 @@ from jaxpgs.networks import (
     trainable_mask,
 )
 from jaxpgs.networks.convolution import same_convolution
+from jaxpgs.search.simulators.adaptation import adapt_mask
 
 SHAPE, ACTIONS, BATCH = (4, 4, 3), 16, 6
 
@@ -411,10 +414,67 @@ def test_policy_head_errors():
     params, _ = functional(_make("fully_connected"))
     with pytest.raises(ValueError, match=r"'head', 'linear'.*got 'all'"):
         policy_head(params, part="all")
-    with pytest.raises(ValueError, match=r"'policy_head'.*\['torso', 'value_head'\]"):
+    with pytest.raises(ValueError, match=r"no 'policy_head'.*'value_head.linear'\]"):
         policy_head({k: v for k, v in params.items() if k != "policy_head"})
-    with pytest.raises(ValueError, match=r"no 'linear' layer.*\['dense'\]"):
+    with pytest.raises(ValueError, match=r"no 'policy_head.linear'.*\['policy_head.dense'\]"):
         policy_head({"policy_head": {"dense": params["policy_head"]["linear"]}}, part="linear")
+
+
+class LinenNet(linen.Module):
+    """Batch normalisation in the head, whose last layer has a name of its own."""
+
+    is_torso_and_heads = True
+    train: bool = False
+
+    def setup(self):
+        self.torso = lambda x: x.reshape(len(x), -1)[:, :4]
+        self.policy_head = linen.Sequential(
+            [linen.BatchNorm(use_running_average=not self.train), linen.Dense(9)]
+        )
+        self.value = linen.Dense(1)
+
+    def value_head(self, features):
+        return jnp.tanh(self.value(features))[:, 0]
+
+    def __call__(self, x):
+        features = self.torso(x)
+        return self.policy_head(features), self.value_head(features)
+
+
+def test_linen_modules_are_split_and_their_heads_found():
+    module, observation = LinenNet(), jax.random.normal(jax.random.key(0), (3, 3, 3, 3))
+    variables = module.init(jax.random.key(1), observation)
+    params, apply_fn = functional(module, variables)
+
+    chex.assert_trees_all_equal(apply_fn(params, observation), module.apply(params, observation))
+    assert isinstance(apply_fn, SplitApplyFn)
+    dense = {f"params.policy_head.layers_1.{name}" for name in ("kernel", "bias")}
+    assert _names(policy_head(params)) == dense
+    assert _names(policy_head(params, path="policy_head.layers_1")) == dense
+    assert _names(policy_head(params, path="params.value")) == {
+        "params.value.kernel", "params.value.bias"
+    }  # fmt: skip
+    # Its name is found in every collection, so that nothing but the layer itself counts.
+    assert {"batch_stats.policy_head.layers_0.mean"} < _names(jax.tree.map(lambda _: True, params))
+    mask = adapt_mask(params, "policy_head")
+    assert mask == jax.tree.leaves(policy_head(params))
+    with pytest.raises(ValueError, match=r"adapt 'policy' chooses none.*policy_head"):
+        adapt_mask(params, "policy")
+
+
+def test_functional_needs_the_variables_of_linen_and_of_nothing_else():
+    with pytest.raises(ValueError, match="as the second argument"):
+        functional(LinenNet())
+    with pytest.raises(ValueError, match="FullyConnectedResNet has its own"):
+        functional(_make("fully_connected"), {})
+
+
+def test_names_lead_into_sequences_and_dataclasses():
+    pair = collections.namedtuple("Pair", ("one", "two"))
+    tree = {"actor": [jnp.zeros(1), {"mean": jnp.zeros(2)}], "critic": pair(jnp.zeros(3), 1)}
+    assert trees.mask_of(tree, "actor.1") == [False, True, False, False]
+    assert trees.mask_of(tree, "one") == [False, False, True, False]
+    assert trees.mask_of(tree, "actor.2") is None
 
 
 def test_trainable_mask_names():

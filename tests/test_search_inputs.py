@@ -137,7 +137,7 @@ BAD_CALLS = {
     ),
     "mask of another structure": (
         {"adapt": {"head": True}},
-        r"adapt must have the structure of params or be a predicate.*adapt is PyTreeDef\(\{'head'",
+        r"adapt must have the structure of params, be a predicate.*adapt is PyTreeDef\(\{'head'",
     ),
     "estimator without parameters": (
         {"adapt": None},

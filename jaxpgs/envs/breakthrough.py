@@ -35,6 +35,11 @@ class BreakthroughState:
       current_player: `[]` int32, the player to move: 0 or 1.
       rewards: `[2]` float32, what each player earned by the last step.
       terminated: `[]` bool.
+
+    Example:
+      >>> state = jaxpgs.envs.Breakthrough(rows=6, columns=5).init()
+      >>> state.legal_action_mask.sum()
+      Array(13, dtype=int32)
     """
 
     board: chex.Array
@@ -68,6 +73,11 @@ class Breakthrough:
 
     Raises:
       ValueError: if an argument is not an integer in its range.
+
+    Example:
+      >>> env = jaxpgs.envs.Breakthrough(rows=6, columns=5)
+      >>> env.num_actions, env.observe(env.init()).shape
+      (90, (6, 5, 3))
     """
 
     rows: int = 8

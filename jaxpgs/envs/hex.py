@@ -40,6 +40,11 @@ class HexState:
       rewards: `[2]` float32, what each player earned by the last step.
       terminated: `[]` bool.
       swap_legal: `[]` bool, or None where the game is played without the swap rule.
+
+    Example:
+      >>> state = jaxpgs.envs.Hex(3).init()
+      >>> state.current_player, state.legal_action_mask.sum()
+      (Array(0, dtype=int32), Array(9, dtype=int32))
     """
 
     labels: chex.Array
@@ -77,6 +82,18 @@ class Hex:
 
     Raises:
       ValueError: if `size` is not an integer from 2 to 19.
+
+    Example:
+      >>> env = jaxpgs.envs.Hex(size=3)
+      >>> state = env.step(env.init(), 4)
+      >>> print(env.render(state))
+           a b c
+            x x x
+         1 o . . . o
+          2 o . X . o
+           3 o . . . o
+                x x x
+      O player 1 to move
     """
 
     size: int = 11

@@ -31,6 +31,11 @@ class PendulumState:
       current_player: `[]` int32, always 0.
       rewards: `[1]` float32, what the last step paid.
       terminated: `[]` bool.
+
+    Example:
+      >>> state = jaxpgs.envs.Pendulum().init(jax.random.key(0))
+      >>> state.steps
+      Array(0, dtype=int32)
     """
 
     angle: chex.Array
@@ -58,6 +63,12 @@ class Pendulum:
 
     Raises:
       ValueError: if `length` is below 1.
+
+    Example:
+      >>> env = jaxpgs.envs.Pendulum(length=50)
+      >>> state = env.step(env.init(jax.random.key(0)), jnp.array([1.0]))
+      >>> env.observe(state).shape
+      (3,)
     """
 
     length: int = 200

@@ -18,6 +18,12 @@ class PlayedGames(NamedTuple):
         of H = C / W bits: bit h of word w is code `(H - 1 - h) * W + w`. 0 after the end.
       chosen: `[T, B]` int32, the chosen codes; -1 after the end.
       action: `[T, B]` int32, the actions; -1 after the end.
+
+    Example:
+      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> games = play_sequences(puzzle, jax.random.split(rng_key, 2), boards, jnp.zeros((9, 2)))
+      >>> games.score.shape, games.action.shape
+      ((2,), (4, 2))
     """
 
     score: chex.Array

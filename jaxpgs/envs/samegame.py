@@ -45,6 +45,11 @@ class SameGameState:
       rewards: `[1]` float32, what the last step earned; over a game they sum to the score.
       terminated: `[]` bool: no group is left.
       height: the number of rows, static.
+
+    Example:
+      >>> state = jaxpgs.envs.SameGame(3, 4, num_colors=2).init(jax.random.key(0))
+      >>> state.rewards, state.terminated
+      (Array([0.], dtype=float32), Array(False, dtype=bool))
     """
 
     planes: chex.Array
@@ -83,6 +88,14 @@ class SameGame:
 
     Raises:
       ValueError: if an argument is none of these.
+
+    Example:
+      >>> env = jaxpgs.envs.SameGame(3, 4, num_colors=2)
+      >>> state = env.init(jax.random.key(0))
+      >>> env.board(state)
+      Array([[1, 0, 0, 1],
+             [1, 1, 0, 1],
+             [1, 1, 0, 0]], dtype=int8)
     """
 
     height: int = 15
@@ -140,9 +153,10 @@ class SameGame:
           end.
         """
         action = jnp.asarray(action, jnp.int32)
-        row, column = jax.lax.div(action, self.width), jax.lax.rem(action, self.width)
+        width = jnp.int32(self.width)
+        row, column = jax.lax.div(action, width), jax.lax.rem(action, width)
         # A column that is not there: the words' type would take any row for one of the board.
-        column = jnp.where((action >= 0) & (action < self.num_actions), column, self.width)
+        column = jnp.where((action >= 0) & (action < self.num_actions), column, width)
         dtype = state.planes.dtype
         bit = jnp.ones((), dtype) << (self.height - 1 - row).astype(dtype)
         seed = jnp.where(jnp.arange(self.width, dtype=jnp.int32) == column, bit, dtype.type(0))

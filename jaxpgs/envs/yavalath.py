@@ -38,6 +38,11 @@ class YavalathState:
       current_player: `[]` int32, the player to move: 0 or 1.
       rewards: `[2]` float32, what each player earned by the last step.
       terminated: `[]` bool.
+
+    Example:
+      >>> state = jaxpgs.envs.Yavalath(size=4).init()
+      >>> state.legal_action_mask.sum()
+      Array(37, dtype=int32)
     """
 
     board: chex.Array
@@ -71,6 +76,11 @@ class Yavalath:
 
     Raises:
       ValueError: if `size` is not an integer from 3 to 10.
+
+    Example:
+      >>> env = jaxpgs.envs.Yavalath(size=4)
+      >>> env.num_actions, env.observe(env.init()).shape
+      (37, (7, 7, 3))
     """
 
     size: int = 5

@@ -12,6 +12,7 @@ from jaxpgs.evaluation.openings import opening_lines
 from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
+from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.evaluation.solvers import solve_hex
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "play_match",
     "raw_network",
     "round_robin",
+    "search_player",
     "solve_hex",
     "uniform_random",
     "wins_by_opening",

@@ -23,6 +23,10 @@ class EloDifference(NamedTuple):
     Attributes:
       elo: the estimate, positive if the first player is the stronger one.
       half_width: the 95% interval is `elo` plus or minus this.
+
+    Example:
+      >>> jaxpgs.evaluation.elo_difference(wins=50, games=100).elo
+      0.0
     """
 
     elo: float
@@ -38,6 +42,11 @@ class EloTable:
       half_widths: `[P]` float64; the 95% interval of a player's difference to the anchor is its
         rating plus or minus this, and 0 for the anchor itself.
       covariance: `[P, P]` float64 of the ratings, zero in the anchor's row and column.
+
+    Example:
+      >>> table = jaxpgs.evaluation.bayes_elo(np.array([[0, 7], [3, 0]]))
+      >>> table.half_widths.round()
+      array([  0., 209.])
     """
 
     ratings: np.ndarray
@@ -73,6 +82,11 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
         compared (players who never met, directly or through others) or would be infinite (with
         `prior=0`, a group that never lost a game to the rest). The message names the groups.
       RuntimeError: if Newton's method does not converge.
+
+    Example:
+      >>> wins = np.array([[0, 7, 9], [3, 0, 6], [1, 4, 0]])
+      >>> jaxpgs.evaluation.bayes_elo(wins, anchor=2).ratings.round()
+      array([236.,  86.,   0.])
     """
     wins = np.asarray(wins, np.float64)
     if wins.ndim != 2 or wins.shape[0] != wins.shape[1]:
@@ -124,6 +138,11 @@ def elo_difference(wins: float, games: float, *, prior: float = 2.0) -> EloDiffe
     Raises:
       ValueError: if there are no games, `wins` is not from 0 to `games`, or `prior` is 0 and one
         side won every game.
+
+    Example:
+      >>> elo, half_width = jaxpgs.evaluation.elo_difference(wins=70, games=100)
+      >>> round(elo), round(half_width)
+      (144, 73)
     """
     if not (games > 0 and 0 <= wins <= games):
         raise ValueError(f"wins must be from 0 to games and games positive, got {wins} of {games}.")

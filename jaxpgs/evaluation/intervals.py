@@ -22,6 +22,11 @@ class EloInterval(NamedTuple):
       elo: the estimate, positive if the first player is the stronger one.
       low: the interval's lower end.
       high: its upper end.
+
+    Example:
+      >>> found = jaxpgs.evaluation.elo_by_opening(np.array([[1.0, 0.0], [0.5, 0.5]]))
+      >>> bool(found.low <= found.elo <= found.high)
+      True
     """
 
     elo: float
@@ -51,6 +56,11 @@ def elo_by_opening(
 
     Raises:
       ValueError: if there are no games, a score is not from 0 to 1, or an argument is out of range.
+
+    Example:
+      >>> outcomes = np.array([[1, 0.5, 1, 0], [1, 0, 1, 1]])  # two games of each opening
+      >>> round(jaxpgs.evaluation.elo_by_opening(outcomes).elo)
+      108
     """
     outcomes = np.asarray(outcomes, np.float64)
     _check(prior, num_samples)
@@ -95,6 +105,11 @@ def bayes_elo_by_opening(
     Raises:
       ValueError: as `bayes_elo`; if pairings differ in their openings, or an argument is out of
         range.
+
+    Example:
+      >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
+      >>> tournament = jaxpgs.evaluation.round_robin(env, players, rng_key)
+      >>> table = jaxpgs.evaluation.bayes_elo_by_opening(tournament, num_samples=20)
     """
     _check(prior, num_samples)
     wins = wins_by_opening(tournament)
@@ -118,6 +133,12 @@ def wins_by_opening(tournament: Tournament) -> np.ndarray:
 
     Raises:
       ValueError: if pairings differ in their openings.
+
+    Example:
+      >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
+      >>> tournament = jaxpgs.evaluation.round_robin(env, players, rng_key)
+      >>> jaxpgs.evaluation.wins_by_opening(tournament).shape
+      (9, 2, 2)
     """
     openings = tournament.pairs[0].openings
     wins = np.zeros((len(openings), len(tournament.names), len(tournament.names)))

@@ -60,6 +60,13 @@ def play_match(
     Raises:
       ValueError: if an opening is illegal, repeated or ends the game, `repeats` or `batch_size` is
         not positive, or a compiled player has another batch size.
+
+    Example:
+      >>> random = jaxpgs.evaluation.uniform_random(env)
+      >>> network = jaxpgs.evaluation.raw_network(env, apply_fn, params)
+      >>> match = jaxpgs.evaluation.play_match(env, network, random, rng_key)
+      >>> match.games  # nine openings with both colours
+      18
     """
     lines = checked_lines(env, openings)
     repeats = _num_repeats(first, second, repeats)
@@ -183,6 +190,12 @@ def round_robin(
     Raises:
       ValueError: if there are fewer than 2 players, two share a name, an earlier result has other
         openings or repeats, or as in `play_match`.
+
+    Example:
+      >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
+      >>> tournament = jaxpgs.evaluation.round_robin(env, players, rng_key)
+      >>> float(tournament.wins.sum())  # nine openings with both colours
+      18.0
     """
     names = tuple(player.name for player in players)
     if len(names) < 2 or len(set(names)) < len(names):

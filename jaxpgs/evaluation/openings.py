@@ -23,6 +23,10 @@ def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) 
 
     Raises:
       ValueError: if there are not as many lines, or an argument is not positive.
+
+    Example:
+      >>> jaxpgs.evaluation.opening_lines(env, rng_key, length=2, num_lines=4).shape
+      (4, 2)
     """
     if length < 1 or num_lines < 1:
         raise ValueError(f"length and num_lines must be at least 1, got {length} and {num_lines}.")

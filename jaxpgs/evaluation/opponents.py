@@ -23,6 +23,11 @@ def uniform_random(env: Any, *, name: str = "random") -> Player:
 
     Returns:
       The player.
+
+    Example:
+      >>> player = jaxpgs.evaluation.uniform_random(env)
+      >>> player.name
+      'random'
     """
     del env  # every state carries its legal actions
 
@@ -60,6 +65,11 @@ def raw_network(
 
     Raises:
       ValueError: if `temperature` is negative.
+
+    Example:
+      >>> player = jaxpgs.evaluation.raw_network(env, apply_fn, params, temperature=0.5)
+      >>> player.name, player.deterministic
+      ('NN', False)
     """
     if temperature < 0:
         raise ValueError(f"temperature must be at least 0, got {temperature}.")
@@ -103,6 +113,11 @@ def openspiel_mcts(
     Raises:
       ImportError: if OpenSpiel is not installed.
       ValueError: if the environment is not Hex without swap, or `num_simulations` is not positive.
+
+    Example:
+      >>> player = jaxpgs.evaluation.openspiel_mcts(env, num_simulations=10)  # needs jaxpgs[bench]
+      >>> player.host
+      True
     """
     _require_plain_hex(env)
     if num_simulations < 1:
@@ -152,6 +167,11 @@ def perfect_hex(env: Hex, *, name: str = "perfect") -> Player:
 
     Raises:
       ValueError: if the environment is not Hex without swap.
+
+    Example:
+      >>> player = jaxpgs.evaluation.perfect_hex(jaxpgs.envs.Hex(3))
+      >>> player.name
+      'perfect'
     """
     _require_plain_hex(env)
 

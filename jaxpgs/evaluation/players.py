@@ -34,6 +34,11 @@ class Player:
         NumPy arrays.
       deterministic: True if the actions do not depend on the key. Two such players play an opening
         once with each colour, however many repeats are asked for.
+
+    Example:
+      >>> def first_legal(rng_key, state, memory):
+      ...     return jnp.argmax(state.legal_action_mask, axis=-1), memory, {}
+      >>> player = jaxpgs.evaluation.Player("first", lambda batch_size: (), first_legal)
     """
 
     name: str
@@ -88,6 +93,17 @@ class CompiledPlayer:
       compile_seconds: time to trace and compile.
       temp_bytes: scratch memory of the compiled program, None where the backend does not tell or
         the player runs on the host.
+
+    Example:
+      >>> random, network = (
+      ...     jaxpgs.evaluation.compile_player(env, player, batch_size=9)
+      ...     for player in (
+      ...         jaxpgs.evaluation.uniform_random(env),
+      ...         jaxpgs.evaluation.raw_network(env, apply_fn, params),
+      ...     )
+      ... )
+      >>> jaxpgs.evaluation.play_match(env, random, network, rng_key).games
+      18
     """
 
     player: Player
@@ -141,6 +157,12 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     Raises:
       ValueError: if `batch_size` is not positive, or `act` returns actions of the wrong shape or a
         memory of another structure, shape or dtype than it was given.
+
+    Example:
+      >>> player = jaxpgs.evaluation.uniform_random(env)
+      >>> compiled = jaxpgs.evaluation.compile_player(env, player, batch_size=9)
+      >>> compiled.batch_size
+      9
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")

@@ -18,6 +18,11 @@ class PlayerRecord:
       compile_seconds: time to compile the player, once.
       temp_bytes: scratch memory of the compiled program, None if unknown.
       stats: the scalars that `act` reported, summed over calls.
+
+    Example:
+      >>> first, second = (jaxpgs.evaluation.PlayerRecord("a", moves=n) for n in (2, 3))
+      >>> (first + second).moves
+      5
     """
 
     name: str
@@ -53,6 +58,13 @@ class MatchResult:
       batch_size: how many games each call of a player was for, None if unknown.
       lengths: `[2, R, O]` int, the moves of both players in each game, the opening's included; None
         if unknown.
+
+    Example:
+      >>> records = tuple(jaxpgs.evaluation.PlayerRecord(name) for name in ("a", "b"))
+      >>> outcomes = np.array([[[1.0, 0.5]], [[0.0, 1.0]]])  # [colour, repeat, opening]
+      >>> match = jaxpgs.evaluation.MatchResult(records, np.array([0, 4]), outcomes)
+      >>> match.wins, match.by_opening
+      (2.5, array([0.5 , 0.75]))
     """
 
     players: tuple[PlayerRecord, PlayerRecord]
@@ -109,6 +121,11 @@ class Tournament:
       wins: `[P, P]` float64, how often the row's player beat the column's, draws as half.
       players: what each player spent in all, by name.
       pairs: the pairings' results.
+
+    Example:
+      >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
+      >>> jaxpgs.evaluation.round_robin(env, players, rng_key).names
+      ('a', 'b')
     """
 
     names: tuple[str, ...]

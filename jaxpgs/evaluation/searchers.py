@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import RootFn, make_plan_fn
 from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.evaluation.players import Player
 from jaxpgs.networks.functional import ApplyFn
@@ -50,28 +50,25 @@ def search_player(
 
     Returns:
       A player.
-    """
-    root_fn, recurrent_fn = model_fns or (
-        make_root_fn(env, apply_fn),
-        make_recurrent_fn(env, apply_fn),
-    )
 
-    def search(rng_key: chex.PRNGKey, state: Any, **more: Any) -> Any:
-        root = root_fn(params, rng_key, state)
-        invalid = ~state.legal_action_mask
-        return policy_fn(
-            params, rng_key, root, recurrent_fn, num_simulations, invalid, **knobs, **more
-        )
+    Example:
+      >>> player = jaxpgs.evaluation.search_player(
+      ...     env, apply_fn, params, jaxpgs.pgs_policy, 32, name="PGS", adapt="policy_head"
+      ... )
+    """
+    plan = make_plan_fn(env, apply_fn, policy_fn, num_simulations, model_fns=model_fns, **knobs)
 
     def init(batch_size: int) -> Any:
         if not keep_adapted:
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
-        shapes = jax.eval_shape(lambda: search(jax.random.key(0), states).search_state.params)
+        shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states).search_state.params)
         return own_like(shapes, params)
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
-        output = search(rng_key, state, **({"adapted_params": memory} if keep_adapted else {}))
+        output = plan(
+            params, rng_key, state, **({"adapted_params": memory} if keep_adapted else {})
+        )
         going_on = jnp.sum(~state.terminated)
         if hasattr(output, "search_state"):
             evaluations = jnp.sum(output.search_state.num_evaluations)

@@ -60,6 +60,11 @@ def solve_hex(
 
     Raises:
       ValueError: if `env` has the swap rule, or `state` is batched or of another size.
+
+    Example:
+      >>> small = jaxpgs.envs.Hex(2)
+      >>> jaxpgs.evaluation.solve_hex(small, small.init())
+      HexSolution(value=1, winning_moves=array([False,  True,  True, False]))
     """
     _check_no_swap(env)
     labels = np.asarray(state.labels)

@@ -34,6 +34,14 @@ class FullyConnectedResNet(nnx.Module):
 
     Raises:
       ValueError: if a size is not positive.
+
+    Example:
+      >>> sizes = dict(width=8, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = env.observation_shape, env.num_actions
+      >>> network = jaxpgs.networks.FullyConnectedResNet(*shapes, **sizes)
+      >>> logits, value = network(jax.vmap(env.observe)(states))
+      >>> logits.shape, value.shape
+      ((2, 9), (2,))
     """
 
     is_torso_and_heads = True  # see `networks.functional`

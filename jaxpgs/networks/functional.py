@@ -1,7 +1,8 @@
 """Turns a network module into parameters and pure functions of them.
 
 Parameters are nested dicts of arrays with string keys, batch statistics included. A module is any
-`nnx.Module` that maps observations `[B, ...]` to logits `[B, A]` and values `[B]`.
+`nnx.Module`, and for `functional` any `linen.Module`, that maps observations `[B, ...]` to logits
+`[B, A]` and values `[B]`.
 """
 
 import dataclasses
@@ -10,9 +11,10 @@ from typing import Any, TypeVar
 
 import chex
 import jax
-from flax import nnx
+from flax import linen, nnx
 
 from jaxpgs.base import Params
+from jaxpgs.trees import leaf_names, mask_of
 
 Outputs = tuple[chex.Array, chex.Array]  # logits [B, A], value [B]
 # A network as a pure function: (params, observation [B, ...]) -> (logits [B, A], value [B]).
@@ -35,6 +37,13 @@ class SplitApplyFn:
       value_head: `(params, features) -> value [B]`.
       max_batch: about the most states that a search in cached mode evaluates at once; None is all.
         Set it by `dataclasses.replace(apply_fn, max_batch=32)`.
+
+    Example:
+      >>> apply_fn = jaxpgs.networks.SplitApplyFn(
+      ...     torso=lambda params, x: jnp.tanh(x.reshape(len(x), -1) @ params["torso"]),
+      ...     policy_head=lambda params, features: features @ params["policy_head"],
+      ...     value_head=lambda params, features: features @ params["value_head"],
+      ... )
     """
 
     torso: Callable[[Params, chex.Array], Any]
@@ -48,19 +57,41 @@ class SplitApplyFn:
         return self.policy_head(params, features), self.value_head(params, features)
 
 
-def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
+def functional(
+    module: nnx.Module | linen.Module, variables: Params = None
+) -> tuple[Params, ApplyFn]:
     """Splits a module into its parameters and a pure function for search and play.
 
     Args:
-      module: a policy and value network. It is not changed.
+      module: a policy and value network of NNX or of Linen. It is not changed.
+      variables: for a module of Linen what its `init` returned, with all collections. A
+        module of NNX brings its own.
 
     Returns:
       The parameters, and `apply_fn(params, observation) -> (logits, value)` with shapes
       `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`. If
       the module's class says `is_torso_and_heads = True`, `apply_fn` is a `SplitApplyFn`: then the
-      module must be its `torso`, followed by its `policy_head` and `value_head`, as ours are.
-      `apply_fn` raises `ValueError` if `params` lacks a leaf of the module or has another one.
+      module must be its `torso`, followed by its `policy_head` and `value_head`, as ours are. In
+      Linen these may be methods or what `setup` makes; the module is called without further
+      arguments and nothing in it may be mutable, so say there how batch normalisation is to be used
+      in a search. The parameters are `variables` then. For NNX `apply_fn` raises `ValueError` if
+      `params` lacks a leaf of the module or has another one.
+
+    Raises:
+      ValueError: if a module of Linen comes without variables, or another one with them.
+
+    Example:
+      >>> params, apply_fn = jaxpgs.networks.functional(module)
+      >>> logits, value = apply_fn(params, jax.vmap(env.observe)(states))
+      >>> logits.shape, value.shape
+      ((2, 9), (2,))
     """
+    if isinstance(module, linen.Module):
+        return _functional_linen(module, variables)
+    if variables is not None:
+        raise ValueError(
+            f"Only modules of Linen take variables; {type(module).__name__} has its own parameters."
+        )
     template = nnx.clone(module)
     template.eval()
     merge = _merger(template)
@@ -75,6 +106,24 @@ def functional(module: nnx.Module) -> tuple[Params, ApplyFn]:
         apply = SplitApplyFn(part("torso"), part("policy_head"), part("value_head"))
         return _get_params(module), apply
     return _get_params(module), apply_fn
+
+
+def _functional_linen(module: linen.Module, variables: Params) -> tuple[Params, ApplyFn]:
+    """Does what `functional` does, for a module of Linen."""
+    if variables is None:
+        raise ValueError(
+            "A module of Linen has no parameters of its own: give functional its variables, "
+            "module.init(rng_key, observation), as the second argument."
+        )
+
+    def part(name: str) -> Callable[[Params, Any], Any]:
+        return lambda params, inputs: module.apply(
+            params, inputs, method=lambda bound, inputs: getattr(bound, name)(inputs)
+        )
+
+    if getattr(module, "is_torso_and_heads", False):
+        return variables, SplitApplyFn(part("torso"), part("policy_head"), part("value_head"))
+    return variables, module.apply
 
 
 def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
@@ -92,6 +141,12 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
 
     Raises:
       ValueError: if the temperature is not positive.
+
+    Example:
+      >>> softer = jaxpgs.networks.with_temperature(apply_fn, 2.0)
+      >>> observation = jax.vmap(env.observe)(states)
+      >>> jnp.allclose(2 * softer(params, observation)[0], apply_fn(params, observation)[0])
+      Array(True, dtype=bool)
     """
     if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
         raise ValueError(f"The temperature must be positive, got {temperature}.")
@@ -119,6 +174,10 @@ def functional_train(module: nnx.Module) -> TrainFn:
       statistics of this batch; `new_params` is `params` with the population statistics moved
       towards them and every other leaf as it was. After a step of an optimizer take the leaves
       of `trainable_mask` from the optimizer and all others from `new_params`.
+
+    Example:
+      >>> train_fn = jaxpgs.networks.functional_train(module)
+      >>> (logits, value), new_params = train_fn(params, jax.vmap(env.observe)(states))
     """
     return functional_call(module, lambda network, observation: network(observation), train=True)
 
@@ -135,6 +194,11 @@ def functional_call(
 
     Returns:
       `fn(params, *inputs) -> outputs`, or `(outputs, new_params)` if `train`.
+
+    Example:
+      >>> logits_fn = jaxpgs.networks.functional_call(module, lambda model, x: model(x)[0])
+      >>> logits_fn(params, jax.vmap(env.observe)(states)).shape
+      (2, 9)
     """
     template = nnx.clone(module)
     template.train() if train else template.eval()
@@ -160,6 +224,11 @@ def module_from_params(module: _ModuleT, params: Params) -> _ModuleT:
 
     Raises:
       ValueError: if a leaf is missing, unexpected, or of another shape or dtype; it is named.
+
+    Example:
+      >>> copy = jaxpgs.networks.module_from_params(module, params)
+      >>> copy(jax.vmap(env.observe)(states))[1].shape
+      (2,)
     """
     for path, variable in nnx.to_flat_state(nnx.state(module)):
         want, got = variable.get_value(), _lookup(params, path)
@@ -179,52 +248,49 @@ def trainable_mask(module: nnx.Module) -> Params:
 
     Returns:
       A pytree of bools shaped like the parameters: True for weights, False for batch statistics.
+
+    Example:
+      >>> mask = jaxpgs.networks.trainable_mask(module)
+      >>> optimizer = optax.masked(optax.adam(1e-3), mask)
     """
     flat = nnx.to_flat_state(nnx.state(module))
     return _nest((path, isinstance(variable, nnx.Param)) for path, variable in flat)
 
 
-def policy_head(params: Params, part: str = "head") -> Params:
+def policy_head(params: Params, part: str = "head", *, path: str = "policy_head") -> Params:
     """Tells which parameters belong to the policy head: what a search may adapt.
 
-    Relies on names: the head is the module `policy_head` and its last layer `linear` inside it.
+    Relies on names, which may stand anywhere in `params`, as in the collections of Linen. A search
+    takes the same names in place of the result: `adapt="policy_head"`.
     The parameters of batch normalisation stay frozen (Anthony et al. 2019, section 3.2); they are
     recognised by the running `mean` and `var` beside them.
 
     Args:
-      params: parameters of a network, as `functional` returns them.
-      part: "head" for all layers of the head, "linear" for the last one only.
+      params: parameters of a network, as `functional` returns them, or any other pytree with names.
+      part: "head" for all layers of the head, "linear" for the one of this name only, which in our
+        networks is the last.
+      path: where the head is: its name, or several with dots between them, such as
+        "actor.layers.2".
 
     Returns:
       A pytree of bools shaped like `params`.
 
     Raises:
       ValueError: if `part` is unknown or `params` has no such part.
+
+    Example:
+      >>> jaxpgs.networks.policy_head(params)["policy_head"]
+      {'linear': {'bias': True, 'kernel': True}}
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 8, adapt=jaxpgs.networks.policy_head(params))
     """
     if part not in PARTS:
         raise ValueError(f"The part of a policy head must be one of {PARTS}, got {part!r}.")
-    if "policy_head" not in params:
-        raise ValueError(
-            f"The parameters have no 'policy_head'; their top-level names are {sorted(params)}."
-        )
-    head = params["policy_head"]
-    if part == "linear" and "linear" not in head:
-        raise ValueError(f"The policy head has no 'linear' layer; its names are {sorted(head)}.")
-
-    mask = jax.tree.map(lambda _: False, params)
-    if part == "linear":
-        mask["policy_head"]["linear"] = _all_but_batch_norm(head["linear"])
-    else:
-        mask["policy_head"] = _all_but_batch_norm(head)
-    return mask
-
-
-def _all_but_batch_norm(params: Any) -> Any:
-    if not isinstance(params, dict):
-        return True
-    if "mean" in params and "var" in params:
-        return jax.tree.map(lambda _: False, params)
-    return {key: _all_but_batch_norm(value) for key, value in params.items()}
+    full = path if part == "head" else f"{path}.{part}"
+    mask = mask_of(params, full)
+    if mask is None:
+        layers = dict.fromkeys(".".join(names[:-1] or names) for names in leaf_names(params))
+        raise ValueError(f"The parameters have no {full!r}; their layers are {list(layers)}.")
+    return jax.tree.unflatten(jax.tree.structure(params), mask)
 
 
 def _merger(template: _ModuleT) -> Callable[[Params], _ModuleT]:

@@ -45,6 +45,10 @@ class BoardGeometry:
       sites: `[A, n]` integers, if `anchors` is always that or -1; else None.
       anchor_occupied: whether an anchor can hold a stone before the move.
       turned: `[cells]` integers, where the other player sees each cell.
+
+    Example:
+      >>> jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3)).edge_names
+      ('own edge', 'other edge')
     """
 
     name: str
@@ -91,6 +95,10 @@ def board_geometry(env: Any) -> BoardGeometry:
 
     Raises:
       ValueError: if the environment is another.
+
+    Example:
+      >>> jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3)).name
+      'hex'
     """
     if isinstance(env, LastMove):
         return env.geometry
@@ -284,6 +292,11 @@ def with_last_move(env: Any, geometry: BoardGeometry | None = None) -> LastMove:
 
     Raises:
       ValueError: if no geometry is given and the game is none that `board_geometry` knows.
+
+    Example:
+      >>> game = jaxpgs.networks.with_last_move(jaxpgs.envs.Hex(3))
+      >>> game.observe(game.step(game.init(), 4)).shape
+      (9,)
     """
     return LastMove(env, board_geometry(env) if geometry is None else geometry)
 

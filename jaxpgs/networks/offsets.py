@@ -29,6 +29,10 @@ class WithOffsets(nnx.Module):
 
     Raises:
       ValueError: if the network has other parts, or a name is no identifier or occurs twice.
+
+    Example:
+      >>> network = jaxpgs.networks.WithOffsets(module, ["tspg"])
+      >>> params, apply_fn = jaxpgs.networks.functional(network)  # the policy without offsets
     """
 
     is_torso_and_heads = True  # see `networks.functional`
@@ -75,6 +79,12 @@ def offset_policy(module: WithOffsets, name: str) -> SplitApplyFn:
 
     Raises:
       ValueError: if there is no such offset.
+
+    Example:
+      >>> network = jaxpgs.networks.WithOffsets(module, ["tspg"])
+      >>> params, _ = jaxpgs.networks.functional(network)
+      >>> tspg_fn = jaxpgs.networks.offset_policy(network, "tspg")
+      >>> recurrent_fn = jaxpgs.make_recurrent_fn(env, tspg_fn)
     """
     if name not in module.offsets:
         raise ValueError(f"The offsets are {sorted(module.offsets)}, got {name!r}.")

@@ -26,6 +26,11 @@ class Template(NamedTuple):
       name: what `PatternPolicy.describe` calls it.
       cells: offsets, as (rows down, columns to the right), of at most 3 cells either way.
       last: the cell that must hold the other's last move, for a reactive template; else None.
+
+    Example:
+      >>> geometry = jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3))
+      >>> jaxpgs.networks.default_templates(geometry)[0].name
+      'neighbour'
     """
 
     name: str
@@ -41,6 +46,10 @@ class Pattern(NamedTuple):
       anchor: which of the cells that an action touches it lies around, by the geometry's name.
       cells: offsets from the anchor, each with the name of what is there. Its turns and reflections
         in the geometry's `shared` have the same weight.
+
+    Example:
+      >>> jaxpgs.networks.Pattern._fields
+      ('template', 'anchor', 'cells')
     """
 
     template: str
@@ -60,6 +69,11 @@ def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
       between. On squares: one neighbour, the three of a corner, the four orthogonal and the four
       diagonal ones, and lines. Each has reactive ones for the other's move beside the anchor and
       two steps away. Where the anchor can hold a stone, it is part of each.
+
+    Example:
+      >>> geometry = jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3))
+      >>> len(jaxpgs.networks.default_templates(geometry))
+      9
     """
     lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
     if geometry.hexagonal:

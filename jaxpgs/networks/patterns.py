@@ -54,6 +54,11 @@ class PatternPolicy(nnx.Module):
 
     Raises:
       ValueError: if the board is unknown or a template is too large.
+
+    Example:
+      >>> game = jaxpgs.networks.with_last_move(jaxpgs.envs.Hex(3))
+      >>> network = jaxpgs.networks.pattern_policy(game)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
     """
 
     is_torso_and_heads = True  # see `networks.functional`
@@ -144,6 +149,12 @@ def pattern_policy(
 
     Raises:
       ValueError: if the environment is unknown or a template is too large.
+
+    Example:
+      >>> game = jaxpgs.networks.with_last_move(jaxpgs.envs.Hex(3))
+      >>> network = jaxpgs.networks.pattern_policy(game)
+      >>> type(network).__name__
+      'PatternPolicy'
     """
     geometry = board_geometry(env)
     game = env.env if isinstance(env, LastMove) else env

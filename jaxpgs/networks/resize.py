@@ -27,6 +27,14 @@ def resize(params: Params, source: Any, target: Any) -> Params:
 
     Raises:
       ValueError: if the networks differ in more than the board, or an action is no cell.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1)
+      >>> small, large = (
+      ...     jaxpgs.networks.AlphaZeroResNet((n, n, 3), n * n, **sizes, rngs=nnx.Rngs(0))
+      ...     for n in (3, 4)
+      ... )
+      >>> grown = jaxpgs.networks.resize(jaxpgs.networks.functional(small)[0], small, large)
     """
     own, _ = functional(target)
     if type(source) is not type(target):

@@ -39,6 +39,14 @@ class SameGameResNet(nnx.Module):
     Raises:
       ValueError: if the observation has another number of axes, the actions are no cells, or a
         size is out of range.
+
+    Example:
+      >>> puzzle = jaxpgs.envs.SameGame(4, 4, num_colors=3)
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> network(puzzle.observe(puzzle.init(rng_key))[None])[0].shape
+      (1, 16)
     """
 
     is_torso_and_heads = True  # see `networks.functional`

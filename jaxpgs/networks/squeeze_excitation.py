@@ -43,6 +43,13 @@ class SEResNet(nnx.Module):
 
     Raises:
       ValueError: if the observation has not three axes, or a size is not positive.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> network = jaxpgs.networks.SEResNet(env.observation_shape, env.num_actions, **sizes)
+      >>> logits, value = network(jax.vmap(env.observe)(states))
+      >>> logits.shape, value.shape
+      ((2, 9), (2,))
     """
 
     is_torso_and_heads = True  # see `networks.functional`

@@ -47,6 +47,14 @@ class ValueEquivalentModel(nnx.Module):
     Raises:
       ValueError: if the observation has not three axes, the actions are no cells, or a size is not
         positive.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = env.observation_shape, env.num_actions
+      >>> model = jaxpgs.networks.ValueEquivalentModel(*shapes, **sizes)
+      >>> hidden = model.represent(jax.vmap(env.observe)(states))
+      >>> model.transition(hidden, jnp.array([0, 4])).shape
+      (2, 3, 3, 4)
     """
 
     is_torso_and_heads = True  # see `networks.functional`

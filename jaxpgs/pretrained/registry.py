@@ -44,6 +44,11 @@ class Pretrained:
       params: its parameters, as `jaxpgs.networks.functional` returns them.
       apply_fn: `(params, observation [B, ...]) -> (logits [B, A], value [B])`.
       card: how it was made and how strong it is, as read from its JSON file.
+
+    Example:
+      >>> net = jaxpgs.load_pretrained("hex-5x5")
+      >>> net.card["architecture"]["network"]
+      'FullyConnectedResNet'
     """
 
     env: Any
@@ -58,6 +63,10 @@ def available_pretrained(directory: str | os.PathLike[str] | None = None) -> tup
 
     Args:
       directory: a folder of saved networks; by default those that come with the library.
+
+    Example:
+      >>> "hex-5x5" in jaxpgs.available_pretrained()
+      True
     """
     folder = _folder(directory)
     if not folder.is_dir():
@@ -81,6 +90,11 @@ def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = Non
       ValueError: if the name is unknown, a file is damaged, the weights differ from what the card
         says or are not finite, or the card names an environment, version or network that this
         library does not have.
+
+    Example:
+      >>> net = jaxpgs.load_pretrained("hex-5x5")
+      >>> net.env
+      Hex(size=5, swap=False)
     """
     names = available_pretrained(directory)
     if name not in names:
@@ -156,6 +170,12 @@ def save_pretrained(
       ValueError: if the name is no plain file name, a card field is one that this function fills
         in, the environment, network and parameters do not fit one another, or a parameter is not
         finite.
+
+    Example:
+      >>> folder = tempfile.mkdtemp()
+      >>> path = jaxpgs.save_pretrained(folder, "mine", env=env, module=module, params=params)
+      >>> jaxpgs.load_pretrained("mine", directory=folder).env
+      Hex(size=3, swap=False)
     """
     if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
         raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")

@@ -30,6 +30,10 @@ class Episode(NamedTuple):
       num_played: `[B]` int32, how many of them have been played.
       score: `[B]` float32, the rewards of the moves played.
       total: `[B]` float32, the rewards of all moves; -inf if they stop before the game's end.
+
+    Example:
+      >>> jaxpgs.puzzles.start_episodes(puzzle, boards).moves.shape
+      (2, 4)
     """
 
     state: Any
@@ -50,6 +54,11 @@ def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episod
 
     Returns:
       Episodes without a move, whose scores count from here.
+
+    Example:
+      >>> episode = jaxpgs.puzzles.start_episodes(puzzle, boards)
+      >>> episode.num_played
+      Array([0, 0], dtype=int32)
     """
     batch_size, length = len(state.terminated), max_moves or max(env.num_actions // 2, 1)
     dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32
@@ -73,6 +82,13 @@ def play_move(env: Any, episode: Episode, action: chex.Array) -> tuple[Episode, 
 
     Returns:
       The episodes, and the rewards `[B]`.
+
+    Example:
+      >>> episode = jaxpgs.puzzles.start_episodes(puzzle, boards)
+      >>> move = jnp.argmax(boards.legal_action_mask, axis=-1)
+      >>> episode, reward = jaxpgs.puzzles.play_move(puzzle, episode, move)
+      >>> episode.num_played
+      Array([1, 1], dtype=int32)
     """
     state = jax.vmap(env.step)(episode.state, action)
     playing = ~episode.state.terminated
@@ -120,6 +136,10 @@ def make_episode_fns(
     Raises:
       ValueError: if there is neither a network nor a rollout, the game has several players, or the
         network cannot be split.
+
+    Example:
+      >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
+      >>> root_fn, recurrent_fn = jaxpgs.puzzles.make_episode_fns(puzzle, rollout=rollout)
     """
     if apply_fn is None and rollout is None:
         raise ValueError("Without a network a search needs a rollout to value states; got neither.")

@@ -61,6 +61,13 @@ class NestedSearch(NamedTuple):
         `iterations[0] * playouts` games each. Give it the same keys at every step.
       finish: `state -> PlayedGames`, the best game so far of each of the M boards. It may be asked
         at any time and changes nothing.
+
+    Example:
+      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
+      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
+      >>> search._fields
+      ('init', 'step', 'finish')
     """
 
     init: Callable[[chex.Array], NRPAState]
@@ -116,6 +123,11 @@ def nrpa_search(
 
     Raises:
       ValueError: if a number is out of its range, or the levels differ.
+
+    Example:
+      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
+      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
     """
     if len(iterations) != len(parallel) or not iterations:
         raise ValueError(
@@ -163,6 +175,14 @@ def nrpa_policy(
 
     Raises:
       ValueError: as `nrpa_search`, and if `num_steps` is below 1.
+
+    Example:
+      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
+      >>> knobs = {"num_steps": 2, "iterations": (5,), "parallel": (1,)}
+      >>> run = functools.partial(jaxpgs.nrpa_policy, playout=play, **knobs)
+      >>> jax.eval_shape(run, rng_key, bias=jnp.zeros((9, 2))).score.shape  # jax.jit(run) searches
+      (2,)
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}.")

@@ -47,6 +47,11 @@ def nrpa(
 
     Raises:
       ValueError: if `num_simulations` is below 1, and as `jaxpgs.nrpa_search`.
+
+    Example:
+      >>> solution = jaxpgs.puzzles.nrpa(puzzle, rng_key, boards, 9, iterations=(3, 3))
+      >>> solution.moves.shape  # the best game of each board
+      (2, 4)
     """
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
@@ -84,6 +89,13 @@ def prior_bias(
 
     Returns:
       `[A, B]` logits.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> bias = jaxpgs.puzzles.prior_bias(puzzle, apply_fn, params, boards)
     """
     logits = apply_fn(params, jax.vmap(env.observe)(state))[0]
     return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T

@@ -62,6 +62,12 @@ def plain_mcts(
 
     Returns:
       The solution.
+
+    Example:
+      >>> search = functools.partial(jaxpgs.puzzles.plain_mcts, puzzle, num_simulations=8)
+      >>> solution = jax.eval_shape(search, rng_key, boards)  # jax.jit(search) solves
+      >>> solution.score.shape, solution.moves.shape
+      ((2,), (2, 4))
     """
     rollout = random_rollouts(env, tabu=tabu)
     fns = make_episode_fns(env, rollout=rollout)
@@ -105,6 +111,16 @@ def policy_mcts(
 
     Raises:
       ValueError: if `rollout` is another word.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> mcts = jaxpgs.puzzles.policy_mcts
+      >>> search = functools.partial(mcts, puzzle, apply_fn, num_simulations=8)
+      >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
+      (2,)
     """
     if rollout not in ("random", "informed"):
         raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
@@ -147,6 +163,15 @@ def pv_mcts(
 
     Returns:
       The solution.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> search = functools.partial(jaxpgs.puzzles.pv_mcts, puzzle, apply_fn, num_simulations=8)
+      >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
+      (2,)
     """
     fns = make_episode_fns(env, apply_fn)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
@@ -204,6 +229,15 @@ def pgs(
 
     Returns:
       The solution.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> search = functools.partial(jaxpgs.puzzles.pgs, puzzle, apply_fn, num_simulations=8)
+      >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
+      (2,)
     """
     root_fn, recurrent_fn = make_episode_fns(env, apply_fn)
     loop, own = _split_knobs(knobs)

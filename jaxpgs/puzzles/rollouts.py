@@ -45,6 +45,9 @@ def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
 
     Returns:
       A rollout.
+
+    Example:
+      >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle, tabu=True)
     """
     if not isinstance(env, SameGame):
         return _sampled(env, lambda params, state: uniform_logits(env, state))
@@ -71,6 +74,13 @@ def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> R
 
     Returns:
       A rollout.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> rollout = jaxpgs.puzzles.informed_rollouts(puzzle, apply_fn)
     """
 
     def evaluate(params: Params, state: Any) -> chex.Array:
@@ -93,6 +103,10 @@ def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
 
     Returns:
       A rollout.
+
+    Example:
+      >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
+      >>> rollout = jaxpgs.puzzles.first_by_prior(puzzle, rollout)
     """
 
     def begin(

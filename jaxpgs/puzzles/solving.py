@@ -32,6 +32,11 @@ class Searches(NamedTuple):
       searched: `[S, B]` bool, False where the game was over.
       best: `[S, B]` the best total so far.
       num_evaluations: `[S, B]` int32, states that the simulations evaluated.
+
+    Example:
+      >>> search = functools.partial(jaxpgs.puzzles.plain_mcts, puzzle, num_simulations=8)
+      >>> jax.eval_shape(search, rng_key, boards).searches.value.shape  # S searches of B boards
+      (4, 2)
     """
 
     state: Any
@@ -53,6 +58,11 @@ class Solution(NamedTuple):
       played: `[B]` the score of the moves that were played; -inf if the game was not played to its
         end. Never above `score`.
       searches: all that was searched.
+
+    Example:
+      >>> search = functools.partial(jaxpgs.puzzles.plain_mcts, puzzle, num_simulations=8)
+      >>> jax.eval_shape(search, rng_key, boards).num_moves.shape
+      (2,)
     """
 
     score: chex.Array
@@ -108,6 +118,17 @@ def solve(
     Raises:
       ValueError: if `follow` is another word, a count is out of range, or `restart` has no
         `num_searches` to end it.
+
+    Example:
+      >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
+      >>> root_fn, recurrent_fn = jaxpgs.puzzles.make_episode_fns(puzzle, rollout=rollout)
+      >>> def plan(keys, root, illegal, nodes, adapted_params):
+      ...     return jaxpgs.mcs_policy(
+      ...         None, keys, root, recurrent_fn, 8, illegal, best_of=lambda episode: episode.total
+      ...     )
+      >>> run = functools.partial(jaxpgs.puzzles.solve, puzzle, root_fn, plan, None)
+      >>> jax.eval_shape(run, rng_key, boards).score.shape  # jax.jit(run) solves the boards
+      (2,)
     """
     if follow not in ("value", "best"):
         raise ValueError(f'follow must be "value" or "best", got {follow!r}.')

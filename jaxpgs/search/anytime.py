@@ -29,6 +29,10 @@ class Progress(NamedTuple):
       seconds: since the search began.
       num_updates: done so far.
       output: what the search would say if it ended now.
+
+    Example:
+      >>> tell = lambda progress: print(progress.num_updates, progress.output.action)
+      >>> best = functools.partial(jaxpgs.search_for, seconds=1.0, callback=tell)
     """
 
     seconds: float
@@ -80,6 +84,11 @@ def search_for(
 
     Raises:
       ValueError: as `init`, and if a number of seconds is not above 0.
+
+    Example:
+      >>> output = jaxpgs.search_for(search, params, rng_key, root, seconds=60.0)
+      >>> output.search_state.visits.sum(axis=-1)  # all simulations fit
+      Array([16, 16], dtype=int32)
     """
     check_number("search_for", "seconds", seconds, 0, open_low=True)
     slice_seconds = seconds / 20 if slice_seconds is None else slice_seconds

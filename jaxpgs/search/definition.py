@@ -66,6 +66,11 @@ class Search:
     Raises:
       ValueError: if a count is below 1 or above 2^30, `mode` is unknown, or parts do not go
         together.
+
+    Example:
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head")
+      >>> dataclasses.replace(search, num_simulations=64).num_updates
+      64
     """
 
     recurrent_fn: RecurrentFn

@@ -82,6 +82,10 @@ class Carry(NamedTuple):
       totals: counts and sums.
       best: the best embedding so far, None if nobody asked.
       ring: the last updates' simulations, None unless they are used again.
+
+    Example:
+      >>> carry.stats.visits.sum(axis=-1)  # no simulation yet
+      Array([0, 0], dtype=int32)
     """
 
     num_updates: chex.Array
@@ -127,6 +131,12 @@ def init(
 
     Raises:
       ValueError: if a shape does not fit.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 4)
+      >>> carry = jaxpgs.search.init(search, params, rng_key, root)
+      >>> carry.num_updates
+      Array([0, 0], dtype=int32)
     """
     batch_size = _check_root(root, invalid_actions)
     mask = adaptation.adapt_mask(params, search.adapt)
@@ -192,6 +202,11 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
 
     Raises:
       ValueError: if the search keeps no nodes, or `num_kept` is below 1.
+
+    Example:
+      >>> nodes = jaxpgs.init_nodes(search, params, root, num_kept=8)
+      >>> nodes.parent.shape
+      (2, 8)
     """
     if num_kept < 1:
         raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
@@ -217,6 +232,11 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
 
     Returns:
       The search one update on. When the budget of simulations is spent nothing changes any more.
+
+    Example:
+      >>> carry = jax.jit(jaxpgs.search.step, static_argnums=0)(search, params, carry)
+      >>> carry.num_updates
+      Array([1, 1], dtype=int32)
     """
     context, actions, started, simulations = _simulate(search, params, carry)
     with jax.named_scope("backup"):
@@ -251,6 +271,10 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
 
     Returns:
       A `PolicyOutput`. The search may go on from the same carry.
+
+    Example:
+      >>> jaxpgs.search.finish(search, carry).action.shape  # the carry may go on afterwards
+      (2,)
     """
     stats, totals = carry.stats, carry.totals
     action, action_weights = jax.vmap(search.target)(carry.target_keys, stats, carry.selection)
@@ -277,7 +301,13 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
 
 
 def advance(search: Search, params: Params, carry: Carry, num_updates: chex.Array) -> Carry:
-    """Does several updates; how many may be traced, so that one compilation serves all."""
+    """Does several updates; how many may be traced, so that one compilation serves all.
+
+    Example:
+      >>> carry = jax.jit(jaxpgs.search.advance, static_argnums=0)(search, params, carry, 3)
+      >>> carry.num_updates
+      Array([3, 3], dtype=int32)
+    """
     return jax.lax.fori_loop(0, num_updates, lambda _, carry: step(search, params, carry), carry)
 
 
@@ -297,6 +327,11 @@ def run(
 
     Returns:
       A `PolicyOutput`.
+
+    Example:
+      >>> output = jax.jit(jaxpgs.search.run, static_argnums=0)(search, params, rng_key, root)
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([16, 16], dtype=int32)
     """
     carry = init(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params

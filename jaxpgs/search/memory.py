@@ -30,6 +30,10 @@ class MemoryEstimate(NamedTuple):
       walks: what the K simulations of an update keep: policies, or features for the gradient, and
         the table of `until_new` in constant mode.
       ring: the simulations of earlier updates that `reuse` keeps.
+
+    Example:
+      >>> jaxpgs.estimate_memory(params, root, recurrent_fn, 1000, mode="constant").nodes
+      0
     """
 
     total: int
@@ -79,6 +83,11 @@ def estimate_memory(
 
     Raises:
       ValueError: as the search.
+
+    Example:
+      >>> estimate = jaxpgs.estimate_memory(params, root, recurrent_fn, 1000, adapt="policy_head")
+      >>> estimate.nodes > estimate.adapted  # bytes
+      True
     """
     preset = mcs_search if adapt is None else functools.partial(pgs_search, adapt=adapt)
     search = preset(

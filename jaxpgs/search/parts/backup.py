@@ -24,6 +24,10 @@ def n_step() -> Backup:
 
     Returns:
       A backup.
+
+    Example:
+      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.n_step()}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     return lambda trajectory: _discounted(trajectory, trajectory.reward)
 
@@ -37,6 +41,10 @@ def last_value() -> Backup:
 
     Returns:
       A backup.
+
+    Example:
+      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.last_value()}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     return lambda trajectory: _discounted(
         trajectory, jnp.where(trajectory.discount == 0, trajectory.reward, 0.0)
@@ -58,6 +66,10 @@ def td_lambda(trace: float | chex.Array) -> Backup:
 
     Raises:
       ValueError: if `trace` is not from 0 to 1.
+
+    Example:
+      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.td_lambda(0.8)}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     check_number("td_lambda", "trace", trace, 0, 1)
     return lambda trajectory: _discounted(trajectory, trajectory.reward, trace)
@@ -83,6 +95,10 @@ def log_series(p: float | chex.Array = 0.995) -> Backup:
 
     Raises:
       ValueError: if `p` is not from 0 to 1.
+
+    Example:
+      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.log_series(p=0.995)}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     check_number("log_series", "p", p, 0, 1)
     # Weights by their ratio to the first, so that p = 0 has its limit.
@@ -103,6 +119,10 @@ def truncated_geometric(p: float | chex.Array = 0.995) -> Backup:
 
     Raises:
       ValueError: if `p` is not from 0 to 1.
+
+    Example:
+      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.truncated_geometric(p=0.9)}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     check_number("truncated_geometric", "p", p, 0, 1)
     return lambda trajectory: _weighted(trajectory, lambda k: jnp.power(p, k - 1))

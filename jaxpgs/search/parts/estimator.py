@@ -43,6 +43,10 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
 
     Raises:
       ValueError: if `baseline` is not one of the four words.
+
+    Example:
+      >>> estimator = jaxpgs.reinforce("value")
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
     """
     check_word("reinforce", "baseline", baseline, ("none", "value", "root", "mean"))
 
@@ -92,6 +96,10 @@ def step_advantage(*, as_printed: bool = False) -> Estimator:
 
     Returns:
       An estimator.
+
+    Example:
+      >>> estimator = jaxpgs.step_advantage()
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
     """
 
     def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
@@ -137,6 +145,10 @@ def regularized(
 
     Raises:
       ValueError: if a weight is negative or not finite.
+
+    Example:
+      >>> estimator = jaxpgs.regularized(jaxpgs.reinforce(), entropy=0.1)
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
     """
     weights = {"entropy": entropy, "kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior}
     for name, weight in weights.items():

@@ -27,6 +27,11 @@ class GumbelState(NamedTuple):
       gumbel: `[B, A]` the noise, times its scale.
       before: `[B, A]` int32, visits that the root had before this search.
       schedule: `[B, N]` int32, how often the action that simulation n takes has been taken before.
+
+    Example:
+      >>> state = jaxpgs.gumbel_root(2).init(rng_key, node, num_simulations=8)
+      >>> state.schedule[0]  # visits of the action that the n-th simulation takes
+      Array([0, 0, 1, 1, 2, 2, 3, 3], dtype=int32)
     """
 
     gumbel: chex.Array
@@ -62,6 +67,11 @@ def gumbel_root(
 
     Raises:
       ValueError: if a number is out of range.
+
+    Example:
+      >>> root_selection = jaxpgs.gumbel_root(max_num_considered_actions=4)
+      >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel_target()}
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
     check_number("gumbel_root", "max_num_considered_actions", max_num_considered_actions, 1)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0)
@@ -119,6 +129,10 @@ def gumbel_inner(
 
     Raises:
       ValueError: if a number is out of range.
+
+    Example:
+      >>> jaxpgs.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
+      Array([1], dtype=int32)
     """
     check_sigma("gumbel_inner", value_scale, maxvisit_init)
 
@@ -155,6 +169,10 @@ def gumbel_target(
 
     Raises:
       ValueError: if a number is out of range.
+
+    Example:
+      >>> knobs = {"root_selection": jaxpgs.gumbel_root(), "target": jaxpgs.gumbel_target()}
+      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
     check_sigma("gumbel_target", value_scale, maxvisit_init)
 

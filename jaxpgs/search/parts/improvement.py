@@ -25,6 +25,11 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
 
     Returns:
       `[..., A]`.
+
+    Example:
+      >>> found = jaxpgs.search.completed_qvalues(node)
+      >>> round(float(found[0, 2]), 2)  # of the third action, which has not been tried
+      0.35
     """
     tried = node.visits > 0
     prior = jax.nn.softmax(node.prior_logits, axis=-1)
@@ -56,6 +61,10 @@ def sigma(
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
+
+    Example:
+      >>> jaxpgs.search.sigma(node, value_scale=0.1).round(2)
+      Array([[0.  , 5.2 , 1.09]], dtype=float32)
     """
     qvalues = completed_qvalues(node)
     if rescale_values:
@@ -81,6 +90,10 @@ class SampledPolicy(NamedTuple):
       logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
         are the logits of the adapted policy. Actions are drawn from the softmax of the result, and
         where a policy adapts, it is differentiated through this function.
+
+    Example:
+      >>> flatter = jaxpgs.SampledPolicy(lambda node: 0.5 * node.prior_logits)
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, mode="cached", interior_selection=flatter)
     """
 
     logits: Callable[[NodeStats], chex.Array]
@@ -113,6 +126,10 @@ def improved_policy(
 
     Raises:
       ValueError: if a number is not finite or out of range.
+
+    Example:
+      >>> jax.nn.softmax(jaxpgs.improved_policy(temperature=0.5).logits(node)).round(2)
+      Array([[0., 1., 0.]], dtype=float32)
     """
     check_number("improved_policy", "scale", scale, 0)
     check_number("improved_policy", "temperature", temperature, 0, open_low=True)

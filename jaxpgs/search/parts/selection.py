@@ -34,6 +34,10 @@ class Selection(NamedTuple):
       needs_range: whether it looks at the smallest and the greatest return of each action.
       score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
         otherwise. The search itself does not look at it.
+
+    Example:
+      >>> least_tried = lambda state, node, pending: jnp.argmin(node.visits + pending, axis=-1)
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, root_selection=jaxpgs.Selection(least_tried))
     """
 
     select: Callable[[Any, NodeStats, chex.Array], chex.Array]
@@ -55,6 +59,10 @@ def select_in_turn(
 
     Returns:
       `[B, K]` int32.
+
+    Example:
+      >>> jaxpgs.search.select_in_turn(jaxpgs.puct(1.5), None, node, 4)
+      Array([[1, 0, 2, 1]], dtype=int32)
     """
 
     def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
@@ -80,6 +88,11 @@ def by_score(
 
     Returns:
       A selection.
+
+    Example:
+      >>> greedy = jaxpgs.by_score(lambda node, pending: node.qvalues - 0.1 * pending)
+      >>> greedy.select(None, node, jnp.zeros((1, 3), jnp.int32))
+      Array([1], dtype=int32)
     """
 
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
@@ -99,6 +112,10 @@ def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
 
     Returns:
       `[...]` int32. Where no action is legal, the last one.
+
+    Example:
+      >>> jaxpgs.search.highest(jnp.array([[0.1, 0.9, 0.5]]), jnp.array([[True, False, True]]))
+      Array([2], dtype=int32)
     """
     scores = jnp.where(valid, as_logits(scores), -jnp.inf)
     # Two plain reductions are faster than an argmax.
@@ -129,6 +146,10 @@ def puct(
 
     Raises:
       ValueError: if a number is not finite or out of range, or `unvisited` is another word.
+
+    Example:
+      >>> jaxpgs.puct(1.5).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      Array([0], dtype=int32)
     """
     check_number("puct", "c_puct", c_puct, 0)
     if virtual_loss is not None:
@@ -166,6 +187,10 @@ def ucb1(
 
     Raises:
       ValueError: if a number is not finite or out of range.
+
+    Example:
+      >>> jaxpgs.ucb1(1.0).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      Array([2], dtype=int32)
     """
     check_number("ucb1", "c", c, 0)
     if virtual_loss is not None:
@@ -211,6 +236,10 @@ def muzero_puct(
 
     Raises:
       ValueError: if a number is not finite or out of range.
+
+    Example:
+      >>> jaxpgs.muzero_puct(pb_c_init=1.25).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      Array([2], dtype=int32)
     """
     check_number("muzero_puct", "pb_c_init", pb_c_init, 0)
     check_number("muzero_puct", "pb_c_base", pb_c_base, 0, open_low=True)
@@ -267,6 +296,9 @@ def max_min_puct(
 
     Deviation from eq. 4.2: where the node's bounds are equal, its source takes those of the whole
     tree. That is the same number for all actions of the node, and this takes 1, as eq. 4.3 does.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, root_selection=jaxpgs.max_min_puct(2.0))
     """
     check_number("max_min_puct", "c_puct", c_puct, 0)
     check_number("max_min_puct", "virtual_loss", virtual_loss, -math.inf)
@@ -311,6 +343,10 @@ def with_dirichlet_noise(
 
     Raises:
       ValueError: if a number is out of range.
+
+    Example:
+      >>> noisy = jaxpgs.with_dirichlet_noise(jaxpgs.puct(1.5), fraction=0.25, alpha=0.3)
+      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, root_selection=noisy)
     """
     check_number("with_dirichlet_noise", "fraction", fraction, 0, 1)
     check_number("with_dirichlet_noise", "alpha", alpha, 0, open_low=True)

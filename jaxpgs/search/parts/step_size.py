@@ -53,6 +53,10 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
 
     Raises:
       ValueError: if the step is not finite or not above 0.
+
+    Example:
+      >>> knobs = {"adapt": "policy_head", "optimizer": jaxpgs.auto_sgd(step_size=1.0)}
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("auto_sgd", "step_size", step_size, 0, open_low=True)
 

@@ -35,6 +35,9 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
 
     Raises:
       ValueError: if the temperature is negative or not finite.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, target=jaxpgs.visit_counts(temperature=1.0))
     """
     check_number("visit_counts", "temperature", temperature, 0)
 
@@ -81,6 +84,10 @@ def completed_q(
 
     Raises:
       ValueError: if a number is negative or not finite.
+
+    Example:
+      >>> knobs = {"adapt": "policy_head", "target": jaxpgs.completed_q()}
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("completed_q", "temperature", temperature, 0)
     check_sigma("completed_q", value_scale, maxvisit_init)
@@ -108,6 +115,9 @@ def best_value() -> Target:
       A target whose weights are 1 at the action tried whose Q-value is the highest, one of them
       drawn at random if several are equal, and 0 elsewhere. Where no action is legal, the action is
       0 and every weight is 0.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, target=jaxpgs.best_value())
     """
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:

@@ -27,6 +27,11 @@ class Truncation(NamedTuple):
         cached mode needs one network call per update.
       table_size: flags per root by which the constant mode remembers sequences, a power of two; 0
         if `stop` does not look at `path.new`.
+
+    Example:
+      >>> new_or_deep = lambda path: path.new | (path.depth >= 6)
+      >>> rule = jaxpgs.until_new()._replace(stop=new_or_deep)
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=rule)
     """
 
     stop: Callable[[Path], chex.Array]
@@ -49,6 +54,9 @@ def fixed(depth: int) -> Truncation:
 
     Raises:
       ValueError: if `depth` is below 1.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.fixed(4))
     """
     if depth < 1:
         raise ValueError(f"fixed truncation needs a depth of at least 1, got {depth}.")
@@ -69,6 +77,9 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
 
     Raises:
       ValueError: if an argument is below 1.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.growing(every=16))
     """
     if initial < 1 or every < 1:
         raise ValueError(
@@ -97,6 +108,9 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
 
     Raises:
       ValueError: if `branching` is not above 1.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_visits(branching=6.0))
     """
     if not branching > 1:
         raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
@@ -132,6 +146,9 @@ def by_probability(threshold: float = 1e-3) -> Truncation:
 
     Raises:
       ValueError: if `threshold` is not in (0, 1].
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_probability(0.01))
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"by_probability truncation needs 0 < threshold <= 1, got {threshold}.")
@@ -161,6 +178,9 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
 
     Raises:
       ValueError: if `table_size` is not a positive power of two.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.until_new())
     """
     if table_size < 1 or table_size & (table_size - 1):
         raise ValueError(f"until_new needs a table_size that is a power of two, got {table_size}.")

@@ -5,7 +5,12 @@ from jaxpgs.search.parts.selection import Selection, puct
 
 
 def default_simulations_per_update(num_simulations: int) -> int:
-    """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8."""
+    """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8.
+
+    Example:
+      >>> [jaxpgs.search.default_simulations_per_update(n) for n in (8, 32, 64, 1000)]
+      [1, 2, 4, 8]
+    """
     return min(max(1, round(num_simulations / 16)), 8)
 
 

@@ -74,6 +74,12 @@ def extended_pgs_search(
 
     Raises:
       ValueError: as `pgs_search` and the parts.
+
+    Example:
+      >>> knobs = {"adapt": "policy_head.linear", "entropy": 0.1}
+      >>> search = jaxpgs.extended_pgs_search(recurrent_fn, 64, **knobs)
+      >>> search.num_updates
+      16
     """
     estimator = regularized(
         estimator or step_advantage(),
@@ -92,6 +98,10 @@ def paper_extended_pgs() -> dict[str, Any]:
 
     Deviations: the update per step is repaired (`step_advantage`), and the weights of eq. 3.3
     follow the formula and not the thesis's code (`log_series`, `truncated_geometric`).
+
+    Example:
+      >>> knobs = jaxpgs.paper_extended_pgs()
+      >>> search = jaxpgs.extended_pgs_search(recurrent_fn, 64, adapt="policy_head.linear", **knobs)
     """
     return {
         "root_selection": puct(5.0),
@@ -140,6 +150,13 @@ def extended_pgs_policy(
     Raises:
       ValueError: as `extended_pgs_search` and `init`.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.extended_pgs_policy(
+      ...     params, rng_key, root, recurrent_fn, 4, adapt="policy_head"
+      ... )
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
     """
     return run_preset(
         "extended_pgs_policy", (extended_pgs_search, pgs_search, mcs_search),

@@ -43,6 +43,12 @@ def gumbel_pgs_search(
 
     Raises:
       ValueError: as `pgs_search` and `gumbel_root`.
+
+    Example:
+      >>> knobs = {"adapt": "policy_head", "max_num_considered_actions": 4}
+      >>> search = jaxpgs.gumbel_pgs_search(recurrent_fn, 64, **knobs)
+      >>> search.num_updates
+      16
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     return pgs_search(recurrent_fn, num_simulations, adapt=adapt, **knobs)
@@ -81,6 +87,13 @@ def gumbel_pgs_policy(
     Raises:
       ValueError: as `gumbel_pgs_search` and `init`.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.gumbel_pgs_policy(
+      ...     params, rng_key, root, recurrent_fn, 4, adapt="policy_head"
+      ... )
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
     """
     return run_preset(
         "gumbel_pgs_policy", (gumbel_pgs_search, pgs_search, mcs_search), (params, rng_key, root),
@@ -113,6 +126,11 @@ def gumbel_mcts_search(
 
     Raises:
       ValueError: as `batched_mcts_search` and `gumbel_root`.
+
+    Example:
+      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 64, gumbel_scale=0.0)
+      >>> search.num_updates
+      16
     """
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     knobs.setdefault("interior_selection", gumbel_inner())
@@ -148,6 +166,11 @@ def gumbel_mcts_policy(
     Raises:
       ValueError: as `gumbel_mcts_search` and `init`.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.gumbel_mcts_policy(params, rng_key, root, recurrent_fn, 4)
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
     """
     return run_preset(
         "gumbel_mcts_policy", (gumbel_mcts_search, batched_mcts_search, mcs_search),

@@ -68,6 +68,11 @@ def mcs_search(
 
     Raises:
       ValueError: as `Search` and the parts.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 256, truncation=jaxpgs.fixed(4), mode="constant")
+      >>> search.simulations_per_update, search.num_updates
+      (8, 32)
     """
     root_selection = root_selection or default_bandit()
     # Static zero, the default, draws nothing.
@@ -120,6 +125,11 @@ def mcs_policy(
     Raises:
       ValueError: as `mcs_search` and `init`.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.mcs_policy(params, rng_key, root, recurrent_fn, 4)
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
     """
     return run_preset(
         "mcs_policy", (mcs_search,), (params, rng_key, root), (recurrent_fn, num_simulations),
@@ -132,6 +142,9 @@ def paper_mcs() -> dict[str, Any]:
 
     PUCT with c_puct 5, 32 simulations at a time, each until its action sequence is new and drawn
     from the policy alone, backup of the last state's value, the visit distribution.
+
+    Example:
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **jaxpgs.paper_mcs())
     """
     return {
         "root_selection": puct(5.0),

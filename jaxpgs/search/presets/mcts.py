@@ -41,6 +41,11 @@ def batched_mcts_search(
 
     Raises:
       ValueError: as `mcs_search`.
+
+    Example:
+      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, root_selection=jaxpgs.muzero_puct())
+      >>> search.mode, search.num_updates
+      ('cached', 16)
     """
     root_selection = root_selection or default_bandit()
     return mcs_search(
@@ -81,6 +86,11 @@ def batched_mcts_policy(
     Raises:
       ValueError: as `batched_mcts_search` and `init`.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.batched_mcts_policy(params, rng_key, root, recurrent_fn, 4)
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
     """
     return run_preset(
         "batched_mcts_policy", (batched_mcts_search, mcs_search), (params, rng_key, root),

@@ -57,6 +57,12 @@ def pgs_search(
 
     Raises:
       ValueError: as `mcs_search`.
+
+    Example:
+      >>> knobs = {"adapt": "policy_head", "simulations_per_update": 4}
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
+      >>> search.mode, search.num_updates
+      ('cached', 16)
     """
     mode = mode or default_mode(recurrent_fn, adapt)
     if mode == "cached" and knobs.get("reuse") is None:
@@ -105,6 +111,11 @@ def pgs_policy(
     Raises:
       ValueError: as `pgs_search` and `init`, and if `adapt` chooses no parameter.
       TypeError: if a knob is unknown.
+
+    Example:
+      >>> output = jaxpgs.pgs_policy(params, rng_key, root, recurrent_fn, 8, adapt="policy_head")
+      >>> output.action.shape, output.action_weights.shape
+      ((2,), (2, 9))
     """
     return run_preset(
         "pgs_policy", (pgs_search, mcs_search), (params, rng_key, root),
@@ -117,6 +128,12 @@ def paper_pgs(step_size: float) -> dict[str, Any]:
 
     Args:
       step_size: of SGD; the paper tuned it to each network, from 2e-5 to 5e-4.
+
+    Example:
+      >>> knobs = jaxpgs.paper_pgs(step_size=1e-4)
+      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", **knobs)
+      >>> search.mode
+      'constant'
     """
     return paper_mcs() | {
         "estimator": reinforce(),

@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs import trees
 from jaxpgs.base import Adapt, Params
 
 
@@ -15,8 +16,9 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
 
     Args:
       params: the network's parameters.
-      adapt: a pytree of booleans with the structure of `params`, or a predicate
-        `(path, leaf) -> bool` with the path of `jax.tree_util`. None adapts nothing.
+      adapt: a pytree of booleans with the structure of `params`; a predicate
+        `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
+        `networks.policy_head(path=...)` takes them. None adapts nothing.
 
     Returns:
       A list in the order of `jax.tree.leaves(params)`.
@@ -28,19 +30,24 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
     if adapt is None:
         return [False] * len(paths_and_leaves)
-    if callable(adapt):
+    if isinstance(adapt, str):
+        mask = trees.mask_of(params, adapt) or []
+    elif callable(adapt):
         mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
     else:
         leaves, structure = jax.tree.flatten(adapt)
         if structure != treedef:
             raise ValueError(
-                "adapt must have the structure of params or be a predicate (path, leaf) -> bool; "
-                f"params is {treedef}, adapt is {structure}."
+                "adapt must have the structure of params, be a predicate (path, leaf) -> bool, or "
+                f"a name such as 'policy_head'; params is {treedef}, adapt is {structure}."
             )
         mask = [bool(leaf) for leaf in leaves]
     if not any(mask):
         names = [jax.tree_util.keystr(path) for path, _ in paths_and_leaves]
-        raise ValueError(f"adapt chooses none of the parameters; it may choose any of {names}.")
+        named = f" {adapt!r}" * isinstance(adapt, str)
+        raise ValueError(
+            f"adapt{named} chooses none of the parameters; it may choose any of {names}."
+        )
     return mask
 
 
@@ -81,6 +88,11 @@ def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
 
     Raises:
       ValueError: if `adapt` does not fit `params` or chooses nothing.
+
+    Example:
+      >>> heads = jaxpgs.init_adapted(params, "policy_head", batch_size=2)
+      >>> heads["policy_head"]["linear"]["kernel"].shape, heads["value_head"]["linear"]["kernel"]
+      ((2, 8, 9), None)
     """
     return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
 
@@ -91,6 +103,11 @@ def own_like(shapes: Params, params: Params) -> Params:
     Args:
       shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
       params: the network's parameters.
+
+    Example:
+      >>> heads = jaxpgs.search.own_like(output.search_state.params, params)
+      >>> heads["policy_head"]["linear"]["kernel"].shape
+      (2, 8, 9)
     """
     return jax.tree.map(
         lambda shape, own: None if shape is None else jnp.broadcast_to(own, shape.shape),
@@ -130,6 +147,10 @@ def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> P
 
     Returns:
       A pytree like `adapted_params`.
+
+    Example:
+      >>> done = jnp.array([True, False])
+      >>> heads = jaxpgs.reset_adapted(output.search_state.params, params, done)
     """
 
     def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:

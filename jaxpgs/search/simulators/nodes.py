@@ -36,6 +36,10 @@ class Nodes(NamedTuple):
       lowest: `[B, M]` the smallest of the returns in `value_sum`, None if nobody asked for it.
         Without meaning where `visits` is 0.
       highest: `[B, M]` the greatest of them, like `lowest`.
+
+    Example:
+      >>> output.search_state.nodes.features.shape  # two searches, M nodes each
+      (2, 21, 8)
     """
 
     size: chex.Array
@@ -178,6 +182,12 @@ def node_stats(
 
     Returns:
       Statistics with the axes of `node`, and A.
+
+    Example:
+      >>> nodes = output.search_state.nodes
+      >>> logits = jnp.zeros((2, 1, 9))  # of one node in each search
+      >>> jaxpgs.search.node_stats(nodes, jnp.zeros((2, 1), jnp.int32), logits).visits.shape
+      (2, 1, 9)
     """
     child = take(nodes.children, node)
     known = child > 0
@@ -259,7 +269,7 @@ def expand(
         name: jax.tree.map(lambda x, new: write(x, new, start), getattr(nodes, name), new)
         for name, new in block.items()
     }
-    numbers = jnp.arange(parent.shape[1])[None]
+    numbers = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
     child = start[:, None] + numbers
     linked = numbers < count[:, None]
     if limit is not None:
@@ -294,6 +304,11 @@ def reroot(
     Raises:
       ValueError: if `num_kept` is below 1, or `nodes` is None, as a search of the constant mode
         leaves it.
+
+    Example:
+      >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
+      >>> nodes.parent.shape
+      (2, 8)
     """
     if not isinstance(nodes, Nodes):
         raise ValueError(

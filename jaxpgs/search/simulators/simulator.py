@@ -50,6 +50,10 @@ class Simulations(NamedTuple):
         `auto_sgd`; 0 for terms that the objective does not depend on.
       residuals: what `gradient` needs to know.
       memory: the memory after the simulations.
+
+    Example:
+      >>> jaxpgs.search.Simulations._fields
+      ('trajectory', 'norms', 'residuals', 'memory')
     """
 
     trajectory: Trajectory
@@ -96,6 +100,11 @@ class Simulator(NamedTuple):
         adapted parameters. Returns them and the simulations, whose memory it may have written into.
       remember: `(search, simulations, returns [T, B, K]) -> memory`, for the next update.
       replay: what `Search.reuse` needs; None where simulations cannot be used again.
+
+    Example:
+      >>> from jaxpgs.search.simulators import constant
+      >>> constant.simulator._fields
+      ('init', 'simulate', 'gradient', 'remember', 'replay')
     """
 
     init: Callable[..., Any]
@@ -159,6 +168,10 @@ class Distribution(NamedTuple):
       cumulative: `[..., A]` their sums up to each action, -1 where the probability is 0.
       last: `[...]` int32, the last action that is not impossible.
       entropy: `[...]` in nats.
+
+    Example:
+      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).cumulative.round(2)
+      Array([0.21, 0.42, 1.  ], dtype=float32)
     """
 
     policy: chex.Array
@@ -168,7 +181,12 @@ class Distribution(NamedTuple):
 
 
 def distribution(logits: chex.Array) -> Distribution:
-    """Makes the distribution of finite logits `[..., A]`; not differentiable."""
+    """Makes the distribution of finite logits `[..., A]`; not differentiable.
+
+    Example:
+      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).policy.round(2)
+      Array([0.21, 0.21, 0.58], dtype=float32)
+    """
     logits = jax.lax.stop_gradient(logits)
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     weight = jnp.exp(shifted)
@@ -218,7 +236,13 @@ def attached_terms(
 
 
 def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
-    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function."""
+    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function.
+
+    Example:
+      >>> policy = jaxpgs.search.distribution(jnp.zeros(4))
+      >>> jaxpgs.search.invert(policy.cumulative, policy.last, jnp.float32(0.6))
+      Array(2, dtype=int32)
+    """
     # The first of those reached; a minimum is a faster reduction than an argmax.
     reached = cumulative > uniform[..., None]
     return jnp.minimum(

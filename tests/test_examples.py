@@ -1,0 +1,49 @@
+"""Every public name has an example in its docstring, and all of them run.
+
+They share the names that the docstring of `jaxpgs` makes, and one process, so that most of what
+they call has been compiled before.
+"""
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+
+import jaxpgs
+
+PACKAGES = ["", ".search", ".envs", ".networks", ".puzzles", ".evaluation", ".pretrained"]
+NAMES = {
+    found.__name__: found
+    for package in PACKAGES
+    for module in [importlib.import_module(f"jaxpgs{package}")]
+    for found in (getattr(module, name) for name in module.__all__)
+    if inspect.isclass(found) or inspect.isfunction(found)
+}
+FLAGS = doctest.NORMALIZE_WHITESPACE
+
+
+def parse(text, name, names):
+    return doctest.DocTestParser().get_doctest(text, names, name, None, None)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    test = parse(jaxpgs.__doc__, "jaxpgs", {})
+    assert doctest.DocTestRunner(optionflags=FLAGS).run(test, clear_globs=False).failed == 0
+    return test.globs
+
+
+def test_every_public_name_has_a_short_example():
+    for name, found in NAMES.items():
+        examples = doctest.DocTestParser().get_examples(found.__doc__)
+        assert examples, f"{name} has no example"
+        assert sum(example.source.count("\n") for example in examples) <= 12, name
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_example(name, shared):
+    test = parse(NAMES[name].__doc__, name, dict(shared))
+    report = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)
+    assert not report, "".join(report)
