@@ -18,6 +18,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks, trees
+from jaxpgs.adapters import chance_key, step_with_keys
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -87,7 +88,7 @@ def distill(
     teacher_params, teach = teacher
     trainable = networks.trainable_mask(network)
     train_fn = networks.functional_train(network)
-    observe, step_env, start = (jax.vmap(f) for f in (env.observe, env.step, env.init))
+    observe, start, step_env = jax.vmap(env.observe), jax.vmap(env.init), step_with_keys(env)
 
     def init(params: Params) -> DistillationState:
         games_key, rng_key = jax.random.split(jax.random.key(seed))
@@ -126,7 +127,7 @@ def distill(
         action = jnp.where(
             jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
         )
-        games = step_env(state.games, action)
+        games = step_env(state.games, action, chance_key(state.rng_key))
         fresh = start(jax.random.split(keys[4], batch_size))
         games = trees.where(games.terminated, fresh, games)
         return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
