@@ -126,15 +126,11 @@ def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey | 
     if not _takes_key(env):
         return lambda state, action, rng_key: jax.vmap(env.step)(state, action)
 
-    def step(
-        state: Embedding, action: chex.Array, rng_key: chex.PRNGKey | None
-    ) -> Embedding:
+    def step(state: Embedding, action: chex.Array, rng_key: chex.PRNGKey | None) -> Embedding:
         if rng_key is not None:
             keys = jax.random.split(rng_key, len(action))
         elif draws_chance(env):
-            raise ValueError(
-                f"{type(env).__name__} draws chance: its step needs a key, got None."
-            )
+            raise ValueError(f"{type(env).__name__} draws chance: its step needs a key, got None.")
         else:
             keys = None
         return jax.vmap(env.step)(state, action, keys)

@@ -194,7 +194,9 @@ def round_robin(
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
-    games = [2 * len(lines) * _num_repeats(env, (players[i], players[j]), repeats) for i, j in schedule]
+    games = [
+        2 * len(lines) * _num_repeats(env, (players[i], players[j]), repeats) for i, j in schedule
+    ]
 
     wins = np.zeros((len(names), len(names)))
     spent = {name: PlayerRecord(name) for name in names}

@@ -159,9 +159,7 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
 
         def host_turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
             action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)
-            games, moves, finished = compiled_step(
-                games, jnp.asarray(action, jnp.int32), rng_key
-            )
+            games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key)
             return Turn(games, memory, stats, moves, finished)
 
         return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)

@@ -51,6 +51,8 @@ def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> 
 
     first = jnp.int32(1)
     carry = (*step(start, actions, jnp.zeros(len(actions)), first), first + 1)
-    _, score, _ = jax.lax.while_loop(lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry)
+    _, score, _ = jax.lax.while_loop(
+        lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry
+    )
     points = (jnp.sign(score) + 1) / 2
     return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)
