@@ -32,13 +32,13 @@ class Preset(NamedTuple):
     """How much is played.
 
     Attributes:
-      games: by name, the game and how many are played in a trial and for a figure.
+      games: by name, the game and how many are played at once, in a trial and for a figure.
       calls: of the model, for each move.
       depths: actions of a simulation of PGS and Monte Carlo search to choose among.
       settings: tried for each player.
     """
 
-    games: Mapping[str, tuple[Callable[[], Game], int, int]]
+    games: Mapping[str, tuple[Callable[[], Game], int]]
     calls: int
     depths: Sequence[int]
     settings: int
@@ -47,7 +47,7 @@ class Preset(NamedTuple):
 PRESETS = {
     "full": Preset({"Pig": (pig, 128, 512), "2048": (lambda: play2048(250), 8, 48)},
                    64, (4, 8, 16), 6),
-    "tiny": Preset({"Pig": (lambda: pig(3), 2, 2)}, 8, (4,), 1),
+    "tiny": Preset({"Pig": (lambda: pig(3), 2)}, 8, (4,), 1),
 }  # fmt: skip
 _SEARCH = {"log_c": (-1.0, 4.0)}
 _TREE = {"log_c": (-1.5, 2.5)}
@@ -69,17 +69,19 @@ def main(argv: list[str] | None = None) -> None:
     preset = PRESETS[args.preset]
     setting = {
         "seed": args.seed, "calls": preset.calls, "depths": preset.depths, "ranges": RANGES,
-        "settings": preset.settings, "simulations_per_update": SIMULATIONS_PER_UPDATE,
+        "settings": preset.settings,
+        "games": {name: count for name, (_, count) in preset.games.items()},
+        "simulations_per_update": SIMULATIONS_PER_UPDATE,
     }  # fmt: skip
     record = runs.open_record(parser, args, setting, _KEY)
     with report.progress_bar("chance") as progress:
-        for name, (make, tried, count) in preset.games.items():
+        for name, (make, count) in preset.games.items():
             game = make()
             for player in RANGES:
                 for number in range(preset.settings):
                     progress(number, preset.settings, f"{name}, {player}, tuning")
                     key = {"game": name, "player": player, "part": "tune", "number": number}
-                    _measure(record, preset, game, key, tried, args.seed)
+                    _measure(record, preset, game, key, count, args.seed)
                 best = tuned(runs.read(record), name, player)
                 progress(0, 1, f"{name}, {player}")
                 key = {"game": name, "player": player, "part": "play", "number": best}
