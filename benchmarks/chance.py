@@ -45,8 +45,7 @@ class Preset(NamedTuple):
 
 
 PRESETS = {
-    "full": Preset({"Pig": (pig, 128, 512), "2048": (lambda: play2048(250), 8, 48)},
-                   64, (4, 8, 16), 6),
+    "full": Preset({"Pig": (pig, 256), "2048": (lambda: play2048(200), 32)}, 64, (4, 8), 6),
     "tiny": Preset({"Pig": (lambda: pig(3), 2)}, 8, (4,), 1),
 }  # fmt: skip
 _SEARCH = {"log_c": (-1.0, 4.0)}
