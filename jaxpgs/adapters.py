@@ -57,8 +57,9 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
 
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
-    pgx. A search in constant mode then draws anew in every simulation; in cached mode, and in
-    mctx's searches, what was drawn first stays, as each node is one state.
+    pgx. A search in constant mode then draws anew in every simulation, so that its Q-values are
+    means over chance. In cached mode, and in mctx's searches but `mctx.stochastic_muzero_policy`,
+    what was drawn first stays, as each node is one state: the search plans as if it knew the dice.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx.

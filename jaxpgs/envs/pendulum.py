@@ -13,6 +13,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs.checks import check_finite
+
 VERSION = 1
 _GRAVITY, _SECONDS, _MAX_SPEED = 10.0, 0.05, 8.0
 
@@ -102,7 +104,11 @@ class Pendulum:
 
         Returns:
           The next state. A finished episode stays as it is, and pays nothing.
+
+        Raises:
+          ValueError: if the torque is NaN or infinite; under `jax.jit` the state becomes NaN.
         """
+        check_finite("Pendulum.step", "torque", action)
         torque = jnp.clip(action[0], -2.0, 2.0)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2
