@@ -1,6 +1,6 @@
 """Games with chance: PGS and Monte Carlo search beside mctx, at equal calls of the model.
 
-    python -m benchmarks.chance                  # an hour or so
+    python -m benchmarks.chance                  # half an hour
     python -m benchmarks.chance --preset tiny    # seconds
 
 pgx's 2048, and the dice game Pig. All players have the same policy, uniform at first, and the same
@@ -45,7 +45,7 @@ class Preset(NamedTuple):
 
 
 PRESETS = {
-    "full": Preset({"Pig": (pig, 256), "2048": (lambda: play2048(200), 32)}, 64, (4, 8), 6),
+    "full": Preset({"Pig": (pig, 256), "2048": (lambda: play2048(200), 24)}, 64, (4, 8), 4),
     "tiny": Preset({"Pig": (lambda: pig(3), 2)}, 8, (4,), 1),
 }  # fmt: skip
 _SEARCH = {"log_c": (-1.0, 4.0)}

@@ -24,7 +24,7 @@ from benchmarks import pictures, report, runs
 from benchmarks.chance_games import Game, linear_policy, stochastic_fns
 
 ODDS = (0.35, 0.45, 0.55, 0.65)
-SIMULATIONS = (8, 32, 128)
+SIMULATIONS = (8, 64)
 ROOTS = 2000
 _NO_NOISE = {"dirichlet_fraction": 0.0, "temperature": 0.0}
 

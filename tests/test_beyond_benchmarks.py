@@ -135,7 +135,7 @@ def test_tables():
         "space": "s", "actions": 9, "search": "x", "roots": 2, "ms": [1.0, 3.0],
         "bytes": {"10": 1_000_000, "20": 2_000_000},
     }])  # fmt: skip
-    assert lines == [["s", 9, "x", 1.0, 2.0, 50.0, 2.0]] and len(columns) == 7
+    assert lines == [["s", 9, "x", 1.0, 2.0, 2.0]] and len(columns) == 6
     _, lines = noisy_bandit.table([{"search": "x", "simulations": 4, "chosen": [1, 1, 1, 1]}])
     assert lines[0] == ["x", "25.0 ± 42.4"]
 
