@@ -116,12 +116,13 @@ def worth(
     reward, angle, speed = (x.reshape(shape) for x in jax.vmap(step)(*every))
     x = ((angle + jnp.pi) % (2 * jnp.pi)) / (2 * jnp.pi) * (_ANGLES - 1)
     y = (speed + 8) / 16 * (_SPEEDS - 1)
-    place = jnp.stack([x, y])
-    return reward + _DISCOUNT * jax.scipy.ndimage.map_coordinates(values, place, 1, "nearest")
+    return reward + _DISCOUNT * jax.scipy.ndimage.map_coordinates(values, [x, y], 1, "nearest")
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _ask(static: Setting, numbers: Setting, exact: chex.Array, seed: int, rng_key: Any) -> Any:
+def _ask(
+    static: Setting, numbers: dict[str, float], exact: chex.Array, seed: int, rng_key: Any
+) -> Any:
     """Searches all states once: values of the candidates, exact ones, choices, returns."""
     env = Pendulum(1000)
     network, apply_fn = planners.linear_policy(3, 1)
@@ -132,12 +133,12 @@ def _ask(static: Setting, numbers: Setting, exact: chex.Array, seed: int, rng_ke
     states = dataclasses.replace(states, speed=speed)
     root = root_fn(network, keys[2], states)
     head = network["policy_head"]
-    params = {"policy_head": head | {"log_std": head["log_std"] + numbers.log_std}}
+    params = {"policy_head": head | {"log_std": head["log_std"] + numbers["log_std"]}}
     search = jaxpgs.pgs_search(
         recurrent_fn, SIMULATIONS, adapt=planners.ADAPT, mode="constant",
         truncation=jaxpgs.fixed(static.depth), max_depth=static.depth, simulations_per_update=K,
         estimator=jaxpgs.reinforce(static.baseline, normalize=static.normalize),
-        optimizer=jaxpgs.auto_sgd(numbers.step), root_selection=jaxpgs.max_min_puct(numbers.c),
+        optimizer=jaxpgs.auto_sgd(numbers["step"]), root_selection=jaxpgs.max_min_puct(numbers["c"]),
         target=jaxpgs.best_value(),
     )  # fmt: skip
     carry = searches.init(search, params, rng_key, root)
@@ -157,7 +158,7 @@ def measure(asked: Setting, exact: chex.Array, seed: int) -> dict[str, Any]:
     """Returns the figures of a setting; see the module's text."""
     static = asked._replace(step=0.0, log_std=0.0, c=0.0)
     # Steps of PGS this small leave the policy as it is.
-    numbers = asked._replace(step=asked.step or 1e-9, baseline=0, normalize=0)
+    numbers = {"step": asked.step or 1e-9, "log_std": asked.log_std, "c": asked.c}
     found = [
         jax.device_get(_ask(static, numbers, exact, seed, jax.random.key(1000 + n)))
         for n in range(KEYS)
