@@ -138,8 +138,8 @@ def _ask(
         recurrent_fn, SIMULATIONS, adapt=planners.ADAPT, mode="constant",
         truncation=jaxpgs.fixed(static.depth), max_depth=static.depth, simulations_per_update=K,
         estimator=jaxpgs.reinforce(static.baseline, normalize=static.normalize),
-        optimizer=jaxpgs.auto_sgd(numbers["step"]), root_selection=jaxpgs.max_min_puct(numbers["c"]),
-        target=jaxpgs.best_value(),
+        optimizer=jaxpgs.auto_sgd(numbers["step"]), target=jaxpgs.best_value(),
+        root_selection=jaxpgs.max_min_puct(numbers["c"]),
     )  # fmt: skip
     carry = searches.init(search, params, rng_key, root)
 
