@@ -174,7 +174,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def draw(path: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the mean returns with their differences to MCS as intervals."""
+    """Draws how much of MCS's cost each player saves, with the interval of the difference."""
     found = played(rows)
     panels: dict[str, dict[str, list[tuple[float, Any]]]] = {}
     for problem, calls, player in sorted(found, key=lambda k: k[1]):
@@ -182,10 +182,11 @@ def draw(path: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         base = found[problem, calls, "MCS"]["returns"]
         mean, low, high = paired_interval(mine, base)
         panel = panels.setdefault(problem, {name: [] for name in PLAYERS})
-        panel[player].append((calls, (low, mean, high)))
+        share = 100 / abs(float(np.mean(base)))
+        panel[player].append((calls, (share * low, share * mean, share * high)))
     pictures.line_plot(
-        path, panels, title="Continuous actions: return over Monte Carlo search",
-        xlabel="calls of the model a decision", ylabel="return less MCS's", yscale="linear",
+        path, panels, title="Continuous actions: cost saved beside Monte Carlo search",
+        xlabel="calls of the model a decision", ylabel="% of MCS's cost", yscale="linear",
     )  # fmt: skip
 
 
