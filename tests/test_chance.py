@@ -13,6 +13,7 @@ import jaxpgs
 import jaxpgs.evaluation as ev
 from jaxpgs.adapters import draws_chance, step_with_keys
 from jaxpgs.envs import Hex
+from jaxpgs.puzzles.episodes import make_episode_fns
 from jaxpgs.training import experts, head_to_head, learner_games, selfplay
 from jaxpgs.training.opponents import Opponents
 
@@ -92,6 +93,8 @@ def test_which_games_draw_chance():
     states = jax.vmap(lambda _: ENV.init())(jnp.arange(2))
     with pytest.raises(ValueError, match="Dice draws chance: its step needs a key, got None"):
         step_with_keys(ENV)(states, jnp.zeros(2, jnp.int32), None)
+    with pytest.raises(ValueError, match=r"Episodes are for games without chance.*Coin draws"):
+        make_episode_fns(Coin(), apply_fn)
     free = jax.vmap(KeyedHex(3).init)(jax.random.split(jax.random.key(0), 2))
     step_with_keys(KeyedHex(3))(free, jnp.zeros(2, jnp.int32), None)
 
