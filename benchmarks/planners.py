@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
-from jaxpgs.adapters import step_with_key
+from jaxpgs.adapters import chance_key, step_with_keys
 from jaxpgs.base import Params
 from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.networks import SplitApplyFn
@@ -156,7 +156,7 @@ def play_cem(
     low, high = (jnp.asarray(x) for x in env.action_bounds)
     count = budget.calls // budget.depth // budget.iterations
     elites = jnp.maximum(1, jnp.round(numbers["elite"] * count))
-    step = jax.vmap(step_with_key(env), (0, 0, None))  # over B
+    step = step_with_keys(env)
     shape = (len(states.terminated), budget.depth, len(low))
 
     def bounded(action: chex.Array) -> chex.Array:
@@ -198,12 +198,12 @@ def _episode(
     env: Any, decide: Callable[..., Any], rng_key: chex.PRNGKey, states: Any, memory: Any
 ) -> chex.Array:
     """Plays `env.length` steps. Returns what they earned, `[B]`."""
-    step = step_with_key(env)
+    step = step_with_keys(env)
 
     def move(carry: tuple, rng_key: chex.PRNGKey) -> tuple[tuple, chex.Array]:
         state, memory = carry
         action, memory = decide(rng_key, state, memory)
-        after = jax.vmap(step, (0, 0, None))(state, action, jax.random.fold_in(rng_key, 2))
+        after = step(state, action, chance_key(rng_key))
         return (after, memory), after.rewards[:, 0]
 
     keys = jax.random.split(rng_key, env.length)

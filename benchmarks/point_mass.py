@@ -37,10 +37,17 @@ class PointMass:
 
     Actions are D forces from -1 to 1, observations positions and speeds. A tenth of a second costs
     the squared distance and a tenth of the squared speed and of the squared force.
+
+    Attributes:
+      dimensions: D.
+      length: steps of an episode.
+      wind: a gust of chance pushes in each direction in every step, by a force from a normal
+        distribution of this width; 0 is calm.
     """
 
     dimensions: int = 4
     length: int = 40
+    wind: float = 0.0
     num_players: int = 1
 
     @property
@@ -59,11 +66,15 @@ class PointMass:
         zero = jnp.int32(0)
         return PointState(position, speed, zero, zero, jnp.zeros(1), jnp.bool_(False))
 
-    def step(self, state: PointState, action: chex.Array) -> PointState:
+    def step(
+        self, state: PointState, action: chex.Array, key: chex.PRNGKey | None = None
+    ) -> PointState:
         """Pushes for a tenth of a second. A finished episode stays as it is, and pays nothing."""
         force = jnp.clip(action, -1.0, 1.0)
         cost = state.position**2 + 0.1 * state.speed**2 + 0.1 * force**2
         speed = state.speed + _SECONDS * force
+        if self.wind:
+            speed += _SECONDS * self.wind * jax.random.normal(key, speed.shape)
         after = PointState(
             position=state.position + _SECONDS * speed,
             speed=speed,
