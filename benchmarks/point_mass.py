@@ -74,6 +74,8 @@ class PointMass:
         cost = state.position**2 + 0.1 * state.speed**2 + 0.1 * force**2
         speed = state.speed + _SECONDS * force
         if self.wind:
+            if key is None:
+                raise ValueError("A point mass in wind needs a key, got None.")
             speed += _SECONDS * self.wind * jax.random.normal(key, speed.shape)
         after = PointState(
             position=state.position + _SECONDS * speed,
