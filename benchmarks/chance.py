@@ -3,8 +3,9 @@
     python -m benchmarks.chance                  # half an hour
     python -m benchmarks.chance --preset tiny    # seconds
 
-pgx's 2048, and the dice game Pig. All players have the same policy, uniform at first, and the same
-value by hand. In constant mode PGS and Monte Carlo search draw chance anew in each simulation.
+pgx's 2048, 100 moves from boards that 60 random moves have filled, and the dice game Pig. All
+players have the same policy, uniform at first, and the same value by hand. In constant mode PGS and
+Monte Carlo search draw chance anew in each simulation.
 `mctx.muzero_policy` and `mctx.gumbel_muzero_policy` keep the first outcome that they drew of every
 action; `mctx.stochastic_muzero_policy` is told the odds and has a node for each outcome. For each
 player some settings are drawn from the ranges in `RANGES` and tried in games of their own; the best
@@ -25,6 +26,7 @@ import jaxpgs
 from benchmarks import report, runs
 from benchmarks.chance_games import Game, pig, play2048, stochastic_fns
 from benchmarks.planners import SIMULATIONS_PER_UPDATE, paired_interval
+from jaxpgs import trees
 from jaxpgs.adapters import step_with_keys
 
 
@@ -45,7 +47,7 @@ class Preset(NamedTuple):
 
 
 PRESETS = {
-    "full": Preset({"Pig": (pig, 256), "2048": (lambda: play2048(200), 24)}, 64, (4, 8), 4),
+    "full": Preset({"Pig": (pig, 256), "2048": (play2048, 48)}, 64, (4, 8), 4),
     "tiny": Preset({"Pig": (lambda: pig(3), 2)}, 8, (4,), 1),
 }  # fmt: skip
 _SEARCH = {"log_c": (-1.0, 4.0)}
@@ -136,6 +138,7 @@ def _play(
     decide, memory = make_player(game, player, calls, depth, count, numbers)
     start_key, play_key = jax.random.split(key)
     state = jax.vmap(game.env.init)(jax.random.split(start_key, count))
+    state = _begin(game, jax.random.fold_in(start_key, 1), state)
 
     def move(carry: tuple) -> tuple:
         t, state, memory, score, length = carry
@@ -152,6 +155,20 @@ def _play(
         lambda carry: (carry[0] < game.max_moves) & jnp.any(~carry[1].terminated), move, start
     )
     return score, length
+
+
+def _begin(game: Game, rng_key: Any, state: Any) -> Any:
+    """Plays random moves, none of which ends a game."""
+    step = step_with_keys(game.env)
+
+    def move(state: Any, rng_key: Any) -> tuple[Any, None]:
+        action_key, chance_key = jax.random.split(rng_key)
+        logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+        after = step(state, jax.random.categorical(action_key, logits), chance_key)
+        return trees.where(after.terminated, state, after), None
+
+    keys = jax.random.split(rng_key, game.random_moves)
+    return jax.lax.scan(move, state, keys)[0] if game.random_moves else state
 
 
 def make_player(

@@ -30,6 +30,7 @@ class Game(NamedTuple):
       params: of the policy.
       apply_fn: the policy and the value.
       max_moves: after which a game is stopped.
+      random_moves: drawn at random before anybody plays, so that games begin in trouble.
     """
 
     env: Any
@@ -38,6 +39,7 @@ class Game(NamedTuple):
     params: Params
     apply_fn: SplitApplyFn
     max_moves: int
+    random_moves: int = 0
 
 
 def stochastic_fns(game: Game) -> tuple[Any, Any]:
@@ -219,7 +221,7 @@ def _slide_line(line: chex.Array) -> tuple[chex.Array, chex.Array]:
     return line, earned
 
 
-def play2048(max_moves: int = 300) -> Game:
+def play2048(max_moves: int = 100, random_moves: int = 60) -> Game:
     """2048 of pgx, in which the value of a state counts the empty cells."""
     env = pgx.make("2048")
 
@@ -242,4 +244,4 @@ def play2048(max_moves: int = 300) -> Game:
         return EMPTY_CELL * jnp.sum(features[:, :-1].reshape(-1, 16, 31)[..., 0], axis=-1)
 
     params, apply_fn = linear_policy(16 * 31, 4, value)
-    return Game(env, after, draw, params, apply_fn, max_moves)
+    return Game(env, after, draw, params, apply_fn, max_moves, random_moves)
