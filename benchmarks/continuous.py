@@ -1,14 +1,15 @@
 """Continuous actions: PGS beside Monte Carlo search and CEM, at equal calls of the model.
 
     python -m benchmarks.continuous                  # half an hour or so
+    python -m benchmarks.continuous --preset wind    # minutes
     python -m benchmarks.continuous --preset tiny    # seconds
 
-Three problems: the pendulum; a point mass that is moved in four directions at once; and the same in
-gusts of wind, which all simulations draw anew. No network is trained: the policy is linear in the
-observation and begins with a mean of 0, and every value is 0. For each player 12 settings are drawn
-from the ranges in `RANGES` and tried from 32 start states with the middle budget; the best of them
-plays from 64 others with every budget, all players from the same. The unit of all intervals is the
-start state.
+Two problems: the pendulum, and a point mass that is moved in four directions at once; `--preset
+wind` has the point mass in gusts of wind, which all simulations draw anew. No network is trained:
+the policy is linear in the observation and begins with a mean of 0, and every value is 0. For each
+player settings are drawn from the ranges in `RANGES` and tried with the middle budget, from start
+states of their own; the best of them plays with every budget, all players from the same starts. The
+unit of all intervals is the start state.
 """
 
 import functools
@@ -46,9 +47,11 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "full": Preset(
-        {"pendulum": (Pendulum(100), 8), "point mass": (PointMass(4, 40), 16),
-         "point mass in wind": (PointMass(4, 40, wind=1.0), 16)},
+        {"pendulum": (Pendulum(100), 8), "point mass": (PointMass(4, 40), 16)},
         (384, 768, 1536), (12, 24), 12, 32, 64,
+    ),
+    "wind": Preset(
+        {"point mass in wind": (PointMass(4, 40, wind=1.0), 16)}, (768,), (12,), 6, 64, 64
     ),
     "tiny": Preset({"point mass": (PointMass(2, 3), 4)}, (16,), (2,), 2, 2, 2),
 }  # fmt: skip
