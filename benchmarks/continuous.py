@@ -190,7 +190,7 @@ def draw(path: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         share = 100 / abs(float(np.mean(base)))
         panel[player].append((calls, (share * low, share * mean, share * high)))
     pictures.line_plot(
-        path, panels, title="Continuous actions: cost saved beside Monte Carlo search",
+        path, panels, title="Cost saved beside Monte Carlo search",
         xlabel="calls of the model a decision", ylabel="% of MCS's cost", yscale="linear",
     )  # fmt: skip
 
