@@ -12,7 +12,7 @@ from benchmarks.report import replacing
 _INK, _MUTED = "#222222", "#6B6B6B"
 # Words of a name, the most telling first, and the colour of what is called so.
 _COLORS = {
-    "mctx gumbel": "#D55E00", "mctx muzero": "#E69F00",
+    "mctx stochastic": "#661100", "mctx gumbel": "#D55E00", "mctx muzero": "#E69F00",
     "gumbel pgs": "#332288", "gumbel mcts": "#117733", "gumbel mcs": "#999933",
     "pgs-uf": "#88CCEE", "pgs": "#0072B2",
     "policy-mcts informed": "#882255", "policy-mcts": "#AA4499", "pv-mcts": "#44AA99",
@@ -22,7 +22,7 @@ _COLORS = {
     "ours, swap rule": "#88CCEE", "ours": "#0072B2", "pgx": "#E69F00", "openspiel": "#009E73",
     "double cross-entropy": "#E69F00", "cross-entropy": "#CC79A7", "tspg": "#0072B2",
     "uct": "#D55E00",
-    "delta-uniform": "#0072B2", "naive": "#D55E00",
+    "delta-uniform": "#0072B2", "naive": "#D55E00", "cem": "#117733",
     "likeliest": "#0072B2", "drawn": "#E69F00", "unrolled": "#0072B2", "shown": "#E69F00",
 }  # fmt: skip
 _OTHER = "#222222"

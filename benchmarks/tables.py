@@ -18,6 +18,8 @@ from benchmarks import (
     answers,
     breakdown,
     budgets,
+    chance,
+    continuous,
     cost,
     devices,
     environments,
@@ -33,10 +35,12 @@ from benchmarks import (
     mutations,
     networks,
     newcomer,
+    noisy_bandit,
     ppo_learning,
     puzzles,
     ratings,
     rng,
+    root_values,
     runs,
     samegame,
     selfplay,
@@ -47,6 +51,7 @@ from benchmarks import (
     unroll,
     value_targets,
     versions,
+    wide,
 )  # fmt: skip
 from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
@@ -421,6 +426,15 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
     ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
      "{simulations} simulations a move ({file})", rows_only(model_learning.table)),
+    ("continuous_*.json", "Continuous actions: {settings} settings tried for each player, "
+     "{starts} start states", rows_only(continuous.table)),
+    ("root_values.json", "Continuous actions: values of the root's candidates on the pendulum, "
+     "{simulations} simulations", rows_only(root_values.table)),
+    ("chance_*.json", "Games with chance: {calls} calls of the model a move, {settings} settings "
+     "tried for each player", rows_only(chance.table)),
+    ("noisy_bandit.json", "A bandit whose arms pay by lot: odds of {odds}",
+     rows_only(noisy_bandit.table)),
+    ("wide_*.json", "Hundreds of actions: {roots} roots", rows_only(wide.table)),
     ("ppo_learning_*.json", "PPO from nothing: {size}x{size} Hex, against {simulations} "
      "simulations a move ({file})", ppo_runs),
 )  # fmt: skip

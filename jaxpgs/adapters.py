@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import mctx
 from flax import nnx
 
-from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
+from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
+from jaxpgs.search.simulators.adaptation import depends
 
+_CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 
 
@@ -60,8 +62,9 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
 
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
-    pgx. A search in constant mode then draws anew in every simulation; in cached mode, and in
-    mctx's searches, what was drawn first stays, as each node is one state.
+    pgx. A search in constant mode then draws anew in every simulation, so that its Q-values are
+    means over chance. In cached mode, and in mctx's searches but `mctx.stochastic_muzero_policy`,
+    what was drawn first stays, as each node is one state: the search plans as if it knew the dice.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx.
@@ -181,23 +184,61 @@ def make_plan_fn(
     return plan
 
 
-def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
+def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey | None], Embedding]:
     """Makes a batched step that gives each state a key of its own, if the game's step takes one.
 
     Args:
       env: the environment.
 
     Returns:
-      `step(state [B], action [B], rng_key) -> state [B]`.
+      `step(state [B], action [B], rng_key) -> state [B]`, with one key or `[B]` of them. It may be
+      None in games without chance; in others `step` raises `ValueError` then.
     """
-    if "key" not in inspect.signature(env.step).parameters:
+    if not _takes_key(env):
         return lambda state, action, rng_key: jax.vmap(env.step)(state, action)
 
-    def step(state: Embedding, action: chex.Array, rng_key: chex.PRNGKey) -> Embedding:
-        keys = None if rng_key is None else jax.random.split(rng_key, len(action))
+    def step(state: Embedding, action: chex.Array, rng_key: chex.PRNGKey | None) -> Embedding:
+        if rng_key is not None:
+            keys = broadcast_keys(rng_key, len(action))
+        elif draws_chance(env):
+            raise ValueError(f"{type(env).__name__} draws chance: its step needs a key, got None.")
+        else:
+            keys = None
         return jax.vmap(env.step)(state, action, keys)
 
     return step
+
+
+def step_with_key(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
+    """Returns `step(state, action, key)` of one state, for games with chance and without."""
+    return env.step if _takes_key(env) else lambda state, action, key: env.step(state, action)
+
+
+def chance_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns a key for chance, apart from those that a program splits the same key into."""
+    return jax.random.fold_in(rng_key, _CHANCE)
+
+
+def draws_chance(env: Any) -> bool:
+    """Tells whether what follows an action is drawn by a key, as in games with dice.
+
+    Args:
+      env: an environment with numbered actions.
+
+    Returns:
+      Whether the state after an action depends on the key of `env.step`, which in pgx takes one in
+      every game. Nothing is computed.
+    """
+    if not _takes_key(env):
+        return False
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    state = jax.eval_shape(lambda keys: env.init(keys[0]), keys)
+    action = jax.ShapeDtypeStruct((), jnp.int32)
+    return depends(lambda key, *rest: env.step(*rest, key), keys, state, action)
+
+
+def _takes_key(env: Any) -> bool:
+    return "key" in inspect.signature(env.step).parameters
 
 
 class HiddenState(NamedTuple):

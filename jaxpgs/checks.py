@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 
 def check_number(
@@ -42,6 +43,24 @@ def positive(text: str) -> int:
     if not (text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def check_finite(owner: str, name: str, value: Any) -> None:
+    """Raises `ValueError` if an array has a NaN or an infinity; traced arrays pass.
+
+    Args:
+      owner: the function whose argument or result it is, for the message.
+      name: what the array is.
+      value: an array, or a traced one, which cannot be looked at.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    wrong = int(np.sum(~np.isfinite(np.asarray(value))))
+    if wrong:
+        raise ValueError(
+            f"{owner} needs finite {name}; got {wrong} of {np.size(value)} that are NaN or "
+            "infinite. Look at the network's outputs, or at where the action comes from."
+        )
 
 
 def check_word(owner: str, name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ import mctx
 
 from jaxpgs.adapters import RootFn, step_with_keys
 from jaxpgs.base import Expansion, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
+from jaxpgs.checks import check_finite
 from jaxpgs.networks.functional import SplitApplyFn
 
 
@@ -63,7 +64,8 @@ def make_sampled_fns(
 
     Raises:
       ValueError: if the bounds are missing, not finite or in the wrong order, or a number is out of
-        range.
+        range; from `root_fn` if candidates are NaN or infinite. Under `jax.jit`, where nobody can
+        look, such candidates lead to values of NaN, which searches leave out of what they learn.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -102,6 +104,7 @@ def make_sampled_fns(
     def root_fn(params: Params, rng_key: chex.PRNGKey, state: Any) -> mctx.RootFnOutput:
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         candidates = draw(params, rng_key, features, state)
+        check_finite("make_sampled_fns", "candidates of the policy head", candidates.actions)
         value = jnp.where(state.terminated, 0.0, apply_fn.value_head(params, features))
         logits = policy(params, features, candidates)
         return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=candidates)
@@ -140,6 +143,9 @@ def continuous_action(env: Any, root: mctx.RootFnOutput, output: PolicyOutput) -
     Returns:
       Actions for `env.step`.
 
+    Raises:
+      ValueError: if an action is NaN or infinite; not under `jax.jit`, where it stays what it is.
+
     Example:
       >>> env = jaxpgs.envs.Pendulum()
       >>> gaussian = jaxpgs.networks.SplitApplyFn(
@@ -153,7 +159,9 @@ def continuous_action(env: Any, root: mctx.RootFnOutput, output: PolicyOutput) -
       (2, 1)
     """
     rows = jnp.arange(len(output.action))
-    return _in_units(root.embedding.actions[rows, output.action], *_bounds(env))
+    chosen = root.embedding.actions[rows, output.action]
+    check_finite("continuous_action", "actions", chosen)
+    return _in_units(chosen, *_bounds(env))
 
 
 def _bounds(env: Any) -> tuple[chex.Array, chex.Array]:

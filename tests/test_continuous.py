@@ -165,3 +165,19 @@ def test_mistakes_are_told():
         make_sampled_fns(Aim(), APPLY, 1)
     with pytest.raises(ValueError, match=r"discount must be above 0 and at most 1, got 1\.5"):
         make_sampled_fns(Aim(), APPLY, 4, discount=1.5)
+
+
+def test_actions_that_are_no_numbers_are_told():
+    env = Aim()
+    root_fn, _ = make_sampled_fns(env, APPLY, 4)
+    states = jax.vmap(lambda _: env.init())(jnp.arange(2))
+    broken = {"policy_head": PARAMS["policy_head"].at[0].set(jnp.nan)}
+    with pytest.raises(ValueError, match=r"finite candidates of the policy head; got 8 of 16"):
+        root_fn(broken, jax.random.key(0), states)
+    root = jax.jit(root_fn)(broken, jax.random.key(0), states)  # nobody can look there
+    output = jaxpgs.base.PolicyOutput(jnp.zeros(2, jnp.int32), None, None)
+    with pytest.raises(ValueError, match=r"continuous_action needs finite actions; got 2 of 4"):
+        continuous_action(env, root, output)
+    pendulum = Pendulum(3)
+    with pytest.raises(ValueError, match=r"Pendulum\.step needs finite torque; got 1 of 1"):
+        pendulum.step(pendulum.init(jax.random.key(0)), jnp.float32([jnp.nan]))

@@ -238,6 +238,13 @@ def _(output, adapting, params, **_):
     assert moved(adapting, params)
 
 
+@check("Chance and continuous actions")
+def _(output, torque, candidates, **_):
+    assert torque.shape == (4, 1) and (np.abs(torque) <= 2).all()
+    assert (visits(output).sum(-1) == 16).all() and candidates.embedding.actions.std() > 0.6
+    assert (np.asarray(output.search_state.params["mean"]) != 0).any((1, 2)).all()
+
+
 @check("Simulations that read the nodes")
 def _(output, spread, **_):
     for found in (output, spread):

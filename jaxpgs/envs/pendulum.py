@@ -13,6 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs.checks import check_finite
 from jaxpgs.envs.compiling import compiled
 
 VERSION = 1
@@ -107,7 +108,6 @@ class Pendulum:
             terminated=jnp.bool_(False),
         )
 
-    @compiled
     def step(self, state: PendulumState, action: chex.Array) -> PendulumState:
         """Applies a torque for a twentieth of a second.
 
@@ -117,7 +117,15 @@ class Pendulum:
 
         Returns:
           The next state. A finished episode stays as it is, and pays nothing.
+
+        Raises:
+          ValueError: if the torque is NaN or infinite; under `jax.jit` the state becomes NaN.
         """
+        check_finite("Pendulum.step", "torque", action)
+        return self._step(state, action)
+
+    @compiled
+    def _step(self, state: PendulumState, action: chex.Array) -> PendulumState:
         torque = jnp.clip(action[0], -2.0, 2.0)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2

@@ -7,6 +7,8 @@ other half: two calls a ply, each of a program that was compiled once.
 
 Any two-player environment with the interface of `jaxpgs.envs.Hex` will do if it is hashable, its
 players take turns strictly and its games end. Finished games must stay as they are when stepped.
+Where the environment's `step` takes a key it is given one; openings must then be legal whatever
+chance draws.
 """
 
 import itertools
@@ -20,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.adapters import draws_chance
 from jaxpgs.evaluation.openings import checked_lines
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player, open_games
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
@@ -48,7 +51,7 @@ def play_match(
       openings: `[O]` distinct first actions or `[O, L]` distinct lines of L actions each, such as
         `opening_lines` draws. All legal first actions by default (`n * n` on Hex).
       repeats: games R for each opening and colour. Repeats differ only by the players' chance:
-        two players that are `deterministic` play one.
+        two players that are `deterministic` play one, where the game has no chance.
       batch_size: how many games each call of a player is for; all `O * R` with one colour by
         default. The last batch is filled up with games that count in what the players spent, and
         not in the outcomes.
@@ -69,7 +72,7 @@ def play_match(
       18
     """
     lines = checked_lines(env, openings)
-    repeats = _num_repeats(first, second, repeats)
+    repeats = _num_repeats(env, (first, second), repeats)
     count = repeats * len(lines)
     batch_size = count if batch_size is None else batch_size
     if batch_size < 1:
@@ -204,7 +207,9 @@ def round_robin(
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
-    games = [2 * len(lines) * _num_repeats(players[i], players[j], repeats) for i, j in schedule]
+    games = [
+        2 * len(lines) * _num_repeats(env, (players[i], players[j]), repeats) for i, j in schedule
+    ]
 
     wins = np.zeros((len(names), len(names)))
     spent = {name: PlayerRecord(name) for name in names}
@@ -239,11 +244,12 @@ def round_robin(
     return Tournament(names, wins, spent, tuple(played))
 
 
-def _num_repeats(first: Any, second: Any, repeats: int) -> int:
+def _num_repeats(env: Any, sides: Sequence[Player | CompiledPlayer], repeats: int) -> int:
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}.")
-    players = (p.player if isinstance(p, CompiledPlayer) else p for p in (first, second))
-    return 1 if all(player.deterministic for player in players) else repeats
+    players = (p.player if isinstance(p, CompiledPlayer) else p for p in sides)
+    same = all(player.deterministic for player in players) and not draws_chance(env)
+    return 1 if same else repeats
 
 
 def _check_earlier(result: MatchResult, lines: np.ndarray, repeats: int, count: int) -> None:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.adapters import chance_key, step_with_keys
+
 
 def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) -> np.ndarray:
     """Draws distinct openings of several moves: uniformly random legal ones.
@@ -31,6 +33,7 @@ def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) 
     if length < 1 or num_lines < 1:
         raise ValueError(f"length and num_lines must be at least 1, got {length} and {num_lines}.")
 
+    play = step_with_keys(env)
     # Of so many draws hardly a line is missed where there are few, and most differ where many.
     count = 16 * num_lines + 64
 
@@ -42,7 +45,7 @@ def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) 
         def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
             action = jax.random.categorical(key, logits).astype(jnp.int32)
-            return jax.vmap(env.step)(state, action), action
+            return play(state, action, chance_key(key)), action
 
         state, actions = jax.lax.scan(move, state, jax.random.split(rest, length))
         return actions.T, state.terminated
@@ -82,11 +85,11 @@ def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.n
     if len(np.unique(lines, axis=0)) < len(lines):
         raise ValueError(f"openings must differ from each other, got {openings}; see repeats.")
     state = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), len(lines)))
-    step = jax.jit(jax.vmap(env.step))
-    for action in lines.T:
+    step = jax.jit(step_with_keys(env))
+    for ply, action in enumerate(lines.T):
         mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
         known = (action >= 0) & (action < mask.shape[1])
         if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
             raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
-        state = step(state, jnp.asarray(action, jnp.int32))
+        state = step(state, jnp.asarray(action, jnp.int32), jax.random.key(ply))
     return lines

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jax_core
 
+from jaxpgs.adapters import chance_key, step_with_keys
+
 
 @dataclasses.dataclass(frozen=True)
 class Player:
@@ -114,9 +116,9 @@ class CompiledPlayer:
 
 
 def advance(
-    env: Any, games: MatchGames, action: chex.Array
+    env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey
 ) -> tuple[MatchGames, chex.Array, chex.Array]:
-    """Plays one action `[G]` in each game.
+    """Plays one action `[G]` in each game; the key draws what chance there is.
 
     Returns:
       The games, how many were going on before, and how many are over now.
@@ -124,7 +126,8 @@ def advance(
     going_on = ~games.state.terminated
     moves = jnp.sum(going_on, dtype=jnp.int32)
     length = games.length + going_on.astype(jnp.int32)
-    state = jax.vmap(env.step)(games.state, jnp.asarray(action, jnp.int32))
+    action = jnp.asarray(action, jnp.int32)
+    state = step_with_keys(env)(games.state, action, chance_key(rng_key))
     reward = jnp.take_along_axis(state.rewards, games.opener[:, None], axis=-1)[:, 0]
     finished = jnp.sum(state.terminated, dtype=jnp.int32)
     return MatchGames(state, games.opener, games.score + reward, length), moves, finished
@@ -139,7 +142,7 @@ def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> MatchGa
     score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
     games = MatchGames(state, opener, score, moves)
     for ply in range(length):
-        games = advance(env, games, openings[:, ply])[0]
+        games = advance(env, games, openings[:, ply], jax.random.fold_in(rng_key, ply))[0]
     return games
 
 
@@ -174,11 +177,11 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     step = functools.partial(advance, env)
 
     if player.host:
-        compiled_step = jax.jit(step).lower(games, action).compile()
+        compiled_step = jax.jit(step).lower(games, action, key).compile()
 
         def host_turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
             action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)
-            games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32))
+            games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key)
             return Turn(games, memory, stats, moves, finished)
 
         return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
@@ -195,7 +198,7 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
                 f"{player.name}'s act must keep its memory's structure {_describe(memory)}, "
                 f"got {_describe(new_memory)}."
             )
-        games, moves, finished = step(games, action)
+        games, moves, finished = step(games, action, rng_key)
         return Turn(games, new_memory, stats, moves, finished)
 
     memory = jax.eval_shape(lambda: player.init(batch_size))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, mask_logits, mask_value
+from jaxpgs.adapters import RootFn, draws_chance, mask_logits, mask_value
 from jaxpgs.base import Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
@@ -134,8 +134,8 @@ def make_episode_fns(
       The rollouts of one root do not depend on the other roots.
 
     Raises:
-      ValueError: if there is neither a network nor a rollout, the game has several players, or the
-        network cannot be split.
+      ValueError: if there is neither a network nor a rollout, the game has several players or draws
+        chance, or the network cannot be split.
 
     Example:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
@@ -145,6 +145,11 @@ def make_episode_fns(
         raise ValueError("Without a network a search needs a rollout to value states; got neither.")
     if env.num_players != 1:
         raise ValueError(f"Episodes are for one player, got a game of {env.num_players}.")
+    if draws_chance(env):
+        raise ValueError(
+            f"Episodes are for games without chance, as their best moves are played again; "
+            f"{type(env).__name__} draws chance. Search it with pgs_policy and mode='constant'."
+        )
     setting = _Setting(env, apply_fn, rollout)
     root_fn = functools.partial(_evaluate_root, setting)
     if not split:

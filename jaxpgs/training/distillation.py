@@ -18,6 +18,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks, trees
+from jaxpgs.adapters import chance_key, step_with_keys
 from jaxpgs.base import Params
 from jaxpgs.checks import positive
 from jaxpgs.networks.functional import ApplyFn
@@ -99,7 +100,7 @@ def distill(
     mesh = sharing.make_mesh(devices, {"batch_size": batch_size})
     trainable = networks.trainable_mask(network)
     train_fn = networks.functional_train(network)
-    observe, step_env, start = (jax.vmap(f) for f in (env.observe, env.step, env.init))
+    observe, start, step_env = jax.vmap(env.observe), jax.vmap(env.init), step_with_keys(env)
 
     def init(params: Params) -> DistillationState:
         games_key, rng_key = jax.random.split(jax.random.key(seed))
@@ -108,7 +109,7 @@ def distill(
         return jax.tree.map(jnp.copy, state)
 
     def play(rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
-        games = step_env(games, action)
+        games = step_env(games, action, sharing.own_keys(chance_key(rng_key), len(action)))
         return trees.where(games.terminated, start(sharing.own_keys(rng_key, len(action))), games)
 
     play_on = sharing.per_device(mesh, play, (None, 0, 0), 0)

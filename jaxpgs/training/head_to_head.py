@@ -6,7 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import ApplyFn, make_root_fn
+from jaxpgs.adapters import ApplyFn, make_root_fn, step_with_keys
 from jaxpgs.base import Params
 
 
@@ -32,20 +32,27 @@ def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> 
     start = jax.vmap(lambda _: env.init(key))(actions)
     legal = start.legal_action_mask[jnp.arange(len(actions)), actions]
 
-    def step(state: Any, action: chex.Array, score: chex.Array) -> tuple[Any, chex.Array]:
-        after = jax.vmap(env.step)(state, action)
+    step_games = step_with_keys(env)
+
+    def step(
+        state: Any, action: chex.Array, score: chex.Array, number: chex.Array
+    ) -> tuple[Any, chex.Array]:
+        after = step_games(state, action, jax.random.fold_in(key, number))
         reward = jnp.take_along_axis(after.rewards, side[:, None], axis=-1)[:, 0]
         return after, score + jnp.where(state.terminated, 0.0, reward)
 
-    def ply(carry: tuple[Any, chex.Array]) -> tuple[Any, chex.Array]:
-        state, score = carry
+    def ply(carry: tuple[Any, chex.Array, chex.Array]) -> tuple[Any, chex.Array, chex.Array]:
+        state, score, number = carry
         one, other = (root_fn(params, key, state).prior_logits for params in (first, second))
         mine = (state.current_player == side)[:, None]
         chosen = jnp.where(mine, one, other)
         chosen = jnp.where(state.legal_action_mask, chosen, -jnp.inf)
-        return step(state, jnp.argmax(chosen, axis=-1), score)
+        return *step(state, jnp.argmax(chosen, axis=-1), score, number), number + 1
 
-    carry = step(start, actions, jnp.zeros(len(actions)))
-    _, score = jax.lax.while_loop(lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry)
+    first = jnp.int32(1)
+    carry = (*step(start, actions, jnp.zeros(len(actions)), first), first + 1)
+    _, score, _ = jax.lax.while_loop(
+        lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry
+    )
     points = (jnp.sign(score) + 1) / 2
     return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)

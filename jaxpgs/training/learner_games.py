@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.adapters import action_in_frame, make_root_fn
+from jaxpgs.adapters import action_in_frame, chance_key, make_root_fn, step_with_keys
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training import sharing
@@ -134,7 +134,7 @@ def play(
       from the learner's view; and how the games stood.
     """
     root_fn = make_root_fn(env, apply_fn)
-    num_opponents = len(opponents.age)
+    step_games, num_opponents = step_with_keys(env), len(opponents.age)
 
     def replies(rng_key: chex.PRNGKey, state: Any) -> chex.Array:
         def one(inputs: tuple[Params, chex.Array, Any]) -> chex.Array:
@@ -152,8 +152,11 @@ def play(
         act_key, reply_key, start_key = jax.random.split(rng_key, 3)
         state, learner = games.state, games.learner
 
-        def move(state: Any, action: chex.Array, takes: chex.Array) -> tuple[Any, chex.Array]:
-            after = jax.vmap(env.step)(state, action.astype(jnp.int32))
+        def move(
+            state: Any, action: chex.Array, takes: chex.Array, key: chex.PRNGKey
+        ) -> tuple[Any, chex.Array]:
+            chances = sharing.own_keys(chance_key(key), len(action))
+            after = step_games(state, action.astype(jnp.int32), chances)
             reward = jnp.take_along_axis(after.rewards, learner[:, None], axis=-1)[:, 0]
             return trees.where(takes, after, state), jnp.where(takes, reward, 0.0)
 
@@ -162,9 +165,9 @@ def play(
         logits = root.prior_logits.astype(jnp.float32)
         action = sharing.own_categorical(act_key, logits)
         log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
-        after, gained = move(state, action, mine)
+        after, gained = move(state, action, mine, act_key)
         theirs = ~after.terminated & (after.current_player != learner)
-        after, lost = move(after, replies(reply_key, after), theirs)
+        after, lost = move(after, replies(reply_key, after), theirs, reply_key)
 
         finished = after.terminated
         going_on = games._replace(

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters import (
+    RootFn,
+    chance_key,
+    make_recurrent_fn,
+    make_root_fn,
+    step_with_key,
+    step_with_keys,
+)
 from jaxpgs.base import NodeStats, Params, RecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
@@ -124,6 +131,7 @@ def init_games(
       G games.
     """
     start_key, resign_key = jax.random.split(rng_key)
+    step = step_with_key(env)
 
     def start(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
@@ -134,7 +142,8 @@ def init_games(
             state, made = carry
             number, rng_key = inputs
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
-            after = env.step(state, jax.random.categorical(rng_key, logits))
+            action = jax.random.categorical(rng_key, logits)
+            after = step(state, action, chance_key(rng_key))
             take = (number < count) & ~after.terminated
             state = trees.where(take, after, state)
             return (state, made + take), None
@@ -211,6 +220,8 @@ def play(
         make_recurrent_fn(env, apply_fn),
     )
 
+    play_move = step_with_keys(env)
+
     def decide(
         rng_key: chex.PRNGKey, state: Any, **kept: Params
     ) -> tuple[Decision, NodeStats | None]:
@@ -236,7 +247,8 @@ def play(
         legal = state.legal_action_mask
         decision, root = decide(search_key, state, **kept)
         action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
-        after = jax.vmap(env.step)(state, action)
+        chances = sharing.own_keys(chance_key(rng_key), len(action))
+        after = play_move(state, action, chances)
         mover = state.current_player
         own = mover[:, None] == jnp.arange(games.lowest.shape[1])
         lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)

@@ -60,7 +60,8 @@ def mcs_search(
         `SplitRecurrentFn`, as `make_recurrent_fn` returns, and "constant" elsewhere. In constant
         mode a simulation has at most 16 actions unless `max_depth` or the truncation says
         otherwise; `search_state.depth_limited` tells how many met that bound. The cached mode has
-        no bound, and its memory grows with N.
+        no bound, and its memory grows with N. Games with chance want "constant", which draws it
+        anew in every simulation; the cached mode keeps the first outcome of each action.
       **more: `max_depth`, `capacity`, `best_of` and the other fields of `Search`.
 
     Returns:

@@ -4,6 +4,10 @@ A simulation walks down the nodes that earlier updates have made, reads the tors
 them and applies only the adapted head. The network is called for the nodes that the K simulations
 of an update add, all in one batch: with `until_new`, N simulations cost at most N evaluations in
 N / K calls (Anthony et al. 2019, end of section 3.1).
+
+A node is one state. Where the model draws chance, the first outcome of an action stays, and later
+simulations know it in advance. To draw anew, a node would need a child for each outcome, statistics
+summed over them, and a `reroot` that finds the outcome that came; the constant mode draws anew.
 """
 
 import functools

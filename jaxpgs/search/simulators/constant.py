@@ -4,6 +4,9 @@ All `B * K` simulations of an update take their steps together through `recurren
 network call, and when every simulation has stopped, the remaining ones are skipped. The gradient
 runs through the rollouts. Kept for it is only what the adapted leaves touch (a policy head: its
 features), so the rest of the network is evaluated once and never differentiated.
+
+Every call of `recurrent_fn` has a key of its own: a model that draws chance draws it anew in each
+simulation, for the same actions as well.
 """
 
 import functools
