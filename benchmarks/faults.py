@@ -118,9 +118,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         these = [row for row in rows if (row["fault"], row["what"]) == (fault, what)]
         sums = [sum(row[n] for row in these) for n in ("equal", "refused", "harmless", "wrong")]
         tried = sum(sums)
-        lost = max(row["lost"] for row in these)
+        # What a killed run had not saved it does again, to the same bits.
+        lost = None if fault == "kill" else max(row["lost"] for row in these) or "nothing"
         seen = next((row["seen"] for row in these if row["seen"]), None)
-        lines.append([fault, what, tried, *sums, lost or "nothing", seen])
+        lines.append([fault, what, tried, *sums, lost, seen])
     return columns, lines
 
 
