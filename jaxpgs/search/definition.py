@@ -95,10 +95,8 @@ class Search:
         for name in ("num_simulations", "simulations_per_update", "max_depth", "capacity"):
             count = getattr(self, name)
             if count is not None and not 1 <= count <= MAX_COUNT:
-                raise ValueError(
-                    f"{name} must be at least 1 and at most 2^30 = {MAX_COUNT}, since indices have "
-                    f"32 bits; got {count}."
-                )
+                most = "" if count < 1 else f" and at most 2^30 = {MAX_COUNT}: indices have 32 bits"
+                raise ValueError(f"{name} must be at least 1{most}, got {count}.")
         if isinstance(self.mode, str) and self.mode not in MODES:
             raise ValueError(f'mode must be "constant" or "cached", got {self.mode!r}.')
         if self.mode == "constant" and not (self.interior_selection is None is self.capacity):

@@ -49,8 +49,8 @@ def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> 
         chosen = jnp.where(state.legal_action_mask, chosen, -jnp.inf)
         return *step(state, jnp.argmax(chosen, axis=-1), score, number), number + 1
 
-    first = jnp.int32(1)
-    carry = (*step(start, actions, jnp.zeros(len(actions)), first), first + 1)
+    one = jnp.int32(1)
+    carry = (*step(start, actions, jnp.zeros(len(actions)), one), one + 1)
     _, score, _ = jax.lax.while_loop(
         lambda carry: jnp.any(legal & ~carry[0].terminated), ply, carry
     )
