@@ -174,7 +174,7 @@ def _model_fitting() -> dict[str, Any]:
 def _model_fitting_changes() -> dict[str, Any]:
     other = games()._replace(value=np.asarray(games().value) + np.float32(0.5))
     return {
-        "env": Hex(3, swap=False), "model": model("layer"), "experience": other, "seed": 1,
+        "env": Hex(3, swap=True), "model": model("layer"), "experience": other, "seed": 1,
         "unroll": 2, "batch_size": 32, "patience": 20_000, "held_out": 0.2, "steps_per_epoch": 3,
         "validation_batches": 2, "settle_epochs": 1, "optimizer": optax.adam(1e-4),
         "gradient_scale": 1.0, "value_weight": 0.5,
