@@ -258,7 +258,7 @@ def try_arguments(
             told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
             # Data of another environment are refused before the directory is looked at.
             by_name = re.search(
-                rf"holds a run with ({name}|{told.get(name, name)}|weights)|must be of the {name}",
+                rf"holds a run with ([\w.]+\.)?({name}|{told.get(name, name)}|weights)|must be of the {name}",
                 seen,
             )
             outcome = "refused" if by_name else run_states.WRONG

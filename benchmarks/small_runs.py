@@ -1,7 +1,6 @@
 """Every trainer on a tiny game, for `benchmarks.faults`: how it is called and what may change."""
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -50,15 +49,6 @@ class SmallRun(NamedTuple):
     def __call__(self, **changed: Any) -> Any:
         """Trains, with these arguments in place of the given ones."""
         return self.train(**({self.limit: self.length} | self.given() | changed))
-
-    def untried(self) -> set[str]:
-        """Returns the arguments that may not change and have no other value here."""
-        names = {
-            name
-            for name, x in inspect.signature(self.train).parameters.items()
-            if x.kind is not x.VAR_KEYWORD
-        }
-        return names - _FREE - {self.limit, "devices"} - set(self.changes())
 
 
 def network(width: int = 16, env: Any = ENV, seed: int = 0) -> nnx.Module:
@@ -196,7 +186,6 @@ def _value_equivalent_changes() -> dict[str, Any]:
         "value_weight": 0.5, "num_games": 16, "num_steps": 8, "buffer_size": 128, "batch_size": 32,
         "optimizer": optax.adam(1e-4), "sampled_moves": 4, "updates_per_iteration": 3,
         "evaluate_every": 5, "seed": 1, "env": Hex(3, swap=True),
-        "num_simulations": 32,  # of an expert given by its name
     }  # fmt: skip
 
 
