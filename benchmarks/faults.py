@@ -257,10 +257,8 @@ def try_arguments(
             seen = run_states.short(error, folder)
             told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
             # Data of another environment are refused before the directory is looked at.
-            by_name = re.search(
-                rf"holds a run with ([\w.]+\.)?({name}|{told.get(name, name)}|weights)|must be of the {name}",
-                seen,
-            )
+            names = rf"({name}|{told.get(name, name)}|weights)"
+            by_name = re.search(rf"holds a run with ([\w.]+\.)?{names}|must be of the {name}", seen)
             outcome = "refused" if by_name else run_states.WRONG
         yield run_states.row_of(name, outcome, seen)
     assert before == run_states.read(what, folder, template), "it was left alone"

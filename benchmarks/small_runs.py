@@ -26,7 +26,6 @@ from jaxpgs.training import (
 )
 
 ENV, PUZZLE = Hex(3), SameGame(3, 3, 2)
-_FREE = {"num_iterations", "max_epochs", "directory", "checkpoint_every", "keep", "callback"}
 
 
 class SmallRun(NamedTuple):
