@@ -256,9 +256,11 @@ def try_arguments(
         except ValueError as error:
             seen = run_states.short(error, folder)
             told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
-            # Data of another environment are refused before the directory is looked at.
+            # Data or a network of another environment are refused before the directory is looked at.
             names = rf"({name}|{told.get(name, name)}|weights)"
-            by_name = re.search(rf"holds a run with ([\w.]+\.)?{names}|must be of the {name}", seen)
+            by_name = re.search(
+                rf"holds a run with ([\w.]+\.)?{names}|must (be of the {name}|have shape)", seen
+            )
             outcome = "refused" if by_name else run_states.WRONG
         yield run_states.row_of(name, outcome, seen)
     assert before == run_states.read(what, folder, template), "it was left alone"
