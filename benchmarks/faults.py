@@ -256,7 +256,7 @@ def try_arguments(
         except ValueError as error:
             seen = run_states.short(error, folder)
             told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
-            # Data or a network of another environment are refused before the directory is looked at.
+            # Data or a network of another environment are refused before the directory is read.
             names = rf"({name}|{told.get(name, name)}|weights)"
             by_name = re.search(
                 rf"holds a run with ([\w.]+\.)?{names}|must (be of the {name}|have shape)", seen
