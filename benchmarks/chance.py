@@ -25,7 +25,8 @@ import numpy as np
 import jaxpgs
 from benchmarks import report, runs
 from benchmarks.chance_games import Game, pig, play2048, stochastic_fns
-from benchmarks.planners import SIMULATIONS_PER_UPDATE, paired_interval
+from benchmarks.paired import beside, tuned
+from benchmarks.planners import SIMULATIONS_PER_UPDATE
 from jaxpgs import trees
 from jaxpgs.adapters import step_with_keys
 
@@ -83,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
                     progress(number, preset.settings, f"{name}, {player}, tuning")
                     key = {"game": name, "player": player, "part": "tune", "number": number}
                     _measure(record, preset, game, key, count, args.seed)
-                best = tuned(runs.read(record), name, player)
+                best = tuned(runs.read(record), "scores", game=name, player=player)
                 progress(0, 1, f"{name}, {player}")
                 key = {"game": name, "player": player, "part": "play", "number": best}
                 _measure(record, preset, game, key, count, args.seed)
@@ -233,15 +234,6 @@ def make_player(
     return decide, own
 
 
-def tuned(rows: Sequence[Mapping[str, Any]], game: str, player: str) -> int:
-    """Returns the number of a player's best setting."""
-    tried = [
-        row for row in rows
-        if (row["game"], row["player"], row["part"]) == (game, player, "tune")
-    ]  # fmt: skip
-    return max(tried, key=lambda row: np.mean(row["scores"]))["number"]
-
-
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each game and player."""
     columns = ["game", "player", "games", "score", "over MCS", "95%", "over stochastic MuZero",
@@ -250,13 +242,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     lines = []
     for (game, player), row in found.items():
         line = [game, player, len(row["scores"]), round(float(np.mean(row["scores"])), 1)]
-        for other in ("MCS", "mctx stochastic MuZero"):
-            rival = found.get((game, other))
-            if player == other or rival is None:
-                line += [None, None]
-                continue
-            mean, low, high = paired_interval(row["scores"], rival["scores"])
-            line += [f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}"]
+        others = [found.get((game, other)) for other in ("MCS", "mctx stochastic MuZero")]
+        line += beside(row, others, "scores", 1)
         numbers = ", ".join(f"{name} {value:.2g}" for name, value in row["numbers"].items())
         depth = f"depth {row['depth']}, " * bool(row["depth"])
         lines.append([*line, round(float(np.mean(row["moves"])), 1), depth + numbers])

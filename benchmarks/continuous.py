@@ -20,7 +20,8 @@ import jax
 import numpy as np
 
 from benchmarks import pictures, planners, report, runs
-from benchmarks.planners import Budget, paired_interval, play_cem, play_search
+from benchmarks.paired import beside, difference, tuned
+from benchmarks.planners import Budget, play_cem, play_search
 from benchmarks.point_mass import PointMass
 from jaxpgs.envs.pendulum import Pendulum
 
@@ -87,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
                 for number in range(preset.settings):
                     progress(number, preset.settings, f"{problem}, {player}, tuning")
                     _measure(record, preset, problem, player, "tune", number, args.seed)
-                best = tuned(runs.read(record), problem, player)
+                best = tuned(runs.read(record), "returns", problem=problem, player=player)
                 for calls in preset.budgets:
                     progress(0, 1, f"{problem}, {player}, {calls} calls")
                     _measure(record, preset, problem, player, "play", best, args.seed, calls)
@@ -138,15 +139,6 @@ def _measure(
     runs.add(record, key | setting | {"returns": found.astype(float).round(4)})
 
 
-def tuned(rows: Sequence[Mapping[str, Any]], problem: str, player: str) -> int:
-    """Returns the number of a player's best setting."""
-    tried = [
-        row for row in rows
-        if (row["problem"], row["player"], row["part"]) == (problem, player, "tune")
-    ]  # fmt: skip
-    return max(tried, key=lambda row: np.mean(row["returns"]))["number"]
-
-
 def played(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int, str], Mapping[str, Any]]:
     """Returns the rows of figures by problem, calls and player, of each the last setting."""
     return {
@@ -165,13 +157,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     ):
         row = found[problem, calls, player]
         line = [problem, calls, player, round(float(np.mean(row["returns"])), 2)]
-        for other in ("MCS", "CEM"):
-            rival = found.get((problem, calls, other))
-            if player == other or rival is None:
-                line += [None, None]
-                continue
-            mean, low, high = paired_interval(row["returns"], rival["returns"])
-            line += [f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
+        others = [found.get((problem, calls, other)) for other in ("MCS", "CEM")]
+        line += beside(row, others, "returns", 2)
         numbers = ", ".join(f"{name} {value:.2g}" for name, value in row["numbers"].items())
         more = f", {row['iterations']} iterations" * (player == "CEM")
         lines.append([*line, f"depth {row['depth']}{more}, {numbers}"])
@@ -183,11 +170,10 @@ def draw(path: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     found = played(rows)
     panels: dict[str, dict[str, list[tuple[float, Any]]]] = {}
     for problem, calls, player in sorted(found, key=lambda k: k[1]):
-        mine = found[problem, calls, player]["returns"]
-        base = found[problem, calls, "MCS"]["returns"]
-        mean, low, high = paired_interval(mine, base)
+        base = found[problem, calls, "MCS"]
+        mean, low, high = difference(found[problem, calls, player], base, "returns")
         panel = panels.setdefault(problem, {name: [] for name in PLAYERS})
-        share = 100 / abs(float(np.mean(base)))
+        share = 100 / abs(float(np.mean(base["returns"])))
         panel[player].append((calls, (share * low, share * mean, share * high)))
     pictures.line_plot(
         path, panels, title="Cost saved beside Monte Carlo search",

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import jaxpgs
 from jaxpgs.adapters import chance_key, step_with_keys
@@ -208,13 +207,3 @@ def _episode(
 
     keys = jax.random.split(rng_key, env.length)
     return jnp.sum(jax.lax.scan(move, (states, memory), keys)[1], axis=0)
-
-
-def paired_interval(
-    one: np.ndarray, other: np.ndarray, num_samples: int = 10_000
-) -> tuple[float, float, float]:
-    """Returns the mean of `one - other` `[S]` and the ends of its 95% bootstrap interval."""
-    difference = np.asarray(one) - np.asarray(other)
-    drawn = np.random.default_rng(0).integers(len(difference), size=(num_samples, len(difference)))
-    low, high = np.quantile(difference[drawn].mean(axis=1), (0.025, 0.975))
-    return float(difference.mean()), float(low), float(high)

@@ -25,6 +25,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import planners, report, runs
+from benchmarks.paired import bootstrap_mean
 from jaxpgs import search as searches
 from jaxpgs.continuous import make_sampled_fns
 from jaxpgs.envs.pendulum import Pendulum, PendulumState
@@ -187,7 +188,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     for row in rows:
         cells = []
         for name in ("regret", "lasting_regret"):
-            mean, low, high = planners.paired_interval(row[name], np.zeros(len(row[name])))
+            mean, low, high = bootstrap_mean(row[name])
             cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
         lines.append([row["setting"], round(row["signal"], 2), round(row["noise"], 2), *cells,
                       round(row["first"], 1), round(row["last"], 1)])  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import pictures, report, runs
+from benchmarks.paired import bootstrap_mean
 from benchmarks.players import load_network
 from jaxpgs.evaluation import solve_hex
 
@@ -142,16 +143,6 @@ def compare(network: Any, lines: Lines) -> list[dict[str, Any]]:
             row[f"{name}_wrong"] = [round(100 * x, 1) for x in bootstrap_mean(wrong)]
         rows.append(row)
     return rows
-
-
-def bootstrap_mean(values: np.ndarray) -> tuple[float, float, float]:
-    """Returns a mean and its 95% interval, from 1,000 bootstrap samples of the positions."""
-    if not len(values):
-        return 0.0, 0.0, 0.0
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(len(values), size=(1000, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(values.mean()), float(low), float(high)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -10,7 +10,8 @@ from games import QUICK
 
 from benchmarks import chance, continuous, noisy_bandit, tables, wide
 from benchmarks.chance_games import pig, play2048
-from benchmarks.planners import Budget, paired_interval, play_cem, play_search
+from benchmarks.paired import difference
+from benchmarks.planners import Budget, play_cem, play_search
 from benchmarks.point_mass import PointMass
 from jaxpgs.adapters import step_with_keys
 
@@ -98,7 +99,7 @@ def test_planners_push_a_point_to_the_middle(player):
 
 def test_paired_intervals():
     one, other = np.arange(50.0) + np.tile([1.0, 3.0], 25), np.arange(50.0)
-    mean, low, high = paired_interval(one, other)
+    mean, low, high = difference({"x": one}, {"x": other}, "x")
     # The differences are 1 and 3: their mean has a standard error of 1 / sqrt(50).
     assert mean == 2 and abs(high - low - 2 * 1.96 / 50**0.5) < 0.06
 
