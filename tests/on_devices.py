@@ -99,6 +99,12 @@ def distilled(devices, **knobs):
     )
 
 
+# By the start, the process and the iteration: what stops two processes that train together.
+STOPS = {
+    (0, 1, 2): signal.SIGKILL,
+    (1, 0, 3): signal.SIGKILL,
+    (2, 1, 4): signal.SIGTERM,
+}
 TRAINERS = (imitate, ppo, puzzle, model, distilled)
 
 
@@ -111,7 +117,7 @@ def trainers(folder):
 
 
 def process(number, port, folder, start):
-    """One of two processes that train together: the first is told to stop, the second killed."""
+    """One of two processes that train together, which are killed and stopped as `STOPS` says."""
     number, start = int(number), int(start)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", 2, number, shutdown_timeout_seconds=10)
@@ -130,10 +136,8 @@ def process(number, port, folder, start):
 
     def callback(state, metrics):
         print("iteration", metrics["iteration"], flush=True)
-        if start == 0 and number == 1 and metrics["iteration"] == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if start == 1 and number == 0 and metrics["iteration"] == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if (start, number, metrics["iteration"]) in STOPS:
+            os.kill(os.getpid(), STOPS[start, number, metrics["iteration"]])
 
     try:
         state = distilled(
