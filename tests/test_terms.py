@@ -230,6 +230,30 @@ def test_policy_of_the_nodes_is_the_formula():
     assert jnp.isfinite(sharp(stats._replace(prior_logits=logits + lowest))).all()
 
 
+@pytest.mark.parametrize("simulations_per_update", [1, 5])
+def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
+    simulations_per_update,
+):
+    params = game()
+    knobs = {"simulations_per_update": simulations_per_update}
+    tree = jaxpgs.gumbel_mcts_search(toy.split_fn, 60, **knobs)
+    followed = jaxpgs.mcs_search(
+        toy.split_fn, 60, mode="cached", root_selection=jaxpgs.gumbel_root(),
+        target=jaxpgs.gumbel_target(), interior_selection=jaxpgs.improved_policy(by_counts=True),
+        **knobs,
+    )  # fmt: skip
+    keys = jax.random.split(jax.random.key(2), B)
+    one, two = (
+        jax.jit(functools.partial(run, s))(params, keys, toy.root(params, [0, 1, 2]))
+        for s in (tree, followed)
+    )
+    assert int(one.search_state.nodes.size.min()) > 20  # deep enough to tell the rules apart
+    chex.assert_trees_all_equal(one.action, two.action)
+    for name in ("children", "visits"):
+        first, second = (getattr(x.search_state.nodes, name) for x in (one, two))
+        np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.3), jaxpgs.auto_sgd(0.5)], ids=["sgd", "auto"])
 def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
     # A policy that is cooled when it is read learns as one that is cold itself.

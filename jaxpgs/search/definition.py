@@ -37,7 +37,7 @@ class Search:
       backup: what return it reports.
       target: what the search says in the end.
       interior_selection: how actions below the root are chosen. None draws them from the adapted
-        policy; a `SampledPolicy` draws them from a policy that reads the nodes' statistics; a
+        policy; a `SampledPolicy` follows a policy that reads the nodes' statistics; a
         `Selection` chooses them by these statistics, which makes the search a tree search, and then
         nothing may adapt. Cached mode only, but for None.
       estimator: how the adapted parameters move; None keeps them, which is Monte Carlo search.

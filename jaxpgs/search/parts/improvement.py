@@ -88,8 +88,10 @@ class SampledPolicy(NamedTuple):
 
     Attributes:
       logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
-        are the logits of the adapted policy. Actions are drawn from the softmax of the result, and
-        where a policy adapts, it is differentiated through this function.
+        are the logits of the adapted policy. Actions follow the softmax of the result, and where a
+        policy adapts, it is differentiated through this function.
+      by_counts: whether actions are taken so that a node's visits come as close to the softmax as
+        counts can, one simulation after another, in place of being drawn by chance.
 
     Example:
       >>> flatter = jaxpgs.SampledPolicy(lambda node: 0.5 * node.prior_logits)
@@ -97,6 +99,7 @@ class SampledPolicy(NamedTuple):
     """
 
     logits: Callable[[NodeStats], chex.Array]
+    by_counts: bool = False
 
 
 def improved_policy(
@@ -106,12 +109,19 @@ def improved_policy(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    by_counts: bool = False,
 ) -> SampledPolicy:
     """Simulates with the policy improved by what the nodes remember.
 
-    Actions are drawn from `softmax((logits + scale sigma(Q)) / temperature)`. With it a Monte Carlo
-    search becomes a sampled tree search without virtual loss: simulations of an update spread by
-    chance. A policy that adapts learns as if sigma were constant.
+    Actions follow `pi' = softmax((logits + scale sigma(Q)) / temperature)`. With it a Monte Carlo
+    search becomes a tree search without virtual loss. A policy that adapts learns as if sigma were
+    constant.
+
+    Deviation: simulations of Anthony et al. 2019 draw their actions. With `by_counts` a simulation
+    takes the action with the largest `pi'(a) - n(a) / (1 + n)`, as inner nodes of Gumbel MuZero do
+    (Danihelka et al. 2022, section 5), where visits count simulations in flight. Then a node's
+    visits have the shares `pi'` without the noise of draws, and REINFORCE learns from them as if
+    they had been drawn.
 
     Args:
       scale: weight of sigma, at least 0; 0 is the policy itself.
@@ -120,6 +130,7 @@ def improved_policy(
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
+      by_counts: whether actions follow the policy by counts; if not, they are drawn.
 
     Returns:
       A simulation policy, for `interior_selection`.
@@ -142,4 +153,4 @@ def improved_policy(
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)
 
-    return SampledPolicy(logits)
+    return SampledPolicy(logits, by_counts)

@@ -48,7 +48,7 @@ def pgs_search(
       optimizer: any optax optimizer; `auto_sgd()` if None.
       mode: as in `mcs_search`.
       **knobs: those of `mcs_search`. If `interior_selection` is not given, it is
-        `improved_policy(temperature=0.5)` in cached mode without `reuse`, and None elsewhere. In
+        `improved_policy(by_counts=True)` in cached mode without `reuse`, and None elsewhere. In
         constant mode a simulation has at most 16 actions unless `max_depth` or the truncation says
         otherwise.
 
@@ -66,7 +66,7 @@ def pgs_search(
     """
     mode = mode or default_mode(recurrent_fn, adapt)
     if mode == "cached" and knobs.get("reuse") is None:
-        knobs.setdefault("interior_selection", improved_policy(temperature=0.5))
+        knobs.setdefault("interior_selection", improved_policy(by_counts=True))
     return mcs_search(
         recurrent_fn,
         num_simulations,

@@ -30,6 +30,7 @@ from jaxpgs.base import (
     Trajectory,
     statistics_dtype,
 )
+from jaxpgs.search.parts.improvement import SampledPolicy
 from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.simulators import adaptation, terms
 from jaxpgs.search.simulators.gradient import ActedStates, Actions, differentiate
@@ -60,7 +61,7 @@ from jaxpgs.search.simulators.simulator import (
     invert,
 )
 from jaxpgs.search.simulators.split import check_independent, split_in_two
-from jaxpgs.search.simulators.tree import choose_in_nodes
+from jaxpgs.search.simulators.tree import choose_in_nodes, follow_by_counts
 
 if TYPE_CHECKING:
     from jaxpgs.search.definition import Search
@@ -298,14 +299,18 @@ def _arrive(update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks) -> tupl
 def _sample(
     update: _Update, t: chex.Array, nodes: Nodes, walks: _Walks, states: ActedStates | None
 ) -> tuple[_Walks, ActedStates | None]:
-    """Draws the actions that follow step t from the simulation policy."""
+    """Chooses the actions that follow step t by the simulation policy."""
     alive = walks.path.alive
     row, index, count = unique(walks.node, alive)
     node = take(walks.node, index)
     policy, prior = policies(update.context, update.split_fn, nodes, node, count)
     num_actions = policy.policy.shape[-1]
     cumulative, last = take((policy.cumulative, policy.last), row)
-    action = invert(cumulative, last, update.uniform[t])
+    interior = update.context.search.interior_selection
+    if isinstance(interior, SampledPolicy) and interior.by_counts:
+        action = follow_by_counts(nodes, node, policy.policy, row, alive)
+    else:
+        action = invert(cumulative, last, update.uniform[t])
     log_prob = jnp.log(take(policy.policy.reshape(len(row), -1), row * num_actions + action))
     actions = walks.actions
     if states is not None:

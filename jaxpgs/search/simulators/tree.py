@@ -1,4 +1,4 @@
-"""Tree search on the cached nodes: each simulation's action by the statistics of its node."""
+"""Choices on the cached nodes, one simulation after another, by the statistics of its node."""
 
 import functools
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxpgs import trees
 from jaxpgs.base import as_logits
-from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.selection import Selection, highest
 from jaxpgs.search.simulators.nodes import Nodes, node_stats, take
 
 
@@ -71,3 +71,32 @@ def _choose(
     log_prob = take(policy, action[:, None])[:, 0]
     entropy = -jnp.sum(jnp.exp(policy) * policy, axis=-1)
     return earlier.at[:, k].set(action), (action, log_prob, entropy)
+
+
+def follow_by_counts(
+    nodes: Nodes, node: chex.Array, policy: chex.Array, row: chex.Array, alive: chex.Array
+) -> chex.Array:
+    """Chooses the actions that bring the visits of nodes closest to the shares of a policy.
+
+    Args:
+      nodes: the memory.
+      node: `[B, K]` the distinct nodes that simulations are in.
+      policy: `[B, K, A]` the policy there, 0 for actions that are impossible.
+      row: `[B, K]` where the node of each simulation stands among them.
+      alive: `[B, K]` bool, the simulations that go on.
+
+    Returns:
+      The actions `[B, K]`.
+    """
+    child = take(nodes.children, node)
+    visits = jnp.where(child > 0, take(nodes.visits, child), 0).astype(policy.dtype)
+
+    def choose(visits: chex.Array, k: chex.Array) -> tuple[chex.Array, chex.Array]:
+        own, taken = take((policy, visits), row[:, k])
+        scores = own - taken / (1 + jnp.sum(taken, axis=-1, keepdims=True))
+        action = highest(scores, own > 0)
+        add = jax.vmap(lambda x, r, a, one: x.at[r, a].add(one))
+        return add(visits, row[:, k], action, alive[:, k].astype(visits.dtype)), action
+
+    _, action = jax.lax.scan(choose, visits, jnp.arange(row.shape[1]))
+    return action.T
