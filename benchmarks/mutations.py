@@ -252,8 +252,16 @@ MUTATIONS = (
         "another largest K", _DEFAULTS, "/ 16)), 8)", "/ 16)), 50)", "defaults_of",
     ),
     Mutation(
-        "another temperature", _PGS,
-        ", improved_policy(temperature=0.5))", ", improved_policy())", "defaults_of",
+        "actions of PGS are drawn", _PGS,
+        ", improved_policy(by_counts=True))", ", improved_policy())", "defaults_of",
+    ),
+    Mutation(
+        "by counts: simulations in flight are not counted", "simulators/tree.py",
+        "alive[:, k].astype(visits.dtype)), action", "0.0), action", "followed_by_counts",
+    ),
+    Mutation(
+        "by counts: visits are not counted", "simulators/tree.py",
+        "scores = own - taken /", "scores = own - 0 * taken /", "followed_by_counts",
     ),
     Mutation(
         "extended PGS: the thesis's settings read the nodes", "presets/extended.py",

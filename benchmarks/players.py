@@ -291,8 +291,8 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
     elif bandit:
         knobs["root_selection"] = jaxpgs.puct(**bandit)
-    improved = {k: knobs.pop(k) for k in ("scale", "temperature", "value_scale", "maxvisit_init")
-                if k in knobs}  # fmt: skip
+    of_policy = ("scale", "temperature", "value_scale", "maxvisit_init", "by_counts")
+    improved = {k: knobs.pop(k) for k in of_policy if k in knobs}
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)
     if spec.search == "gumbel-mcs":
@@ -301,7 +301,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["target"] = jaxpgs.gumbel_target()
         knobs["mode"] = "cached"
         knobs.setdefault("simulations_per_update", default_simulations_per_update(num_simulations))
-        improved.setdefault("temperature", 0.5)  # as in PGS
+        improved.setdefault("temperature", 0.5)  # drawn: by counts it would be Gumbel MCTS
     if improved:
         knobs["interior_selection"] = jaxpgs.improved_policy(**improved)
 

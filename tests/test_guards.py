@@ -90,7 +90,12 @@ PGS = MCS | {
     "optimizer": jaxpgs.auto_sgd(3.0),
     "adapt": toy.adapt_head,
     "interior_selection": jaxpgs.improved_policy(
-        1.0, temperature=0.5, value_scale=0.1, maxvisit_init=50.0, rescale_values=True
+        1.0,
+        temperature=1.0,
+        value_scale=0.1,
+        maxvisit_init=50.0,
+        rescale_values=True,
+        by_counts=True,
     ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
