@@ -71,7 +71,7 @@ def distill(
       env: the environment of both; its `symmetries`, if it has any, augment the positions.
       network: the student; only its structure and initial weights are used.
       teacher: parameters and `apply_fn` of the teacher.
-      num_iterations: iterations in all, counting those of an earlier call in `directory`; at least 1.
+      num_iterations: iterations in all, counting those of an earlier call in `directory`.
       batch_size: B, at least 1.
       random_fraction: share of the moves that are random, 0 to 1.
       optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
