@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 import jaxpgs
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.training import distillation, recipes, recipes_models, recipes_samegame
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in recipes.RECIPES]
@@ -89,6 +90,25 @@ def test_distillation_refuses_what_it_cannot_do(message, knobs):
         distillation.distill(
             jaxpgs.envs.Hex(3), None, ({}, None), **({"num_iterations": 1} | knobs)
         )
+
+
+@pytest.mark.parametrize(
+    "module", [recipes, recipes_models, recipes_samegame, distillation],
+    ids=lambda module: module.__name__,
+)  # fmt: skip
+def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
+    (tmp_path / "a file").touch()
+    name = next(iter(getattr(module, "RECIPES", None) or module.STUDENTS))
+    with pytest.raises(SystemExit, match=rf"^python -m {module.__name__}: .*Not a directory"):
+        module.main([name, "--out", str(tmp_path / "a file")])
+
+
+def test_only_refusals_of_ours_lose_their_tracebacks():
+    message = "^me: Hex needs an integer size from 2 to 19, got 1"
+    with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):
+        jaxpgs.envs.Hex(1)
+    with pytest.raises(ValueError, match="bugs keep theirs"), refusals_in_one_line("me"):
+        raise ValueError("bugs keep theirs")
 
 
 @pytest.mark.parametrize("name", HEX)

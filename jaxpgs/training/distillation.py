@@ -21,7 +21,7 @@ from flax import nnx
 from jaxpgs import networks, trees
 from jaxpgs.adapters import chance_key, make_root_fn, step_with_keys
 from jaxpgs.base import Params
-from jaxpgs.checks import check_number, positive
+from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training import loggers, loop, sharing
@@ -218,6 +218,7 @@ STUDENTS = {
 }
 
 
+@refusals_in_one_line("python -m jaxpgs.training.distillation")
 def main(argv: list[str] | None = None) -> None:
     """Trains one network; see the module's text."""
     parser = argparse.ArgumentParser(
