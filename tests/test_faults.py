@@ -221,6 +221,9 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
         (jaxpgs.envs.SameGame(), jaxpgs.envs.SameGame(), jaxpgs.envs.SameGame(penalty="none")),
     ):
         assert same(one, two) and not same(one, other), one
+    assert not same({1, 2}, {1, 3}) and same({"a", "b", "c"}, {"c", "b", "a"})
+    assert not same(b"one", b"two")
+    assert not same(jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
     assert told(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
     assert told(experts.make_expert("pgs", 8))["policy_fn"].endswith("pgs.pgs_policy")
     json.dumps(told([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))

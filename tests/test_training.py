@@ -1,5 +1,6 @@
 """Self-play, the replay buffer and the training loop, on 3x3 Hex."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -25,6 +26,7 @@ from jaxpgs.training import (
     expert_iteration,
     experts,
     head_to_head,
+    labelling,
     loggers,
     losses,
     replay,
@@ -158,6 +160,33 @@ def test_what_a_search_adapts_goes_on_within_a_game():
             ENV, apply_fn, first_legal, params, jax.random.key(0), start_games(0.0), 2,
             keep_adapted=True,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Thirds(Hex):
+    """Hex whose observations are no whole numbers, as those of chess."""
+
+    def observe(self, state):
+        return super().observe(state) / 3
+
+
+def test_observations_are_kept_as_they_are():
+    """In a byte each where they are whole numbers."""
+    assert replay.observation_dtype(ENV) == jnp.int8
+    env, (params, apply_fn) = Thirds(3), functional(make_network())
+    state = expert_iteration.train(
+        env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
+    )
+    assert set(np.unique(state.replay.blocks.observation)) == {np.float32(0), np.float32(1 / 3)}
+    games = labelling.label_games(
+        env, apply_fn, params, num_games=1, games_at_once=2, num_steps=9, seed=0
+    )
+    assert set(np.unique(games.observation)) == {np.float32(0), np.float32(1 / 3)}
+
+
+def test_devices_must_be_some():
+    with pytest.raises(ValueError, match="devices must name at least one device"):
+        expert_iteration.train(ENV, make_network(), devices=[], **TINY)
 
 
 def test_open_games_learn_their_return_from_later_blocks():

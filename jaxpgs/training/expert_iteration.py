@@ -26,7 +26,7 @@ from jaxpgs.networks import (
 )
 from jaxpgs.training import loop, losses, replay, resignation, selfplay, sharing
 from jaxpgs.training.experts import Expert, make_expert
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.head_to_head import make_compare
 from jaxpgs.training.objectives import Objective, make_objective
 
 
@@ -289,6 +289,7 @@ def train(
         return state, metrics
 
     rng_key, games_key = jax.random.split(jax.random.key(seed))
+    observation_dtype = replay.observation_dtype(env)
 
     def init(params: Params) -> ExpertIterationState:
         num_blocks = buffer_size // (num_games * num_steps)
@@ -303,6 +304,7 @@ def train(
                 num_games,
                 keep_played=model is not None,
                 keep_root=keep_root,
+                observation_dtype=observation_dtype,
             ),
             resignation=resignation.init(),
             best=Best(params, jnp.int32(0), jnp.float32(0)),
@@ -314,7 +316,7 @@ def train(
     shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    compare, num_openings = make_compare(env, apply_fn)
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
         state, found = iterate(state)
@@ -323,7 +325,7 @@ def train(
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         if evaluate_every and iteration % evaluate_every == 0:
             score = float(compare(state.params, state.best.params))
-            state, elo = _rate(state, score, 2 * env.num_actions)
+            state, elo = _rate(state, score, 2 * num_openings)
             metrics |= {"score_against_best": score, "elo": elo}
         return state, metrics
 

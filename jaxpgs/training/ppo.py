@@ -19,7 +19,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import learner_games, loop, opponents, sharing
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.head_to_head import make_compare
 
 
 class PPOState(NamedTuple):
@@ -363,7 +363,7 @@ def train(
     state = jax.jit(init, out_shardings=shardings)(params)
     # Each iteration's state takes the last one's memory, the history's most of all.
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare, num_openings = make_compare(env, network)
+    compare, num_openings = make_compare(env, apply_fn)
 
     def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
         state, found = iterate(state)
@@ -386,24 +386,6 @@ def train(
     )  # fmt: skip
 
 
-def make_compare(
-    env: Any, network: nnx.Module
-) -> tuple[Callable[[Params, Params], chex.Array], int]:
-    """Makes a match of two networks by their likeliest moves, jitted; see `head_to_head`.
-
-    Args:
-      env: the environment.
-      network: the network; only its structure is used.
-
-    Returns:
-      `(params, params) -> []`, the first side's share of the points, and the number of openings,
-      each of which is played with both colours.
-    """
-    _, apply_fn = functional(network)
-    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
-    return compare, int(jnp.sum(env.init(jax.random.key(0)).legal_action_mask))
-
-
 def elo_along(
     env: Any, network: nnx.Module, state: PPOState, *, num_players: int = 8
 ) -> opponents.EloAlong:
@@ -421,7 +403,8 @@ def elo_along(
     Raises:
       ValueError: if `num_players` is below 2, or the run has not begun.
     """
-    compare, num_openings = make_compare(env, network)
+    _, apply_fn = functional(network)
+    compare, num_openings = make_compare(env, apply_fn)
     return opponents.elo_along(
         state.history, state.params, int(state.iteration), compare, 2 * num_openings,
         num_players=num_players,
