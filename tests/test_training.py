@@ -276,6 +276,32 @@ def test_resignation_threshold_against_numpy():
     assert threshold(record, min_games=8) == 12
 
 
+def test_pgs_as_an_expert_leaves_batch_normalisation_alone():
+    """Anthony et al. 2019, section 3.2: of a policy head only the weights adapt."""
+    network = jaxpgs.networks.AlphaZeroResNet(
+        ENV.observation_shape, ENV.num_actions, num_filters=2, num_blocks=1, rngs=nnx.Rngs(0)
+    )
+    params, apply_fn = functional(network)
+    root_fn = jaxpgs.make_root_fn(ENV, apply_fn)
+
+    def search(key, state):
+        root, model = root_fn(params, key, state), jaxpgs.make_recurrent_fn(ENV, apply_fn)
+        expert = experts.make_expert("pgs", 4)
+        return expert(params, key, root, model, ~state.legal_action_mask).adapted_params
+
+    states = jax.eval_shape(lambda: jax.vmap(ENV.init)(jax.random.split(jax.random.key(0), 2)))
+    adapted = jax.eval_shape(search, jax.eval_shape(lambda: jax.random.key(0)), states)
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(adapted)}
+    head = {f"['policy_head']['{layer}']" for layer in ("conv", "linear")}
+    assert {name.rpartition("[")[0] for name in names} == head
+
+
+def test_openings_are_the_legal_first_moves():
+    swap = Hex(3, swap=True)
+    _, apply_fn = functional(make_network(env=swap))
+    assert (swap.num_actions, head_to_head.make_compare(swap, apply_fn)[1]) == (10, 9)
+
+
 def test_head_to_head_equals_a_match_of_raw_networks():
     env = Hex(4)
     params, apply_fn = functional(make_network(env=env))
