@@ -629,7 +629,10 @@ def test_logs_survive_a_restart(tmp_path, suffix):
     "knobs, message",
     [
         ({"num_games": 0}, "num_games must be at least 1, got 0"),
-        ({"resign_fraction": 1.5}, "resign_fraction must be from 0 to 1, got 1.5"),
+        (
+            {"resign_fraction": 1.5},
+            "resign_fraction to be a finite number at least 0 and at most 1",
+        ),
         ({"evaluate_every": -1}, "at least 0"),
         ({"buffer_size": 31}, r"num_games \* num_steps = 32 positions, got 31"),
         ({"num_games": 3, "devices": jax.devices() * 2}, "multiple of the 2 devices, got 3"),

@@ -16,7 +16,7 @@ from flax import nnx
 
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.checks import check_word
+from jaxpgs.checks import check_number, check_word
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import (
     WithOffsets,
@@ -192,13 +192,13 @@ def train(
         "keep": keep,
     }
     loop.check_counts(counts)
-    if max_random_moves < 0 or sampled_moves < 0 or evaluate_every < 0:
-        raise ValueError(
-            "max_random_moves, sampled_moves and evaluate_every must be at least 0, got "
-            f"{max_random_moves}, {sampled_moves} and {evaluate_every}."
-        )
-    if not 0 <= resign_fraction <= 1:
-        raise ValueError(f"resign_fraction must be from 0 to 1, got {resign_fraction}.")
+    for name, count in {
+        "max_random_moves": max_random_moves,
+        "sampled_moves": sampled_moves,
+        "evaluate_every": evaluate_every,
+    }.items():
+        check_number("train", name, count, 0)
+    check_number("train", "resign_fraction", resign_fraction, 0, 1)
     if env.num_players == 1 and (resign_fraction or evaluate_every):
         raise ValueError(
             "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
@@ -268,15 +268,8 @@ def train(
             (state.params, state.opt_state),
             jax.random.split(fit_key, updates_per_iteration),
         )
-        finished = jnp.maximum(jnp.sum(report.finished), 1)
-        metrics = jax.tree.map(jnp.mean, parts) | {
-            "finished_games": jnp.sum(report.finished),
-            "mean_length": jnp.sum(report.finished * report.length) / finished,
-            "resigned": jnp.sum(report.resigned) / finished,
-            "resign_below": resign_below,
-            "best_share": jnp.mean(report.best_share),
-            "evaluations_per_move": jnp.mean(report.num_evaluations),
-        }
+        metrics = jax.tree.map(jnp.mean, parts) | _count_games(report)
+        metrics |= {"resign_below": resign_below}
         state = state._replace(
             params=params,
             opt_state=opt_state,
@@ -391,6 +384,18 @@ def _make_fit(
         return update(carry, sharing.split_rows(mesh, batch))
 
     return fit
+
+
+def _count_games(report: selfplay.Report) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how, and what the searches were like."""
+    finished = jnp.maximum(jnp.sum(report.finished), 1)
+    return {
+        "finished_games": jnp.sum(report.finished),
+        "mean_length": jnp.sum(report.finished * report.length) / finished,
+        "resigned": jnp.sum(report.resigned) / finished,
+        "best_share": jnp.mean(report.best_share),
+        "evaluations_per_move": jnp.mean(report.num_evaluations),
+    }
 
 
 def _rate(

@@ -317,32 +317,10 @@ def train(
         )
         met = jax.tree.map(lambda x: jnp.repeat(x, share, axis=0), met)
         games, rollout, last_value, result = shared_play(state.params, met, play_key, state.games)
-        advantage, target = learner_games.advantages(
-            rollout, last_value, discount=discount, gae_lambda=gae_lambda
-        )
-        if normalize_advantages:
-            advantage = _normalized(advantage, rollout.mine)
-        moves = Moves(
-            observation=rollout.observation,
-            legal=rollout.legal,
-            action=rollout.action,
-            log_prob=rollout.log_prob,
-            advantage=advantage,
-            value=target,
-            mine=rollout.mine,
-        )
+        moves = _moves(rollout, last_value, discount, gae_lambda, normalize_advantages)
         (params, opt_state), parts = learn((state.params, state.opt_state), moves, fit_key)
-        finished = rollout.finished
-        count = jnp.maximum(jnp.sum(finished), 1)
-        points = (jnp.sign(result.score) + 1) / 2
-        metrics = jax.tree.map(jnp.mean, parts) | {
-            "finished_games": jnp.sum(finished),
-            "mean_length": jnp.sum(finished * result.length) / count,
-            "score": jnp.sum(finished * points) / count,
-            "moved_first": jnp.sum(finished & result.moved_first) / count,
-            "learner_to_move": jnp.mean(rollout.mine.astype(jnp.float32)),
-            "opponents": opponents.window(history, delta),
-        }
+        metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
+        metrics |= {"opponents": opponents.window(history, delta)}
         state = PPOState(params, opt_state, games, history, state.iteration + 1, rng_key)
         return state, metrics
 
@@ -458,6 +436,46 @@ def _check_opponents(num_opponents: int, num_devices: int) -> int:
 def _shardings(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
     """Shares the games among devices; everything else is on each of them."""
     return sharing.whole(mesh, state)._replace(games=sharing.rows(mesh, state.games))
+
+
+def _moves(
+    rollout: learner_games.Rollout,
+    last_value: chex.Array,
+    discount: float,
+    gae_lambda: float,
+    normalize_advantages: bool,
+) -> Moves:
+    """Turns games into moves to learn from."""
+    advantage, target = learner_games.advantages(
+        rollout, last_value, discount=discount, gae_lambda=gae_lambda
+    )
+    if normalize_advantages:
+        advantage = _normalized(advantage, rollout.mine)
+    return Moves(
+        observation=rollout.observation,
+        legal=rollout.legal,
+        action=rollout.action,
+        log_prob=rollout.log_prob,
+        advantage=advantage,
+        value=target,
+        mine=rollout.mine,
+    )
+
+
+def _count_games(
+    rollout: learner_games.Rollout, result: learner_games.Result
+) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how long they were and who won."""
+    finished = rollout.finished
+    count = jnp.maximum(jnp.sum(finished), 1)
+    points = (jnp.sign(result.score) + 1) / 2
+    return {
+        "finished_games": jnp.sum(finished),
+        "mean_length": jnp.sum(finished * result.length) / count,
+        "score": jnp.sum(finished * points) / count,
+        "moved_first": jnp.sum(finished & result.moved_first) / count,
+        "learner_to_move": jnp.mean(rollout.mine.astype(jnp.float32)),
+    }
 
 
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:
