@@ -161,7 +161,8 @@ def test_value_targets():
     ("arguments", "message"),
     [
         ({"num_runs": 30}, "runs_at_once must divide"),
-        ({"value_target": "z"}, "value_target must be one of"),
+        ({"value_target": "z"}, "value_target to be one of"),
+        ({"num_test_boards": -1}, "num_test_boards to be a finite number at least 0; got -1"),
         ({"validation_share": 1.0}, "validation_share must be between"),
         ({"max_epochs": 0}, "max_epochs must be at least 1, got 0"),
     ],

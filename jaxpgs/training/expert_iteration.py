@@ -164,7 +164,8 @@ def train(
       seed: seed of everything random but the initial weights.
       devices: devices to share the games and each batch among, `jax.devices()` for all of all
         processes; `num_games` and `batch_size` must be multiples of their number. The games do not
-        depend on it; sums over a batch may be rounded otherwise. None is the default device.
+        depend on it, but for those of "gumbel", whose noise is mctx's; sums over a batch may be
+        rounded otherwise. None is the default device.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.

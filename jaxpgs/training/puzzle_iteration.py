@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.base import Params
-from jaxpgs.checks import check_word
+from jaxpgs.checks import check_number, check_word
 from jaxpgs.networks import functional
 from jaxpgs.training import example_queue, fitting, loop, sharing
 from jaxpgs.training.board_searches import Solver, jit_solver, make_measure, search_boards
@@ -146,6 +146,7 @@ def train(
         length = training_length * validation_share / max(1 - validation_share, 1e-6)
         validation_length = max(math.ceil(length), 1)
     first_runs = first_runs or num_runs
+    check_number("train", "num_test_boards", num_test_boards, 0)
     _check_arguments(
         {
             "num_iterations": num_iterations, "num_runs": num_runs, "runs_at_once": runs_at_once,
