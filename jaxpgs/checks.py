@@ -1,7 +1,11 @@
 """Checks of arguments that can be made before anything is traced."""
 
 import argparse
+import contextlib
 import math
+import pathlib
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -43,6 +47,27 @@ def positive(text: str) -> int:
     if not (text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+@contextlib.contextmanager
+def refusals_in_one_line(command: str) -> Iterator[None]:
+    """Ends a command with a message in place of a traceback where this library refuses something.
+
+    Errors that other libraries raise keep their tracebacks, but for those of files.
+
+    Args:
+      command: its name, which the message begins with.
+
+    Raises:
+      SystemExit: with the message.
+    """
+    try:
+        yield
+    except (ValueError, ImportError, RuntimeError, ArithmeticError, MemoryError, OSError) as error:
+        raiser = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        if isinstance(error, OSError) or pathlib.Path(__file__).parent in raiser.parents:
+            raise SystemExit(f"{command}: {error}") from error
+        raise
 
 
 def check_finite(owner: str, name: str, value: Any) -> None:

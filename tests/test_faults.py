@@ -6,6 +6,7 @@ The loop and the checkpoints are those of every trainer, on a state without a ne
 import functools
 import inspect
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -128,6 +129,21 @@ def test_no_flipped_bit_of_a_checkpoint_is_restored(tmp_path):
     assert refused >= 15, "most of the flips do change what is read"
 
 
+def test_a_damaged_checkpoint_is_told_in_brief(tmp_path, caplog):
+    train(tmp_path)
+    manifest = tmp_path / "4" / "default" / "manifest.ocdbt"
+    manifest.write_bytes(manifest.read_bytes()[:50])
+    message = r"4 is damaged: DATA_LOSS: [^\n]* \.\.\.\nMove that folder away"
+    with pytest.raises(ValueError, match=message) as told:
+        train(tmp_path)
+    assert len(str(told.value).replace(str(tmp_path), "")) < 450
+    # What asyncio says of the other reads that failed, when they are forgotten, is not shown.
+    for message in (f"Task exception was never retrieved: {told.value.__cause__}", "another one"):
+        logging.getLogger("asyncio").error(message)
+    said = [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    assert said == ["another one"]
+
+
 def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(tmp_path, monkeypatch):
     from jaxpgs.training import checkpoint
 
@@ -205,6 +221,9 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
         (jaxpgs.envs.SameGame(), jaxpgs.envs.SameGame(), jaxpgs.envs.SameGame(penalty="none")),
     ):
         assert same(one, two) and not same(one, other), one
+    assert not same({1, 2}, {1, 3}) and same({"a", "b", "c"}, {"c", "b", "a"})
+    assert not same(b"one", b"two")
+    assert not same(jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
     assert told(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
     assert told(experts.make_expert("pgs", 8))["policy_fn"].endswith("pgs.pgs_policy")
     json.dumps(told([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))

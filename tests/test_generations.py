@@ -133,6 +133,8 @@ def test_training_goes_on_from_given_weights():
     # The first iteration takes them, even where later ones begin anew.
     state, _ = train(num_iterations=1, init_params=given, optimizer=still, fresh_weights=True)
     chex.assert_trees_all_equal(state.params, given)
+    with pytest.raises(ValueError, match="init_params do not fit the network"):
+        train(num_iterations=1, init_params=jax.tree.map(lambda x: x[None], given))
     state, _ = train(num_iterations=1, optimizer=still)
     chex.assert_trees_all_equal(state.params, networks.functional(make_network(0))[0])
 
@@ -159,7 +161,8 @@ def test_value_targets():
     ("arguments", "message"),
     [
         ({"num_runs": 30}, "runs_at_once must divide"),
-        ({"value_target": "z"}, "value_target must be one of"),
+        ({"value_target": "z"}, "value_target to be one of"),
+        ({"num_test_boards": -1}, "num_test_boards to be a finite number at least 0; got -1"),
         ({"validation_share": 1.0}, "validation_share must be between"),
         ({"max_epochs": 0}, "max_epochs must be at least 1, got 0"),
     ],

@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxpgs import pretrained
 from jaxpgs.envs import Hex, hex
-from jaxpgs.networks import AlphaZeroResNet, FullyConnectedResNet, functional
+from jaxpgs.networks import AlphaZeroResNet, FullyConnectedResNet, WithOffsets, functional
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import flatten, unflatten
 
@@ -25,9 +25,10 @@ def _make(kind="fully_connected"):
         return AlphaZeroResNet(
             ENV.observation_shape, ENV.num_actions, num_filters=4, num_blocks=1, rngs=rngs
         )
-    return FullyConnectedResNet(
+    network = FullyConnectedResNet(
         ENV.observation_shape, ENV.num_actions, width=8, num_blocks=2, dtype="bfloat16", rngs=rngs
     )
+    return WithOffsets(network, ["sharp", "twice"]) if kind == "offsets" else network
 
 
 def _save(folder, name="tiny", kind="fully_connected", **fields):
@@ -49,7 +50,7 @@ def test_curated_exports():
     assert all(hasattr(pretrained, name) for name in pretrained.__all__)
 
 
-@pytest.mark.parametrize("kind", ["fully_connected", "resnet"])
+@pytest.mark.parametrize("kind", ["fully_connected", "resnet", "offsets"])
 def test_round_trip(tmp_path, kind):
     params, card = _save(tmp_path, kind=kind, seed=5, strength={"elo": 12.5})
     loaded = load_pretrained("tiny", directory=tmp_path)

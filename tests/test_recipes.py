@@ -1,11 +1,14 @@
 """The recipes beside the cards of what they made."""
 
 import chex
+import jax
+import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
 
 import jaxpgs
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.training import distillation, recipes, recipes_models, recipes_samegame
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in recipes.RECIPES]
@@ -48,6 +51,64 @@ def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
     assert losses[-1] < 0.5 * losses[0]
     teach(60, tmp_path)
     chex.assert_trees_all_equal(teach(120, tmp_path).params, whole.params)
+
+
+def test_a_teacher_plays_and_is_quoted_in_the_networks_frame():
+    """Player 1 of Hex sees a transposed board: the same answer is another cell to it."""
+    env = jaxpgs.envs.Hex(3)
+    student = jaxpgs.networks.FullyConnectedResNet(
+        env.observation_shape, env.num_actions, width=4, num_blocks=0, rngs=nnx.Rngs(0)
+    )
+
+    def teach(params, observation):
+        del params  # it always wants the second cell of the first row
+        favourite = 50.0 * (jnp.arange(env.num_actions) == 1)
+        return jnp.broadcast_to(favourite, (len(observation), 9)), jnp.zeros(len(observation))
+
+    found = distillation.distill(
+        env, student, ({}, teach), num_iterations=2, batch_size=2, random_fraction=0.0
+    )
+    board = jnp.sign(found.games.labels).reshape(2, 3, 3)
+    assert (board == jnp.array([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])).all()
+    # A cell of the lesson is legal where its observation is empty.
+    key, after = jax.random.key(0), jax.vmap(env.step)(found.games, jnp.array([2, 5]))
+    root = jaxpgs.make_root_fn(env, teach)({}, key, after)
+    lesson = distillation._lesson(env, key, after, root)
+    chex.assert_trees_all_equal(lesson.policy > 0, lesson.observation[..., 2].reshape(2, 9) > 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "knobs"),
+    [
+        ("num_iterations must be at least 1, got 0", {"num_iterations": 0}),
+        ("batch_size must be at least 1, got 0", {"batch_size": 0}),
+        ("random_fraction to be a finite number at least 0 and at most 1", {"random_fraction": 2}),
+    ],
+)
+def test_distillation_refuses_what_it_cannot_do(message, knobs):
+    with pytest.raises(ValueError, match=message):
+        distillation.distill(
+            jaxpgs.envs.Hex(3), None, ({}, None), **({"num_iterations": 1} | knobs)
+        )
+
+
+@pytest.mark.parametrize(
+    "module", [recipes, recipes_models, recipes_samegame, distillation],
+    ids=lambda module: module.__name__,
+)  # fmt: skip
+def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
+    (tmp_path / "a file").touch()
+    name = next(iter(getattr(module, "RECIPES", None) or module.STUDENTS))
+    with pytest.raises(SystemExit, match=rf"^python -m {module.__name__}: .*Not a directory"):
+        module.main([name, "--out", str(tmp_path / "a file")])
+
+
+def test_only_refusals_of_ours_lose_their_tracebacks():
+    message = "^me: Hex needs an integer size from 2 to 19, got 1"
+    with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):
+        jaxpgs.envs.Hex(1)
+    with pytest.raises(ValueError, match="bugs keep theirs"), refusals_in_one_line("me"):
+        raise ValueError("bugs keep theirs")
 
 
 @pytest.mark.parametrize("name", HEX)

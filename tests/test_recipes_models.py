@@ -96,7 +96,10 @@ def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
 def test_a_judge_of_another_game_is_refused(tiny, monkeypatch):
     recipe = TINY._replace(env=Hex(4))
     monkeypatch.setattr(recipes_models, "RECIPES", {"tiny": recipe})
-    with pytest.raises(ValueError, match=r"judge of tiny must be .*size=4.*; judge is .*size=3"):
+    message = (
+        r"^python -m \S+recipes_models: The judge of tiny must be .*size=4.*; judge is .*size=3"
+    )
+    with pytest.raises(SystemExit, match=message):
         recipes_models.main(["tiny", "--out", str(tiny)])
 
 

@@ -327,6 +327,11 @@ def test_the_best_line_replays_and_never_gets_worse(name):
         assert len(traces) == 1
 
 
+def test_a_depth_of_zero_is_no_depth():
+    with pytest.raises(ValueError, match="a depth of at least 1, got 0"):
+        SEARCHES["pgs"](ENV, jax.random.key(0), boards(), 8, depth=0)
+
+
 def test_following_the_best_line_plays_it():
     run = jit(functools.partial(puzzles.plain_mcts, ENV, num_simulations=16, follow="best"))
     solution = run(jax.random.key(0), boards())

@@ -1,5 +1,6 @@
 """Self-play, the replay buffer and the training loop, on 3x3 Hex."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -25,6 +26,7 @@ from jaxpgs.training import (
     expert_iteration,
     experts,
     head_to_head,
+    labelling,
     loggers,
     losses,
     replay,
@@ -160,6 +162,33 @@ def test_what_a_search_adapts_goes_on_within_a_game():
         )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Thirds(Hex):
+    """Hex whose observations are no whole numbers, as those of chess."""
+
+    def observe(self, state):
+        return super().observe(state) / 3
+
+
+def test_observations_are_kept_as_they_are():
+    """In a byte each where they are whole numbers."""
+    assert replay.observation_dtype(ENV) == jnp.int8
+    env, (params, apply_fn) = Thirds(3), functional(make_network())
+    state = expert_iteration.train(
+        env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
+    )
+    assert set(np.unique(state.replay.blocks.observation)) == {np.float32(0), np.float32(1 / 3)}
+    games = labelling.label_games(
+        env, apply_fn, params, num_games=1, games_at_once=2, num_steps=9, seed=0
+    )
+    assert set(np.unique(games.observation)) == {np.float32(0), np.float32(1 / 3)}
+
+
+def test_devices_must_be_some():
+    with pytest.raises(ValueError, match="devices must name at least one device"):
+        expert_iteration.train(ENV, make_network(), devices=[], **TINY)
+
+
 def test_open_games_learn_their_return_from_later_blocks():
     """Three blocks of 3, 3 and 1 moves give the targets of the whole game at once."""
     whole = jax.tree.map(lambda x: x[:7], play_first_legal()[1])  # the seventh move wins
@@ -245,6 +274,32 @@ def test_resignation_threshold_against_numpy():
     np.testing.assert_array_equal(np.sort(record.lowest), np.arange(12, 20))
     assert threshold(record, min_games=9) == -np.inf
     assert threshold(record, min_games=8) == 12
+
+
+def test_pgs_as_an_expert_leaves_batch_normalisation_alone():
+    """Anthony et al. 2019, section 3.2: of a policy head only the weights adapt."""
+    network = jaxpgs.networks.AlphaZeroResNet(
+        ENV.observation_shape, ENV.num_actions, num_filters=2, num_blocks=1, rngs=nnx.Rngs(0)
+    )
+    params, apply_fn = functional(network)
+    root_fn = jaxpgs.make_root_fn(ENV, apply_fn)
+
+    def search(key, state):
+        root, model = root_fn(params, key, state), jaxpgs.make_recurrent_fn(ENV, apply_fn)
+        expert = experts.make_expert("pgs", 4)
+        return expert(params, key, root, model, ~state.legal_action_mask).adapted_params
+
+    states = jax.eval_shape(lambda: jax.vmap(ENV.init)(jax.random.split(jax.random.key(0), 2)))
+    adapted = jax.eval_shape(search, jax.eval_shape(lambda: jax.random.key(0)), states)
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(adapted)}
+    head = {f"['policy_head']['{layer}']" for layer in ("conv", "linear")}
+    assert {name.rpartition("[")[0] for name in names} == head
+
+
+def test_openings_are_the_legal_first_moves():
+    swap = Hex(3, swap=True)
+    _, apply_fn = functional(make_network(env=swap))
+    assert (swap.num_actions, head_to_head.make_compare(swap, apply_fn)[1]) == (10, 9)
 
 
 def test_head_to_head_equals_a_match_of_raw_networks():
@@ -574,7 +629,10 @@ def test_logs_survive_a_restart(tmp_path, suffix):
     "knobs, message",
     [
         ({"num_games": 0}, "num_games must be at least 1, got 0"),
-        ({"resign_fraction": 1.5}, "resign_fraction must be from 0 to 1, got 1.5"),
+        (
+            {"resign_fraction": 1.5},
+            "resign_fraction to be a finite number at least 0 and at most 1",
+        ),
         ({"evaluate_every": -1}, "at least 0"),
         ({"buffer_size": 31}, r"num_games \* num_steps = 32 positions, got 31"),
         ({"num_games": 3, "devices": jax.devices() * 2}, "multiple of the 2 devices, got 3"),

@@ -414,6 +414,12 @@ def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
         fit(directory=tmp_path, seed=1)
 
 
+def test_a_fit_refuses_weights_of_another_model():
+    others = jax.tree.map(lambda x: x[None], functional(make_model())[0])
+    with pytest.raises(ValueError, match="init_params do not fit the network"):
+        fit(init_params=others)
+
+
 def test_statistics_that_stay_are_those_of_a_search():
     model, optimizer = make_model(), optax.sgd(0.1)
     params, trainable = shaken(functional(model)[0]), networks.trainable_mask(model)
@@ -425,9 +431,9 @@ def test_statistics_that_stay_are_those_of_a_search():
     def learned(params):
         batch = unrolls.sample(ENV, steps, jax.random.key(0), 8, 1, 16)
         expected = losses.unroll_loss(*unroll(params, batch.observation, batch.action), batch)[1]
-        return update(params, optimizer.init(params), batch), expected
+        return update((params, optimizer.init(params)), batch), expected
 
-    (after, _, parts), expected = learned(params)
+    ((after, _), parts), expected = learned(params)
     for name, value in expected.items():
         np.testing.assert_allclose(parts[name], value, rtol=1e-5, atol=1e-6)
     for new, old, learns in zip(*map(jax.tree.leaves, (after, params, trainable)), strict=True):

@@ -50,7 +50,10 @@ def test_searches(name):
 
     state = output.search_state
     assert output.action.dtype == state.visits.dtype == jnp.int32
-    floats = (output.action_weights, state.qvalues, state.value, state.depth)
+    floats = (
+        output.action_weights, state.qvalues, state.value, state.depth, state.depth_limited,
+        state.entropy, state.gradient_norm,
+    )  # fmt: skip
     assert {x.dtype for x in floats} == {jnp.dtype("float32")}
 
 

@@ -6,6 +6,7 @@ Parameters are nested dicts of arrays with string keys, batch statistics include
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -291,6 +292,20 @@ def policy_head(params: Params, part: str = "head", *, path: str = "policy_head"
         layers = dict.fromkeys(".".join(names[:-1] or names) for names in leaf_names(params))
         raise ValueError(f"The parameters have no {full!r}; their layers are {list(layers)}.")
     return jax.tree.unflatten(jax.tree.structure(params), mask)
+
+
+def constructor_kwargs(module: nnx.Module) -> dict[str, Any]:
+    """Returns the keyword-only arguments that a module was made with, as far as it keeps them.
+
+    Args:
+      module: a module that keeps each argument in an attribute of its name, as ours do.
+
+    Returns:
+      The arguments by name, without `rngs`.
+    """
+    parameters = inspect.signature(type(module).__init__).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "rngs"]
+    return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
 def _merger(template: _ModuleT) -> Callable[[Params], _ModuleT]:

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpgs.base import Params
-from jaxpgs.networks.functional import SplitApplyFn, functional, functional_call
+from jaxpgs.networks.functional import (
+    SplitApplyFn,
+    constructor_kwargs,
+    functional,
+    functional_call,
+)
 
 
 class WithOffsets(nnx.Module):
@@ -48,6 +53,9 @@ class WithOffsets(nnx.Module):
         self.torso = network.torso
         self.policy_head = network.policy_head
         self.value_head = network.value_head
+        # What `save_pretrained` has to know to make the network again.
+        self.network_class = type(network).__name__
+        self.network_kwargs = tuple(constructor_kwargs(network).items())
         self.offsets = nnx.Dict(**{name: _zero_head(network.policy_head) for name in names})
 
     def __call__(self, observation: chex.Array) -> tuple[chex.Array, chex.Array]:

@@ -25,7 +25,7 @@ from flax import nnx
 
 from jaxpgs import envs, networks
 from jaxpgs.base import Params
-from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.networks.functional import ApplyFn, constructor_kwargs
 from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
@@ -187,7 +187,7 @@ def save_pretrained(
     data = safetensors.numpy.save(weights)
     card = {
         "name": name,
-        "architecture": {"network": type(module).__name__, "kwargs": _network_kwargs(module)},
+        "architecture": _architecture(module),
         "environment": {
             "name": type(env).__name__,
             "kwargs": dataclasses.asdict(env),
@@ -260,17 +260,24 @@ def _make_module(card: Mapping[str, Any], env: Any) -> nnx.Module:
         raise ValueError(f"No network {spec['network']!r}; jaxpgs.networks has {_networks()}.")
 
     def make() -> nnx.Module:
-        return network(env.observation_shape, env.num_actions, **spec["kwargs"], rngs=nnx.Rngs(0))
+        kwargs, offsets = spec["kwargs"], spec.get("offsets")
+        made = network(env.observation_shape, env.num_actions, **kwargs, rngs=nnx.Rngs(0))
+        return made if offsets is None else networks.WithOffsets(made, offsets)
 
     return nnx.eval_shape(make)
 
 
 def _networks() -> list[str]:
-    kinds = {name: getattr(networks, name) for name in networks.__all__}
+    kinds = {name: getattr(networks, name) for name in networks.__all__ if name != "WithOffsets"}
     return [name for name, x in kinds.items() if inspect.isclass(x) and issubclass(x, nnx.Module)]
 
 
-def _network_kwargs(module: nnx.Module) -> dict[str, Any]:
-    parameters = inspect.signature(type(module).__init__).parameters.values()
-    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "rngs"]
-    return {keyword: getattr(module, keyword) for keyword in keywords}
+def _architecture(module: nnx.Module) -> dict[str, Any]:
+    """Returns what `_make_module` makes a module of."""
+    if isinstance(module, networks.WithOffsets):
+        return {
+            "network": module.network_class,
+            "kwargs": dict(module.network_kwargs),
+            "offsets": sorted(module.offsets),
+        }
+    return {"network": type(module).__name__, "kwargs": constructor_kwargs(module)}

@@ -4,6 +4,7 @@ Those of Seify 2020 and policy gradient search, a few lines each: presets of `so
 searches, plays a move and searches again. All take B boards at once and can be jitted.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -239,12 +240,11 @@ def pgs(
       >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
       (2,)
     """
-    root_fn, recurrent_fn = make_episode_fns(env, apply_fn)
     loop, own = _split_knobs(knobs)
     adapt = policy_head(params) if adapt is None else adapt
     search: dict[str, Any] = {
         "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
-        "truncation": fixed(depth or max(env.num_actions // 2, 1)),
+        "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
         "estimator": estimator or reinforce("mean", normalize=True),
@@ -252,32 +252,12 @@ def pgs(
         "target": best_value(),
         "mode": "constant",
         "interior_selection": None,
+        "adapt": adapt,
     } | own
     if not forget:
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
-
-    def plan(
-        rng_keys: chex.PRNGKey,
-        root: mctx.RootFnOutput,
-        invalid: chex.Array,
-        nodes: Nodes | None,
-        adapted: Params | None,
-    ) -> PolicyOutput:
-        del nodes
-        return pgs_policy(
-            params,
-            rng_keys,
-            root,
-            recurrent_fn,
-            num_simulations,
-            invalid,
-            adapt=adapt,
-            adapted_params=adapted,
-            best_of=lambda episode: episode.total,
-            **search,
-        )
-
-    return solve(env, root_fn, plan, params, rng_key, state, **loop)
+    fns = make_episode_fns(env, apply_fn)
+    return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
 
 
 _LOOP = ("num_searches", "restart", "follow", "num_kept", "max_moves")
@@ -292,9 +272,25 @@ def _tree_search(
     num_simulations: int,
     knobs: dict[str, Any],
 ) -> Solution:
-    root_fn, recurrent_fn = fns
     loop, search = _split_knobs(knobs)
     search = {"target": best_value(), "max_depth": min(max(env.num_actions // 2, 1), 64)} | search
+    policy_fn = batched_mcts_policy
+    return _play(env, fns, params, rng_key, state, num_simulations, policy_fn, loop, search)
+
+
+def _play(
+    env: Any,
+    fns: tuple[RootFn, Any],
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    policy_fn: Callable[..., PolicyOutput],
+    loop: dict[str, Any],
+    search: dict[str, Any],
+) -> Solution:
+    """Solves by a search that goes on from the game's last one: a tree's nodes, or PGS's head."""
+    root_fn, recurrent_fn = fns
 
     def plan(
         rng_keys: chex.PRNGKey,
@@ -303,16 +299,16 @@ def _tree_search(
         nodes: Nodes | None,
         adapted: Params | None,
     ) -> PolicyOutput:
-        del adapted
-        return batched_mcts_policy(
+        kept = {"adapted_params": adapted} if policy_fn is pgs_policy else {"nodes": nodes}
+        return policy_fn(
             params,
             rng_keys,
             root,
             recurrent_fn,
             num_simulations,
             invalid,
-            nodes=nodes,
             best_of=lambda episode: episode.total,
+            **kept,
             **search,
         )
 

@@ -165,7 +165,7 @@ def init(
         stats = stats._replace(
             **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
         )
-    count, mean = jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size)
+    count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
         num_updates=count,
         update_keys=update_keys,

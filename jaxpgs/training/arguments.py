@@ -1,6 +1,7 @@
 """The arguments of a run as JSON, so that its directory tells it from another run."""
 
 import dataclasses
+import enum
 import functools
 import hashlib
 import inspect
@@ -49,8 +50,14 @@ def told(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return [told(item, above) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
+    if isinstance(value, set | frozenset):
+        return sorted((told(item, above) for item in value), key=json.dumps)
+    if isinstance(value, bytes):
+        return _digest(value)
     if isinstance(value, np.dtype):
         return str(value)
+    if isinstance(value, enum.Enum):
+        return f"{_name(type(value))}.{value.name}"
     if isinstance(value, type | types.ModuleType):
         return _name(value)
     found = None if dataclasses.is_dataclass(value) else _function(value, above)

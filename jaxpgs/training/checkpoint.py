@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pathlib
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -91,7 +93,8 @@ class Checkpoints:
             self._manager.wait_until_finished()
         except Exception as error:
             raise OSError(
-                f"Could not write the checkpoint of step {step} to {self._folder}: {error}\n"
+                f"Could not write the checkpoint of step {step} to {self._folder}: "
+                f"{_brief(error)}\n"
                 "Earlier ones are unharmed; make room and call again to go on from the last."
             ) from error
 
@@ -119,8 +122,10 @@ class Checkpoints:
         except _OtherRun as error:
             raise ValueError(str(error)) from None
         except Exception as error:
+            # The reads of its other arrays failed too, which asyncio would tell in pages, later on.
+            logging.getLogger("asyncio").addFilter(_is_no_failed_read)
             raise ValueError(
-                f"The checkpoint {self._folder / str(step)} is damaged: {error}\n"
+                f"The checkpoint {self._folder / str(step)} is damaged: {_brief(error)}\n"
                 f"Move that folder away and call again to {self._before(step)}."
             ) from error
         leaves, treedef = jax.tree.flatten(template)
@@ -301,6 +306,15 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any]) -> bool:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _brief(error: Exception) -> str:
+    # TensorStore adds a page of its settings; who wants them finds them in the error's cause.
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
+
+
+def _is_no_failed_read(record: logging.LogRecord) -> bool:
+    return "OCDBT" not in record.getMessage()  # the format in which Orbax keeps arrays
 
 
 @contextlib.contextmanager

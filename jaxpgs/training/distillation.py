@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import mctx
 import optax
 from flax import nnx
 
 from jaxpgs import networks, trees
-from jaxpgs.adapters import chance_key, step_with_keys
+from jaxpgs.adapters import chance_key, make_root_fn, step_with_keys
 from jaxpgs.base import Params
-from jaxpgs.checks import positive
+from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training import loggers, loop, sharing
@@ -71,7 +72,7 @@ def distill(
       network: the student; only its structure and initial weights are used.
       teacher: parameters and `apply_fn` of the teacher.
       num_iterations: iterations in all, counting those of an earlier call in `directory`.
-      batch_size: B.
+      batch_size: B, at least 1.
       random_fraction: share of the moves that are random, 0 to 1.
       optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
       seed: seed of the games.
@@ -87,20 +88,28 @@ def distill(
       The last state.
 
     Raises:
-      ValueError: if `directory` holds another run or is damaged.
+      ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
     """
     arguments = dict(locals())
+    loop.check_counts(
+        {
+            "num_iterations": num_iterations,
+            "batch_size": batch_size,
+            "checkpoint_every": checkpoint_every,
+        }
+    )
+    check_number("distill", "random_fraction", random_fraction, 0, 1)
+    mesh = sharing.make_mesh(devices, {"batch_size": batch_size})
     params, _ = networks.functional(network)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
     arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
     teacher_params, teach = teacher
-    mesh = sharing.make_mesh(devices, {"batch_size": batch_size})
-    trainable = networks.trainable_mask(network)
-    train_fn = networks.functional_train(network)
-    observe, start, step_env = jax.vmap(env.observe), jax.vmap(env.init), step_with_keys(env)
+    root_fn = make_root_fn(env, teach)
+    update = loop.make_update(_make_losses(network), optimizer, networks.trainable_mask(network))
+    start, step_env = jax.vmap(env.init), step_with_keys(env)
 
     def init(params: Params) -> DistillationState:
         games_key, rng_key = jax.random.split(jax.random.key(seed))
@@ -116,32 +125,11 @@ def distill(
 
     def iterate(state: DistillationState) -> tuple[DistillationState, dict[str, chex.Array]]:
         keys = jax.random.split(state.rng_key, 6)
-        legal = state.games.legal_action_mask
-        observation = observe(state.games)
-        logits, target_value = teach(teacher_params, observation)
-        logits = jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
-        policy = jax.nn.softmax(logits)
-        seen, wanted = observation, policy
-        if hasattr(env, "symmetries"):
-            forms = env.symmetries(observation, policy)
-            turn = jax.random.randint(keys[0], (batch_size,), 0, len(forms))
-            rows = jnp.arange(batch_size)
-            seen, wanted = (jnp.stack(parts)[turn, rows] for parts in zip(*forms, strict=True))
-
-        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
-            (logits, value), moved = train_fn(params, seen)
-            logits = jnp.where(wanted > 0, logits, jnp.finfo(logits.dtype).min)  # legal actions
-            policy_loss = jnp.mean(optax.kl_divergence(jax.nn.log_softmax(logits), wanted))
-            value_loss = jnp.mean(jnp.square(value - target_value))
-            parts = {"policy_loss": policy_loss, "value_loss": value_loss}
-            return policy_loss + value_loss, (parts, moved)
-
-        gradient, (metrics, moved) = jax.grad(loss_fn, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        stepped = optax.apply_updates(state.params, updates)
-        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
-        drawn = jax.random.categorical(keys[1], logits)
-        anything = jax.random.categorical(keys[2], jnp.log(legal))
+        root = root_fn(teacher_params, keys[0], state.games)
+        lesson = _lesson(env, keys[0], state.games, root)
+        (params, opt_state), metrics = update((state.params, state.opt_state), lesson)
+        drawn = jax.random.categorical(keys[1], root.prior_logits)
+        anything = jax.random.categorical(keys[2], jnp.log(state.games.legal_action_mask))
         action = jnp.where(
             jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
         )
@@ -167,6 +155,48 @@ def distill(
     )  # fmt: skip
 
 
+class _Lesson(NamedTuple):
+    """What the teacher says of B positions, in the network's frame.
+
+    Attributes:
+      observation: `[B, *observation_shape]`.
+      policy: `[B, A]` its policy, 0 for illegal actions.
+      value: `[B]` its value.
+    """
+
+    observation: chex.Array
+    policy: chex.Array
+    value: chex.Array
+
+
+def _lesson(env: Any, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
+    """Turns a teacher's answers, which are over the actions, into what its student has to say."""
+    observation, policy = jax.vmap(env.observe)(games), jax.nn.softmax(root.prior_logits)
+    if hasattr(env, "network_policy"):
+        policy = jax.vmap(env.network_policy)(games, policy)
+    if hasattr(env, "symmetries"):
+        forms = env.symmetries(observation, policy)
+        turn = jax.random.randint(rng_key, root.value.shape, 0, len(forms))
+        rows = jnp.arange(len(turn))
+        observation, policy = (jnp.stack(parts)[turn, rows] for parts in zip(*forms, strict=True))
+    return _Lesson(observation, policy, root.value)
+
+
+def _make_losses(network: nnx.Module) -> Callable[..., Any]:
+    """Makes `(params, lesson) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    train_fn = networks.functional_train(network)
+
+    def losses_fn(params: Params, lesson: _Lesson) -> tuple[chex.Array, tuple]:
+        (logits, value), moved = train_fn(params, lesson.observation)
+        logits = jnp.where(lesson.policy > 0, logits, jnp.finfo(logits.dtype).min)  # legal actions
+        policy_loss = jnp.mean(optax.kl_divergence(jax.nn.log_softmax(logits), lesson.policy))
+        value_loss = jnp.mean(jnp.square(value - lesson.value))
+        parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+        return policy_loss + value_loss, (parts, moved)
+
+    return losses_fn
+
+
 class Distillation(NamedTuple):
     """A network and who teaches it.
 
@@ -188,6 +218,7 @@ STUDENTS = {
 }
 
 
+@refusals_in_one_line("python -m jaxpgs.training.distillation")
 def main(argv: list[str] | None = None) -> None:
     """Trains one network; see the module's text."""
     parser = argparse.ArgumentParser(

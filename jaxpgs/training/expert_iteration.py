@@ -16,7 +16,7 @@ from flax import nnx
 
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.checks import check_word
+from jaxpgs.checks import check_number, check_word
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import (
     WithOffsets,
@@ -26,7 +26,7 @@ from jaxpgs.networks import (
 )
 from jaxpgs.training import loop, losses, replay, resignation, selfplay, sharing
 from jaxpgs.training.experts import Expert, make_expert
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.head_to_head import make_compare
 from jaxpgs.training.objectives import Objective, make_objective
 
 
@@ -164,7 +164,8 @@ def train(
       seed: seed of everything random but the initial weights.
       devices: devices to share the games and each batch among, `jax.devices()` for all of all
         processes; `num_games` and `batch_size` must be multiples of their number. The games do not
-        depend on it; sums over a batch may be rounded otherwise. None is the default device.
+        depend on it, but for those of "gumbel", whose noise is mctx's; sums over a batch may be
+        rounded otherwise. None is the default device.
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
@@ -192,13 +193,13 @@ def train(
         "keep": keep,
     }
     loop.check_counts(counts)
-    if max_random_moves < 0 or sampled_moves < 0 or evaluate_every < 0:
-        raise ValueError(
-            "max_random_moves, sampled_moves and evaluate_every must be at least 0, got "
-            f"{max_random_moves}, {sampled_moves} and {evaluate_every}."
-        )
-    if not 0 <= resign_fraction <= 1:
-        raise ValueError(f"resign_fraction must be from 0 to 1, got {resign_fraction}.")
+    for name, count in {
+        "max_random_moves": max_random_moves,
+        "sampled_moves": sampled_moves,
+        "evaluate_every": evaluate_every,
+    }.items():
+        check_number("train", name, count, 0)
+    check_number("train", "resign_fraction", resign_fraction, 0, 1)
     if env.num_players == 1 and (resign_fraction or evaluate_every):
         raise ValueError(
             "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
@@ -268,15 +269,8 @@ def train(
             (state.params, state.opt_state),
             jax.random.split(fit_key, updates_per_iteration),
         )
-        finished = jnp.maximum(jnp.sum(report.finished), 1)
-        metrics = jax.tree.map(jnp.mean, parts) | {
-            "finished_games": jnp.sum(report.finished),
-            "mean_length": jnp.sum(report.finished * report.length) / finished,
-            "resigned": jnp.sum(report.resigned) / finished,
-            "resign_below": resign_below,
-            "best_share": jnp.mean(report.best_share),
-            "evaluations_per_move": jnp.mean(report.num_evaluations),
-        }
+        metrics = jax.tree.map(jnp.mean, parts) | _count_games(report)
+        metrics |= {"resign_below": resign_below}
         state = state._replace(
             params=params,
             opt_state=opt_state,
@@ -289,6 +283,7 @@ def train(
         return state, metrics
 
     rng_key, games_key = jax.random.split(jax.random.key(seed))
+    observation_dtype = replay.observation_dtype(env)
 
     def init(params: Params) -> ExpertIterationState:
         num_blocks = buffer_size // (num_games * num_steps)
@@ -303,6 +298,7 @@ def train(
                 num_games,
                 keep_played=model is not None,
                 keep_root=keep_root,
+                observation_dtype=observation_dtype,
             ),
             resignation=resignation.init(),
             best=Best(params, jnp.int32(0), jnp.float32(0)),
@@ -314,7 +310,7 @@ def train(
     shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    compare, num_openings = make_compare(env, apply_fn)
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
         state, found = iterate(state)
@@ -323,7 +319,7 @@ def train(
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         if evaluate_every and iteration % evaluate_every == 0:
             score = float(compare(state.params, state.best.params))
-            state, elo = _rate(state, score, 2 * env.num_actions)
+            state, elo = _rate(state, score, 2 * num_openings)
             metrics |= {"score_against_best": score, "elo": elo}
         return state, metrics
 
@@ -389,6 +385,18 @@ def _make_fit(
         return update(carry, sharing.split_rows(mesh, batch))
 
     return fit
+
+
+def _count_games(report: selfplay.Report) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how, and what the searches were like."""
+    finished = jnp.maximum(jnp.sum(report.finished), 1)
+    return {
+        "finished_games": jnp.sum(report.finished),
+        "mean_length": jnp.sum(report.finished * report.length) / finished,
+        "resigned": jnp.sum(report.resigned) / finished,
+        "best_share": jnp.mean(report.best_share),
+        "evaluations_per_move": jnp.mean(report.num_evaluations),
+    }
 
 
 def _rate(

@@ -81,7 +81,7 @@ def make_expert(
         raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
     defaults: dict[str, Any] = {"target": completed_q()}
     if name == "pgs":
-        defaults["adapt"] = lambda path, _: path[0].key == "policy_head"
+        defaults["adapt"] = "policy_head"
     noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
     return searcher(policies[name], num_simulations, **(defaults | noise | knobs))
 

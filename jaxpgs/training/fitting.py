@@ -13,7 +13,7 @@ from flax import nnx
 
 from jaxpgs.base import Params
 from jaxpgs.networks import functional, functional_train, trainable_mask
-from jaxpgs.training import sharing
+from jaxpgs.training import loop, sharing
 from jaxpgs.training.losses import asymmetric_square
 
 
@@ -70,7 +70,6 @@ def make_fit(
     """
     _, apply_fn = functional(network)
     train_fn = functional_train(network)
-    trainable = trainable_mask(network)
     tell = jax.vmap(env.observe)
 
     def loss_parts(
@@ -84,6 +83,14 @@ def make_fit(
         error = asymmetric_square(batch.value, value, under=under, over=over)
         parts["value_loss"] = value_weight * error if learns_value else jnp.zeros_like(error)
         return parts
+
+    def losses_fn(params: Params, target: tuple[chex.Array, Examples, chex.Array]) -> tuple:
+        observation, batch, value_weight = target
+        (logits, value), moved = train_fn(params, observation)
+        parts = jax.tree.map(jnp.mean, loss_parts(logits, value, batch, value_weight))
+        return parts["policy_loss"] + parts["value_loss"], (parts, moved)
+
+    update = loop.make_update(losses_fn, optimizer, trainable_mask(network))
 
     # Steps are called one by one: in a loop of XLA's, its CPU backend differentiates convolutions
     # many times slower.
@@ -103,18 +110,8 @@ def make_fit(
         if augment:
             keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
             observation = jax.vmap(env.permute_colors)(keys, observation)
-
-        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
-            (logits, value), moved = train_fn(params, observation)
-            parts = jax.tree.map(jnp.mean, loss_parts(logits, value, batch, value_weight))
-            return parts["policy_loss"] + parts["value_loss"], (parts, moved)
-
-        gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        stepped = optax.apply_updates(params, updates)
-        # Batch statistics are no weights: they move by averaging, not by gradient.
-        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
-        return params, opt_state, jax.tree.map(jnp.add, total, parts)
+        carry, parts = update((params, opt_state), (observation, batch, value_weight))
+        return *carry, jax.tree.map(jnp.add, total, parts)
 
     zeros = {"policy_loss": jnp.zeros(()), "value_loss": jnp.zeros(())}
 

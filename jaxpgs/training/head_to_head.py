@@ -1,13 +1,15 @@
 """A match between two sets of weights, jitted once, to follow a training run."""
 
+from collections.abc import Callable
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import ApplyFn, make_root_fn, step_with_keys
+from jaxpgs.adapters import make_root_fn, step_with_keys
 from jaxpgs.base import Params
+from jaxpgs.networks.functional import ApplyFn
 
 
 def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> chex.Array:
@@ -56,3 +58,18 @@ def head_to_head(env: Any, apply_fn: ApplyFn, first: Params, second: Params) -> 
     )
     points = (jnp.sign(score) + 1) / 2
     return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)
+
+
+def make_compare(env: Any, apply_fn: ApplyFn) -> tuple[Callable[[Params, Params], chex.Array], int]:
+    """Makes `head_to_head`, jitted.
+
+    Args:
+      env: as there.
+      apply_fn: the network.
+
+    Returns:
+      `(params, params) -> []`, the first side's share of the points, and the number of openings,
+      each of which is played with both colours.
+    """
+    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
+    return compare, int(jnp.sum(env.init(jax.random.key(0)).legal_action_mask))

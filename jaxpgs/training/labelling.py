@@ -17,7 +17,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.training import experts, selfplay, sharing
+from jaxpgs.training import experts, replay, selfplay, sharing
 from jaxpgs.training.checkpoint import claimed, describe
 from jaxpgs.training.loop import should_stop, stopping
 
@@ -76,12 +76,14 @@ def label_games(
 
     mesh = sharing.make_mesh(devices, {"games_at_once": games_at_once})
 
+    dtype = replay.observation_dtype(env)
+
     def play_own(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
         games, experience, report = selfplay.play(
             env, apply_fn, judge, params, rng_key, games, num_steps,
             sampled_moves=2**30, keep_played=True, value_target="search",
         )  # fmt: skip
-        seen = experience.observation.astype(jnp.int8)
+        seen = experience.observation.astype(dtype)
         return games, experience._replace(observation=seen), report.finished
 
     shared_play = sharing.per_device(mesh, play_own, (None, None, 0), (0, 1, 1))

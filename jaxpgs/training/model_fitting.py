@@ -134,7 +134,7 @@ def fit(
     steps = sharing.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
     params, _ = functional(model)
-    params = params if init_params is None else jax.tree.map(jnp.asarray, init_params)
+    params = params if init_params is None else loop.like(init_params, params)
     optimizer = optimizer or optax.adam(6e-5)
     updates = [
         make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving)
@@ -144,12 +144,12 @@ def fit(
         env, model, batch_size, unroll, value_weight, validation_batches, mesh
     )
 
-    @functools.partial(jax.jit, static_argnums=4, donate_argnums=(0, 1))
+    @functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
     def step(
-        params: Params, opt_state: Any, steps: unrolls.Timeline, key: chex.PRNGKey, settling: bool
-    ) -> Any:
+        carry: tuple[Params, Any], steps: unrolls.Timeline, key: chex.PRNGKey, settling: bool
+    ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
         batch = unrolls.sample(env, steps, key, batch_size, unroll, num_train)
-        return updates[settling](params, opt_state, sharing.split_rows(mesh, batch))
+        return updates[settling](carry, sharing.split_rows(mesh, batch))
 
     state = FitState(
         params=params,
@@ -164,19 +164,20 @@ def fit(
     def iterate(state: FitState) -> tuple[FitState, dict[str, float]]:
         epoch = int(state.epoch)
         epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
-        params, opt_state = jax.tree.map(jnp.copy, (state.params, state.opt_state))
+        carry = jax.tree.map(jnp.copy, (state.params, state.opt_state))
         total: dict[str, float] = {}
         settling = epoch >= max_epochs - settle_epochs
         if epoch == max_epochs - settle_epochs:
             state = state._replace(waited=jnp.int32(0))
         for i in range(num_batches):
             key = jax.random.fold_in(epoch_key, i)
-            params, opt_state, parts = step(params, opt_state, steps, key, settling)
+            carry, parts = step(carry, steps, key, settling)
             total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
-        checked = evaluate(params, steps, num_train, num_games)
+        checked = evaluate(carry[0], steps, num_train, num_games)
         metrics = {name: float(x) / num_batches for name, x in total.items()}
         metrics |= {f"validation_{name}": x for name, x in checked.items()}
         loss = checked["policy_loss"] + value_weight * checked["value_loss"]
+        params, opt_state = carry
         judged = sharing.everywhere(mesh, _judge(state, params, opt_state, loss))
         return judged, metrics | {"iteration": epoch + 1}
 
@@ -195,7 +196,7 @@ def make_update(
     gradient_scale: float,
     value_weight: float,
     moving_statistics: bool = True,
-) -> Callable[..., tuple[Params, Any, dict[str, chex.Array]]]:
+) -> Callable[..., tuple[tuple[Params, Any], dict[str, chex.Array]]]:
     """Makes one step of the optimizer on a batch of unrolls.
 
     Args:
@@ -208,29 +209,19 @@ def make_update(
         running ones. False uses the running ones, as a search does, and leaves them.
 
     Returns:
-      `(params, opt_state, Unrolls) -> (params, opt_state, parts of the loss)`.
+      `((params, opt_state), Unrolls) -> ((params, opt_state), parts of the loss)`.
     """
     unroll = functional_call(
         model, lambda model, *data: model.unroll(*data, gradient_scale), train=moving_statistics
     )
 
-    def update(
-        params: Params, opt_state: Any, batch: unrolls.Unrolls
-    ) -> tuple[Params, Any, dict[str, chex.Array]]:
-        def loss_fn(params: Params) -> tuple[chex.Array, tuple]:
-            found = unroll(params, batch.observation, batch.action)
-            (logits, value), moved = found if moving_statistics else (found, params)
-            loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
-            return loss, (parts, moved)
+    def losses_fn(params: Params, batch: unrolls.Unrolls) -> tuple[chex.Array, tuple]:
+        found = unroll(params, batch.observation, batch.action)
+        (logits, value), moved = found if moving_statistics else (found, params)
+        loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
+        return loss, (parts, moved)
 
-        gradient, (parts, moved) = jax.grad(loss_fn, has_aux=True)(params)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        stepped = optax.apply_updates(params, updates)
-        # Batch statistics are no weights: they move by averaging, not by gradient.
-        params = jax.tree.map(lambda t, new, stat: new if t else stat, trainable, stepped, moved)
-        return params, opt_state, parts
-
-    return update
+    return loop.make_update(losses_fn, optimizer, trainable)
 
 
 def _make_evaluate(

@@ -19,7 +19,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import learner_games, loop, opponents, sharing
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.head_to_head import make_compare
 
 
 class PPOState(NamedTuple):
@@ -317,32 +317,10 @@ def train(
         )
         met = jax.tree.map(lambda x: jnp.repeat(x, share, axis=0), met)
         games, rollout, last_value, result = shared_play(state.params, met, play_key, state.games)
-        advantage, target = learner_games.advantages(
-            rollout, last_value, discount=discount, gae_lambda=gae_lambda
-        )
-        if normalize_advantages:
-            advantage = _normalized(advantage, rollout.mine)
-        moves = Moves(
-            observation=rollout.observation,
-            legal=rollout.legal,
-            action=rollout.action,
-            log_prob=rollout.log_prob,
-            advantage=advantage,
-            value=target,
-            mine=rollout.mine,
-        )
+        moves = _moves(rollout, last_value, discount, gae_lambda, normalize_advantages)
         (params, opt_state), parts = learn((state.params, state.opt_state), moves, fit_key)
-        finished = rollout.finished
-        count = jnp.maximum(jnp.sum(finished), 1)
-        points = (jnp.sign(result.score) + 1) / 2
-        metrics = jax.tree.map(jnp.mean, parts) | {
-            "finished_games": jnp.sum(finished),
-            "mean_length": jnp.sum(finished * result.length) / count,
-            "score": jnp.sum(finished * points) / count,
-            "moved_first": jnp.sum(finished & result.moved_first) / count,
-            "learner_to_move": jnp.mean(rollout.mine.astype(jnp.float32)),
-            "opponents": opponents.window(history, delta),
-        }
+        metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
+        metrics |= {"opponents": opponents.window(history, delta)}
         state = PPOState(params, opt_state, games, history, state.iteration + 1, rng_key)
         return state, metrics
 
@@ -363,7 +341,7 @@ def train(
     state = jax.jit(init, out_shardings=shardings)(params)
     # Each iteration's state takes the last one's memory, the history's most of all.
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare, num_openings = make_compare(env, network)
+    compare, num_openings = make_compare(env, apply_fn)
 
     def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
         state, found = iterate(state)
@@ -386,24 +364,6 @@ def train(
     )  # fmt: skip
 
 
-def make_compare(
-    env: Any, network: nnx.Module
-) -> tuple[Callable[[Params, Params], chex.Array], int]:
-    """Makes a match of two networks by their likeliest moves, jitted; see `head_to_head`.
-
-    Args:
-      env: the environment.
-      network: the network; only its structure is used.
-
-    Returns:
-      `(params, params) -> []`, the first side's share of the points, and the number of openings,
-      each of which is played with both colours.
-    """
-    _, apply_fn = functional(network)
-    compare = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))
-    return compare, int(jnp.sum(env.init(jax.random.key(0)).legal_action_mask))
-
-
 def elo_along(
     env: Any, network: nnx.Module, state: PPOState, *, num_players: int = 8
 ) -> opponents.EloAlong:
@@ -421,7 +381,8 @@ def elo_along(
     Raises:
       ValueError: if `num_players` is below 2, or the run has not begun.
     """
-    compare, num_openings = make_compare(env, network)
+    _, apply_fn = functional(network)
+    compare, num_openings = make_compare(env, apply_fn)
     return opponents.elo_along(
         state.history, state.params, int(state.iteration), compare, 2 * num_openings,
         num_players=num_players,
@@ -475,6 +436,46 @@ def _check_opponents(num_opponents: int, num_devices: int) -> int:
 def _shardings(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
     """Shares the games among devices; everything else is on each of them."""
     return sharing.whole(mesh, state)._replace(games=sharing.rows(mesh, state.games))
+
+
+def _moves(
+    rollout: learner_games.Rollout,
+    last_value: chex.Array,
+    discount: float,
+    gae_lambda: float,
+    normalize_advantages: bool,
+) -> Moves:
+    """Turns games into moves to learn from."""
+    advantage, target = learner_games.advantages(
+        rollout, last_value, discount=discount, gae_lambda=gae_lambda
+    )
+    if normalize_advantages:
+        advantage = _normalized(advantage, rollout.mine)
+    return Moves(
+        observation=rollout.observation,
+        legal=rollout.legal,
+        action=rollout.action,
+        log_prob=rollout.log_prob,
+        advantage=advantage,
+        value=target,
+        mine=rollout.mine,
+    )
+
+
+def _count_games(
+    rollout: learner_games.Rollout, result: learner_games.Result
+) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how long they were and who won."""
+    finished = rollout.finished
+    count = jnp.maximum(jnp.sum(finished), 1)
+    points = (jnp.sign(result.score) + 1) / 2
+    return {
+        "finished_games": jnp.sum(finished),
+        "mean_length": jnp.sum(finished * result.length) / count,
+        "score": jnp.sum(finished * points) / count,
+        "moved_first": jnp.sum(finished & result.moved_first) / count,
+        "learner_to_move": jnp.mean(rollout.mine.astype(jnp.float32)),
+    }
 
 
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:

@@ -19,6 +19,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.base import Params
+from jaxpgs.checks import check_number, check_word
 from jaxpgs.networks import functional
 from jaxpgs.training import example_queue, fitting, loop, sharing
 from jaxpgs.training.board_searches import Solver, jit_solver, make_measure, search_boards
@@ -145,6 +146,7 @@ def train(
         length = training_length * validation_share / max(1 - validation_share, 1e-6)
         validation_length = max(math.ceil(length), 1)
     first_runs = first_runs or num_runs
+    check_number("train", "num_test_boards", num_test_boards, 0)
     _check_arguments(
         {
             "num_iterations": num_iterations, "num_runs": num_runs, "runs_at_once": runs_at_once,
@@ -198,9 +200,11 @@ def train(
         seed=seed,
     )  # fmt: skip
     params, opt_state = new_weights(0)
+    if init_params is not None:
+        params = loop.like(init_params, params)
     template = jax.eval_shape(env.init, base_key)
     state = PuzzleIterationState(
-        params if init_params is None else init_params,
+        params,
         opt_state,
         example_queue.empty(template, training_length),
         example_queue.empty(template, validation_length),
@@ -287,9 +291,7 @@ def _iterate(
 def _check_arguments(
     counts: dict[str, int], first_runs: int, validation_share: float, value_target: str
 ) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}.")
+    loop.check_counts(counts)
     num_runs, runs_at_once = counts["num_runs"], counts["runs_at_once"]
     if num_runs % runs_at_once or first_runs % runs_at_once:
         raise ValueError(
@@ -298,5 +300,4 @@ def _check_arguments(
         )
     if not 0 < validation_share < 1:
         raise ValueError(f"validation_share must be between 0 and 1, got {validation_share}.")
-    if value_target not in _VALUE_TARGETS:
-        raise ValueError(f"value_target must be one of {_VALUE_TARGETS}, got {value_target!r}.")
+    check_word("train", "value_target", value_target, _VALUE_TARGETS)

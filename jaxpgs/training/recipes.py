@@ -25,7 +25,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks
-from jaxpgs.checks import positive
+from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
@@ -83,6 +83,7 @@ RECIPES = {
 }
 
 
+@refusals_in_one_line("python -m jaxpgs.training.recipes")
 def main(argv: list[str] | None = None) -> None:
     """Trains one network; see the module's text."""
     parser = argparse.ArgumentParser(

@@ -26,7 +26,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.base import Params
-from jaxpgs.checks import positive
+from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import Hex
 from jaxpgs.networks import ValueEquivalentModel
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -88,6 +88,7 @@ RECIPES = {
 }  # fmt: skip
 
 
+@refusals_in_one_line("python -m jaxpgs.training.recipes_models")
 def main(argv: list[str] | None = None) -> None:
     """Makes one model; see the module's text."""
     parser = argparse.ArgumentParser(

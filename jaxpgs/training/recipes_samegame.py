@@ -20,7 +20,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks
-from jaxpgs.checks import positive
+from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import SameGame
 from jaxpgs.pretrained import save_pretrained
 from jaxpgs.puzzles import nrpa
@@ -75,6 +75,7 @@ _TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 
+@refusals_in_one_line("python -m jaxpgs.training.recipes_samegame")
 def main(argv: list[str] | None = None) -> None:
     """Trains one network; see the module's text."""
     parser = argparse.ArgumentParser(

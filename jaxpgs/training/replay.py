@@ -1,5 +1,6 @@
 """A replay buffer on the device: first in, first out, a block of self-play at a time."""
 
+import functools
 from typing import Any, NamedTuple
 
 import chex
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import NodeStats
-from jaxpgs.training.selfplay import Experience, Played, map_actions
+from jaxpgs.training.selfplay import Experience, Played, init_games, map_actions
 
 
 class Replay(NamedTuple):
@@ -30,6 +31,7 @@ def init(
     *,
     keep_played: bool = False,
     keep_root: bool = False,
+    observation_dtype: Any = jnp.int8,
 ) -> Replay:
     """Makes an empty buffer.
 
@@ -40,10 +42,10 @@ def init(
       num_games: G.
       keep_played: whether the experience to come has `played`.
       keep_root: whether it has `root`.
+      observation_dtype: in what to keep observations; see `observation_dtype`.
 
     Returns:
-      The buffer. Observations are kept in a byte each where they are whole numbers, as all planes
-      of our environments are.
+      The buffer.
     """
     axes = (num_blocks, num_steps, num_games)
     state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
@@ -60,7 +62,7 @@ def init(
         root = NodeStats(scores, jnp.zeros(axes), visits, scores, scores.astype(bool))
     return Replay(
         Experience(
-            observation=jnp.zeros((*axes, *observation.shape), jnp.int8),
+            observation=jnp.zeros((*axes, *observation.shape), observation_dtype),
             legal=jnp.zeros((*axes, env.num_actions), bool),
             policy=jnp.zeros((*axes, env.num_actions), jnp.float32),
             value=jnp.zeros(axes, jnp.float32),
@@ -70,6 +72,27 @@ def init(
         ),
         jnp.int32(0),
     )
+
+
+@functools.lru_cache(maxsize=32)
+def observation_dtype(env: Any) -> jnp.dtype:
+    """Returns a type that keeps an environment's observations, by a look at random games.
+
+    Args:
+      env: the environment.
+
+    Returns:
+      int8 where all are whole numbers that fit, as planes are; elsewhere their own type.
+    """
+
+    @jax.jit
+    def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
+        games = init_games(env, rng_key, 64, max_random_moves=64)
+        observation = jax.vmap(env.observe)(games.state)
+        return observation, jnp.all(observation == observation.astype(jnp.int8))
+
+    observation, fits = look(jax.random.key(0))
+    return jnp.dtype(jnp.int8) if fits else observation.dtype
 
 
 def add(replay: Replay, experience: Experience) -> Replay:

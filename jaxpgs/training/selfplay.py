@@ -302,6 +302,21 @@ def play(
     if value_target == "search":
         return games, experience, report
 
+    return games, _with_returns(experience, reward, discount, strayed), report
+
+
+def _with_returns(
+    experience: Experience, reward: chex.Array, discount: chex.Array, strayed: chex.Array
+) -> Experience:
+    """Fills in the games' returns as targets of the value, as far as they are known.
+
+    Args:
+      experience: `[S, G]` steps whose values are the search's.
+      reward: `[S, G]` what each paid its mover.
+      discount: `[S, G]` what the next position's return counts to the mover.
+      strayed: `[S, G]` bool, where the search's value is the target, as the game was left.
+    """
+
     def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, ...]) -> Any:
         reward, discount, strayed, searched = now
         value, is_open = reward + discount * later[0], discount * later[1]
@@ -311,7 +326,7 @@ def play(
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
     moves = (reward, discount, strayed, experience.value)
     _, (value, is_open) = jax.lax.scan(back, nothing, moves, reverse=True)
-    return games, experience._replace(value=value, open=is_open), report
+    return experience._replace(value=value, open=is_open)
 
 
 def node_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:

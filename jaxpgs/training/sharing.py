@@ -36,8 +36,11 @@ def make_mesh(devices: Sequence[jax.Device] | None, counts: Mapping[str, int]) -
       A mesh with the one axis `AXIS`, or None without devices.
 
     Raises:
-      ValueError: if the devices cannot share a count evenly, or some process has none of them.
+      ValueError: if there are none, they cannot share a count evenly, or some process has none of
+        them.
     """
+    if devices is not None and not len(devices):
+        raise ValueError("devices must name at least one device, or be None for the default one.")
     have = {device.process_index for device in devices or jax.local_devices()[:1]}
     if len(have) != jax.process_count():
         raise ValueError(

@@ -89,8 +89,7 @@ def train(
         def fit(carry: tuple[Params, Any], buffer: Any, rng_key: chex.PRNGKey) -> tuple:
             steps = unrolls.replay_timeline(buffer)
             batch = unrolls.sample(env, steps, rng_key, batch_size, unroll, num_games)
-            params, opt_state, parts = update(*carry, sharing.split_rows(mesh, batch))
-            return (params, opt_state), parts
+            return update(carry, sharing.split_rows(mesh, batch))
 
         return fit
 

@@ -168,7 +168,7 @@ def _check_memory(context: Context, root: mctx.RootFnOutput) -> None:
     kept = [per_walk([root.value] * 10, steps), per_walk(root.embedding, 2)]
     check_fits(
         kept,
-        f"The {num_walks} simulations that {batch_size} roots run at once, each",
+        f"The simulations that {batch_size} roots run at once, {num_walks} each,",
         "Lower simulations_per_update or max_depth, or search fewer roots at once; "
         "jaxpgs.estimate_memory tells what a search needs.",
     )
