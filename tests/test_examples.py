@@ -11,6 +11,7 @@ import inspect
 import pytest
 
 import jaxpgs
+from jaxpgs.training import distillation, expert_iteration, experts, labelling, ppo
 
 PACKAGES = ["", ".search", ".envs", ".networks", ".puzzles", ".evaluation", ".pretrained"]
 NAMES = {
@@ -19,7 +20,13 @@ NAMES = {
     for module in [importlib.import_module(f"jaxpgs{package}")]
     for found in (getattr(module, name) for name in module.__all__)
     if inspect.isclass(found) or inspect.isfunction(found)
-}
+} | {
+    f"{found.__module__}.{found.__name__}": found
+    for found in (
+        experts.make_expert, experts.raw_network, experts.searcher, expert_iteration.train,
+        ppo.train, distillation.distill, labelling.label_games,
+    )
+}  # fmt: skip
 FLAGS = doctest.NORMALIZE_WHITESPACE
 
 

@@ -91,6 +91,14 @@ def distill(
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
+
+    Example:
+      >>> from jaxpgs.training import distillation
+      >>> state = distillation.distill(
+      ...     env, module, (params, apply_fn), num_iterations=1, batch_size=8
+      ... )
+      >>> int(state.iteration)
+      1
     """
     arguments = dict(locals())
     loop.check_counts(

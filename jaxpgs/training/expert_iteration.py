@@ -180,6 +180,16 @@ def train(
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
+
+    Example:
+      >>> games = {"num_games": 8, "num_steps": 4, "batch_size": 16}
+      >>> expert = jaxpgs.training.make_expert("mcs", 4)
+      >>> fit = {"buffer_size": 64, "updates_per_iteration": 1, "evaluate_every": 0}
+      >>> state = jaxpgs.training.expert_iteration.train(
+      ...     env, module, expert=expert, num_iterations=1, **games, **fit
+      ... )
+      >>> int(state.iteration)
+      1
     """
     arguments = dict(locals())
     check_word("train", "value_target", value_target, selfplay.VALUE_TARGETS)

@@ -71,6 +71,9 @@ def make_expert(
 
     Raises:
       ValueError: if the name is another.
+
+    Example:
+      >>> expert = jaxpgs.training.make_expert("pgs", 32, dirichlet_fraction=0.1)
     """
     if name == "gumbel":
         return gumbel(num_simulations, **knobs)
@@ -105,6 +108,9 @@ def searcher(
 
     Raises:
       ValueError: if `value` is another word.
+
+    Example:
+      >>> expert = jaxpgs.training.experts.searcher(jaxpgs.gumbel_mcts_policy, 32)
     """
     check_word("searcher", "value", value, ("mean", "policy"))
 
@@ -148,6 +154,9 @@ def raw_network() -> Expert:
 
     Returns:
       An expert. Its action is drawn from the policy.
+
+    Example:
+      >>> expert = jaxpgs.training.experts.raw_network()
     """
 
     def expert(

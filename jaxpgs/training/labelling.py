@@ -64,6 +64,11 @@ def label_games(
     Raises:
       ValueError: if an argument is out of range, or `directory` holds other games or is damaged.
       RuntimeError: if another process labels in `directory`.
+
+    Example:
+      >>> from jaxpgs.training import labelling
+      >>> games = {"num_games": 8, "games_at_once": 8, "num_steps": 4}
+      >>> labelled = labelling.label_games(env, apply_fn, params, **games)
     """
     arguments = dict(locals())
     del arguments["num_games"]  # how many there are may change

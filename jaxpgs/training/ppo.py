@@ -238,6 +238,14 @@ def train(
       ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
+
+    Example:
+      >>> games = {"num_games": 8, "num_steps": 4, "batch_size": 16}
+      >>> state = jaxpgs.training.ppo.train(
+      ...     env, module, num_iterations=1, epochs=1, evaluate_every=0, **games
+      ... )
+      >>> int(state.iteration)
+      1
     """
     arguments = dict(locals())
     loop.check_counts(
