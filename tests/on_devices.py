@@ -111,7 +111,11 @@ def trainers(folder):
 
 
 def process(number, port, folder, start):
-    """One of two processes that train together: the first is told to stop, the second killed."""
+    """One of two processes that train together.
+
+    The first time the second of them is killed. The next time the first is told to stop, and both
+    go on to the end.
+    """
     number, start = int(number), int(start)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", 2, number, shutdown_timeout_seconds=10)
@@ -135,15 +139,23 @@ def process(number, port, folder, start):
         if start == 1 and number == 0 and metrics["iteration"] == 4:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    try:
-        state = distilled(
+    def train():
+        return distilled(
             jax.devices(), directory=f"{folder}/run", checkpoint_every=1, callback=callback
         )
+
+    status = 0
+    try:
+        try:
+            state = train()
+        except SystemExit as stop:
+            status, state = stop.code, train()
     except Exception:
         traceback.print_exc()
         os._exit(1)  # or it would wait for the other one
     kept = np.load(f"{folder}/two distilled {number}.npz")
     same(jax.tree.leaves(plain(state)), [kept[name] for name in kept.files])
+    sys.exit(status)
 
 
 if __name__ == "__main__":
