@@ -195,7 +195,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     plain = {like(row): row for row in rows if not row["step"]}
     lines = []
     for row in rows:
-        cells = []
+        cells: list[str | None] = []
         for name in ("regret", "lasting_regret"):
             mean, low, high = bootstrap_mean(row[name])
             cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
