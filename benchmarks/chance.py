@@ -25,7 +25,7 @@ import numpy as np
 import jaxpgs
 from benchmarks import report, runs
 from benchmarks.chance_games import Game, pig, play2048, stochastic_fns
-from benchmarks.paired import beside, tuned
+from benchmarks.paired import beside, draw_numbers, tell_setting, tuned
 from benchmarks.planners import SIMULATIONS_PER_UPDATE
 from jaxpgs import trees
 from jaxpgs.adapters import step_with_keys
@@ -53,7 +53,7 @@ PRESETS = {
 }  # fmt: skip
 _SEARCH = {"log_c": (-1.0, 4.0)}
 _TREE = {"log_c": (-1.5, 2.5)}
-# Drawn uniformly; what begins with log_ is handed on as its exponential.
+# See `paired.draw_numbers`.
 RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "PGS": _SEARCH | {"log_step": (-4.0, 1.5), "keep": (-1.0, 1.0)},
     "MCS": _SEARCH,
@@ -78,33 +78,31 @@ def main(argv: list[str] | None = None) -> None:
     record = runs.open_record(parser, args, setting, _KEY)
     with report.progress_bar("chance") as progress:
         for name, (make, count) in preset.games.items():
-            game = make()
+            # Compiled once for each player and depth; a game's functions are no arguments of `jit`.
+            play = jax.jit(functools.partial(_play, make()), static_argnums=(0, 1, 2, 3))
             for player in RANGES:
                 for number in range(preset.settings):
                     progress(number, preset.settings, f"{name}, {player}, tuning")
                     key = {"game": name, "player": player, "part": "tune", "number": number}
-                    _measure(record, preset, game, key, count, args.seed)
+                    _measure(record, preset, play, key, count, args.seed)
                 best = tuned(runs.read(record), "scores", game=name, player=player)
                 progress(0, 1, f"{name}, {player}")
                 key = {"game": name, "player": player, "part": "play", "number": best}
-                _measure(record, preset, game, key, count, args.seed)
+                _measure(record, preset, play, key, count, args.seed)
     report.print_table("Games with chance at equal calls", *table(runs.read(record)))
 
 
 def draw_setting(preset: Preset, player: str, number: int, seed: int) -> dict[str, Any]:
     """Draws a player's setting: its numbers by name, and the depth of simulations."""
-    rng = np.random.default_rng([seed, number])
-    drawn = {name: float(rng.uniform(*span)) for name, span in RANGES[player].items()}
-    numbers = {
-        name.removeprefix("log_"): float(np.exp(x)) if name.startswith("log_") else x
-        for name, x in drawn.items()
-    }
     fixed = player in ("PGS", "MCS")
-    return {"depth": preset.depths[number % len(preset.depths)] if fixed else 0, "numbers": numbers}
+    return {
+        "depth": preset.depths[number % len(preset.depths)] if fixed else 0,
+        "numbers": draw_numbers(RANGES[player], number, seed),
+    }
 
 
 def _measure(
-    record: runs.Record, preset: Preset, game: Game, key: dict[str, Any], count: int, seed: int
+    record: runs.Record, preset: Preset, play: Any, key: dict[str, Any], count: int, seed: int
 ) -> None:
     """Plays games with a setting and adds the row, unless it is there."""
     if runs.has(record, **key):
@@ -112,29 +110,14 @@ def _measure(
     setting = draw_setting(preset, key["player"], key["number"], seed)
     play_key = jax.random.fold_in(jax.random.key(seed), key["part"] == "tune")
     spend = (key["player"], preset.calls, setting["depth"], count)
-    scores, moves = jax.device_get(_play(_Hashed(game), *spend, setting["numbers"], play_key))
+    scores, moves = jax.device_get(play(*spend, setting["numbers"], play_key))
     runs.add(record, key | setting | {"scores": scores.astype(float), "moves": moves.tolist()})
 
 
-class _Hashed:
-    """A game as a static argument."""
-
-    def __init__(self, game: Game) -> None:
-        self.game = game
-
-    def __hash__(self) -> int:
-        return hash((type(self.game.env), self.game.max_moves))
-
-    def __eq__(self, other: object) -> bool:
-        return hash(self) == hash(other)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _play(
-    hashed: _Hashed, player: str, calls: int, depth: int, count: int, numbers: Any, key: Any
+    game: Game, player: str, calls: int, depth: int, count: int, numbers: Any, key: Any
 ) -> tuple[chex.Array, chex.Array]:
     """Plays games to their end. Returns their scores and lengths."""
-    game = hashed.game
     step = step_with_keys(game.env)
     decide, memory = make_player(game, player, calls, depth, count, numbers)
     start_key, play_key = jax.random.split(key)
@@ -236,17 +219,17 @@ def make_player(
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each game and player."""
-    columns = ["game", "player", "games", "score", "over MCS", "95%", "over stochastic MuZero",
-               "95% ", "moves", "setting"]  # fmt: skip
+    columns = ["game", "player", "games", "score", "over MCS", "95%", "over PGS", "95% ", "moves",
+               "setting"]  # fmt: skip
     found = {(row["game"], row["player"]): row for row in rows if row["part"] == "play"}
     lines = []
     for (game, player), row in found.items():
         line = [game, player, len(row["scores"]), round(float(np.mean(row["scores"])), 1)]
-        others = [found.get((game, other)) for other in ("MCS", "mctx stochastic MuZero")]
+        others = [found.get((game, other)) for other in ("MCS", "PGS")]
         line += beside(row, others, "scores", 1)
-        numbers = ", ".join(f"{name} {value:.2g}" for name, value in row["numbers"].items())
         depth = f"depth {row['depth']}, " * bool(row["depth"])
-        lines.append([*line, round(float(np.mean(row["moves"])), 1), depth + numbers])
+        moves = round(float(np.mean(row["moves"])), 1)
+        lines.append([*line, moves, depth + tell_setting(row)])
     return columns, lines
 
 

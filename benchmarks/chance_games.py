@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import mctx
 import pgx
 
+from benchmarks.one_player import State, begin, unless_over
 from jaxpgs.base import Params
 from jaxpgs.networks import SplitApplyFn
 
@@ -93,31 +94,16 @@ def linear_policy(
 # --- Pig -----------------------------------------------------------------------------------------
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PigState:
-    """A game of Pig.
+class Turn(NamedTuple):
+    """What a player of Pig has.
 
     Attributes:
       total: `[]` what was thrown and is not yet safe.
       thrown: `[]` bool, of an afterstate: whether a die is in the air.
-      steps: `[]` int32, decisions so far.
-      current_player: `[]` int32, always 0.
-      rewards: `[1]` what the last decision paid.
-      terminated: `[]` bool.
     """
 
     total: chex.Array
     thrown: chex.Array
-    steps: chex.Array
-    current_player: chex.Array
-    rewards: chex.Array
-    terminated: chex.Array
-
-    @property
-    def legal_action_mask(self) -> chex.Array:
-        """Both actions, always."""
-        return jnp.ones((*self.terminated.shape, 2), bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,49 +119,44 @@ class Pig:
     num_actions: int = 2
     observation_shape: tuple[int, ...] = (4,)
 
-    def init(self, key: chex.PRNGKey) -> PigState:
+    def init(self, key: chex.PRNGKey) -> State:
         """Returns the start, which is always the same."""
         del key
-        zero, no = jnp.int32(0), jnp.bool_(False)
-        return PigState(jnp.float32(0), no, zero, zero, jnp.zeros(1), no)
+        return begin(Turn(jnp.float32(0), jnp.bool_(False)), self.num_actions)
 
-    def after(self, state: PigState, action: chex.Array) -> tuple[chex.Array, PigState]:
+    def after(self, state: State, action: chex.Array) -> tuple[chex.Array, State]:
         """Returns the logits of the six sides, and the state while the die is in the air."""
-        throws = action == 1
+        throws, total = action == 1, state.inner.total
         fair = jnp.zeros(6)
         sure = jnp.where(jnp.arange(6) == 0, 0.0, _LOWEST)
-        steps = state.steps + 1
         afterstate = dataclasses.replace(
             state,
-            total=jnp.where(throws, state.total, 0.0),
-            thrown=throws,
-            steps=steps,
-            rewards=jnp.where(throws | state.terminated, 0.0, state.total)[None],
+            inner=Turn(jnp.where(throws, total, 0.0), throws),
+            steps=state.steps + 1,
+            rewards=jnp.where(throws | state.terminated, 0.0, total)[None],
         )
         return jnp.where(throws, fair, sure), afterstate
 
-    def draw(self, afterstate: PigState, outcome: chex.Array) -> PigState:
+    def draw(self, afterstate: State, outcome: chex.Array) -> State:
         """Returns the state after the die has fallen on the side `outcome`, from 0."""
-        thrown = jnp.where(outcome == 0, 0.0, afterstate.total + outcome + 1)
+        total, thrown = afterstate.inner
+        fallen = jnp.where(outcome == 0, 0.0, total + outcome + 1)
         return dataclasses.replace(
             afterstate,
-            total=jnp.where(afterstate.thrown, thrown, afterstate.total),
-            thrown=jnp.bool_(False),
+            inner=Turn(jnp.where(thrown, fallen, total), jnp.bool_(False)),
             terminated=afterstate.terminated | (afterstate.steps >= self.length),
         )
 
-    def step(self, state: PigState, action: chex.Array, key: chex.PRNGKey) -> PigState:
+    def step(self, state: State, action: chex.Array, key: chex.PRNGKey) -> State:
         """Does what the action says; a finished game stays as it is, and pays nothing."""
         logits, afterstate = self.after(state, action)
-        after = self.draw(afterstate, jax.random.categorical(key, logits))
-        stays = dataclasses.replace(state, rewards=jnp.zeros(1))
-        return jax.tree.map(lambda x, y: jnp.where(state.terminated, x, y), stays, after)
+        return unless_over(state, self.draw(afterstate, jax.random.categorical(key, logits)))
 
-    def observe(self, state: PigState) -> chex.Array:
+    def observe(self, state: State) -> chex.Array:
         """Returns `[4]`: the total / 20 and its square, whether a die is in the air, the rest."""
-        total = state.total / 20
+        total = state.inner.total / 20
         rest = (self.length - state.steps) / self.length
-        return jnp.stack([total, total**2, state.thrown.astype(jnp.float32), rest])
+        return jnp.stack([total, total**2, state.inner.thrown.astype(jnp.float32), rest])
 
 
 def pig(length: int = 40) -> Game:

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from benchmarks import pictures, planners, report, runs
-from benchmarks.paired import beside, difference, tuned
-from benchmarks.planners import Budget, play_cem, play_search
+from benchmarks.paired import beside, difference, draw_numbers, tell_setting, tuned
+from benchmarks.planners import Budget, MakePlayer, make_cem, make_search, play
 from benchmarks.point_mass import PointMass
 from jaxpgs.envs.pendulum import Pendulum
 
@@ -57,16 +57,16 @@ PRESETS = {
     "tiny": Preset({"point mass": (PointMass(2, 3), 4)}, (16,), (2,), 2, 2, 2),
 }  # fmt: skip
 _SEARCH = {"log_std": (-2.5, 0.0), "root_log_std": (-1.0, 0.5), "log_c": (-1.0, 5.0)}
-# Drawn uniformly; what begins with log_ but log_std is handed on as its exponential.
+# See `paired.draw_numbers`.
 RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "PGS": _SEARCH | {"log_step": (-4.0, -0.5), "keep": (-1.0, 1.0)},
     "MCS": _SEARCH,
     "CEM": {"log_std": (-1.5, 0.5), "log_elite": (-2.5, -0.7), "keep": (-1.0, 1.0)},
 }
-PLAYERS: dict[str, Any] = {
-    "PGS": functools.partial(play_search, True),
-    "MCS": functools.partial(play_search, False),
-    "CEM": play_cem,
+PLAYERS: dict[str, MakePlayer] = {
+    "PGS": functools.partial(make_search, True),
+    "MCS": functools.partial(make_search, False),
+    "CEM": make_cem,
 }
 _KEY = ("problem", "player", "part", "calls", "number")
 
@@ -99,10 +99,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def draw_setting(preset: Preset, player: str, number: int, seed: int) -> dict[str, Any]:
     """Draws a player's setting: its numbers by name, with `depth` and `iterations`."""
-    rng = np.random.default_rng([seed, number])
-    numbers = {name: float(rng.uniform(*span)) for name, span in RANGES[player].items()}
-    for name in [name for name in numbers if name.startswith("log_") and name != "log_std"]:
-        numbers[name.removeprefix("log_")] = float(np.exp(numbers.pop(name)))
+    numbers = draw_numbers(RANGES[player], number, seed)
     depth = preset.depths[number % len(preset.depths)]
     iterations = (2, 4)[number // len(preset.depths) % 2] if player == "CEM" else 1
     return {"depth": depth, "iterations": iterations, "numbers": numbers}
@@ -110,7 +107,7 @@ def draw_setting(preset: Preset, player: str, number: int, seed: int) -> dict[st
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _play(player: str, env: Any, budget: Budget, numbers: Any, key: Any, starts: Any) -> Any:
-    return PLAYERS[player](env, budget, numbers, key, starts)
+    return play(PLAYERS[player], env, budget, numbers, key, starts)
 
 
 def _measure(
@@ -159,9 +156,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         line = [problem, calls, player, round(float(np.mean(row["returns"])), 2)]
         others = [found.get((problem, calls, other)) for other in ("MCS", "CEM")]
         line += beside(row, others, "returns", 2)
-        numbers = ", ".join(f"{name} {value:.2g}" for name, value in row["numbers"].items())
-        more = f", {row['iterations']} iterations" * (player == "CEM")
-        lines.append([*line, f"depth {row['depth']}{more}, {numbers}"])
+        more = f"{row['iterations']} iterations, " * (player == "CEM")
+        lines.append([*line, f"depth {row['depth']}, {more}{tell_setting(row)}"])
     return columns, lines
 
 

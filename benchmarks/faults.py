@@ -37,6 +37,10 @@ KILLS = {
 }  # fmt: skip
 _ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # to end, and to share
 _CHAIN = 10  # kills of one run
+# Arguments that are told by another name.
+_TOLD = {"params": "weights_sha256"} | dict.fromkeys(
+    ("network", "model", "apply_fn"), "architecture"
+)
 _SIGNALS = ("SIGTERM", "SIGINT")
 
 
@@ -255,12 +259,10 @@ def try_arguments(
             outcome, seen = run_states.WRONG, None
         except ValueError as error:
             seen = run_states.short(error, folder)
-            told = {"network": "architecture", "model": "architecture", "apply_fn": "architecture"}
+            told = rf"holds a run with ([\w.]+\.)?({name}|{_TOLD.get(name, name)})\b"
             # Data or a network of another environment are refused before the directory is read.
-            names = rf"({name}|{told.get(name, name)}|weights)"
-            by_name = re.search(
-                rf"holds a run with ([\w.]+\.)?{names}|must (be of the {name}|have shape)", seen
-            )
+            before_it = name == "env" and re.search("must (be of the env|have shape)", seen)
+            by_name = re.search(told, seen) or before_it
             outcome = "refused" if by_name else run_states.WRONG
         yield run_states.row_of(name, outcome, seen)
     assert before == run_states.read(what, folder, template), "it was left alone"

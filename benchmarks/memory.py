@@ -157,6 +157,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--roots", type=runs.positive, default=64)
     parser.add_argument("--simulations", type=runs.positive, nargs="+", default=SIMULATIONS)
     args = parser.parse_args(argv)
+    if len(set(args.simulations)) < 2:
+        parser.error("--simulations needs two numbers, as the growth between them is measured")
     record = runs.open_record(parser, args, {}, ("space", "search", "roots"))
     jobs = [(name, spec) for name in PRESETS[args.preset] for spec in SEARCHES]
     with report.progress_bar("memory") as progress:

@@ -3,10 +3,9 @@
     python -m benchmarks.noisy_bandit
 
 Four arms, at every root in another order, pay 1 with probabilities of 0.35, 0.45, 0.55 and 0.65,
-else 0. A search that draws chance
-anew in every simulation finds the best arm, the surer the more simulations it has. One that keeps
-the first outcome of each arm knows a single draw, however long it looks, and chooses among the arms
-that happened to pay.
+else 0. A search that draws chance anew in every simulation finds the best arm, the surer the more
+simulations it has. One that keeps the first outcome of each arm knows a single draw, however long
+it looks, and chooses among the arms that happened to pay. The unit of the intervals is the root.
 """
 
 import dataclasses
@@ -22,6 +21,7 @@ import numpy as np
 import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.chance_games import Game, linear_policy, stochastic_fns
+from benchmarks.one_player import State, begin
 
 ODDS = (0.35, 0.45, 0.55, 0.65)
 SIMULATIONS = (8, 64)
@@ -29,51 +29,32 @@ ROOTS = 2000
 _NO_NOISE = {"dirichlet_fraction": 0.0, "temperature": 0.0}
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class BanditState:
-    """Before or after the only pull: the arms' odds `[4]`, and the arm that was pulled."""
-
-    odds: jax.Array
-    arm: jax.Array
-    current_player: jax.Array
-    rewards: jax.Array
-    terminated: jax.Array
-
-    @property
-    def legal_action_mask(self) -> jax.Array:
-        """All arms, always."""
-        return jnp.ones((*self.terminated.shape, len(ODDS)), bool)
-
-
 class Bandit:
-    """Pull one arm; it pays 1 by its odds, else 0."""
+    """Pull one arm; it pays 1 by its odds, else 0. A state knows the odds of the arms, `[4]`."""
 
     num_players = 1
     num_actions = len(ODDS)
-    length = 1
 
-    def init(self, key: Any) -> BanditState:
+    def init(self, key: Any) -> State:
         """Returns the state before the pull, with the arms in some order."""
-        zero, odds = jnp.int32(0), jax.random.permutation(key, jnp.asarray(ODDS))
-        return BanditState(odds, zero, zero, jnp.zeros(1), jnp.bool_(False))
+        return begin(jax.random.permutation(key, jnp.asarray(ODDS)), self.num_actions)
 
-    def after(self, state: BanditState, action: jax.Array) -> tuple[jax.Array, BanditState]:
+    def after(self, state: State, action: jax.Array) -> tuple[jax.Array, State]:
         """Returns the logits of nothing and of 1, and the state before the lot is drawn."""
-        odds = state.odds[action]
-        return jnp.log(jnp.stack([1 - odds, odds])), dataclasses.replace(state, arm=action)
+        odds = state.inner[action]
+        return jnp.log(jnp.stack([1 - odds, odds])), state
 
-    def draw(self, afterstate: BanditState, outcome: jax.Array) -> BanditState:
+    def draw(self, afterstate: State, outcome: jax.Array) -> State:
         """Pays the outcome."""
         rewards = jnp.where(afterstate.terminated, 0.0, outcome.astype(jnp.float32))[None]
         return dataclasses.replace(afterstate, rewards=rewards, terminated=jnp.bool_(True))
 
-    def step(self, state: BanditState, action: jax.Array, key: Any) -> BanditState:
+    def step(self, state: State, action: jax.Array, key: Any) -> State:
         """Pulls an arm."""
         logits, afterstate = self.after(state, action)
         return self.draw(afterstate, jax.random.categorical(key, logits))
 
-    def observe(self, state: BanditState) -> jax.Array:
+    def observe(self, state: State) -> jax.Array:
         """Returns `[1]`: whether the arm was pulled."""
         return state.terminated.astype(jnp.float32)[None]
 
@@ -106,7 +87,7 @@ def choices(search: str, simulations: int, roots: int, rng_key: Any) -> jax.Arra
     root = jaxpgs.make_root_fn(game.env, game.apply_fn)(game.params, rng_key, states)
     recurrent_fn = jaxpgs.make_recurrent_fn(game.env, game.apply_fn)
     arm = SEARCHES[search](game, rng_key, root, recurrent_fn, simulations).action
-    return states.odds[jnp.arange(roots), arm]
+    return states.inner[jnp.arange(roots), arm]
 
 
 def main(argv: list[str] | None = None) -> None:

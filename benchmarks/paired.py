@@ -1,4 +1,4 @@
-"""Players that begin from the same starts or seeds: the best setting of each, and differences."""
+"""Players that begin from the same starts or seeds: settings to try, and their differences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +42,34 @@ def beside(
         mean, low, high = (f"{x:+.{digits}f}" for x in difference(row, other, name))
         cells += [mean, f"{low} to {high}"]
     return cells
+
+
+def draw_numbers(
+    ranges: Mapping[str, tuple[float, float]], number: int, seed: int
+) -> dict[str, float]:
+    """Draws the numbers of a setting uniformly.
+
+    Args:
+      ranges: the least and the greatest by name. Names that begin with `log_`, but for `log_std`,
+        are those of logarithms, and the exponential is returned under the rest of the name.
+      number: of the setting.
+      seed: the seed.
+    """
+    rng = np.random.default_rng([seed, number])
+    drawn = {name: float(rng.uniform(*span)) for name, span in ranges.items()}
+    logs = {name for name in drawn if name.startswith("log_") and name != "log_std"}
+    return {
+        name.removeprefix("log_") if name in logs else name: float(np.exp(x)) if name in logs else x
+        for name, x in drawn.items()
+    }
+
+
+def tell_setting(row: Mapping[str, Any]) -> str:
+    """Lists the numbers of a row's setting; `keep` is a choice by its sign."""
+    return ", ".join(
+        ("keeps" if value > 0 else "forgets") if name == "keep" else f"{name} {value:.2g}"
+        for name, value in row["numbers"].items()
+    )
 
 
 def tuned(rows: Sequence[Mapping[str, Any]], name: str, **key: Any) -> int:

@@ -1,6 +1,6 @@
 """Players of continuous problems: Monte Carlo search, policy gradient search and CEM.
 
-Each plays whole episodes, planning anew before every action with so many calls of the model.
+Each plans anew before every action, with so many calls of the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,8 +37,44 @@ class Budget(NamedTuple):
     iterations: int
 
 
-# (env, budget, numbers by name, rng_key, states [B]) -> returns [B]
-Play = Callable[[Any, Budget, Mapping[str, chex.Array], chex.PRNGKey, Any], chex.Array]
+# (rng_key, states [B], memory) -> actions [B, D], memory
+Decide = Callable[[chex.PRNGKey, Any, Any], tuple[chex.Array, Any]]
+# (env, budget, numbers by name, B) -> decide, the first memory
+MakePlayer = Callable[[Any, Budget, Mapping[str, chex.Array], int], tuple[Decide, Any]]
+
+
+def play(
+    make: MakePlayer,
+    env: Any,
+    budget: Budget,
+    numbers: Mapping[str, chex.Array],
+    rng_key: chex.PRNGKey,
+    states: Any,
+) -> chex.Array:
+    """Plays whole episodes.
+
+    Args:
+      make: `make_search` or `make_cem`.
+      env: the problem, whose episodes have `env.length` steps.
+      budget: of each decision.
+      numbers: knobs of the player.
+      rng_key: a key, consumed.
+      states: `[B]` where to start.
+
+    Returns:
+      `[B]` what the episodes earned.
+    """
+    decide, memory = make(env, budget, numbers, len(states.terminated))
+    step = step_with_keys(env)
+
+    def move(carry: tuple, rng_key: chex.PRNGKey) -> tuple[tuple, chex.Array]:
+        state, memory = carry
+        action, memory = decide(rng_key, state, memory)
+        after = step(state, action, chance_key(rng_key))
+        return (after, memory), after.rewards[:, 0]
+
+    keys = jax.random.split(rng_key, env.length)
+    return jnp.sum(jax.lax.scan(move, (states, memory), keys)[1], axis=0)
 
 
 def linear_policy(num_inputs: int, num_parts: int) -> tuple[Params, SplitApplyFn]:
@@ -61,25 +97,14 @@ def linear_policy(num_inputs: int, num_parts: int) -> tuple[Params, SplitApplyFn
     return params, SplitApplyFn(torso, head, lambda params, features: 0 * features[:, 0])
 
 
-def play_search(
-    learns: bool,
-    env: Any,
-    budget: Budget,
-    numbers: Mapping[str, chex.Array],
-    rng_key: chex.PRNGKey,
-    states: Any,
-) -> chex.Array:
-    """Plays by MCS or, if it learns, by PGS.
+def make_search(
+    learns: bool, env: Any, budget: Budget, numbers: Mapping[str, chex.Array], batch_size: int
+) -> tuple[Decide, Any]:
+    """Makes MCS or, if it learns the policy's mean, PGS, which remembers what it learned.
 
-    Args:
-      learns: whether the policy's mean adapts.
-      env: the problem.
-      budget: of each decision.
-      numbers: `log_std` of the simulation policy and `root_log_std` of the policy that draws the
-        root's candidates; `c`, the weight of exploration; for PGS `step`, its step size, and
-        `keep`, 1 if what was learned goes on to the next decision, else 0.
-      rng_key: a key, consumed.
-      states: `[B]` where to start.
+    Its numbers are `log_std` of the simulation policy and `root_log_std` of the policy that draws
+    the root's candidates; `c`, the weight of exploration; for PGS `step`, its step size, and
+    `keep`, above 0 if what was learned goes on to the next decision.
     """
     network, apply_fn = linear_policy(env.observation_shape[0], len(env.action_bounds[0]))
     root_fn, recurrent_fn = make_sampled_fns(env, apply_fn, budget.candidates)
@@ -102,7 +127,6 @@ def play_search(
             "estimator": jaxpgs.reinforce("mean", normalize=True),
             "optimizer": jaxpgs.auto_sgd(numbers["step"]),
         }
-    batch_size = len(states.terminated)
     own = jaxpgs.init_adapted(params, ADAPT, batch_size) if learns else None
 
     def draw_root(adapted: Params, rng_key: chex.PRNGKey, state: Any) -> Any:
@@ -131,32 +155,23 @@ def play_search(
             )  # fmt: skip
         return continuous_action(env, root, output), adapted
 
-    return _episode(env, decide, rng_key, states, own)
+    return decide, own
 
 
-def play_cem(
-    env: Any,
-    budget: Budget,
-    numbers: Mapping[str, chex.Array],
-    rng_key: chex.PRNGKey,
-    states: Any,
-) -> chex.Array:
-    """Plays by the cross-entropy method over sequences of actions, which goes on from its last.
+def make_cem(
+    env: Any, budget: Budget, numbers: Mapping[str, chex.Array], batch_size: int
+) -> tuple[Decide, Any]:
+    """Makes the cross-entropy method over sequences of actions, which remembers its last plan.
 
-    Args:
-      env: the problem.
-      budget: of each decision.
-      numbers: `log_std` of the first sequences, in half the distance between the bounds; `elite`,
-        the share of the sequences that the next ones are drawn around, above 0 to 1; `keep`, 1 if
-        the plan's rest, one step on, is where the next decision begins, else 0.
-      rng_key: a key, consumed.
-      states: `[B]` where to start.
+    Its numbers are `log_std` of the first sequences, in half the distance between the bounds;
+    `elite`, the share of the sequences that the next ones are drawn around, above 0 to 1; `keep`,
+    above 0 if the plan's rest, one step on, is where the next decision begins.
     """
     low, high = (jnp.asarray(x) for x in env.action_bounds)
     count = budget.calls // budget.depth // budget.iterations
     elites = jnp.maximum(1, jnp.round(numbers["elite"] * count))
     step = step_with_keys(env)
-    shape = (len(states.terminated), budget.depth, len(low))
+    shape = (batch_size, budget.depth, len(low))
 
     def bounded(action: chex.Array) -> chex.Array:
         return jnp.clip((low + high) / 2 + (high - low) / 2 * action, low, high)
@@ -190,20 +205,4 @@ def play_cem(
         rest = jnp.concatenate([mean[:, 1:], jnp.zeros_like(mean[:, :1])], axis=1)
         return bounded(mean[:, 0]), jnp.where(numbers["keep"] > 0, rest, 0.0)
 
-    return _episode(env, decide, rng_key, states, jnp.zeros(shape))
-
-
-def _episode(
-    env: Any, decide: Callable[..., Any], rng_key: chex.PRNGKey, states: Any, memory: Any
-) -> chex.Array:
-    """Plays `env.length` steps. Returns what they earned, `[B]`."""
-    step = step_with_keys(env)
-
-    def move(carry: tuple, rng_key: chex.PRNGKey) -> tuple[tuple, chex.Array]:
-        state, memory = carry
-        action, memory = decide(rng_key, state, memory)
-        after = step(state, action, chance_key(rng_key))
-        return (after, memory), after.rewards[:, 0]
-
-    keys = jax.random.split(rng_key, env.length)
-    return jnp.sum(jax.lax.scan(move, (states, memory), keys)[1], axis=0)
+    return decide, jnp.zeros(shape)

@@ -3,13 +3,15 @@
     python -m benchmarks.root_values
 
 64 states of the pendulum with 8 candidate torques each are searched with 16 keys. Value iteration
-on a grid says what each candidate is worth. For Monte Carlo search and for PGS with one knob moved
+on a grid, with a discount of 0.99, says what each candidate is worth. The unit of the intervals is
+the state. For Monte Carlo search and for PGS with one knob moved
 at a time, a row tells
 
 - how far the values of a state's candidates are apart, in the mean over keys (the signal), and how
   far a single search is off that mean (the noise), both as standard deviations;
 - the regret of the candidate that the search chose, and that of the one with the best mean value,
-  which no number of further searches would improve;
+  which no number of further searches would improve, both with the difference to Monte Carlo search
+  of the same policy, depth, exploration and discount;
 - the mean return of the simulations in the first and in the last update.
 """
 
@@ -25,7 +27,7 @@ import numpy as np
 
 import jaxpgs
 from benchmarks import planners, report, runs
-from benchmarks.paired import bootstrap_mean
+from benchmarks.paired import beside, bootstrap_mean
 from jaxpgs import search as searches
 from jaxpgs.continuous import make_sampled_fns
 from jaxpgs.envs.pendulum import Pendulum, PendulumState
@@ -180,16 +182,24 @@ def measure(asked: Setting, exact: chex.Array, seed: int) -> dict[str, Any]:
     }
 
 
+def like(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Returns what a search has in common with the Monte Carlo search that it is compared with."""
+    return tuple(row[name] for name in ("log_std", "c", "depth", "discount"))
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each setting."""
-    columns = ["search", "signal", "noise", "regret", "regret of the mean values",
-               "return, first update", "last update"]  # fmt: skip
+    columns = ["search", "signal", "noise", "regret", "over MCS", "95%",
+               "regret of the mean values", "over MCS ", "95% ", "return, first update",
+               "last update"]  # fmt: skip
+    plain = {like(row): row for row in rows if not row["step"]}
     lines = []
     for row in rows:
-        cells = []
+        cells: list[str | None] = []
         for name in ("regret", "lasting_regret"):
             mean, low, high = bootstrap_mean(row[name])
             cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
+            cells += beside(row, [plain.get(like(row))], name, 2)
         lines.append([row["setting"], round(row["signal"], 2), round(row["noise"], 2), *cells,
                       round(row["first"], 1), round(row["last"], 1)])  # fmt: skip
     return columns, lines

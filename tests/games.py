@@ -24,16 +24,14 @@ def lenient_promotion():
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RaceState:
+class State:
+    """Of the games below: where they are is one number."""
+
     position: jax.Array
     current_player: jax.Array
     rewards: jax.Array
     terminated: jax.Array
-
-    @property
-    def legal_action_mask(self):
-        playing = ~self.terminated
-        return jnp.stack([playing, playing, jnp.zeros_like(playing)], axis=-1)
+    legal_action_mask: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +49,7 @@ class Race:
     def init(self, key=None):
         del key
         players = max(self.movers) + 1
-        return RaceState(
-            position=jnp.int32(0),
-            current_player=jnp.int32(self.movers[0]),
-            rewards=jnp.zeros(players, jnp.float32),
-            terminated=jnp.bool_(False),
-        )
+        return self._state(jnp.int32(0), jnp.zeros(players, jnp.float32))
 
     def step(self, state, action):
         gain = action.astype(jnp.int32) + 1
@@ -64,12 +57,13 @@ class Race:
         rewards = (
             jnp.zeros_like(state.rewards).at[state.current_player].set(gain.astype(jnp.float32))
         )
-        return RaceState(
-            position=position,
-            current_player=jnp.array(self.movers, jnp.int32)[position % len(self.movers)],
-            rewards=rewards,
-            terminated=position >= self.length,
-        )
+        return self._state(position, rewards)
+
+    def _state(self, position, rewards):
+        mover = jnp.array(self.movers, jnp.int32)[position % len(self.movers)]
+        over = position >= self.length
+        legal = jnp.array([True, True, False]) & ~over
+        return State(position, mover, rewards, over, legal)
 
     def observe(self, state):
         return jnp.stack([state.position, state.current_player]).astype(jnp.float32)
@@ -179,18 +173,6 @@ def wins_in_one(env, states, *, for_opponent=False):
     return won & np.asarray(states.legal_action_mask)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class CoinState:
-    current_player: jax.Array
-    rewards: jax.Array
-    terminated: jax.Array
-
-    @property
-    def legal_action_mask(self):
-        return jnp.stack([~self.terminated] * 2, axis=-1)
-
-
 class Coin:
     """One decision of one player: action 0 pays 0.25, action 1 pays 1 or -1 by a fair coin."""
 
@@ -198,12 +180,14 @@ class Coin:
 
     def init(self, key=None):
         del key
-        return CoinState(jnp.int32(0), jnp.zeros(1, jnp.float32), jnp.bool_(False))
+        zero, rewards = jnp.int32(0), jnp.zeros(1, jnp.float32)
+        return State(zero, zero, rewards, jnp.bool_(False), jnp.ones(2, bool))
 
     def step(self, state, action, key):
         coin = jnp.where(jax.random.bernoulli(key), 1.0, -1.0).astype(jnp.float32)
         pays = jnp.where(action == 1, coin, jnp.float32(0.25))
-        return CoinState(state.current_player, pays[None], jnp.bool_(True))
+        after = state.position + 1, state.current_player, pays[None]
+        return State(*after, jnp.bool_(True), jnp.zeros(2, bool))
 
     def observe(self, state):
         return state.rewards

@@ -117,7 +117,10 @@ def trainers(folder):
 
 
 def process(number, port, folder, start):
-    """One of two processes that train together, which are killed and stopped as `STOPS` says."""
+    """One of two processes that train together.
+
+    They are killed and stopped as `STOPS` says. Whoever is stopped goes on to the end.
+    """
     number, start = int(number), int(start)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", 2, number, shutdown_timeout_seconds=10)
@@ -139,15 +142,23 @@ def process(number, port, folder, start):
         if (start, number, metrics["iteration"]) in STOPS:
             os.kill(os.getpid(), STOPS[start, number, metrics["iteration"]])
 
-    try:
-        state = distilled(
+    def train():
+        return distilled(
             jax.devices(), directory=f"{folder}/run", checkpoint_every=1, callback=callback
         )
+
+    status = 0
+    try:
+        try:
+            state = train()
+        except SystemExit as stop:
+            status, state = stop.code, train()
     except Exception:
         traceback.print_exc()
         os._exit(1)  # or it would wait for the other one
     kept = np.load(f"{folder}/two distilled {number}.npz")
     same(jax.tree.leaves(plain(state)), [kept[name] for name in kept.files])
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from games import QUICK
 from benchmarks import chance, continuous, noisy_bandit, tables, wide
 from benchmarks.chance_games import pig, play2048
 from benchmarks.paired import difference
-from benchmarks.planners import Budget, play_cem, play_search
+from benchmarks.planners import Budget, make_cem, make_search, play
 from benchmarks.point_mass import PointMass
 from jaxpgs.adapters import step_with_keys
 
@@ -53,13 +53,13 @@ def test_pig_by_hand():
     state = game.env.init(jax.random.key(0))
     odds, thrown = game.after(state, jnp.int32(1))
     np.testing.assert_allclose(jax.nn.softmax(odds), np.full(6, 1 / 6), rtol=1e-6)
-    assert game.draw(thrown, jnp.int32(0)).total == 0  # a 1 loses all
+    assert game.draw(thrown, jnp.int32(0)).inner.total == 0  # a 1 loses all
     five = game.draw(thrown, jnp.int32(4))
-    assert five.total == 5 and five.rewards[0] == 0 and not five.thrown
+    assert five.inner.total == 5 and five.rewards[0] == 0 and not five.inner.thrown
     odds, banked = game.after(five, jnp.int32(0))
     assert jax.nn.softmax(odds)[0] == 1
     safe = game.draw(banked, jnp.int32(0))
-    assert safe.total == 0 and safe.rewards[0] == 5 and not safe.terminated
+    assert safe.inner.total == 0 and safe.rewards[0] == 5 and not safe.terminated
     last = game.env.step(safe, jnp.int32(0), jax.random.key(0))
     assert last.terminated and game.env.step(last, jnp.int32(0), jax.random.key(0)).steps == 3
 
@@ -68,10 +68,11 @@ def test_a_point_mass_by_hand():
     env = PointMass(2, 2)
     state = env.init(jax.random.key(0))
     after = env.step(state, jnp.array([3.0, -0.5]))  # the first is clipped to 1
-    speed = state.speed + 0.1 * jnp.array([1.0, -0.5])
-    np.testing.assert_allclose(after.speed, speed, rtol=1e-6)
-    np.testing.assert_allclose(after.position, state.position + 0.1 * speed, rtol=1e-6)
-    cost = 0.1 * (state.position @ state.position + 0.1 * state.speed @ state.speed + 0.125)
+    position, speed = state.inner
+    cost = 0.1 * (position @ position + 0.1 * speed @ speed + 0.125)
+    speed = speed + 0.1 * jnp.array([1.0, -0.5])
+    np.testing.assert_allclose(after.inner.speed, speed, rtol=1e-6)
+    np.testing.assert_allclose(after.inner.position, position + 0.1 * speed, rtol=1e-6)
     np.testing.assert_allclose(after.rewards, -cost[None], rtol=1e-5)
     assert not after.terminated and env.step(after, jnp.zeros(2)).terminated
 
@@ -81,11 +82,11 @@ def test_planners_push_a_point_to_the_middle(player):
     env = PointMass(1, 12)
     starts = jax.vmap(env.init)(jax.random.split(jax.random.key(2), 8))
     numbers = {"log_std": -0.5, "root_log_std": 0.0, "c": 1.0, "step": 0.1, "keep": 1.0}
-    play = functools.partial(play_search, True)
+    make = functools.partial(make_search, True)
     if player == "cem":
-        play, numbers = play_cem, {"log_std": 0.0, "elite": 0.25, "keep": 1.0}
+        make, numbers = make_cem, {"log_std": 0.0, "elite": 0.25, "keep": 1.0}
     budget = Budget(calls=192, depth=12, candidates=4, iterations=2)
-    run = jax.jit(lambda key: play(env, budget, numbers, key, starts), compiler_options=QUICK)
+    run = jax.jit(lambda key: play(make, env, budget, numbers, key, starts), compiler_options=QUICK)
     # Who does nothing drifts away.
     idle = jax.vmap(
         lambda state: jax.lax.scan(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from games import Coin, Race
+from games import Coin, Race, State
 
 import jaxpgs
 import jaxpgs.evaluation as ev
@@ -20,19 +20,6 @@ from jaxpgs.training.opponents import Opponents
 SIDES, LENGTH = 3, 30
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DiceState:
-    position: jax.Array
-    current_player: jax.Array
-    rewards: jax.Array
-    terminated: jax.Array
-
-    @property
-    def legal_action_mask(self):
-        return jnp.ones((*self.position.shape, 2), bool)
-
-
 @dataclasses.dataclass(frozen=True)
 class Dice:
     """Two players move one stone in turn, by a die and their action; who takes it home wins."""
@@ -43,7 +30,8 @@ class Dice:
 
     def init(self, key=None):
         del key
-        return DiceState(jnp.int32(0), jnp.int32(0), jnp.zeros(2), jnp.bool_(False))
+        zero = jnp.int32(0)
+        return State(zero, zero, jnp.zeros(2), jnp.bool_(False), jnp.ones(2, bool))
 
     def step(self, state, action, key):
         moved = action + 1 + jax.random.randint(key, (), 0, SIDES)
@@ -51,7 +39,8 @@ class Dice:
         over = position >= LENGTH
         won = jnp.where(jnp.arange(2) == state.current_player, 1.0, -1.0)
         won = jnp.where(over & ~state.terminated, won, 0.0)
-        return DiceState(position.astype(jnp.int32), 1 - state.current_player, won, over)
+        position, legal = position.astype(jnp.int32), state.legal_action_mask
+        return State(position, 1 - state.current_player, won, over, legal)
 
     def observe(self, state):
         return state.position[None].astype(jnp.float32)

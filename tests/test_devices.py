@@ -100,9 +100,6 @@ def test_every_trainer_on_eight_devices_and_on_two_processes(tmp_path):
 
     codes, texts = pair(tmp_path, 2)
     assert codes == [128 + signal.SIGTERM] * 2, texts[0][-4000:]
-    assert [iterations(text) for text in texts] == [[3, 4]] * 2
-    assert all("Stopped by SIGTERM and saved" in text for text in texts)
-
-    codes, texts = pair(tmp_path, 3)
-    assert codes == [0, 0], texts[0][-4000:]
-    assert [iterations(text) for text in texts] == [[5, 6]] * 2
+    for text in texts:
+        before, after = text.split("Stopped by SIGTERM and saved")
+        assert (iterations(before), iterations(after)) == ([3, 4], [5, 6])

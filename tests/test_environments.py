@@ -42,14 +42,19 @@ def test_strict_promotion_shapes_and_types(env, x64):
     def everything(key):
         state = env.init(key)
         batch = jax.vmap(env.step, in_axes=(None, 0))(state, jnp.arange(env.num_actions))
-        return state, env.step(state, 1), batch, batch.legal_action_mask, env.observe(state)
+        after = env.step(state, 1)
+        logits = jnp.zeros(env.num_actions, jnp.float32)
+        if hasattr(env, "policy_logits"):  # of a network that sees the board as the mover does
+            logits = env.policy_logits(after, logits)
+        return state, after, batch, batch.legal_action_mask, env.observe(state), logits
 
     strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
     with jax.enable_x64(x64), strict[0], strict[1]:
-        state, after, batch, mask, seen = jax.eval_shape(everything, jax.random.key(0))
+        state, after, batch, mask, seen, logits = jax.eval_shape(everything, jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
     for name, dtype in {"current_player": jnp.int32, "rewards": jnp.float32}.items():
         assert getattr(after, name).dtype == dtype
     assert type(batch) is type(env.init())
     assert mask.shape == (env.num_actions,) * 2 and mask.dtype == bool
     assert seen.shape == env.observation_shape and seen.dtype == jnp.float32
+    assert logits.shape == (env.num_actions,) and logits.dtype == jnp.float32

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -396,16 +397,16 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
-@pytest.mark.parametrize("expert", ["pgs", "gumbel"])
-def test_experts_train_the_network(expert):
+@pytest.mark.parametrize("expert, evaluate_every", [("pgs", 2), ("gumbel", 0)])
+def test_experts_train_the_network(expert, evaluate_every):
     seen = []
     state = expert_iteration.train(
         ENV, make_network(), expert=expert, num_simulations=8, num_iterations=3,
         resign_fraction=0.5, callback=lambda _, metrics: seen.append(metrics),
-        **(TINY | {"evaluate_every": 2}),
+        **(TINY | {"evaluate_every": evaluate_every}),
     )  # fmt: skip
     assert [m["iteration"] for m in seen] == [1, 2, 3]
-    assert ["elo" in m for m in seen] == [False, True, False]
+    assert ["elo" in m for m in seen] == [False, evaluate_every == 2, False]
     losses_seen = [m[k] for m in seen for k in ("policy_loss", "value_loss")]
     assert np.isfinite(losses_seen).all()
     before, _ = functional(make_network())
@@ -414,12 +415,23 @@ def test_experts_train_the_network(expert):
     assert moved["value_head"]["linear"]["kernel"]
 
 
-def test_one_iteration_is_compiled_once(monkeypatch):
-    traced = []
-    real = selfplay.play
-    monkeypatch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
-    expert_iteration.train(ENV, make_network(), expert=first_legal, num_iterations=4, **TINY)
-    assert len(traced) == 1
+train_first_legal = functools.partial(
+    expert_iteration.train, expert=first_legal, checkpoint_every=1, **TINY
+)
+
+
+@pytest.fixture(scope="module")
+def saved_run(tmp_path_factory):
+    """The folder of a run of two iterations, to be copied, and how often self-play was traced."""
+    folder, traced, real = tmp_path_factory.mktemp("run"), [], selfplay.play
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
+        train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
+    return folder, len(traced)
+
+
+def test_one_iteration_is_compiled_once(saved_run):
+    assert saved_run[1] == 1
 
 
 def test_an_unknown_expert_is_named():
@@ -485,9 +497,9 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
     assert [row["policy_loss"] for row in logged] == [row["policy_loss"] for row in rows]
 
 
-def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path):
-    run = functools.partial(expert_iteration.train, expert=first_legal, num_iterations=2, **TINY)
-    run(ENV, make_network(), directory=tmp_path, checkpoint_every=1)
+def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_run):
+    shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
+    run = functools.partial(train_first_legal, num_iterations=2)
 
     def files():
         return {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
@@ -518,12 +530,9 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path):
         run(ENV, make_network(), directory=tmp_path)
 
 
-def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch):
-    run = functools.partial(
-        expert_iteration.train, ENV, make_network(), expert=first_legal, directory=tmp_path,
-        checkpoint_every=1, **TINY,
-    )  # fmt: skip
-    run(num_iterations=1)
+def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run):
+    shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
+    run = functools.partial(train_first_legal, ENV, make_network(), directory=tmp_path)
     import orbax.checkpoint as ocp
 
     def full(*_, **__):
@@ -531,9 +540,9 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(ocp.CheckpointManager, "save", full)
-        with pytest.raises(OSError, match="Could not write the checkpoint of step 2"):
-            run(num_iterations=2)
-    assert int(run(num_iterations=2).iteration) == 2
+        with pytest.raises(OSError, match="Could not write the checkpoint of step 3"):
+            run(num_iterations=3)
+    assert int(run(num_iterations=3).iteration) == 3
 
 
 def test_learns_3x3_to_perfection_from_nothing(monkeypatch):

@@ -202,10 +202,10 @@ def test_every_simulation_is_counted_and_nothing_twice():
 
 
 def test_options_of_the_root():
-    noisy = run(mcts, count=32, simulations_per_update=8, dirichlet_fraction=0.5)
-    plain = run(mcts, count=32, simulations_per_update=8)
+    noisy = run(BY_EIGHTS["mcts"], dirichlet_fraction=0.5)
+    plain = run(BY_EIGHTS["mcts"])
     assert (np.asarray(noisy.search_state.visits) != np.asarray(plain.search_state.visits)).any()
-    improved = run(mcts, count=32, simulations_per_update=8, target=jaxpgs.completed_q(0.0))
+    improved = run(BY_EIGHTS["mcts"], target=jaxpgs.completed_q(0.0))
     np.testing.assert_allclose(np.sum(improved.action_weights, axis=-1), 1, atol=1e-5)
     np.testing.assert_array_equal(improved.action, np.argmax(improved.action_weights, axis=-1))
 
@@ -250,8 +250,8 @@ def test_a_finished_game_in_the_batch():
     over = played(s.env, *np.array([[1], [0], [5], [3], [9], [7], [13]], np.int32))
     assert over.terminated.all()
     states = jax.tree.map(lambda x, y: np.concatenate([x, y[1:]]), over, s.states)
-    alone = run(mcts, count=32, simulations_per_update=8)
-    output = run(mcts, states, count=32, simulations_per_update=8)
+    alone = run(BY_EIGHTS["mcts"])
+    output = run(BY_EIGHTS["mcts"], states)
     assert output.search_state.visits[0].sum() == 0
     assert np.isfinite(output.action_weights).all()
     np.testing.assert_array_equal(output.search_state.visits[1:], alone.search_state.visits[1:])
@@ -348,7 +348,7 @@ def test_a_new_game_starts_from_nothing(policy):
 
 def test_bad_input():
     s = setting()
-    output = run(mcts, count=32, simulations_per_update=8)
+    output = run(BY_EIGHTS["mcts"])
     nodes = output.search_state.nodes
     with pytest.raises(ValueError, match="num_kept must be at least 1, for the root, got 0"):
         jaxpgs.reroot(nodes, output.action, num_kept=0)

@@ -13,6 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs import trees
 from jaxpgs.checks import check_finite
 from jaxpgs.envs.compiling import compiled
 
@@ -141,7 +142,7 @@ class Pendulum:
             terminated=state.steps + 1 >= self.length,
         )
         stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
-        return jax.tree.map(lambda x, y: jnp.where(state.terminated, x, y), stays, after)
+        return trees.where(state.terminated, stays, after)
 
     @compiled
     def observe(self, state: PendulumState) -> chex.Array:

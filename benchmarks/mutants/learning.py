@@ -1,0 +1,130 @@
+"""Mistakes in what a search learns, and in what policies learn from it."""
+
+from benchmarks.mutants import Mutation
+
+_OBJECTIVES = "../training/objectives.py"
+_OFFSETS = "../networks/offsets.py"
+_PLAYOUTS = "../playouts.py"
+_SELFPLAY = "../training/selfplay.py"
+_REPLAY = "../training/replay.py"
+_LEARNING = "learning.py"
+_STEP = "parts/step_size.py"
+_ESTIMATOR = "parts/estimator.py"
+
+MUTATIONS = (
+    # The optimizer.
+    Mutation(
+        "the optimizer's state is not carried over", _LEARNING,
+        "trees.where(sound & ran, (moved, new_state),",
+        "trees.where(sound & ran, (moved, opt_state),", "optimizers_state",
+    ),
+    Mutation(
+        "the optimizer's state begins anew each update", _LEARNING,
+        "gradient, opt_state, adapted, square",
+        "gradient, jax.vmap(search.optimizer.init)(adapted), adapted, square",
+        "optimizers_state",
+    ),
+    Mutation(
+        "a root without simulations learns", _LEARNING,
+        "trees.where(sound & ran,", "trees.where(sound,", "optimizers_state",
+    ),
+    Mutation(
+        "the optimizer does not see the parameters", _LEARNING,
+        "update(g, s, p, logit_square=square)", "update(g, s, None, logit_square=square)",
+        "optimizers_state",
+    ),
+    Mutation(
+        "the norm at the logits is another", "simulators/terms.py",
+        "return -jnp.expm1(log_prob)", "return -log_prob", "optimizers_state",
+    ),
+    Mutation(
+        "auto_sgd forgets the logits' squares", _STEP,
+        "AutoState(square, state.logit_square + logit_square,", "AutoState(square, logit_square,",
+        "auto_sgd",
+    ),
+    Mutation(
+        "auto_sgd forgets the parameters' squares", _STEP,
+        "square = state.parameter_square + now", "square = now", "auto_sgd",
+    ),
+    Mutation(
+        "auto_sgd has no bound", _STEP,
+        "jnp.minimum(state.longest / length, 1.0)", "1.0", "auto_sgd",
+    ),
+    Mutation(
+        "auto_sgd lengthens short steps", _STEP,
+        "jnp.minimum(state.longest / length, 1.0)", "(state.longest / length)", "auto_sgd",
+    ),
+    Mutation(
+        "auto_sgd's bound of 1 is gone", _STEP,
+        "jnp.maximum(optax.tree.norm(params), 1.0)", "optax.tree.norm(params)", "auto_sgd",
+    ),
+    Mutation(
+        "auto_sgd's bound is always 1", _STEP,
+        "jnp.maximum(optax.tree.norm(params), 1.0)", "1.0", "auto_sgd",
+    ),
+    Mutation(
+        "regularized: penalties are bonuses", _ESTIMATOR,
+        'sign = 1 if name == "entropy" else -1', "sign = 1", "regularized",
+    ),
+    Mutation(
+        "regularized: the bonus is a penalty", _ESTIMATOR,
+        'sign = 1 if name == "entropy" else -1', "sign = -1", "regularized",
+    ),
+    Mutation(
+        "regularized: no weights", _ESTIMATOR, "sign * weight * jnp.sum(", "sign * jnp.sum(",
+        "regularized",
+    ),
+    Mutation(
+        "regularized: the two penalties change places", _ESTIMATOR,
+        '"kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior',
+        '"kl_to_prior": kl_from_prior, "kl_from_prior": kl_to_prior', "regularized",
+    ),
+    # What policies learn, and playouts.
+    Mutation(
+        "tspg: illegal actions may be the best", _OBJECTIVES,
+        "jnp.where(target.legal, qvalues, -jnp.inf)", "qvalues + 1", "gradient_is",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "tspg: untried actions are lost by less", _OBJECTIVES,
+        "jnp.minimum(lowest, -1.0)", "jnp.minimum(lowest, 0.0)", "untried_actions",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "tspg: the parent's value is the network's", _OBJECTIVES,
+        "jnp.where(visits > 0, mean,", "jnp.where(visits > 99, mean,", "untried_actions",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "offsets: a gradient reaches the policy below", _OFFSETS,
+        "held, base = jax.lax.stop_gradient((features, logits))", "held, base = features, logits",
+        "offsets_begin", "test_objectives.py",
+    ),
+    Mutation(
+        "offsets: the last layer does not begin at zero", _OFFSETS,
+        "jax.tree.map(jnp.zeros_like, state)", "jax.tree.map(jnp.ones_like, state)",
+        "offsets_begin", "test_objectives.py",
+    ),
+    Mutation(
+        "self-play: what the root knows is not in the network's frame", _SELFPLAY,
+        "root = None if root is None else map_actions(turn, root)", "pass", "networks_frame",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "replay: what the root knows is not turned", _REPLAY,
+        "else map_actions(turned, batch.root)", "else batch.root", "networks_frame",
+        "test_objectives.py",
+    ),
+    Mutation(
+        "playouts: rewards are the mover's of each move", _PLAYOUTS,
+        "jnp.take_along_axis(after.rewards, player, axis=-1)",
+        "jnp.take_along_axis(after.rewards, state.current_player[:, None], axis=-1)",
+        "uniform_play", "test_objectives.py",
+    ),
+    Mutation(
+        "playouts: the first legal action", _PLAYOUTS,
+        "action = invert(policy.cumulative, policy.last, number)",
+        "action = invert(policy.cumulative, policy.last, 0 * number)", "uniform_play",
+        "test_objectives.py",
+    ),
+)  # fmt: skip
