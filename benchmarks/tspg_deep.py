@@ -54,7 +54,7 @@ class Preset(NamedTuple):
 SEARCHES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "gumbel": (mctx.gumbel_muzero_policy, {"gumbel_scale": 0.0}),
     "mcts": (jaxpgs.batched_mcts_policy, {}),
-    "pgs": (jaxpgs.pgs_policy, {"adapt": lambda path, _: path[0].key == "policy_head"}),
+    "pgs": (jaxpgs.pgs_policy, {"adapt": "policy_head"}),
 }
 _TRAINING = {"num_steps": 16, "max_random_moves": 8, "resign_fraction": 0.0, "evaluate_every": 0}
 PRESETS = {
