@@ -76,11 +76,12 @@ MUTATIONS = (
     ),
     Mutation(
         "by counts: simulations in flight are not counted", "simulators/tree.py",
-        "alive[:, k].astype(visits.dtype)), action", "0.0), action", "followed_by_counts",
+        ", alive[:, k].astype(", ", 0 * alive[:, k].astype(", "followed_by_counts", "test_terms.py",
     ),
     Mutation(
         "by counts: visits are not counted", "simulators/tree.py",
         "scores = own - taken /", "scores = own - 0 * taken /", "followed_by_counts",
+        "test_terms.py",
     ),
     Mutation(
         "extended PGS: the thesis's settings read the nodes", "presets/extended.py",
