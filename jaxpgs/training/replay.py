@@ -82,7 +82,9 @@ def observation_dtype(env: Any) -> jnp.dtype:
       env: the environment.
 
     Returns:
-      int8 where all are whole numbers that fit, as planes are; elsewhere their own type.
+      int8 for truth values, and for floats that are all whole numbers of that range, as planes are;
+      elsewhere their own type. What is whole for 64 random moves and fractional or large after them
+      would be cut, so scale such a plane to fractions.
     """
 
     @jax.jit
@@ -92,7 +94,8 @@ def observation_dtype(env: Any) -> jnp.dtype:
         return observation, jnp.all(observation == observation.astype(jnp.int8))
 
     observation, fits = look(jax.random.key(0))
-    return jnp.dtype(jnp.int8) if fits else observation.dtype
+    counts = jnp.issubdtype(observation.dtype, jnp.integer)  # may grow late in a game
+    return jnp.dtype(jnp.int8) if fits and not counts else observation.dtype
 
 
 def add(replay: Replay, experience: Experience) -> Replay:
