@@ -8,12 +8,13 @@ its error is the same for all of them. Positions come from random play, from pla
 NRPA's best games. Each of their moves is worth what it earns plus the best that long runs of NRPA
 find afterwards; where few blocks are left, a search of everything checks that. Beside networks
 stand random rollouts, with which plain MCTS values a leaf. A row tells, over the positions of a
-source and a part of the game,
+source,
 
 - the bias: the mean of estimate less truth, over all moves;
 - the gap: how far the moves of a position are apart, as a standard deviation;
 - the error among siblings: the same of the errors, less their mean over the position;
-- the rank correlation of estimate and truth among the moves of a position, in the mean;
+- the rank correlation of estimate and truth among the moves of a position, in the mean, and the
+  same of three parts of the game;
 - the regret: what the move that looks best is worth less than the best, and that of any move.
 """
 
@@ -32,14 +33,18 @@ import jaxpgs
 from benchmarks import report, runs
 from benchmarks.paired import bootstrap_mean
 from jaxpgs import puzzles
-from jaxpgs.base import broadcast_keys
 from jaxpgs.envs import SameGame, samegame_rules
 from jaxpgs.envs.samegame_playouts import random_playouts
 from jaxpgs.pretrained import Pretrained
 
 ENV = SameGame(7, 7, 5)
-SOURCES = ("random play", "MCTS", "NRPA")
-PHASES = {"0 to 3": (0, 4), "4 to 7": (4, 8), "8 or more": (8, 99)}  # moves played
+NRPA: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)}
+SOURCES: dict[str, Callable[[chex.PRNGKey, Any], puzzles.Solution]] = {
+    "random play": lambda key, boards: puzzles.random_values(ENV, key, boards, 1),
+    "MCTS": lambda key, boards: puzzles.plain_mcts(ENV, key, boards, 64, c_puct=30.0),
+    "NRPA": lambda key, boards: puzzles.nrpa(ENV, key, boards, 640, **NRPA),
+}
+PHASES = (0, 4, 8)  # parts of a game by their first move
 AT_ONCE = 128  # positions of one call
 SMALL = 12  # blocks, up to which everything is searched
 
@@ -51,7 +56,7 @@ class Preset(NamedTuple):
     games: int
 
 
-PRESETS = {"full": Preset(256, 4000), "quick": Preset(96, 1280)}
+PRESETS = {"full": Preset(160, 1280), "quick": Preset(8, 160)}
 
 
 class Moves(NamedTuple):
@@ -80,55 +85,29 @@ def positions(source: str, key: chex.PRNGKey, count: int) -> tuple[Any, np.ndarr
     """
     board_key, play_key, step_key = jax.random.split(key, 3)
     boards = jax.vmap(ENV.init)(jax.random.split(board_key, count))
-    if source == "NRPA":
-        knobs: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)}
-        search: Callable = functools.partial(puzzles.nrpa, num_simulations=640, **knobs)
-    else:
-        # A search of one simulation plays at random, but for moves that end the game well.
-        search = functools.partial(
-            puzzles.plain_mcts, num_simulations=64 if source == "MCTS" else 1, c_puct=30.0,
-            simulations_per_update=8 if source == "MCTS" else 1,
-        )  # fmt: skip
-    if source == "random play":
-        rollout = puzzles.random_rollouts(ENV)
-        keys = broadcast_keys(play_key, count)
-        _, actions = jax.jit(lambda k, s: rollout(None, k, s, None))(keys, boards)
-        states, length = replay(boards, np.asarray(actions))
-    else:
-        searches = jax.jit(lambda k, s: search(ENV, k, s).searches)(play_key, boards)
-        states, length = searches.state, np.asarray(searches.searched).sum(axis=0)
+    searches = jax.jit(lambda *x: SOURCES[source](*x).searches)(play_key, boards)
+    length = np.asarray(searches.searched).sum(axis=0)
     step = np.asarray(jax.random.uniform(step_key, (count,)) * length).astype(int)
-    return jax.tree.map(lambda x: x[step, np.arange(count)], states), step
-
-
-def replay(boards: Any, actions: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Returns the states `[T, B]` before each of the actions `[B, T]`, and how many there are."""
-
-    def body(state: Any, action: chex.Array) -> tuple[Any, Any]:
-        return jax.vmap(ENV.step)(state, action), state
-
-    _, states = jax.jit(lambda s, a: jax.lax.scan(body, s, a))(boards, jnp.maximum(actions.T, 0))
-    return states, (actions >= 0).sum(axis=1)
+    return jax.tree.map(lambda x: x[step, np.arange(count)], searches.state), step
 
 
 def moves_of(source: str, seed: int, preset: Preset) -> Moves:
     """Lists the moves of a source's positions with what they are worth."""
-    key = jax.random.fold_in(jax.random.key(seed), SOURCES.index(source))
+    key = jax.random.fold_in(jax.random.key(seed), list(SOURCES).index(source))
     states, step = positions(source, key, preset.positions)
     legal = np.asarray(states.legal_action_mask) & ~np.asarray(states.terminated)[:, None]
     place, action = np.nonzero(legal)
     after = jax.jit(jax.vmap(ENV.step))(jax.tree.map(lambda x: x[place], states), action)
     reward = np.asarray(after.rewards[:, 0])
     best = in_parts(functools.partial(best_found, games=preset.games), jax.random.key(seed), after)
-    phase = np.digitize(step, [first for first, _ in PHASES.values()]) - 1
+    phase = np.digitize(step, PHASES) - 1
     rest = np.where(np.asarray(after.terminated), 0.0, best)
     return Moves(place, phase[place], reward, after, reward + rest)
 
 
 def best_found(key: chex.PRNGKey, state: Any, *, games: int) -> chex.Array:
     """Returns the most that NRPA earned from each of B states."""
-    knobs: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)}
-    return puzzles.nrpa(ENV, key, state, games, **knobs).score
+    return puzzles.nrpa(ENV, key, state, games, **NRPA).score
 
 
 def in_parts(function: Callable[[chex.PRNGKey, Any], chex.Array], key: Any, x: Any) -> np.ndarray:
@@ -162,36 +141,34 @@ ESTIMATES: dict[str, Callable[[chex.PRNGKey, Any], chex.Array]] = {
 }
 
 
-def compare(moves: Moves, estimate: np.ndarray) -> list[dict[str, Any]]:
-    """Compares an estimate `[M]` with the truth, a row for each part of the game and one for all."""
+def compare(moves: Moves, estimate: np.ndarray) -> dict[str, Any]:
+    """Compares an estimate `[M]` with the truth; positions whose moves are all worth the same are
+    left out."""
     found = []
     for position in np.unique(moves.position):
         rows = moves.position == position
         guess, truth = estimate[rows], moves.truth[rows]
         if truth.std() < 1:
-            continue  # nothing to choose from
+            continue
         error = guess - truth
         correlation = scipy.stats.spearmanr(guess, truth).statistic if guess.std() > 0 else 0.0
         regret = truth.max() - truth[np.argmax(guess)]
         found.append(
             (moves.phase[rows][0], error.mean(), truth.var(), error.var(), correlation, regret,
-             truth.max() - truth.mean(), len(truth))
+             truth.max() - truth.mean())
         )  # fmt: skip
-    table, answer = np.array(found), []
-    for number, phase in enumerate([*PHASES, "all"]):
-        part = table if phase == "all" else table[table[:, 0] == number]
-        if len(part) < 2:
-            continue
-        row: dict[str, Any] = {"moves": phase, "positions": len(part)}
-        row["bias"] = round(float(np.average(part[:, 1], weights=part[:, 7])), 1)
-        row["gap"] = round(float(np.sqrt(part[:, 2].mean())), 1)
-        row["sibling_error"] = round(float(np.sqrt(part[:, 3].mean())), 1)
-        for name, column in (("rank_correlation", 4), ("regret", 5)):
-            mean, low, high = bootstrap_mean(part[:, column])
-            row[name] = [round(x, 3 if column == 4 else 1) for x in (mean, low, high)]
-        row["regret_of_any"] = round(float(part[:, 6].mean()), 1)
-        answer.append(row)
-    return answer
+    phase, bias, gap, spread, correlation, regret, of_any = np.array(found).T
+    parts = [correlation[phase == number] for number in range(len(PHASES))]
+    return {
+        "positions": len(found),
+        "bias": round(float(bias.mean()), 1),
+        "gap": round(float(np.sqrt(gap.mean())), 1),
+        "sibling_error": round(float(np.sqrt(spread.mean())), 1),
+        "rank_correlation": [round(x, 3) for x in bootstrap_mean(correlation)],
+        "by_phase": [round(float(x.mean()), 3) if len(x) else None for x in parts],
+        "regret": [round(x, 1) for x in bootstrap_mean(regret)],
+        "regret_of_any": round(float(of_any.mean()), 1),
+    }
 
 
 def exhaustive(board: np.ndarray, known: dict[bytes, float]) -> float:
@@ -217,15 +194,16 @@ def check(moves: Moves) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each estimate, source and part of the game."""
+    """Returns headings and a line for each estimate and source."""
     lines = [
-        [row["estimate"], row["source"], row["moves"], row["positions"], row["bias"], row["gap"],
-         row["sibling_error"], _interval(row["rank_correlation"]), _interval(row["regret"]),
-         row["regret_of_any"]]
-        for row in sorted(rows, key=lambda x: SOURCES.index(x["source"])) if "estimate" in row
+        [row["source"], row["estimate"], row["positions"], row["bias"], row["gap"],
+         row["sibling_error"], _interval(row["rank_correlation"]), *row["by_phase"],
+         _interval(row["regret"]), row["regret_of_any"], f"{row['exact']} of {row['small']}"]
+        for row in sorted(rows, key=lambda x: list(SOURCES).index(x["source"]))
     ]  # fmt: skip
-    columns = ["estimate", "positions from", "moves played", "positions", "bias", "gap"]
-    columns += ["error among siblings", "rank correlation", "regret", "regret of any move"]
+    columns = ["positions from", "estimate", "positions", "bias", "gap", "error among siblings"]
+    columns += ["rank correlation", *(f"after {x} moves or more" for x in PHASES)]
+    columns += ["regret", "regret of any move", "truth confirmed"]
     return columns, lines
 
 
@@ -241,7 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
     setting = preset._asdict() | {"seed": args.seed}
-    record = runs.open_record(parser, args, setting, ("estimate", "source", "moves"))
+    record = runs.open_record(parser, args, setting, ("estimate", "source"))
     estimates = dict(ESTIMATES)
     for folder in (None, args.folder):
         for name in jaxpgs.available_pretrained(folder) if folder or not args.folder else ():
@@ -251,8 +229,7 @@ def main(argv: list[str] | None = None) -> None:
     with report.progress_bar("Errors of values") as progress:
         for done, source in enumerate(SOURCES):
             progress(done, len(SOURCES), source)
-            missing = [x for x in estimates if not runs.has(record, estimate=x, source=source,
-                                                            moves="all")]  # fmt: skip
+            missing = [x for x in estimates if not runs.has(record, estimate=x, source=source)]
             if not missing:
                 continue
             moves = moves_of(source, args.seed, preset)
@@ -260,9 +237,8 @@ def main(argv: list[str] | None = None) -> None:
             for name in missing:
                 worth = in_parts(estimates[name], jax.random.key(args.seed + 1), moves.after)
                 worth = moves.reward + np.where(np.asarray(moves.after.terminated), 0.0, worth)
-                found = compare(moves, worth)
-                runs.add(record, *[{"estimate": name, "source": source} | x | checked
-                                   for x in found])  # fmt: skip
+                row = {"estimate": name, "source": source} | compare(moves, worth) | checked
+                runs.add(record, row)
     report.print_table("Errors of values among the moves of a position", *table(runs.read(record)))
     print(f"Wrote {record.path}.")
 

@@ -1,4 +1,4 @@
-"""What random games make of the positions of random games: the first values that a search can use."""
+"""An expert that knows nothing but the rules: random games, and what further ones earn from there."""
 
 from typing import Any
 

@@ -141,8 +141,8 @@ def train(
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
 
-    Deviations from the thesis: the best action is what the solver's Solution played; vmax is that of the
-    iteration's training and validation queues.
+    Deviations from the thesis: the best action is what the solver's Solution played; vmax is that
+    of the iteration's training and validation queues.
     """
     arguments = dict(locals())
     if validation_length is None:
