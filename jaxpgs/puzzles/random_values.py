@@ -1,4 +1,4 @@
-"""An expert that knows nothing but the rules: random games, and what further ones earn from there."""
+"""An expert that knows nothing but the rules: random games, and what others earn from there."""
 
 from typing import Any
 
