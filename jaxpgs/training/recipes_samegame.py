@@ -67,7 +67,7 @@ _ONCE: dict[str, Any] = {"runs_at_once": 512, "max_epochs": 1, "value_target": "
 RECIPES = {
     "samegame-7x7": SameGameRecipe(SameGame(7, 7, 5), _NETWORK, 4000, _SMALL, 8, 1024),
     "samegame-7x7-value": SameGameRecipe(
-        SameGame(7, 7, 5), _NETWORK, 16, None, 12, 16_384, training=_ONCE
+        SameGame(7, 7, 5), _NETWORK, 16, None, 16, 16_384, training=_ONCE
     ),
     "samegame-10x10": SameGameRecipe(
         SameGame(10, 10, 5), _NETWORK, 8000, _LARGE, 3, 512, parent="samegame-7x7"
