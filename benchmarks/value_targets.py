@@ -51,7 +51,9 @@ def measure(
 
     _, apply_fn = networks.functional(make_network(seed))
     count, mixed = setting["simulations"], name in SHARES
-    knobs = {"c_puct": 30.0, "rollout_share": SHARES[name]} if mixed else {"c_puct": 5.0}
+    knobs: dict[str, Any] = (
+        {"c_puct": 30.0, "rollout_share": SHARES[name]} if mixed else {"c_puct": 5.0}
+    )
     begun = jaxpgs.load_pretrained("samegame-7x7-value").params if mixed else None
 
     def solver(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:

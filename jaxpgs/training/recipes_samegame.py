@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
         num_iterations=args.iterations or recipe.num_iterations,
         num_runs=args.runs or recipe.num_runs,
     )
-    training = _TRAINING | recipe.training
+    training = {**_TRAINING, **recipe.training}
     training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
     env = recipe.env
 
