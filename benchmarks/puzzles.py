@@ -90,6 +90,8 @@ SEARCHES: dict[str, Solve] = {
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
     "PV-MCTS": _with_knobs(puzzles.pv_mcts),
+    "PV-MCTS random values": _with_knobs(puzzles.pv_mcts, kind="-value"),
+    "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, kind="-value", rollout_share=0.5),
     "MCS": _pgs,
     "PGS": _pgs,
     "NRPA": lambda *x: _nrpa(*x[:-1]),
@@ -102,6 +104,9 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "PV-MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+    # What MCTS has, untuned, so that only the values differ; without rollouts 3 is better.
+    "PV-MCTS random values": {7: Knobs(3.0)},
+    "PV-MCTS mixed": {7: Knobs(30.0)},
     "MCS": {size: Knobs(30.0) for size in MOVES},
     "PGS": {size: Knobs(30.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
@@ -128,6 +133,8 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
+    "PV-MCTS random values": {7: (16, 64, 256)},
+    "PV-MCTS mixed": {7: (16, 64, 256)},
     "MCS": {7: (16, 64), 10: (16,), 15: (16,)},
     "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
@@ -138,6 +145,10 @@ PAIRS = [
     ("Policy-MCTS informed", "Policy-MCTS"),
     ("Policy-MCTS informed", "MCTS"),
     ("PV-MCTS", "Policy-MCTS"),
+    ("PV-MCTS random values", "PV-MCTS"),
+    ("PV-MCTS mixed", "PV-MCTS random values"),
+    ("PV-MCTS mixed", "MCTS"),
+    ("PV-MCTS mixed", "Policy-MCTS"),
     ("PGS", "MCS"),
     ("PGS", "MCTS"),
     ("PGS", "Policy-MCTS"),
@@ -388,7 +399,7 @@ def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int
         count = min(SWEEP, FEWER.get((name, size), BOARDS) // 2, boards)
         return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]
     count = min(FEWER.get((name, size), BOARDS), boards)
-    return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name][size]]
+    return [(budget, count, TUNED[name][size]) for budget in BUDGETS[name].get(size, ())]
 
 
 def _order(row: Mapping[str, Any]) -> tuple:
@@ -396,7 +407,7 @@ def _order(row: Mapping[str, Any]) -> tuple:
 
 
 def _is_tuned(row: Mapping[str, Any]) -> bool:
-    return TUNED[row["search"]][row["size"]] == _knobs(row)
+    return TUNED[row["search"]].get(row["size"]) == _knobs(row)
 
 
 def _knobs(row: Mapping[str, Any]) -> Knobs:

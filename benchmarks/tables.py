@@ -49,6 +49,7 @@ from benchmarks import (
     tspg,
     tspg_deep,
     unroll,
+    value_errors,
     value_targets,
     versions,
     wide,
@@ -415,6 +416,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("value_targets.json", "SameGame 7x7: targets of the value, {simulations} simulations a move",
      rows_only(value_targets.table, lambda data: "Intervals are 99%; each network was trained "
                "once, and what another training would change is not in them.")),
+    ("value_errors_*.json", "SameGame 7x7: errors of values among the moves of a position, {games} "
+     "games of NRPA for the truth", rows_only(value_errors.table)),
     ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move ({file})",
      objectives),
     ("tspg_deep_*.json", "Objectives of deep networks, {size}x{size} Hex, {simulations} "

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+import jaxpgs
 from benchmarks import report, runs
 from benchmarks.puzzles import paired, scores_of
 from jaxpgs import networks, puzzles
@@ -29,7 +30,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "returns": {"value_target": "return"},
     "Q-values, low preferred": {"value_target": "q", "under": 0.5, "over": 2.0},
     "Q-values, high preferred": {"value_target": "q", "under": 2.0, "over": 0.5},
+    "Q-values, mixed with random games": {"value_target": "q"},
 }
+# Variants that begin from the values of random games, and take as much of each new state's value
+# from a random game (`pv_mcts`).
+SHARES = {"Q-values, mixed with random games": 0.5}
 
 
 def measure(
@@ -45,10 +50,14 @@ def measure(
         )
 
     _, apply_fn = networks.functional(make_network(seed))
-    count = setting["simulations"]
+    count, mixed = setting["simulations"], name in SHARES
+    knobs: dict[str, Any] = (
+        {"c_puct": 30.0, "rollout_share": SHARES[name]} if mixed else {"c_puct": 5.0}
+    )
+    begun = jaxpgs.load_pretrained("samegame-7x7-value").params if mixed else None
 
     def solver(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:
-        return puzzles.pv_mcts(env, apply_fn, params, rng_key, state, count, c_puct=5.0, **noise)
+        return puzzles.pv_mcts(env, apply_fn, params, rng_key, state, count, **knobs, **noise)
 
     def noisy(*args: Any) -> puzzles.Solution:
         return solver(*args, dirichlet_fraction=0.25, dirichlet_alpha=0.75)
@@ -70,7 +79,7 @@ def measure(
         first_runs=setting["first_runs"], runs_at_once=64, training_length=100_000,
         batch_size=128, max_epochs=5, patience=None, fresh_weights=False, num_test_boards=0,
         optimizer=puzzle_iteration.l2_adam(), seed=seed, directory=folder, callback=callback,
-        **VARIANTS[name],
+        init_params=begun, **VARIANTS[name],
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     keys = jax.random.split(jax.random.key(seed + 1000), setting["boards"])

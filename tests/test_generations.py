@@ -60,7 +60,8 @@ def test_asymmetric_square_by_hand():
     np.testing.assert_allclose(asymmetric_square(target, value, under=0.5, over=2.0), [2, 0, 18])
 
 
-def test_the_weight_of_the_value_is_16_over_its_largest_square():
+@pytest.mark.parametrize("factor", [16.0, 100.0])
+def test_the_weight_of_the_value_is_a_factor_over_its_largest_square(factor):
     state = jax.jit(jax.vmap(ENV.init))(jax.random.split(jax.random.key(0), 4))
     action = jnp.argmax(state.legal_action_mask, axis=-1).astype(jnp.int32)
     examples = fitting.Examples(state, action, jnp.array([8.0, -40.0, 3.0, 0.0]))
@@ -68,7 +69,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
     params, apply_fn = networks.functional(module)
     fit = fitting.make_fit(
         ENV, module, optax.sgd(0.0), batch_size=4, max_epochs=1, patience=None, learns_value=True,
-        under=0.5, over=2.0,
+        value_factor=factor, under=0.5, over=2.0,
     )  # fmt: skip
     same, _, metrics = fit(
         params, optax.sgd(0.0).init(params), (examples, 4), (examples, 4), jax.random.key(0),
@@ -77,7 +78,7 @@ def test_the_weight_of_the_value_is_16_over_its_largest_square():
     chex.assert_trees_all_equal(same, params)
     logits, value = jax.jit(lambda: apply_fn(params, jax.vmap(ENV.observe)(state)))()
     error = np.asarray(examples.value) - np.asarray(value)
-    weight = np.where(error >= 0, 0.5, 2.0) * 16 / 40**2
+    weight = np.where(error >= 0, 0.5, 2.0) * factor / 40**2
     assert metrics["value_loss"] == pytest.approx((weight * error**2).mean(), rel=1e-4)
     assert metrics["validation_value_loss"] == pytest.approx(metrics["value_loss"], rel=1e-4)
     # Eq. 5.4, of the groups: the probability of one is the sum over its cells (section 5.4.2).

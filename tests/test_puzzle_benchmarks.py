@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import puzzles, runs
+from benchmarks import puzzles, runs, value_errors
 
 
 def row(seconds, scores, **fields):
@@ -45,3 +45,24 @@ def test_a_row_is_replayed_and_counts_every_board(tmp_path):
     assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
     with pytest.raises(ValueError, match="divide"):
         puzzles.run("NRPA", 7, 16, 4, puzzles.Knobs(), at_once=3)
+
+
+def test_errors_of_values_by_hand():
+    # Two positions of two and three moves; the third position's moves are all worth the same.
+    position = np.array([0, 0, 1, 1, 1, 2, 2])
+    truth = np.array([0.0, 10.0, 0.0, 10.0, 20.0, 5.0, 5.0])
+    moves = value_errors.Moves(position, np.zeros(7, int), np.zeros(7), None, truth)
+    found = value_errors.compare(moves, np.array([7.0, 17.0, 20.0, 10.0, 0.0, 0.0, 9.0]))
+    assert found["positions"] == 2 and found["bias"] == 3.5  # the means of 7 and 0
+    assert found["rank_correlation"][0] == 0.0 and found["by_phase"] == [0.0, None, None]
+    assert found["regret"][0] == 10.0 and found["regret_of_any"] == 7.5  # of 0 and 20, 5 and 10
+    # The truth's variances are 25 and 200 / 3; errors are 7, 7 in one and 20, 0, -20 in the other.
+    assert found["gap"] == pytest.approx(((25 + 200 / 3) / 2) ** 0.5, abs=0.06)
+    assert found["sibling_error"] == pytest.approx((800 / 3 / 2) ** 0.5, abs=0.06)
+
+
+def test_everything_is_searched():
+    # Taking the pair of zeros first joins the ones: 0 + 0 + 1000, and 0 - 1 for two ones apart.
+    board = np.array([[1, -1], [0, -1], [0, -1], [1, -1]])
+    assert value_errors.exhaustive(board, {}) == 1000.0
+    assert value_errors.exhaustive(np.array([[0, 0, 1]]), {}) == -1.0

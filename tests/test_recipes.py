@@ -134,4 +134,5 @@ def test_recipes_of_samegame_are_what_was_done(name):
     done = net.card["training"]
     assert done["simulations"] == recipe.num_simulations and done["parent"] == recipe.parent
     assert (done["generations"], done["num_runs"]) == (recipe.num_iterations, recipe.num_runs)
-    assert all(done[key] == list(value) for key, value in recipe.expert.items())
+    assert all(done[key] == list(value) for key, value in (recipe.expert or {}).items())
+    assert recipe.training.items() <= done.items()

@@ -266,6 +266,62 @@ def test_an_episode_knows_its_moves():
                 assert sum(game.rewards[: int(found.num_played[b])]) == found.score[b]
 
 
+def test_values_are_mixed_with_rollouts():
+    params, apply_fn = network()
+    kind = puzzles.random_rollouts(ENV)
+
+    def evaluated(**knobs):
+        root_fn, recurrent_fn = puzzles.make_episode_fns(ENV, apply_fn, **knobs)
+
+        @jit
+        def run(key):
+            root = root_fn(params, key, puzzles.start_episodes(ENV, boards()))
+            action = jnp.argmax(root.prior_logits, -1)
+            return root, recurrent_fn(params, key, action, root.embedding)
+
+        root, (output, episode) = run(jax.random.key(4))
+        return [(root.value, root.embedding), (output.value, episode)]
+
+    network_only = evaluated()
+    rollout_only = evaluated(rollout=kind)
+    mixed = evaluated(rollout=kind, rollout_share=0.25)
+    for (value, _), (earned, full), (mean, part) in zip(
+        network_only, rollout_only, mixed, strict=True
+    ):
+        assert not np.allclose(value, earned)
+        np.testing.assert_allclose(mean, 0.75 * value + 0.25 * earned, rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(part.total, full.total)  # what was seen does not depend on it
+        np.testing.assert_array_equal(part.moves, full.moves)
+    for knobs in ({"rollout_share": 1.5}, {"rollout_share": -0.1}):
+        with pytest.raises(ValueError, match="rollout_share must be from 0 to 1"):
+            puzzles.make_episode_fns(ENV, apply_fn, rollout=kind, **knobs)
+    with pytest.raises(ValueError, match="rollout_share"):
+        puzzles.make_episode_fns(ENV, rollout=kind, rollout_share=0.5)  # there is no network
+
+
+def expected(board):
+    """What a random game earns from a board in the mean, by brute force."""
+    legal, total = samegame_rules.groups(board), 0.0
+    for group in legal:
+        game = samegame_rules.replay(board, group[:1])
+        total += game.score + (0.0 if game.over else expected(game.boards[-1]))
+    return total / max(len(legal), 1)
+
+
+def test_random_values_are_means_of_random_games():
+    env, count = SameGame(3, 3, 2), 8
+    state = boards(env, count)
+    found = jit(lambda key: puzzles.random_values(env, key, state, 2000))(jax.random.key(0))
+    searches = found.searches
+    assert np.asarray(searches.searched).sum() > 1.5 * count  # later positions are there, too
+    for t, b in zip(*np.nonzero(np.asarray(searches.searched)), strict=True):
+        board = np.asarray(env.board(one(jax.tree.map(lambda x, t=t: x[t], searches.state), b)))
+        # Scores are between -50 and 1050; 2000 of them give a mean with an error of 12 at most.
+        assert abs(float(searches.value[t, b]) - expected(board)) < 45
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        puzzles.random_values(env, jax.random.key(0), state, 0)
+
+
 # --- whole games ----------------------------------------------------------------------------------
 
 SEARCHES = {
@@ -281,6 +337,12 @@ SEARCHES = {
     ),
     "nrpa": lambda env, key, state, n, simulations_per_update: puzzles.nrpa(
         env, key, state, n, iterations=(2, 3), parallel=(2, 1)
+    ),
+    "pv mixed": lambda env, key, state, n, **x: puzzles.pv_mcts(
+        env, network()[1], network()[0], key, state, n, rollout_share=0.5, **x
+    ),
+    "random values": lambda env, key, state, n, simulations_per_update: puzzles.random_values(
+        env, key, state, n
     ),
 }
 
@@ -319,7 +381,7 @@ def test_the_best_line_replays_and_never_gets_worse(name):
     # Another key gives another search, but to one that draws nothing.
     other = run(keys[::-1], boards()).searches.value
     assert np.array_equal(other, solution.searches.value) == (name == "pv")
-    if name in ("plain", "pgs", "nrpa"):  # a board is answered alike among others
+    if name in ("plain", "pgs", "nrpa", "random values"):  # a board is answered alike among others
         among = lambda ours, others: others.at[3].set(ours[3])  # noqa: E731
         mixed = run(among(keys, keys[::-1]), jax.tree.map(among, boards(), boards(seed=1)))
         np.testing.assert_array_equal(mixed.moves[3], solution.moves[3])

@@ -12,6 +12,7 @@ from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
 from jaxpgs.puzzles.presets import pgs, plain_mcts, policy_mcts, pv_mcts
+from jaxpgs.puzzles.random_values import random_values
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
@@ -35,6 +36,7 @@ __all__ = [
     "prior_bias",
     "pv_mcts",
     "random_rollouts",
+    "random_values",
     "solve",
     "start_episodes",
 ]

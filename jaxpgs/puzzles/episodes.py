@@ -113,12 +113,14 @@ def make_episode_fns(
     apply_fn: ApplyFn | None = None,
     *,
     rollout: Rollout | None = None,
+    rollout_share: float = 1.0,
     split: bool = False,
 ) -> tuple[RootFn, RecurrentFn]:
     """Makes the `root_fn` and `recurrent_fn` of a search over episodes.
 
     They are those of `make_root_fn` and `make_recurrent_fn` for embeddings that are `Episode`s, and
-    may take a rollout's return in place of the network's value.
+    may take a rollout's return in place of the network's value, or mix the two as Silver et al.
+    2016, eq. 8.
 
     Args:
       env: a game of one player, ours or pgx's.
@@ -126,6 +128,8 @@ def make_episode_fns(
         actions, without a value.
       rollout: plays each new state to the end; what it earns is the state's value. None takes the
         network's value.
+      rollout_share: weight of what the rollout earns in the state's value, from 0 to 1; the rest is
+        the network's. Whatever it is, the rollout's game counts as one that was seen.
       split: whether to return a `SplitRecurrentFn`, for a search that adapts in cached mode. As
         nothing that is remembered may depend on what adapts, its rollouts see a uniform prior.
 
@@ -134,8 +138,8 @@ def make_episode_fns(
       The rollouts of one root do not depend on the other roots.
 
     Raises:
-      ValueError: if there is neither a network nor a rollout, the game has several players or draws
-        chance, or the network cannot be split.
+      ValueError: if there is neither a network nor a rollout, a share of values has no network, the
+        game has several players or draws chance, or the network cannot be split.
 
     Example:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
@@ -143,6 +147,11 @@ def make_episode_fns(
     """
     if apply_fn is None and rollout is None:
         raise ValueError("Without a network a search needs a rollout to value states; got neither.")
+    if not 0 <= rollout_share <= 1 or (apply_fn is None and rollout_share < 1):
+        raise ValueError(
+            "rollout_share must be from 0 to 1, and 1 without a network; got "
+            f"{rollout_share} and apply_fn={apply_fn!r}."
+        )
     if env.num_players != 1:
         raise ValueError(f"Episodes are for one player, got a game of {env.num_players}.")
     if draws_chance(env):
@@ -150,7 +159,7 @@ def make_episode_fns(
             f"Episodes are for games without chance, as their best moves are played again; "
             f"{type(env).__name__} draws chance. Search it with pgs_policy and mode='constant'."
         )
-    setting = _Setting(env, apply_fn, rollout)
+    setting = _Setting(env, apply_fn, rollout, rollout_share)
     root_fn = functools.partial(_evaluate_root, setting)
     if not split:
         return root_fn, functools.partial(_play_and_evaluate, setting)
@@ -180,6 +189,7 @@ class _Setting(NamedTuple):
     env: Any
     apply_fn: ApplyFn | None
     rollout: Rollout | None
+    rollout_share: float
 
 
 def _evaluate_root(
@@ -219,15 +229,19 @@ def _complete(
     logits: chex.Array,
     value: chex.Array,
 ) -> tuple[Episode, chex.Array]:
-    """Plays episodes to the end by the rollout, if there is one, and returns what it earned."""
+    """Plays episodes to the end by the rollout, if there is one, and values their states."""
     if setting.rollout is None:
         return episode, value
     keys = broadcast_keys(rng_key, len(value))
-    value, moves = setting.rollout(params, keys, episode.state, logits)
+    earned, moves = setting.rollout(params, keys, episode.state, logits)
     over = episode.state.terminated
-    value = jnp.where(over, 0.0, value)
+    earned = jnp.where(over, 0.0, earned)
     moves = _continued(episode, jnp.where(over[:, None], -1, moves))
-    return episode._replace(moves=moves, total=episode.score + value), value
+    if setting.rollout_share < 1:
+        value = value + setting.rollout_share * (earned - value)
+    else:
+        value = earned
+    return episode._replace(moves=moves, total=episode.score + earned), value
 
 
 def _discount(episode: Episode) -> chex.Array:

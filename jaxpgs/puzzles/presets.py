@@ -140,6 +140,7 @@ def pv_mcts(
     state: Any,
     num_simulations: int,
     *,
+    rollout_share: float = 0.0,
     c_puct: float = 5.0,
     virtual_loss: float = 0.01,
     simulations_per_update: int = 8,
@@ -148,7 +149,9 @@ def pv_mcts(
     """Tree search by a network's policy and value, without rollouts (Seify 2020, chapter 6).
 
     The tree is handed on from move to move, unless `num_kept` says otherwise. Only games that the
-    tree or the moves played reach the end of count.
+    tree or the moves played reach the end of count. With `rollout_share` each new state is played
+    to the end at random as well: such games count, too, and the state's value is a mix of both
+    (section 7.1).
 
     Args:
       env: a game of one player.
@@ -157,6 +160,8 @@ def pv_mcts(
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
       num_simulations: N, simulations a move.
+      rollout_share: weight of a random game from each new state in its value, from 0, the thesis's,
+        which plays none, to 1, which ignores the network's value.
       c_puct: weight of exploration.
       virtual_loss: w of eq. 4.4.
       simulations_per_update: K, a divisor of N.
@@ -164,6 +169,9 @@ def pv_mcts(
 
     Returns:
       The solution.
+
+    Raises:
+      ValueError: if `rollout_share` is out of range.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -174,7 +182,9 @@ def pv_mcts(
       >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
       (2,)
     """
-    fns = make_episode_fns(env, apply_fn)
+    rollout = random_rollouts(env) if rollout_share else None
+    share = rollout_share if rollout_share else 1.0  # without rollouts there is nothing to mix
+    fns = make_episode_fns(env, apply_fn, rollout=rollout, rollout_share=share)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {
         "root_selection": selection,

@@ -40,6 +40,7 @@ def make_fit(
     max_epochs: int,
     patience: int | None,
     learns_value: bool,
+    value_factor: float = 16.0,
     under: float = 1.0,
     over: float = 1.0,
     augment: bool = False,
@@ -57,7 +58,8 @@ def make_fit(
       max_epochs: most passes over the examples.
       patience: passes without a lower validation loss after which to stop and return the weights of
         the lowest; None never stops early.
-      learns_value: whether the value is part of the loss, with the weight 16 / vmax^2.
+      learns_value: whether the value is part of the loss.
+      value_factor: the squared error's weight is this by the greatest square of a value.
       under: as in `losses.asymmetric_square`.
       over: likewise.
       augment: whether to exchange colours at random.
@@ -147,7 +149,7 @@ def make_fit(
             float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
             for part, count in (training, validation)
         )
-        value_weight = jnp.float32(16 / max(largest, 1.0) ** 2)
+        value_weight = jnp.float32(value_factor / max(largest, 1.0) ** 2)
         num_batches = math.ceil(size / batch_size)
         lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, zeros
         for number in range(max_epochs):

@@ -65,6 +65,7 @@ def train(
     patience: int | None = 2,
     fresh_weights: bool = True,
     value_target: str = "none",
+    value_factor: float = 16.0,
     under: float = 1.0,
     over: float = 1.0,
     optimizer: optax.GradientTransformation | None = None,
@@ -105,6 +106,9 @@ def train(
       fresh_weights: whether every iteration begins from new weights and a new optimizer state.
       value_target: "none"; "return" for what the game played earned from there (eq. 6.2); "q" for
         the highest Q-value of the search (eq. 6.3).
+      value_factor: the weight of a value's squared error is `value_factor / vmax^2`, with the
+        greatest size of a value (section 6.1.2, whose 16 was tuned for scores of single games).
+        Means of many games are closer together and want more.
       under: weight of squared errors of values that are too low (eq. 6.6).
       over: weight of those that are too high.
       optimizer: any optax optimizer; Adam with a step of 5e-4, the thesis's, if None.
@@ -137,9 +141,8 @@ def train(
       RuntimeError: if another process trains in `directory`.
       FloatingPointError: if a loss is no longer finite.
 
-    Deviations from the thesis: the best action is what the solver's Solution played; a value of
-    the training set's own size weighs the squared error, 16 / vmax^2 (section 6.1.2), with vmax of
-    the iteration's training and validation queues.
+    Deviations from the thesis: the best action is what the solver's Solution played; vmax is that
+    of the iteration's training and validation queues.
     """
     arguments = dict(locals())
     if validation_length is None:
@@ -170,6 +173,7 @@ def train(
         max_epochs=max_epochs,
         patience=patience,
         learns_value=value_target != "none",
+        value_factor=value_factor,
         under=under,
         over=over,
         augment=augment and hasattr(env, "permute_colors"),

@@ -7,7 +7,8 @@ card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algori
 boards, imitate the best games, search more. The expert is nested rollout policy adaptation, which
 at equal simulations is far above tree search (`benchmarks/results/puzzles.json`). The network
 knows neither colours nor places, so that it learns from thousands of boards where the thesis had a
-million, and weights of a small board go on to a large one.
+million, and weights of a small board go on to a large one. The network for values learns from
+random games instead, whose positions are good and bad.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from jaxpgs import networks
 from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import SameGame
 from jaxpgs.pretrained import save_pretrained
-from jaxpgs.puzzles import nrpa
+from jaxpgs.puzzles import nrpa, random_values
 from jaxpgs.training import loggers, puzzle_iteration
 from jaxpgs.training.recipes import Clock, grown, origin
 
@@ -39,27 +40,35 @@ class SameGameRecipe(NamedTuple):
     Attributes:
       env: the environment. Colours are five, as the thesis's parameter counts tell.
       network: keyword arguments of `networks.SameGameResNet`.
-      num_simulations: games that the expert plays on a board.
-      expert: keyword arguments of `puzzles.nrpa`.
+      num_simulations: games that the expert plays on a board, or from each position.
+      expert: keyword arguments of `puzzles.nrpa`; None takes `puzzles.random_values` in its place.
       num_iterations: iterations in all.
       num_runs: boards an iteration.
       parent: the network to go on from, of another size of board.
+      training: arguments of `puzzle_iteration.train` that differ from the other recipes'.
     """
 
     env: SameGame
     network: Mapping[str, Any]
     num_simulations: int
-    expert: Mapping[str, Any]
+    expert: Mapping[str, Any] | None
     num_iterations: int
     num_runs: int
     parent: str | None = None
+    training: Mapping[str, Any] = {}
 
 
 _NETWORK = {"num_filters": 16, "num_blocks": 2}
 _SMALL = {"iterations": (10, 4), "parallel": (32, 4)}
 _LARGE = {"iterations": (50, 50), "parallel": (4, 1)}
+# Each position is seen once: random games cost less than an optimizer's step on their positions.
+_ONCE: dict[str, Any] = {"runs_at_once": 512, "max_epochs": 1, "value_target": "q",
+                         "value_factor": 512.0}  # fmt: skip
 RECIPES = {
     "samegame-7x7": SameGameRecipe(SameGame(7, 7, 5), _NETWORK, 4000, _SMALL, 8, 1024),
+    "samegame-7x7-value": SameGameRecipe(
+        SameGame(7, 7, 5), _NETWORK, 16, None, 16, 16_384, training=_ONCE
+    ),
     "samegame-10x10": SameGameRecipe(
         SameGame(10, 10, 5), _NETWORK, 8000, _LARGE, 3, 512, parent="samegame-7x7"
     ),
@@ -99,7 +108,8 @@ def main(argv: list[str] | None = None) -> None:
         num_iterations=args.iterations or recipe.num_iterations,
         num_runs=args.runs or recipe.num_runs,
     )
-    training = _TRAINING | {"runs_at_once": min(recipe.num_runs, _TRAINING["runs_at_once"])}
+    training = {**_TRAINING, **recipe.training}
+    training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
     env = recipe.env
 
     def make_network(seed: int) -> nnx.Module:
@@ -109,6 +119,8 @@ def main(argv: list[str] | None = None) -> None:
 
     def expert(params: Any, rng_key: Any, state: Any) -> Any:
         del params  # it searches without a network
+        if recipe.expert is None:
+            return random_values(env, rng_key, state, recipe.num_simulations)
         return nrpa(env, rng_key, state, recipe.num_simulations, **recipe.expert)
 
     network = make_network(args.seed)
@@ -153,9 +165,9 @@ def main(argv: list[str] | None = None) -> None:
         seed=args.seed,
         wall_time_s=round(clock.note()),
         training={
-            "expert": "nrpa",
+            "expert": "random_values" if recipe.expert is None else "nrpa",
             "simulations": recipe.num_simulations,
-            **recipe.expert,
+            **(recipe.expert or {}),
             "parent": recipe.parent,
             "generations": recipe.num_iterations,
             "generations_done": int(state.iteration),
