@@ -32,6 +32,7 @@ LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
 MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
+_SIGMA = ("value_scale", "maxvisit_init", "epsilon")  # of mctx
 SIMPLE = ("network", "random")  # players that do not search
 
 
@@ -247,7 +248,7 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
     for name in ("network", "plans_with"):
         knobs.pop(name, None)
     if spec.search in MCTX:
-        scale = {k: knobs.pop(k) for k in ("value_scale", "maxvisit_init") if k in knobs}
+        scale = {k: knobs.pop(k) for k in _SIGMA if k in knobs}
         if scale:
             transform = mctx.qtransform_completed_by_mix_value
             knobs["qtransform"] = functools.partial(transform, **scale)
@@ -291,7 +292,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
     elif bandit:
         knobs["root_selection"] = jaxpgs.puct(**bandit)
-    of_policy = ("scale", "temperature", "value_scale", "maxvisit_init", "by_counts")
+    of_policy = ("scale", "temperature", "value_scale", "maxvisit_init", "min_range", "by_counts")
     improved = {k: knobs.pop(k) for k in of_policy if k in knobs}
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)

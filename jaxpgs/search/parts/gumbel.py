@@ -46,6 +46,7 @@ def gumbel_root(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    min_range: float | chex.Array = 1e-8,
 ) -> Selection:
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
@@ -60,6 +61,7 @@ def gumbel_root(
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
+      min_range: as in `sigma`.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -75,7 +77,7 @@ def gumbel_root(
     """
     check_number("gumbel_root", "max_num_considered_actions", max_num_considered_actions, 1)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0)
-    check_sigma("gumbel_root", value_scale, maxvisit_init)
+    check_sigma("gumbel_root", value_scale, maxvisit_init, min_range)
     most = int(max_num_considered_actions)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> GumbelState:
@@ -102,7 +104,7 @@ def gumbel_root(
         # Steps beyond the last simulation go on as the last one.
         index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
         wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
-        bonus = sigma(node, value_scale, maxvisit_init, rescale_values)
+        bonus = sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
         return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
 
     return Selection(select, init)
@@ -113,6 +115,7 @@ def gumbel_inner(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    min_range: float | chex.Array = 1e-8,
 ) -> Selection:
     """Follows the improved policy as closely as counts can (Danihelka et al. 2022, section 5).
 
@@ -123,6 +126,7 @@ def gumbel_inner(
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
+      min_range: as in `sigma`.
 
     Returns:
       A selection for the nodes of a tree.
@@ -134,11 +138,11 @@ def gumbel_inner(
       >>> jaxpgs.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
       Array([1], dtype=int32)
     """
-    check_sigma("gumbel_inner", value_scale, maxvisit_init)
+    check_sigma("gumbel_inner", value_scale, maxvisit_init, min_range)
 
     def select(state: None, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
-        bonus = sigma(node, value_scale, maxvisit_init, rescale_values)
+        bonus = sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
         policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
         visits = node.visits.astype(policy.dtype) + pending
         scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
@@ -152,6 +156,7 @@ def gumbel_target(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    min_range: float | chex.Array = 1e-8,
 ) -> Target:
     """The answer of a Gumbel search (Danihelka et al. 2022, sections 3 and 4).
 
@@ -162,6 +167,7 @@ def gumbel_target(
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
+      min_range: as in `sigma`.
 
     Returns:
       A target for searches whose root selection is `gumbel_root`. Where no action is legal, the
@@ -174,7 +180,7 @@ def gumbel_target(
       >>> knobs = {"root_selection": jaxpgs.gumbel_root(), "target": jaxpgs.gumbel_target()}
       >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
-    check_sigma("gumbel_target", value_scale, maxvisit_init)
+    check_sigma("gumbel_target", value_scale, maxvisit_init, min_range)
 
     def target(
         rng_key: chex.PRNGKey, root: NodeStats, state: GumbelState
@@ -182,7 +188,7 @@ def gumbel_target(
         del rng_key
         if not isinstance(state, GumbelState):
             raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
-        bonus = sigma(root, value_scale, maxvisit_init, rescale_values)
+        bonus = sigma(root, value_scale, maxvisit_init, rescale_values, min_range)
         visits = root.visits - state.before
         scores = _considered(root, state.gumbel, bonus, visits == jnp.max(visits))
         action = highest(scores, root.valid)

@@ -48,16 +48,20 @@ def sigma(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    min_range: float | chex.Array = 1e-8,
 ) -> chex.Array:
     """How much the Q-values add to the logits: `(maxvisit_init + max n(a)) value_scale Q(a)`.
 
-    Equal to `mctx.qtransform_completed_by_mix_value`.
+    Equal to `mctx.qtransform_completed_by_mix_value`, whose `epsilon` is `min_range`.
 
     Args:
       node: statistics with axes `[..., A]`.
       value_scale: scale of sigma.
       maxvisit_init: visits that sigma starts from.
       rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
+      min_range: in units of the value, above 0: rescaling divides by the range of the Q-values, or
+        by this if it is more. Where all actions return about the same, a larger one leaves more to
+        the prior.
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
@@ -70,17 +74,21 @@ def sigma(
     if rescale_values:
         low = jnp.min(qvalues, axis=-1, keepdims=True)
         high = jnp.max(qvalues, axis=-1, keepdims=True)
-        qvalues = (qvalues - low) / jnp.maximum(high - low, 1e-8)
+        qvalues = (qvalues - low) / jnp.maximum(high - low, min_range)
     most = jnp.max(node.visits, axis=-1, keepdims=True).astype(qvalues.dtype)
     return (maxvisit_init + most) * value_scale * qvalues
 
 
 def check_sigma(
-    owner: str, value_scale: float | chex.Array, maxvisit_init: float | chex.Array
+    owner: str,
+    value_scale: float | chex.Array,
+    maxvisit_init: float | chex.Array,
+    min_range: float | chex.Array,
 ) -> None:
-    """Raises `ValueError` unless the knobs of `sigma` are finite and not negative."""
+    """Raises `ValueError` unless the knobs of `sigma` are finite and in their ranges."""
     check_number(owner, "value_scale", value_scale, 0)
     check_number(owner, "maxvisit_init", maxvisit_init, 0)
+    check_number(owner, "min_range", min_range, 0, open_low=True)
 
 
 class SampledPolicy(NamedTuple):
@@ -109,6 +117,7 @@ def improved_policy(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
+    min_range: float | chex.Array = 1e-8,
     by_counts: bool = False,
 ) -> SampledPolicy:
     """Simulates with the policy improved by what the nodes remember.
@@ -130,6 +139,7 @@ def improved_policy(
       value_scale: as in `sigma`.
       maxvisit_init: as in `sigma`.
       rescale_values: as in `sigma`.
+      min_range: as in `sigma`.
       by_counts: whether actions follow the policy by counts; if not, they are drawn.
 
     Returns:
@@ -144,11 +154,11 @@ def improved_policy(
     """
     check_number("improved_policy", "scale", scale, 0)
     check_number("improved_policy", "temperature", temperature, 0, open_low=True)
-    check_sigma("improved_policy", value_scale, maxvisit_init)
+    check_sigma("improved_policy", value_scale, maxvisit_init, min_range)
 
     def logits(node: NodeStats) -> chex.Array:
         lowest = jnp.finfo(node.prior_logits.dtype).min
-        bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values)
+        bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
         bonus = jax.lax.stop_gradient(bonus)  # what the nodes know is not to be learned
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)

@@ -65,6 +65,7 @@ def completed_q(
     value_scale: float = 0.1,
     maxvisit_init: float = 50.0,
     rescale_values: bool = True,
+    min_range: float = 1e-8,
 ) -> Target:
     """The prior improved by the Q-values: softmax of `logits + sigma(completed Q)`.
 
@@ -78,6 +79,7 @@ def completed_q(
       value_scale: scale of sigma, at least 0.
       maxvisit_init: visits that sigma starts from, at least 0.
       rescale_values: whether to bring the completed Q-values to [0, 1] first.
+      min_range: of the Q-values, as in `sigma`, above 0.
 
     Returns:
       A target. Where no action is legal, the action is 0 and every weight is 0.
@@ -90,11 +92,11 @@ def completed_q(
       >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("completed_q", "temperature", temperature, 0)
-    check_sigma("completed_q", value_scale, maxvisit_init)
+    check_sigma("completed_q", value_scale, maxvisit_init, min_range)
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
-        bonus = sigma(root, value_scale, maxvisit_init, rescale_values)
+        bonus = sigma(root, value_scale, maxvisit_init, rescale_values, min_range)
         scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
         playable = jnp.any(root.valid)
         weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)
