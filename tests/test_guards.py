@@ -76,7 +76,9 @@ MCS = {
     "interior_selection": None,
     "truncation": jaxpgs.until_new(2**15, count_siblings=False),
     "backup": jaxpgs.n_step(),
-    "target": jaxpgs.completed_q(0.0, value_scale=0.1, maxvisit_init=50.0, rescale_values=True),
+    "target": jaxpgs.completed_q(
+        0.0, value_scale=0.1, maxvisit_init=50.0, rescale_values=True, min_range=1 / 3
+    ),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
@@ -95,11 +97,12 @@ PGS = MCS | {
         value_scale=0.1,
         maxvisit_init=50.0,
         rescale_values=True,
+        min_range=1 / 3,
         by_counts=True,
     ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
-SIGMA = {"value_scale": 0.1, "maxvisit_init": 50.0, "rescale_values": True}
+SIGMA = {"value_scale": 0.1, "maxvisit_init": 50.0, "rescale_values": True, "min_range": 1e-8}
 GUMBEL = {
     "root_selection": jaxpgs.gumbel_root(16, 1.0, **SIGMA),
     "target": jaxpgs.gumbel_target(**SIGMA),

@@ -72,7 +72,12 @@ MUTATIONS = (
     ),
     Mutation(
         "actions of PGS are drawn", _PGS,
-        ", improved_policy(by_counts=True))", ", improved_policy())", "defaults_of",
+        "min_range=MIN_RANGE, by_counts=True)", "min_range=MIN_RANGE)",
+        "defaults_of",
+    ),
+    Mutation(
+        "the range of Q-values has no least one", "parts/improvement.py",
+        "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)", "completed_q_is",
     ),
     Mutation(
         "by counts: simulations in flight are not counted", "simulators/tree.py",

@@ -3,6 +3,10 @@
 from jaxpgs.base import Adapt, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.parts.selection import Selection, puct
 
+# The presets' least range of Q-values, for values from -1 to 1. Rescaled without it, returns that
+# are all about the same would outweigh a good prior (`strength_sweep-range_conv-7x7_16.json`).
+MIN_RANGE = 1 / 3
+
 
 def default_simulations_per_update(num_simulations: int) -> int:
     """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8.

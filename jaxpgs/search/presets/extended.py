@@ -8,7 +8,7 @@ Each extension is a part and serves any other search as well:
 | weighted returns, eq. 3.3 | `backup=log_series(0.995)` | `n_step()` | `n_step()` |
 | entropy bonus | `entropy=2.0` | `0.0` | `0.0` |
 | penalty for leaving the prior | `kl_to_prior=0.1` | `0.1` | `0.0` |
-| policy target, eq. 3.4 | `completed_q(0.0, **SIGMA)` | `completed_q(0.0)` | `visit_counts()` |
+| policy target, eq. 3.4 | `completed_q(0.0, **SIGMA)` | as `pgs_search` | `visit_counts()` |
 | update per step, eq. 3.5 | `estimator=step_advantage()` | the same | `reinforce()` |
 | Adam | `optimizer=optax.adam(1e-3)` | `auto_sgd()` | `optax.sgd(1e-3)` |
 
