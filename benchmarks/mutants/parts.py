@@ -93,6 +93,9 @@ MUTATIONS = (
         '"interior_selection": None,', "", "settings_of_the_thesis",
     ),
     Mutation(
+        "Gumbel PGS: another share of actions", _DEFAULTS, "/ 4)), 16)", "/ 4)), 8)", "defaults_of",
+    ),
+    Mutation(
         "Gumbel: another number of actions", _GUMBEL,
         "max_num_considered_actions: int = 16", "max_num_considered_actions: int = 8",
         "defaults_of_the_parts",

@@ -18,6 +18,17 @@ def default_simulations_per_update(num_simulations: int) -> int:
     return min(max(1, round(num_simulations / 16)), 8)
 
 
+def default_num_considered(num_simulations: int) -> int:
+    """Returns how many actions Gumbel PGS considers at the root: N / 4 rounded, from 2 to 16.
+
+    Example:
+      >>> from jaxpgs.search.presets.defaults import default_num_considered
+      >>> [default_num_considered(n) for n in (4, 16, 64)]
+      [2, 4, 16]
+    """
+    return min(max(2, round(num_simulations / 4)), 16)
+
+
 def default_bandit() -> Selection:
     """Returns the presets' bandit; pending simulations count as lost."""
     return puct(1.5, virtual_loss=1.0)

@@ -8,6 +8,7 @@ import mctx
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.presets.defaults import default_num_considered
 from jaxpgs.search.presets.mcs import mcs_search
 from jaxpgs.search.presets.mcts import batched_mcts_search
 from jaxpgs.search.presets.pgs import pgs_search
@@ -19,7 +20,7 @@ def gumbel_pgs_search(
     num_simulations: int,
     *,
     adapt: Adapt,
-    max_num_considered_actions: int = 16,
+    max_num_considered_actions: int | None = None,
     gumbel_scale: float | chex.Array = 1.0,
     **knobs: Any,
 ) -> Search:
@@ -33,7 +34,9 @@ def gumbel_pgs_search(
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       adapt: which parameters adapt, as in `pgs_search`.
-      max_num_considered_actions: how many actions the root considers at most.
+      max_num_considered_actions: how many actions the root considers at most; N / 4 rounded, from
+        2 to 16, if None. Danihelka et al. take 16; of 16 simulations each of them gets one
+        (`benchmarks/results/strength_sweep-considered_hex-7x7-early_16.json`).
       gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
       **knobs: those of `pgs_search`. In constant mode a simulation has at most 16 actions unless
         `max_depth` or the truncation says otherwise.
@@ -50,6 +53,8 @@ def gumbel_pgs_search(
       >>> search.num_updates
       16
     """
+    if max_num_considered_actions is None:
+        max_num_considered_actions = default_num_considered(num_simulations)
     knobs = _gumbel(max_num_considered_actions, gumbel_scale) | knobs
     return pgs_search(recurrent_fn, num_simulations, adapt=adapt, **knobs)
 
