@@ -19,14 +19,14 @@ def default_simulations_per_update(num_simulations: int) -> int:
 
 
 def default_num_considered(num_simulations: int) -> int:
-    """Returns how many actions Gumbel PGS considers at the root: N / 4 rounded, from 2 to 16.
+    """Returns how many actions Gumbel PGS considers at the root: N / 4 rounded, from 2 to 8.
 
     Example:
       >>> from jaxpgs.search.presets.defaults import default_num_considered
       >>> [default_num_considered(n) for n in (4, 16, 64)]
-      [2, 4, 16]
+      [2, 4, 8]
     """
-    return min(max(2, round(num_simulations / 4)), 16)
+    return min(max(2, round(num_simulations / 4)), 8)
 
 
 def default_bandit() -> Selection:

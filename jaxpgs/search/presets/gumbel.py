@@ -35,8 +35,8 @@ def gumbel_pgs_search(
       num_simulations: N, at least 1.
       adapt: which parameters adapt, as in `pgs_search`.
       max_num_considered_actions: how many actions the root considers at most; N / 4 rounded, from
-        2 to 16, if None. Danihelka et al. take 16; of 16 simulations each of them gets one
-        (`benchmarks/results/strength_sweep-considered_hex-7x7-early_16.json`).
+        2 to 8, if None. Danihelka et al. take 16, which was weaker with 16 and with 64 simulations
+        (`benchmarks/results/strength_sweep-considered_hex-5x5-early_64.json`).
       gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
       **knobs: those of `pgs_search`. In constant mode a simulation has at most 16 actions unless
         `max_depth` or the truncation says otherwise.
