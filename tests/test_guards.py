@@ -123,7 +123,7 @@ def test_defaults_of_the_presets(name):
     for count in (1, 10, 40, 100, 800):
         search = preset(toy.split_fn, count, **knobs)
         if name == "gumbel pgs":
-            quarter = {1: 2, 10: 2, 40: 8, 100: 8, 800: 8}[count]
+            quarter = {1: 2, 10: 2, 40: 8, 100: 10, 800: 16}[count]
             expected = expected | {"root_selection": jaxpgs.gumbel_root(quarter, 1.0, **SIGMA)}
         for field, part in expected.items():
             assert same(getattr(search, field), part), field

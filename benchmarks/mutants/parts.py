@@ -93,7 +93,8 @@ MUTATIONS = (
         '"interior_selection": None,', "", "settings_of_the_thesis",
     ),
     Mutation(
-        "Gumbel PGS: another share of actions", _DEFAULTS, "/ 4)), 8)", "/ 4)), 16)", "defaults_of",
+        "Gumbel PGS: another share of actions", _DEFAULTS,
+        "max(8, math", "max(16, math", "defaults_of",
     ),
     Mutation(
         "Gumbel: another number of actions", _GUMBEL,

@@ -1,5 +1,7 @@
 """What the presets share where a knob is not given."""
 
+import math
+
 from jaxpgs.base import Adapt, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.parts.selection import Selection, puct
 
@@ -19,14 +21,16 @@ def default_simulations_per_update(num_simulations: int) -> int:
 
 
 def default_num_considered(num_simulations: int) -> int:
-    """Returns how many actions Gumbel PGS considers at the root: N / 4 rounded, from 2 to 8.
+    """Returns how many actions Gumbel PGS considers at the root.
+
+    N / 4 rounded, from 2 to 8, and with more than 64 simulations the root of N, up to 16.
 
     Example:
       >>> from jaxpgs.search.presets.defaults import default_num_considered
-      >>> [default_num_considered(n) for n in (4, 16, 64)]
-      [2, 4, 8]
+      >>> [default_num_considered(n) for n in (4, 16, 64, 256)]
+      [2, 4, 8, 16]
     """
-    return min(max(2, round(num_simulations / 4)), 8)
+    return min(max(2, round(num_simulations / 4)), max(8, math.isqrt(num_simulations)), 16)
 
 
 def default_bandit() -> Selection:

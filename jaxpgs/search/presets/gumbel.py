@@ -34,10 +34,11 @@ def gumbel_pgs_search(
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       adapt: which parameters adapt, as in `pgs_search`.
-      max_num_considered_actions: how many actions the root considers at most; N / 4 rounded, from
-        2 to 8, if None. Danihelka et al. take 16, with which 16 and 64 simulations won fewer games
-        on 7x7 (`benchmarks/results/strength_sweep-considered_hex-7x7-early_64.json`). With a prior
-        that knows nothing and few simulations, consider every action.
+      max_num_considered_actions: how many actions the root considers at most. If None, N / 4
+        rounded, from 2 to 8, and with more than 64 simulations the root of N, up to 16. Danihelka
+        et al. take 16, with which 16 and 64 simulations won fewer games on 7x7
+        (`benchmarks/results/strength_sweep-considered_hex-7x7-early_64.json`). With a prior that
+        knows nothing and few simulations, consider every action.
       gumbel_scale: scale of the noise at the root; 0 for evaluation in games of full information.
       **knobs: those of `pgs_search`. In constant mode a simulation has at most 16 actions unless
         `max_depth` or the truncation says otherwise.
