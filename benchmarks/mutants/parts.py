@@ -78,6 +78,7 @@ MUTATIONS = (
     Mutation(
         "the range of Q-values has no least one", "parts/improvement.py",
         "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)", "completed_q_is",
+        "test_tree.py",
     ),
     Mutation(
         "by counts: simulations in flight are not counted", "simulators/tree.py",
