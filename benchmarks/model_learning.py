@@ -117,7 +117,8 @@ class Teacher(NamedTuple):
 
 # Random moves explore already, so the root's prior needs no noise.
 _QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
-_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(rescale_values=False)}
+_raw = functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False)
+_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(qtransform=_raw)}
 _as_they_are = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
 EXPERTS = {
     "extended": Teacher("VE-PGS", "extended", _VE_PGS),

@@ -41,9 +41,12 @@ _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
         "visit_counts": functools.partial(jaxpgs.visit_counts, 0.0),
         "completed_q": functools.partial(jaxpgs.completed_q, 0.0),
         # The number is the least range of Q-values.
-        "completed_q_from": lambda least: jaxpgs.completed_q(0.0, min_range=least),
+        "completed_q_from": lambda least: jaxpgs.completed_q(
+            0.0,
+            qtransform=functools.partial(jaxpgs.qtransform_completed_by_mix_value, min_range=least),
+        ),
         # With the constants of Brosseit 2023, eq. 3.4, and values as they are.
-        "completed_q_as_printed": functools.partial(jaxpgs.completed_q, 0.0, **SIGMA),
+        "completed_q_as_printed": functools.partial(jaxpgs.completed_q, 0.0, qtransform=SIGMA),
     },
 }
 _WORD = re.compile(r"(\w+)(?:\((.+)\))?")

@@ -20,7 +20,7 @@ import jaxpgs
 from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
-from jaxpgs.search import default_simulations_per_update
+from jaxpgs.search import default_num_considered, default_simulations_per_update
 
 # Searches by the names that specs have for them, and the presets that they are.
 OURS = {
@@ -32,7 +32,7 @@ LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
 MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
-_SIGMA = ("value_scale", "maxvisit_init", "epsilon")  # of mctx
+_SIGMA = ("value_scale", "maxvisit_init")  # of the function of Q-values, here and in mctx
 SIMPLE = ("network", "random")  # players that do not search
 
 
@@ -77,10 +77,12 @@ SEARCHES = (
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
-# Every search as it comes, and mctx's Gumbel search with its noise as well.
+# Every search as it comes; mctx's Gumbel search with its noise as well, and with as many actions at
+# the root as Gumbel PGS, whose number was chosen.
 DEFAULTS = (
     Spec("MCS default", "mcs"),
     Spec("mctx Gumbel", "gumbel"),
+    Spec("mctx Gumbel, fewer actions", "gumbel", {"max_num_considered_actions": "as Gumbel PGS"}),
     Spec("NN", "network"),
     Spec("PGS default", "pgs"),
     Spec("Gumbel PGS default", "gumbel-pgs"),
@@ -248,13 +250,15 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
     for name in ("network", "plans_with"):
         knobs.pop(name, None)
     if spec.search in MCTX:
-        scale = {k: knobs.pop(k) for k in _SIGMA if k in knobs}
+        scale = {k: knobs.pop(k) for k in (*_SIGMA, "epsilon") if k in knobs}
         if scale:
             transform = mctx.qtransform_completed_by_mix_value
             knobs["qtransform"] = functools.partial(transform, **scale)
         elif knobs.get("qtransform") == "by_min_max":  # values of a game are from -1 to 1
             transform = mctx.qtransform_by_min_max
             knobs["qtransform"] = functools.partial(transform, min_value=-1.0, max_value=1.0)
+        if knobs.get("max_num_considered_actions") == "as Gumbel PGS":
+            knobs["max_num_considered_actions"] = default_num_considered(count)
         if spec.search == "muzero":
             return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
         return {"gumbel_scale": 0.0} | knobs
@@ -292,8 +296,12 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
     elif bandit:
         knobs["root_selection"] = jaxpgs.puct(**bandit)
-    of_policy = ("scale", "temperature", "value_scale", "maxvisit_init", "min_range", "by_counts")
+    of_policy = ("scale", "temperature", "by_counts")
     improved = {k: knobs.pop(k) for k in of_policy if k in knobs}
+    scale = {k: knobs.pop(k) for k in (*_SIGMA, "min_range") if k in knobs}
+    if scale:
+        transform = jaxpgs.qtransform_completed_by_mix_value
+        improved["qtransform"] = functools.partial(transform, **scale)
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)
     if spec.search == "gumbel-mcs":

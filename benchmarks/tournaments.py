@@ -72,7 +72,7 @@ _DEFAULTS = Preset(
     64,
     DEFAULTS,
     openings=294,  # two colours each: 588 games; the sweeps that chose the defaults had none
-    gauntlet=2,
+    gauntlet=3,
     standard="mctx Gumbel",
     reason="each has the K that is its default",
 )

@@ -59,6 +59,8 @@ def line(length, *, ends=(), **fields):
 
 def recipe(x):
     """What a part is made of: its code and all that it closes over, to compare parts by."""
+    if isinstance(x, functools.partial):
+        return recipe(x.func), recipe(x.args), x.keywords
     if callable(x) and hasattr(x, "__code__"):
         cells = [cell.cell_contents for cell in x.__closure__ or ()]
         return x.__code__, [recipe(cell) for cell in cells]
@@ -71,14 +73,16 @@ def same(one, two):
     return recipe(one) == recipe(two)
 
 
+def sigma(**numbers):
+    return functools.partial(jaxpgs.qtransform_completed_by_mix_value, **numbers)
+
+
 MCS = {
     "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero"),
     "interior_selection": None,
     "truncation": jaxpgs.until_new(2**15, count_siblings=False),
     "backup": jaxpgs.n_step(),
-    "target": jaxpgs.completed_q(
-        0.0, value_scale=0.1, maxvisit_init=50.0, rescale_values=True, min_range=1 / 3
-    ),
+    "target": jaxpgs.completed_q(0.0, qtransform=sigma(min_range=1 / 3)),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
@@ -92,17 +96,11 @@ PGS = MCS | {
     "optimizer": jaxpgs.auto_sgd(3.0),
     "adapt": toy.adapt_head,
     "interior_selection": jaxpgs.improved_policy(
-        1.0,
-        temperature=1.0,
-        value_scale=0.1,
-        maxvisit_init=50.0,
-        rescale_values=True,
-        min_range=1 / 3,
-        by_counts=True,
+        1.0, temperature=1.0, qtransform=sigma(min_range=1 / 3), by_counts=True
     ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
-SIGMA = {"value_scale": 0.1, "maxvisit_init": 50.0, "rescale_values": True, "min_range": 1e-8}
+SIGMA = {"qtransform": jaxpgs.qtransform_completed_by_mix_value}
 GUMBEL = {
     "root_selection": jaxpgs.gumbel_root(16, 1.0, **SIGMA),
     "target": jaxpgs.gumbel_target(**SIGMA),
@@ -164,7 +162,7 @@ def test_settings_of_the_thesis():
         "simulations_per_update": 1,
         "backup": jaxpgs.log_series(0.995),
         "target": jaxpgs.completed_q(
-            0.0, value_scale=0.01, maxvisit_init=5.0, rescale_values=False
+            0.0, qtransform=sigma(value_scale=0.01, maxvisit_init=5.0, rescale_values=False)
         ),
         "optimizer": optax.adam(1e-3),
         "interior_selection": None,
@@ -423,7 +421,7 @@ def drawn(rng_keys, logits, temperature):
     """Answers of `completed_q` after one visit of each action, of Q 0, 1/2 and 1."""
     root = stats([[1, 1, 1]], [[0, 0.5, 1]])._replace(prior_logits=logits[None])
     one = jax.tree.map(lambda x: x[0], root)
-    target = jaxpgs.completed_q(temperature, value_scale=0.25, maxvisit_init=1.0)
+    target = jaxpgs.completed_q(temperature, qtransform=sigma(value_scale=0.25, maxvisit_init=1.0))
     return jax.vmap(lambda key: target(key, one, None))(rng_keys)
 
 
@@ -513,7 +511,7 @@ def test_gumbels_scale_is_that_of_the_noise():
 def test_gumbels_inner_choice_by_hand():
     # Equal Q, so the policy is the prior; less n(a) / (1 + n), with n of 2, 3, 4 and 5:
     #   -0.17 0.35 0.15;  0 0.1 0.15;  0.1 0.15 -0.05;  0.17 0.02 -0.02
-    rule = jaxpgs.gumbel_inner(rescale_values=False)
+    rule = jaxpgs.gumbel_inner(qtransform=sigma(rescale_values=False))
     node = stats([2, 0, 0], [0.5, 0.5, 0.5], value=0.5, logits=np.log([0.5, 0.35, 0.15]))
     assert select_in_turn(rule, None, node, 4).tolist() == [[1, 2, 1, 0]]
 

@@ -202,7 +202,14 @@ def test_estimator_without_optimizer_is_named():
         (lambda: jaxpgs.max_min_puct(float("nan")), "max_min_puct needs c_puct .* got nan"),
         (lambda: jaxpgs.visit_counts(float("nan")), "needs temperature .* at least 0; got nan"),
         (lambda: jaxpgs.completed_q(-1.0), "completed_q needs temperature .* got -1"),
-        (lambda: jaxpgs.completed_q(value_scale=float("nan")), "needs value_scale .* got nan"),
+        (
+            lambda: jaxpgs.qtransform_completed_by_mix_value(None, value_scale=float("nan")),
+            "needs value_scale .* got nan",
+        ),
+        (
+            lambda: jaxpgs.qtransform_completed_by_mix_value(None, min_range=0),
+            "min_range .* above 0; got 0",
+        ),
         (lambda: jaxpgs.auto_sgd(0), "auto_sgd needs step_size .* above 0; got 0"),
         (lambda: jaxpgs.regularized(jaxpgs.reinforce(), entropy=-1), "needs entropy .* got -1"),
         (lambda: jaxpgs.gumbel_root(0), "max_num_considered_actions .* at least 1; got 0"),

@@ -191,9 +191,10 @@ def test_policy_of_the_nodes_is_the_formula():
     # One root, three actions; simulations of fixed length 2 fill the statistics of the first nodes.
     params = game()
     weight = 0.7
+    raw = functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False)
     search = functools.partial(
         jaxpgs.mcs_search, toy.split_fn, mode="cached", truncation=jaxpgs.fixed(3),
-        interior_selection=jaxpgs.improved_policy(weight, rescale_values=False),
+        interior_selection=jaxpgs.improved_policy(weight, qtransform=raw),
     )  # fmt: skip
     keys = jax.random.split(jax.random.key(1), B)
     roots = toy.root(params, [0, 0, 0])
@@ -220,10 +221,10 @@ def test_policy_of_the_nodes_is_the_formula():
     # With it, the logits are those of completed Q, node by node.
     logits = params["torso"][nodes.embedding[:, 1]] @ params["head"]
     stats = jaxpgs.search.node_stats(nodes, jnp.array([1, 1, 1]), logits)
-    expected = stats.prior_logits + weight * jaxpgs.search.sigma(stats, rescale_values=False)
-    found = jaxpgs.improved_policy(weight, rescale_values=False).logits(stats)
+    expected = stats.prior_logits + weight * raw(stats)
+    found = jaxpgs.improved_policy(weight, qtransform=raw).logits(stats)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    sharp = jaxpgs.improved_policy(weight, temperature=0.25, rescale_values=False).logits
+    sharp = jaxpgs.improved_policy(weight, temperature=0.25, qtransform=raw).logits
     np.testing.assert_allclose(sharp(stats), 4 * expected, rtol=1e-5)
     # Logits of actions that are ruled out stay finite.
     lowest = jnp.finfo(jnp.float32).min

@@ -230,7 +230,8 @@ def test_completed_q_is_mctxs():
         value_sum=summary.qvalues * summary.visit_counts.astype(summary.qvalues.dtype),
         valid=jnp.asarray(legal),
     )
-    target = jaxpgs.completed_q(0.0, rescale_values=False)
+    ours = jaxpgs.qtransform_completed_by_mix_value
+    target = jaxpgs.completed_q(0.0, qtransform=functools.partial(ours, rescale_values=False))
     keys = jax.random.split(jax.random.key(0), NUM_ROOTS)
     action, weights = jax.jit(jax.vmap(lambda key, node: target(key, node, None)))(keys, stats)
     np.testing.assert_allclose(weights, expected, atol=1e-5)
@@ -239,13 +240,12 @@ def test_completed_q_is_mctxs():
     stats = jaxpgs.NodeStats(
         *map(jnp.asarray, ([0.0, 0.0, 0.0], 0.5, [1, 1, 0], [1.0, 0.0, 0.0], [True] * 3))
     )
-    _, weights = jaxpgs.completed_q(value_scale=0.01, maxvisit_init=9.0)(
-        jax.random.key(0), stats, None
-    )
+    ours = functools.partial(ours, value_scale=0.01, maxvisit_init=9.0)
+    _, weights = jaxpgs.completed_q(qtransform=ours)(jax.random.key(0), stats, None)
     np.testing.assert_allclose(weights, jax.nn.softmax(jnp.array([0.1, 0.0, 0.05])), atol=1e-6)
     # Divided by 4, as the Q-values range over less, and as before, as they range over more.
     for least, scale in ((4.0, 0.25), (0.5, 1.0)):
-        target = jaxpgs.completed_q(value_scale=0.01, maxvisit_init=9.0, min_range=least)
+        target = jaxpgs.completed_q(qtransform=functools.partial(ours, min_range=least))
         _, weights = target(jax.random.key(0), stats, None)
         expected = jax.nn.softmax(scale * jnp.array([0.1, 0.0, 0.05]))
         np.testing.assert_allclose(weights, expected, atol=1e-6)

@@ -72,7 +72,7 @@ MUTATIONS = (
     ),
     Mutation(
         "actions of PGS are drawn", _PGS,
-        "min_range=MIN_RANGE, by_counts=True)", "min_range=MIN_RANGE)",
+        "qtransform=QTRANSFORM, by_counts=True)", "qtransform=QTRANSFORM)",
         "defaults_of",
     ),
     Mutation(
@@ -109,11 +109,11 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: another sigma below the root", _GUMBEL_PRESETS,
-        "gumbel_inner())", "gumbel_inner(value_scale=1.0))", "defaults_of",
+        "gumbel_inner())", "gumbel_inner(qtransform=lambda node: node.qvalues))", "defaults_of",
     ),
     Mutation(
         "Gumbel: another sigma in the target", _GUMBEL_PRESETS,
-        "gumbel_target(),", "gumbel_target(maxvisit_init=1.0),", "defaults_of",
+        "gumbel_target(),", "gumbel_target(qtransform=lambda node: node.qvalues),", "defaults_of",
     ),
     # Selections and targets.
     Mutation(

@@ -21,10 +21,11 @@ from jaxpgs.search.parts.backup import (
 from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce, step_advantage
 from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
 from jaxpgs.search.parts.improvement import (
+    QTransform,
     SampledPolicy,
     completed_qvalues,
     improved_policy,
-    sigma,
+    qtransform_completed_by_mix_value,
 )
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
@@ -48,7 +49,10 @@ from jaxpgs.search.parts.truncation import (
     growing,
     until_new,
 )
-from jaxpgs.search.presets.defaults import default_simulations_per_update
+from jaxpgs.search.presets.defaults import (
+    default_num_considered,
+    default_simulations_per_update,
+)
 from jaxpgs.search.presets.extended import (
     extended_pgs_policy,
     extended_pgs_search,
@@ -82,6 +86,7 @@ __all__ = [
     "MemoryEstimate",
     "Nodes",
     "Progress",
+    "QTransform",
     "Reuse",
     "SampledPolicy",
     "Search",
@@ -100,6 +105,7 @@ __all__ = [
     "by_visits",
     "completed_q",
     "completed_qvalues",
+    "default_num_considered",
     "default_simulations_per_update",
     "distribution",
     "estimate_memory",
@@ -136,6 +142,7 @@ __all__ = [
     "pgs_policy",
     "pgs_search",
     "puct",
+    "qtransform_completed_by_mix_value",
     "regularized",
     "reinforce",
     "reroot",
@@ -143,7 +150,6 @@ __all__ = [
     "run",
     "search_for",
     "select_in_turn",
-    "sigma",
     "step",
     "step_advantage",
     "td_lambda",

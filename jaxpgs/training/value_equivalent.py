@@ -130,5 +130,5 @@ def model_expert(
     if expert != "extended":
         return experts.make_expert(expert, num_simulations, **knobs)
     # By default the search plays its best action; self-play draws.
-    defaults: dict[str, Any] = {"dirichlet_fraction": 0.25, "target": completed_q(**SIGMA)}
+    defaults: dict[str, Any] = {"dirichlet_fraction": 0.25, "target": completed_q(qtransform=SIGMA)}
     return experts.searcher(extended_pgs_policy, num_simulations, **(defaults | knobs))

@@ -15,7 +15,11 @@ import numpy as np
 
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import check_number
-from jaxpgs.search.parts.improvement import check_sigma, sigma
+from jaxpgs.search.parts.improvement import (
+    QTransform,
+    improved_weights,
+    qtransform_completed_by_mix_value,
+)
 from jaxpgs.search.parts.selection import Selection, highest
 from jaxpgs.search.parts.target import Target
 
@@ -43,10 +47,7 @@ def gumbel_root(
     max_num_considered_actions: int = 16,
     gumbel_scale: float | chex.Array = 1.0,
     *,
-    value_scale: float | chex.Array = 0.1,
-    maxvisit_init: float | chex.Array = 50.0,
-    rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    qtransform: QTransform = qtransform_completed_by_mix_value,
 ) -> Selection:
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
@@ -58,10 +59,7 @@ def gumbel_root(
       max_num_considered_actions: how many actions are considered at most, at least 1.
       gumbel_scale: scale of the noise, at least 0; 0 for evaluation in games of full information.
         May be traced.
-      value_scale: as in `sigma`.
-      maxvisit_init: as in `sigma`.
-      rescale_values: as in `sigma`.
-      min_range: as in `sigma`.
+      qtransform: what the Q-values add to the logits, as in mctx.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -77,7 +75,6 @@ def gumbel_root(
     """
     check_number("gumbel_root", "max_num_considered_actions", max_num_considered_actions, 1)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0)
-    check_sigma("gumbel_root", value_scale, maxvisit_init, min_range)
     most = int(max_num_considered_actions)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> GumbelState:
@@ -104,7 +101,7 @@ def gumbel_root(
         # Steps beyond the last simulation go on as the last one.
         index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
         wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
-        bonus = sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
+        bonus = qtransform(node)
         return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
 
     return Selection(select, init)
@@ -112,10 +109,7 @@ def gumbel_root(
 
 def gumbel_inner(
     *,
-    value_scale: float | chex.Array = 0.1,
-    maxvisit_init: float | chex.Array = 50.0,
-    rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    qtransform: QTransform = qtransform_completed_by_mix_value,
 ) -> Selection:
     """Follows the improved policy as closely as counts can (Danihelka et al. 2022, section 5).
 
@@ -123,10 +117,7 @@ def gumbel_inner(
     `pi' = softmax(logits + sigma(completed Q))` and visits count simulations in flight.
 
     Args:
-      value_scale: as in `sigma`.
-      maxvisit_init: as in `sigma`.
-      rescale_values: as in `sigma`.
-      min_range: as in `sigma`.
+      qtransform: what the Q-values add to the logits, as in mctx.
 
     Returns:
       A selection for the nodes of a tree.
@@ -138,11 +129,10 @@ def gumbel_inner(
       >>> jaxpgs.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
       Array([1], dtype=int32)
     """
-    check_sigma("gumbel_inner", value_scale, maxvisit_init, min_range)
 
     def select(state: None, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
-        bonus = sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
+        bonus = qtransform(node)
         policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
         visits = node.visits.astype(policy.dtype) + pending
         scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
@@ -153,10 +143,7 @@ def gumbel_inner(
 
 def gumbel_target(
     *,
-    value_scale: float | chex.Array = 0.1,
-    maxvisit_init: float | chex.Array = 50.0,
-    rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    qtransform: QTransform = qtransform_completed_by_mix_value,
 ) -> Target:
     """The answer of a Gumbel search (Danihelka et al. 2022, sections 3 and 4).
 
@@ -164,10 +151,7 @@ def gumbel_target(
     visited; the weights are `softmax(logits + sigma(completed Q))`.
 
     Args:
-      value_scale: as in `sigma`.
-      maxvisit_init: as in `sigma`.
-      rescale_values: as in `sigma`.
-      min_range: as in `sigma`.
+      qtransform: what the Q-values add to the logits, as in mctx.
 
     Returns:
       A target for searches whose root selection is `gumbel_root`. Where no action is legal, the
@@ -180,7 +164,6 @@ def gumbel_target(
       >>> knobs = {"root_selection": jaxpgs.gumbel_root(), "target": jaxpgs.gumbel_target()}
       >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
-    check_sigma("gumbel_target", value_scale, maxvisit_init, min_range)
 
     def target(
         rng_key: chex.PRNGKey, root: NodeStats, state: GumbelState
@@ -188,13 +171,12 @@ def gumbel_target(
         del rng_key
         if not isinstance(state, GumbelState):
             raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
-        bonus = sigma(root, value_scale, maxvisit_init, rescale_values, min_range)
+        bonus = qtransform(root)
         visits = root.visits - state.before
         scores = _considered(root, state.gumbel, bonus, visits == jnp.max(visits))
         action = highest(scores, root.valid)
         playable = jnp.any(root.valid)
-        scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
-        weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)
+        weights = improved_weights(root, bonus)
         return jnp.where(playable, action, 0).astype(jnp.int32), weights
 
     return target

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jaxpgs.base import NodeStats
 from jaxpgs.checks import check_number
 
+QTransform = Callable[[NodeStats], chex.Array]  # what a node's Q-values `[..., A]` add to logits
+
 
 def completed_qvalues(node: NodeStats) -> chex.Array:
     """Q-values of all actions; those never tried get the node's mixed value.
@@ -43,21 +45,24 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
     return jnp.where(tried, node.qvalues, mixed)
 
 
-def sigma(
+def qtransform_completed_by_mix_value(
     node: NodeStats,
+    *,
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
     min_range: float | chex.Array = 1e-8,
 ) -> chex.Array:
-    """How much the Q-values add to the logits: `(maxvisit_init + max n(a)) value_scale Q(a)`.
+    """What Q-values add to logits: `sigma(Q) = (maxvisit_init + max n(a)) value_scale Q(a)`.
 
-    Equal to `mctx.qtransform_completed_by_mix_value`, whose `epsilon` is `min_range`.
+    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name, whose
+    `epsilon` is `min_range`. For other numbers give `functools.partial` of it wherever a part takes
+    a `qtransform`; any function of a node's statistics will do.
 
     Args:
       node: statistics with axes `[..., A]`.
-      value_scale: scale of sigma.
-      maxvisit_init: visits that sigma starts from.
+      value_scale: scale of sigma, at least 0.
+      maxvisit_init: visits that sigma starts from, at least 0.
       rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
       min_range: in units of the value, above 0: rescaling divides by the range of the Q-values, or
         by this if it is more. Where all actions return about the same, a larger one leaves more to
@@ -66,10 +71,16 @@ def sigma(
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
 
+    Raises:
+      ValueError: if a number is not finite or out of range.
+
     Example:
-      >>> jaxpgs.search.sigma(node, value_scale=0.1).round(2)
+      >>> jaxpgs.qtransform_completed_by_mix_value(node, value_scale=0.1).round(2)
       Array([[0.  , 5.2 , 1.09]], dtype=float32)
     """
+    check_number("qtransform_completed_by_mix_value", "value_scale", value_scale, 0)
+    check_number("qtransform_completed_by_mix_value", "maxvisit_init", maxvisit_init, 0)
+    check_number("qtransform_completed_by_mix_value", "min_range", min_range, 0, open_low=True)
     qvalues = completed_qvalues(node)
     if rescale_values:
         low = jnp.min(qvalues, axis=-1, keepdims=True)
@@ -79,16 +90,11 @@ def sigma(
     return (maxvisit_init + most) * value_scale * qvalues
 
 
-def check_sigma(
-    owner: str,
-    value_scale: float | chex.Array,
-    maxvisit_init: float | chex.Array,
-    min_range: float | chex.Array,
-) -> None:
-    """Raises `ValueError` unless the knobs of `sigma` are finite and in their ranges."""
-    check_number(owner, "value_scale", value_scale, 0)
-    check_number(owner, "maxvisit_init", maxvisit_init, 0)
-    check_number(owner, "min_range", min_range, 0, open_low=True)
+def improved_weights(node: NodeStats, bonus: chex.Array) -> chex.Array:
+    """Returns `softmax(logits + bonus)` over the legal actions; 0 everywhere if there are none."""
+    scores = jnp.where(node.valid, node.prior_logits + bonus, -jnp.inf)
+    scores = jnp.where(jnp.any(node.valid, axis=-1, keepdims=True), scores, 0.0)
+    return jnp.where(node.valid, jax.nn.softmax(scores, axis=-1), 0.0)
 
 
 class SampledPolicy(NamedTuple):
@@ -114,10 +120,7 @@ def improved_policy(
     scale: float | chex.Array = 1.0,
     *,
     temperature: float | chex.Array = 1.0,
-    value_scale: float | chex.Array = 0.1,
-    maxvisit_init: float | chex.Array = 50.0,
-    rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    qtransform: QTransform = qtransform_completed_by_mix_value,
     by_counts: bool = False,
 ) -> SampledPolicy:
     """Simulates with the policy improved by what the nodes remember.
@@ -136,10 +139,7 @@ def improved_policy(
       scale: weight of sigma, at least 0; 0 is the policy itself.
       temperature: above 0; the lower, the more often the best action is drawn, and the less the
         simulations of an update spread.
-      value_scale: as in `sigma`.
-      maxvisit_init: as in `sigma`.
-      rescale_values: as in `sigma`.
-      min_range: as in `sigma`.
+      qtransform: what the Q-values add to the logits, as in mctx.
       by_counts: whether actions follow the policy by counts; if not, they are drawn.
 
     Returns:
@@ -154,11 +154,10 @@ def improved_policy(
     """
     check_number("improved_policy", "scale", scale, 0)
     check_number("improved_policy", "temperature", temperature, 0, open_low=True)
-    check_sigma("improved_policy", value_scale, maxvisit_init, min_range)
 
     def logits(node: NodeStats) -> chex.Array:
         lowest = jnp.finfo(node.prior_logits.dtype).min
-        bonus = scale * sigma(node, value_scale, maxvisit_init, rescale_values, min_range)
+        bonus = scale * qtransform(node)
         bonus = jax.lax.stop_gradient(bonus)  # what the nodes know is not to be learned
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)

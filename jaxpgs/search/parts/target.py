@@ -14,7 +14,11 @@ import jax.numpy as jnp
 
 from jaxpgs.base import NodeStats, as_logits
 from jaxpgs.checks import check_number
-from jaxpgs.search.parts.improvement import check_sigma, sigma
+from jaxpgs.search.parts.improvement import (
+    QTransform,
+    improved_weights,
+    qtransform_completed_by_mix_value,
+)
 from jaxpgs.search.parts.selection import highest
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, chex.Array]]
@@ -62,47 +66,36 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
 def completed_q(
     temperature: float | chex.Array = 1.0,
     *,
-    value_scale: float = 0.1,
-    maxvisit_init: float = 50.0,
-    rescale_values: bool = True,
-    min_range: float = 1e-8,
+    qtransform: QTransform = qtransform_completed_by_mix_value,
 ) -> Target:
     """The prior improved by the Q-values: softmax of `logits + sigma(completed Q)`.
 
     Danihelka et al. 2022, section 4 and appendix D; Brosseit 2023, eq. 3.4. Actions never tried are
-    completed by a mix of the network's value and the Q-values of the others, weighed by the prior;
-    `sigma(q) = (maxvisit_init + max n(a)) value_scale q`.
+    completed by a mix of the network's value and the Q-values of the others, weighed by the prior.
 
     Args:
       temperature: at least 0. The action is drawn with probability proportional to the weights to
         the power of `1 / temperature`; 0 takes the largest. May be traced.
-      value_scale: scale of sigma, at least 0.
-      maxvisit_init: visits that sigma starts from, at least 0.
-      rescale_values: whether to bring the completed Q-values to [0, 1] first.
-      min_range: of the Q-values, as in `sigma`, above 0.
+      qtransform: what the Q-values add to the logits, as in mctx: sigma with its numbers.
 
     Returns:
       A target. Where no action is legal, the action is 0 and every weight is 0.
 
     Raises:
-      ValueError: if a number is negative or not finite.
+      ValueError: if the temperature is negative or not finite.
 
     Example:
       >>> knobs = {"adapt": "policy_head", "target": jaxpgs.completed_q()}
       >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("completed_q", "temperature", temperature, 0)
-    check_sigma("completed_q", value_scale, maxvisit_init, min_range)
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
-        bonus = sigma(root, value_scale, maxvisit_init, rescale_values, min_range)
-        scores = jnp.where(root.valid, root.prior_logits + bonus, -jnp.inf)
-        playable = jnp.any(root.valid)
-        weights = jnp.where(root.valid, jax.nn.softmax(jnp.where(playable, scores, 0.0)), 0.0)
+        weights = improved_weights(root, qtransform(root))
         noise = _noise(rng_key, temperature, weights)
         action = highest(jnp.log(weights) + noise, root.valid)
-        return jnp.where(playable, action, 0).astype(jnp.int32), weights
+        return jnp.where(jnp.any(root.valid), action, 0).astype(jnp.int32), weights
 
     return target
 

@@ -1,13 +1,15 @@
 """What the presets share where a knob is not given."""
 
+import functools
 import math
 
 from jaxpgs.base import Adapt, RecurrentFn, SplitRecurrentFn
+from jaxpgs.search.parts.improvement import qtransform_completed_by_mix_value
 from jaxpgs.search.parts.selection import Selection, puct
 
-# The presets' least range of Q-values, for values from -1 to 1. Rescaled without it, returns that
-# are all about the same would outweigh a good prior (`strength_sweep-range_conv-7x7_16.json`).
-MIN_RANGE = 1 / 3
+# For values from -1 to 1. Rescaled without a least range, returns that are all about the same would
+# outweigh a good prior (`strength_sweep-range_conv-7x7_16.json`).
+QTRANSFORM = functools.partial(qtransform_completed_by_mix_value, min_range=1 / 3)
 
 
 def default_simulations_per_update(num_simulations: int) -> int:
@@ -26,8 +28,7 @@ def default_num_considered(num_simulations: int) -> int:
     N / 4 rounded, from 2 to 8, and with more than 64 simulations the root of N, up to 16.
 
     Example:
-      >>> from jaxpgs.search.presets.defaults import default_num_considered
-      >>> [default_num_considered(n) for n in (4, 16, 64, 256)]
+      >>> [jaxpgs.search.default_num_considered(n) for n in (4, 16, 64, 256)]
       [2, 4, 8, 16]
     """
     return min(max(2, round(num_simulations / 4)), max(8, math.isqrt(num_simulations)), 16)

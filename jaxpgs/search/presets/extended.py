@@ -8,7 +8,7 @@ Each extension is a part and serves any other search as well:
 | weighted returns, eq. 3.3 | `backup=log_series(0.995)` | `n_step()` | `n_step()` |
 | entropy bonus | `entropy=2.0` | `0.0` | `0.0` |
 | penalty for leaving the prior | `kl_to_prior=0.1` | `0.1` | `0.0` |
-| policy target, eq. 3.4 | `completed_q(0.0, **SIGMA)` | as `pgs_search` | `visit_counts()` |
+| target, eq. 3.4 | `completed_q(0.0, qtransform=SIGMA)` | as `pgs_search` | `visit_counts()` |
 | update per step, eq. 3.5 | `estimator=step_advantage()` | the same | `reinforce()` |
 | Adam | `optimizer=optax.adam(1e-3)` | `auto_sgd()` | `optax.sgd(1e-3)` |
 
@@ -16,6 +16,7 @@ Each extension is a part and serves any other search as well:
 games to `pgs_policy`; what each of them adds by itself tells `benchmarks/notes/ablation.md`.
 """
 
+import functools
 from typing import Any
 
 import chex
@@ -26,6 +27,7 @@ from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.backup import log_series
 from jaxpgs.search.parts.estimator import Estimator, regularized, step_advantage
+from jaxpgs.search.parts.improvement import qtransform_completed_by_mix_value
 from jaxpgs.search.parts.selection import puct
 from jaxpgs.search.parts.target import completed_q
 from jaxpgs.search.parts.truncation import by_visits
@@ -34,7 +36,9 @@ from jaxpgs.search.presets.pgs import pgs_search
 from jaxpgs.search.presets.running import run_preset
 
 # The constants of eq. 3.4.
-SIGMA: dict[str, Any] = {"value_scale": 0.01, "maxvisit_init": 5.0, "rescale_values": False}
+SIGMA = functools.partial(
+    qtransform_completed_by_mix_value, value_scale=0.01, maxvisit_init=5.0, rescale_values=False
+)
 
 
 def extended_pgs_search(
@@ -113,7 +117,7 @@ def paper_extended_pgs() -> dict[str, Any]:
         "entropy": 2.0,
         "kl_to_prior": 0.1,
         "kl_from_prior": 0.0,
-        "target": completed_q(0.0, **SIGMA),
+        "target": completed_q(0.0, qtransform=SIGMA),
         "optimizer": optax.adam(1e-3),
         "mode": "constant",
     }

@@ -13,7 +13,7 @@ from jaxpgs.search.parts.selection import Selection, puct, with_dirichlet_noise
 from jaxpgs.search.parts.target import Target, completed_q, visit_counts
 from jaxpgs.search.parts.truncation import Truncation, until_new
 from jaxpgs.search.presets.defaults import (
-    MIN_RANGE,
+    QTRANSFORM,
     default_bandit,
     default_mode,
     default_simulations_per_update,
@@ -51,9 +51,10 @@ def mcs_search(
       interior_selection: None draws actions below the root from the network's policy.
       truncation: `until_new()` if None.
       backup: `n_step()` if None.
-      target: `completed_q(0.0, min_range=1 / 3)` if None: the best action, and the improved policy
-        as weights. For self-play draw actions from the weights, or take `completed_q()`. The range
-        is for values from -1 to 1; where all values differ by much less, take a smaller one.
+      target: `completed_q(0.0)` if None, whose `qtransform` has `min_range` 1/3: the best action,
+        and the improved policy as weights. For self-play draw actions from the weights, or take
+        `completed_q()`. The range is for values from -1 to 1; where all values differ by much less,
+        take a smaller one.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, 0 to
         1. None is the default, unlike in `mctx.muzero_policy`, whose 0.25 is for self-play. May be
         traced. 0 draws none.
@@ -93,7 +94,7 @@ def mcs_search(
         interior_selection=interior_selection,
         truncation=truncation or until_new(),
         backup=backup or n_step(),
-        target=target or completed_q(temperature=0.0, min_range=MIN_RANGE),
+        target=target or completed_q(0.0, qtransform=QTRANSFORM),
         mode=mode or default_mode(recurrent_fn, more.get("adapt")),
         **more,
     )

@@ -11,7 +11,7 @@ from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.improvement import improved_policy
 from jaxpgs.search.parts.step_size import auto_sgd
-from jaxpgs.search.presets.defaults import MIN_RANGE, default_mode
+from jaxpgs.search.presets.defaults import QTRANSFORM, default_mode
 from jaxpgs.search.presets.mcs import mcs_search, paper_mcs
 from jaxpgs.search.presets.running import run_preset
 from jaxpgs.search.simulators.simulator import Simulator
@@ -35,11 +35,10 @@ def pgs_search(
     4.3). The paper's settings are `paper_pgs(step_size)`.
 
     Deviates from the paper in cached mode: simulations also follow what the states that they visit
-    have returned, by counts and not by draws (`interior_selection`). By counts PGS beats mctx's
-    Gumbel search in `benchmarks/results/strength_sweep-counts_hex-5x5-early_64.json`, by draws it
-    is not told apart from it. `interior_selection=None` draws their actions from the adapted
-    policy alone, as the paper does and the constant mode always does; only then do the two modes
-    give the same answer.
+    have returned, by counts and not by draws (`interior_selection`), as
+    `benchmarks/results/strength_sweep-counts_hex-5x5-early_64.json` suggests.
+    `interior_selection=None` draws their actions from the adapted policy alone, as the paper does
+    and the constant mode always does; only then do the two modes give the same answer.
 
     Args:
       recurrent_fn: as in mctx.
@@ -50,9 +49,9 @@ def pgs_search(
       optimizer: any optax optimizer; `auto_sgd()` if None.
       mode: as in `mcs_search`.
       **knobs: those of `mcs_search`. If `interior_selection` is not given, it is
-        `improved_policy(min_range=1 / 3, by_counts=True)` in cached mode without `reuse`, and None
-        elsewhere. In constant mode a simulation has at most 16 actions unless `max_depth` or the
-        truncation says otherwise.
+        `improved_policy(by_counts=True)` in cached mode without `reuse`, with the `qtransform` of
+        the target, and None elsewhere. In constant mode a simulation has at most 16 actions unless
+        `max_depth` or the truncation says otherwise.
 
     Returns:
       A `Search`.
@@ -68,7 +67,8 @@ def pgs_search(
     """
     mode = mode or default_mode(recurrent_fn, adapt)
     if mode == "cached" and knobs.get("reuse") is None:
-        knobs.setdefault("interior_selection", improved_policy(min_range=MIN_RANGE, by_counts=True))
+        improved = improved_policy(qtransform=QTRANSFORM, by_counts=True)
+        knobs.setdefault("interior_selection", improved)
     return mcs_search(
         recurrent_fn,
         num_simulations,
