@@ -192,34 +192,7 @@ def train(
       1
     """
     arguments = dict(locals())
-    check_word("train", "value_target", value_target, selfplay.VALUE_TARGETS)
-    counts = {
-        "num_iterations": num_iterations,
-        "num_games": num_games,
-        "num_steps": num_steps,
-        "batch_size": batch_size,
-        "updates_per_iteration": updates_per_iteration,
-        "checkpoint_every": checkpoint_every,
-        "keep": keep,
-    }
-    loop.check_counts(counts)
-    for name, count in {
-        "max_random_moves": max_random_moves,
-        "sampled_moves": sampled_moves,
-        "evaluate_every": evaluate_every,
-    }.items():
-        check_number("train", name, count, 0)
-    check_number("train", "resign_fraction", resign_fraction, 0, 1)
-    if env.num_players == 1 and (resign_fraction or evaluate_every):
-        raise ValueError(
-            "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
-            f"got {resign_fraction} and {evaluate_every}."
-        )
-    if buffer_size < num_games * num_steps:
-        raise ValueError(
-            "buffer_size must hold an iteration's num_games * num_steps = "
-            f"{num_games * num_steps} positions, got {buffer_size}."
-        )
+    _check_arguments(env, arguments)
     mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
     expert_fn = make_expert(expert, num_simulations) if isinstance(expert, str) else expert
     params, apply_fn = functional(network)
@@ -337,6 +310,34 @@ def train(
         state, measured, num_iterations, trainer="expert_iteration", arguments=arguments,
         directory=directory, checkpoint_every=checkpoint_every, keep=keep, callback=callback,
     )  # fmt: skip
+
+
+def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for arguments of `train` that are out of range."""
+    check_word("train", "value_target", arguments["value_target"], selfplay.VALUE_TARGETS)
+    counts = (
+        "num_iterations", "num_games", "num_steps", "batch_size", "updates_per_iteration",
+        "checkpoint_every", "keep",
+    )  # fmt: skip
+    loop.check_counts({name: arguments[name] for name in counts})
+    for name in ("max_random_moves", "sampled_moves", "evaluate_every"):
+        check_number("train", name, arguments[name], 0)
+    resign_fraction, evaluate_every = arguments["resign_fraction"], arguments["evaluate_every"]
+    check_number("train", "resign_fraction", resign_fraction, 0, 1)
+    if env.num_players == 1 and (resign_fraction or evaluate_every):
+        raise ValueError(
+            "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
+            f"got {resign_fraction} and {evaluate_every}."
+        )
+    positions, buffer_size = (
+        arguments["num_games"] * arguments["num_steps"],
+        arguments["buffer_size"],
+    )
+    if buffer_size < positions:
+        raise ValueError(
+            "buffer_size must hold an iteration's num_games * num_steps = "
+            f"{positions} positions, got {buffer_size}."
+        )
 
 
 def _objectives(
