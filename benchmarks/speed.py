@@ -112,7 +112,7 @@ def positions(env: Any, batch_size: int, seed: int, num_moves: int = 4) -> Any:
         logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
         return jax.vmap(env.step)(state, jax.vmap(jax.random.categorical)(keys, logits)), None
 
-    start = jax.vmap(lambda _: env.init())(jnp.arange(batch_size))
+    start = jax.vmap(env.init)(jax.random.split(jax.random.key(seed), batch_size))
     return jax.lax.scan(play, start, jax.random.split(jax.random.key(seed), num_moves))[0]
 
 
