@@ -31,7 +31,11 @@ MUTATIONS = (
         "interior_selection=interior_selection,", "defaults_of",
     ),
     Mutation(
-        "another target", _MCS, "temperature=0.0)", "temperature=1.0)",
+        "another target", _MCS, "completed_q(0.0, q", "completed_q(1.0, q",
+        "defaults_of",
+    ),
+    Mutation(
+        "answers without a least range", _MCS, "(0.0, qtransform=QTRANSFORM)", "(0.0)",
         "defaults_of",
     ),
     Mutation(
