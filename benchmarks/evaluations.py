@@ -43,11 +43,13 @@ def main(argv: list[str] | None = None) -> None:
     ]
     for name, (_, about, network) in calls.items():
         seconds = float(np.median([turn[name] for turn in turns]))
+        batch = about["max_batch"]
         row = {
             "network": name,
             "parameters": sum(x.size for x in jax.tree.leaves(network.params)),
-            "batch": about["max_batch"],
-            "states_per_second": round(args.states / seconds),
+            "batch": batch,
+            # The last batch is a whole one.
+            "states_per_second": round(-(-args.states // batch) * batch / seconds),
         }
         runs.add(record, row)
     report.print_table("Bare networks", *table(runs.read(record)))
