@@ -56,12 +56,15 @@ class HexRecipe(NamedTuple):
 
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
 _LARGE = ("FullyConnectedResNet", {"width": 512, "num_blocks": 6})
+_CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
 _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
     "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
+
+_FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
 # The early and middle networks are for comparing searches, to which the others leave little. The
 # larger networks of 9x9 and above want an accelerator.
@@ -77,6 +80,7 @@ RECIPES = {
     "hex-9x9-early": HexRecipe(
         Hex(9), _SMALL, "gumbel", 32, 300, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
+    "conv-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     "hex-9x9": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
     "hex-11x11": HexRecipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
     "hex-13x13": HexRecipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
