@@ -117,14 +117,17 @@ class Teacher(NamedTuple):
 
 # Random moves explore already, so the root's prior needs no noise.
 _QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
-_raw = functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False)
-_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(qtransform=_raw)}
-_as_they_are = functools.partial(mctx.qtransform_completed_by_mix_value, rescale_values=False)
+# Q-values as they are: of the model's values, which are from -1 to 1 like those of the game.
+_ours, _mctx_s = (
+    functools.partial(library.qtransform_completed_by_mix_value, rescale_values=False)
+    for library in (jaxpgs, mctx)
+)
+_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(qtransform=_ours)}
 EXPERTS = {
     "extended": Teacher("VE-PGS", "extended", _VE_PGS),
     "thesis": Teacher("VE-PGS, target of eq. 3.4", "extended", _QUIET),
     "gumbel": Teacher(
-        "mctx Gumbel MuZero", "gumbel", {"qtransform": _as_they_are}, {"gumbel_scale": 0.0}
+        "mctx Gumbel MuZero", "gumbel", {"qtransform": _mctx_s}, {"gumbel_scale": 0.0}
     ),
     "batch": Teacher(
         "VE-PGS, batch normalisation", "extended", _VE_PGS, network={"norm": "batch"}

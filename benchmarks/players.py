@@ -7,7 +7,7 @@ no noise at the root unless a knob asks for it.
 import functools
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 _SIGMA = ("value_scale", "maxvisit_init")  # of the function of Q-values, here and in mctx
 SIMPLE = ("network", "random")  # players that do not search
+_CONSIDERED = 16  # mctx's own max_num_considered_actions
 
 
 class Spec(NamedTuple):
@@ -79,10 +80,13 @@ SEARCHES = (
 )
 # Every search as it comes; mctx's Gumbel search with its noise as well, and with as many actions at
 # the root as Gumbel PGS, whose number was chosen.
+FEWER = Spec(
+    "mctx Gumbel, fewer actions", "gumbel", {"max_num_considered_actions": "as Gumbel PGS"}
+)
 DEFAULTS = (
     Spec("MCS default", "mcs"),
     Spec("mctx Gumbel", "gumbel"),
-    Spec("mctx Gumbel, fewer actions", "gumbel", {"max_num_considered_actions": "as Gumbel PGS"}),
+    FEWER,
     Spec("NN", "network"),
     Spec("PGS default", "pgs"),
     Spec("Gumbel PGS default", "gumbel-pgs"),
@@ -92,6 +96,12 @@ DEFAULTS = (
     Spec("mctx MuZero", "muzero"),
     Spec("mctx Gumbel noise", "gumbel", {"gumbel_scale": 1.0}),
 )
+
+
+def distinct(specs: Sequence[Spec], num_simulations: int) -> list[Spec]:
+    """Returns the players but `FEWER` where it has no fewer actions with so many simulations."""
+    fewer = default_num_considered(num_simulations) < _CONSIDERED
+    return [spec for spec in specs if fewer or spec != FEWER]
 
 
 def read_specs(text: str) -> list[Spec]:
@@ -305,7 +315,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)
     if spec.search == "gumbel-mcs":
-        considered = knobs.pop("max_num_considered_actions", 16)
+        considered = knobs.pop("max_num_considered_actions", _CONSIDERED)
         knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
         knobs["target"] = jaxpgs.gumbel_target()
         knobs["mode"] = "cached"

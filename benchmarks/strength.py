@@ -48,6 +48,7 @@ from benchmarks import pictures, report, runs
 from benchmarks.players import (
     SIMPLE,
     Spec,
+    distinct,
     load_network,
     make_player,
     read_specs,
@@ -146,7 +147,7 @@ def play(
 
 def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
     """The preset's players that are asked for, the reference first, and those of a sweep."""
-    players = list(preset.players)
+    players = distinct(preset.players, preset.num_simulations)
     try:
         swept = [spec for text in args.sweep for spec in read_specs(text)]
         reference = read_specs(args.reference)[:1] if args.reference else []

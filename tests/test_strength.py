@@ -53,6 +53,17 @@ def test_presets_describe_themselves():
             players.load_network(name)
 
 
+def test_no_player_of_the_defaults_plays_twice():
+    network = players.load_network(TINY)
+    for count in (16, 64, 128, 256, 800):
+        specs = players.distinct(players.DEFAULTS, count)
+        given = [(spec.search, str(players.arguments(spec, network.params, count)))
+                 for spec in specs if spec.search == "gumbel"]  # fmt: skip
+        own = ("gumbel", str({"max_num_considered_actions": 16, "gumbel_scale": 0.0}))
+        assert (players.FEWER in specs) == (count < 256)
+        assert own not in given and len(set(given)) == len(given)
+
+
 @pytest.mark.parametrize("spec", SILENT, ids=lambda spec: spec.name)
 def test_players_without_chance_say_so(spec):
     network = players.load_network(TINY)
