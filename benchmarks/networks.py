@@ -4,8 +4,8 @@
     python -m benchmarks.networks hex-5x5 --cards      # and write the figures into its card
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
-OpenSpiel's MCTS with 1,000 random rollouts, the search also against 10,000, every first move with
-both colours, and against the raw networks that came before it on its board. On 5x5 a perfect player
+OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours, and
+against the raw networks that came before it on its board. On 5x5 a perfect player
 is one more opponent and an exact solver checks the sign of the value.
 """
 
@@ -32,6 +32,7 @@ PREDECESSORS = {
     "hex-5x5": ["hex-5x5-early"],
     "hex-7x7-middle": ["hex-7x7-early"],
     "hex-7x7": ["hex-7x7-early", "hex-7x7-middle"],
+    "conv-9x9": ["hex-9x9-early"],
 }
 
 
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
-    ours = [name for name in jaxpgs.available_pretrained() if name.startswith("hex")]
+    ours = [name for name in jaxpgs.available_pretrained() if name.startswith(("hex", "conv"))]
     for name in args.names or ours:
         if not runs.has(record, network=name):
             runs.add(record, {"network": name} | measure(name, args.seed))
@@ -84,12 +85,11 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
-    _, searching = mine
     repeats = max(1, round(GAMES / (2 * env.num_cells)))
     others: list[tuple[Any, int, Sequence[Any]]] = [
         (evaluation.uniform_random(env), repeats, mine),
         (evaluation.openspiel_mcts(env, num_simulations=1000), repeats, mine),
-        (evaluation.openspiel_mcts(env, num_simulations=10_000), 1, [searching]),
+        (evaluation.openspiel_mcts(env, num_simulations=10_000), 1, mine),
     ]
     if env.size <= 5:
         others.append((evaluation.perfect_hex(env), 1, mine))
