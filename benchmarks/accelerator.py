@@ -2,7 +2,7 @@
 
     python -m benchmarks.accelerator                      # all pieces, hours on one GPU
     python -m benchmarks.accelerator --minutes 9          # what fits; go on with the same command
-    python -m benchmarks.accelerator --pieces speed-9x9-128x10 train-hex-9x9
+    python -m benchmarks.accelerator --pieces speed-9x9-128x10 train-hex-11x11
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
 Speed beside the bare network and both of mctx's searches at the sizes of papers, in float32 and
@@ -64,7 +64,7 @@ PRESETS: dict[str, list[Piece]] = {
     "full": [
         _speed("conv-9x9-128x10-bfloat16"),
         _speed("conv-9x9-128x10"),
-        _train("hex-9x9"),
+        _train("hex-9x9-large"),
         _benchmark(
             "memory", "memory_accelerator", "--preset", "quick", "--roots", "1024",
             "--simulations", "64", "1024", "16384", "100000",

@@ -32,7 +32,6 @@ PREDECESSORS = {
     "hex-5x5": ["hex-5x5-early"],
     "hex-7x7-middle": ["hex-7x7-early"],
     "hex-7x7": ["hex-7x7-early", "hex-7x7-middle"],
-    "conv-9x9": ["hex-9x9-early"],
 }
 
 
@@ -43,7 +42,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
-    ours = [name for name in jaxpgs.available_pretrained() if name.startswith(("hex", "conv"))]
+    hex_too = ("hex", "conv", "dense")
+    ours = [name for name in jaxpgs.available_pretrained() if name.startswith(hex_too)]
     for name in args.names or ours:
         if not runs.has(record, network=name):
             runs.add(record, {"network": name} | measure(name, args.seed))

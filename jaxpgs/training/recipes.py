@@ -55,19 +55,19 @@ class HexRecipe(NamedTuple):
 
 
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
-_LARGE = ("FullyConnectedResNet", {"width": 512, "num_blocks": 6})
 _CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
+_LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
 _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
     "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
-
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
-# The early and middle networks are for comparing searches, to which the others leave little. The
-# larger networks of 9x9 and above want an accelerator.
+# The early and middle networks are for comparing searches, to which the others leave little. From
+# 9x9 on networks are convolutional and grow from smaller boards: what they know holds there too.
+# Those with `_MANY` games want an accelerator.
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
@@ -77,13 +77,10 @@ RECIPES = {
     "hex-7x7": HexRecipe(
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
-    "hex-9x9-early": HexRecipe(
-        Hex(9), _SMALL, "gumbel", 32, 300, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
-    ),
-    "conv-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
-    "hex-9x9": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
-    "hex-11x11": HexRecipe(Hex(11), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-9x9"),
-    "hex-13x13": HexRecipe(Hex(13), _LARGE, "gumbel", 64, 600, _MANY, parent="hex-11x11"),
+    "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
+    "hex-9x9-large": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
+    "hex-11x11": HexRecipe(Hex(11), _CONV, "gumbel", 64, 600, _MANY, "hex-9x9"),
+    "hex-13x13": HexRecipe(Hex(13), _CONV, "gumbel", 64, 600, _MANY, "hex-11x11"),
 }
 
 
