@@ -190,6 +190,8 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     if spec.search == "random":
         return evaluation.uniform_random(env, name=spec.name)
     knobs = arguments(spec, params, num_simulations)
+    if knobs.pop("transpositions", False):
+        knobs["transpositions"] = jax.vmap(env.observe)
     num_simulations = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in MCTX:
         policy_fn = MCTX[spec.search]

@@ -91,6 +91,7 @@ MCS = {
     "mode": "cached",
     "capacity": None,
     "best_of": None,
+    "transpositions": None,
 }
 PGS = MCS | {
     "estimator": jaxpgs.reinforce("value", normalize=False),

@@ -364,7 +364,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="no policy that could adapt"):
         head = jaxpgs.networks.policy_head(s.params)
         run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
-    with pytest.raises(ValueError, match='interior_selection and capacity are for mode="cached"'):
+    with pytest.raises(ValueError, match='capacity and transpositions are for mode="cached"'):
         knobs = {"mode": "constant", "interior_selection": jaxpgs.puct()}
         run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import chex
 import optax
@@ -62,6 +63,11 @@ class Search:
       reuse: how an update learns from simulations of earlier ones as well; None learns from the
         newest alone. It needs a `SplitRecurrentFn` of whose parameters only those of `policy`
         adapt, and neither `capacity` nor `interior_selection`.
+      transpositions: tells in the cached mode which states are the same, whatever actions led
+        there: `embedding [B, ...] -> arrays [B, ...]`, such as `jax.vmap(env.observe)` for games
+        whose observation is all that matters. States with equal arrays, rewards and discounts after
+        as many actions share one node, so that all simulations through any of them know its
+        returns; each such sequence is still evaluated once. None shares none.
 
     Raises:
       ValueError: if a count is below 1 or above 2^30, `mode` is unknown, or parts do not go
@@ -89,6 +95,7 @@ class Search:
     capacity: int | None = None
     best_of: Callable[[Embedding], chex.Array] | None = None
     reuse: Reuse | None = None
+    transpositions: Callable[[Embedding], Any] | None = None
 
     def __post_init__(self) -> None:
         """Checks what can be checked without data."""
@@ -99,10 +106,11 @@ class Search:
                 raise ValueError(f"{name} must be at least 1{most}, got {count}.")
         if isinstance(self.mode, str) and self.mode not in MODES:
             raise ValueError(f'mode must be "constant" or "cached", got {self.mode!r}.')
-        if self.mode == "constant" and not (self.interior_selection is None is self.capacity):
+        of_nodes = (self.interior_selection, self.capacity, self.transpositions)
+        if self.mode == "constant" and any(part is not None for part in of_nodes):
             raise ValueError(
-                'interior_selection and capacity are for mode="cached"; mode="constant" has no '
-                f"nodes. Got {self.interior_selection!r} and {self.capacity!r}."
+                'interior_selection, capacity and transpositions are for mode="cached"; '
+                f'mode="constant" has no nodes. Got {", ".join(map(repr, of_nodes))}.'
             )
         if isinstance(self.interior_selection, Selection) and self.adapt is not None:
             raise ValueError(

@@ -50,6 +50,7 @@ _KEPT = ("nodes", "adapted_params")
 def _knobs(presets: tuple[Callable[..., Search], ...]) -> set[str]:
     """Names of the keyword arguments that presets take."""
     known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer", "reuse"}
+    known |= {"transpositions"}
     for preset in presets:
         parameters = inspect.signature(preset).parameters.values()
         known |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -148,7 +148,8 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Memor
     mask = adaptation.adapt_mask(params, search.adapt)
     expand_fn = split_in_two(search.recurrent_fn, any(mask), statistics_dtype(root)).expand
     check_independent(expand_fn, params, mask, root)
-    nodes = make_nodes(params, root, expand_fn, more, kept, ranges=keeps_ranges(search))
+    keeps = {"ranges": keeps_ranges(search), "codes": search.transpositions is not None}
+    nodes = make_nodes(params, root, expand_fn, more, kept, **keeps)
     if not needed:
         return Memory(nodes, None)
     batch_size, num_rows, num_actions = nodes.children.shape
@@ -365,7 +366,8 @@ def _expand(
 ) -> tuple[Nodes, chex.Array]:
     """Makes the nodes that simulations want, with one network call."""
     call = functools.partial(_call_expand, update, fold_in(update.step_keys, t))
-    return expand(nodes, walks.node, walks.action, wanted, call, update.limit)
+    same_state = update.context.search.transpositions
+    return expand(nodes, walks.node, walks.action, wanted, call, update.limit, same_state)
 
 
 def _call_expand(

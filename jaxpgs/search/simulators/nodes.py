@@ -16,6 +16,7 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, ExpandFn, Expansion, NodeStats, Params
 from jaxpgs.device_memory import check_fits
+from jaxpgs.search.simulators.transpositions import NUM_WORDS, earlier_nodes, node_codes
 
 
 class Nodes(NamedTuple):
@@ -36,6 +37,8 @@ class Nodes(NamedTuple):
       lowest: `[B, M]` the smallest of the returns in `value_sum`, None if nobody asked for it.
         Without meaning where `visits` is 0.
       highest: `[B, M]` the greatest of them, like `lowest`.
+      code: `[B, M, 3]` uint32, what tells the node's state from others, None if the search has no
+        `transpositions`. Where two nodes have one code, actions lead to the first of them.
 
     Example:
       >>> output.search_state.nodes.features.shape  # two searches, M nodes each
@@ -54,6 +57,7 @@ class Nodes(NamedTuple):
     embedding: Embedding
     lowest: chex.Array | None = None
     highest: chex.Array | None = None
+    code: chex.Array | None = None
 
 
 def make_nodes(
@@ -64,6 +68,7 @@ def make_nodes(
     kept: Nodes | None = None,
     *,
     ranges: bool = False,
+    codes: bool = False,
 ) -> Nodes:
     """Makes the memory of a search.
 
@@ -74,6 +79,7 @@ def make_nodes(
       num_new: nodes to make room for.
       kept: the nodes that an earlier search left behind, if any.
       ranges: whether to keep the smallest and the greatest return of each node.
+      codes: whether to keep what tells states from others.
 
     Returns:
       Nodes with `num_new` unused ones.
@@ -91,6 +97,8 @@ def make_nodes(
     }
     if ranges:
         parts |= {"lowest": expansion.value, "highest": expansion.value}
+    if codes:
+        parts["code"] = jax.ShapeDtypeStruct((batch_size, NUM_WORDS), jnp.uint32)
     num_rows = num_new if kept is not None else num_new + 1
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((batch_size, num_rows, *x.shape[1:]), x.dtype), parts
@@ -240,10 +248,12 @@ def expand(
     wanted: chex.Array,
     call: Callable[[chex.Array, Embedding], tuple[Expansion, Embedding]],
     limit: int | None = None,
+    same_state: Callable[[Embedding], Any] | None = None,
 ) -> tuple[Nodes, chex.Array]:
     """Adds the children that K walks of each root ask for, with one network call.
 
-    Walks that ask for the same child share it.
+    Walks that ask for the same child share it. With `same_state` a child may be a node that other
+    actions have led to; what was made for it stays unused.
 
     Args:
       nodes: the memory, with at least K unused nodes.
@@ -253,6 +263,7 @@ def expand(
       call: `(action [B, K], embedding [B, K, ...]) -> (Expansion, embedding)`.
       limit: the last node that may be kept; nodes behind it have no parent that knows them. None
         sets no limit.
+      same_state: `Search.transpositions`.
 
     Returns:
       The memory, and the children `[B, K]`, 0 where none was wanted.
@@ -265,20 +276,24 @@ def expand(
     expansion, embedding = call(action, take(nodes.embedding, parent))
     block = {"parent": parent, "embedding": embedding} | expansion._asdict()
     start = nodes.size + 1
+    numbers = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
+    child = start[:, None] + numbers
+    linked = numbers < count[:, None]
+    if same_state is not None and nodes.code is not None:
+        code = node_codes(same_state, take(nodes.code, parent), expansion, embedding)
+        child = earlier_nodes(nodes.code, nodes.size, code)
+        block["code"] = code
     rows = {
         name: jax.tree.map(lambda x, new: write(x, new, start), getattr(nodes, name), new)
         for name, new in block.items()
     }
-    numbers = jnp.arange(parent.shape[1], dtype=jnp.int32)[None]
-    child = start[:, None] + numbers
-    linked = numbers < count[:, None]
     if limit is not None:
         linked &= child <= limit
     linked = jnp.where(linked, parent, nodes.children.shape[1])
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
     children = link(nodes.children, linked, action, child)
     nodes = nodes._replace(size=nodes.size + count, children=children, **rows)
-    return nodes, jnp.where(wanted, start[:, None] + row, 0)
+    return nodes, jnp.where(wanted, take(child, row), 0)
 
 
 def reroot(
