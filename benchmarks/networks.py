@@ -42,8 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
-    hex_too = ("hex", "conv", "dense")
-    ours = [name for name in jaxpgs.available_pretrained() if name.startswith(hex_too)]
+    ours = [n for n in jaxpgs.available_pretrained() if n.startswith(("hex", "conv"))]
     for name in args.names or ours:
         if not runs.has(record, network=name):
             runs.add(record, {"network": name} | measure(name, args.seed))

@@ -223,9 +223,6 @@ STUDENTS = {
     "conv-7x7": Distillation(
         "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
     ),
-    "dense-9x9": Distillation(
-        "hex-9x9", ("FullyConnectedResNet", {"width": 512, "num_blocks": 4}), 20_000
-    ),
 }
 
 
