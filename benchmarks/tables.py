@@ -437,7 +437,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      rows_only(selfplay.table)),
     ("devices.json", "Expert iteration on several devices: {games} games, {simulations} "
      "simulations a move", rows_only(devices.table)),
-    ("learning.json", "Three experts teach: {network}", rows_only(learning.table, _seconds)),
+    ("learning*.json", "Raw networks along training: {network}",
+     rows_only(learning.table, _seconds)),
     ("model_learning_*.json", "A model and its search from nothing: {size}x{size} Hex, "
      "{simulations} simulations a move ({file})", rows_only(model_learning.table)),
     ("continuous_*.json", "Continuous actions: {settings} settings tried for each player, "
