@@ -40,7 +40,9 @@ def main(argv: list[str] | None = None) -> None:
         others = [evaluation.uniform_random(env)]
         if args.simulations:
             others.append(evaluation.openspiel_mcts(env, num_simulations=args.simulations))
-        pairs = [(n, o.name, ours[n], o) for o in others for n in ours]
+        pairs: list[tuple[str, str, Any, Any]] = [
+            (n, o.name, ours[n], o) for o in others for n in ours
+        ]
         pairs += [(n, m, ours[n], ours[m]) for n, m in itertools.combinations(ours, 2)]
         for name, opponent, one, other in pairs:
             if runs.has(record, size=size, player=name, opponent=opponent):
