@@ -96,7 +96,7 @@ BAD_CALLS = {
     "K of 0": ({"simulations_per_update": 0}, "simulations_per_update must be at least 1, got 0"),
     "K below 0": ({"simulations_per_update": -2}, "simulations_per_update must be .* got -2"),
     "capacity of 0": ({"mode": "cached", "capacity": 0}, "capacity must be at least 1, got 0"),
-    "capacity, constant": ({"capacity": 8}, 'capacity and transp.* for mode="cached".*None, 8, None'),
+    "capacity, constant": ({"capacity": 8}, 'capacity and .* for mode="cached".*None, 8, None'),
     "no roots": (
         {"root": toy.root(game(), [])},
         r"at least one root and one action; got prior_logits of shape \(0, 2\)",
