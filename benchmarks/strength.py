@@ -117,7 +117,10 @@ def play(
     }
     record = runs.open_record(parser, args, setting, ("first", "second"), path)
     if not args.show:
+        known = len(runs.read(record))
         _play_until_equal(preset, network, record, lines)
+        if len(runs.read(record)) == known and not record.again:
+            print(f"{record.path} has all these games; --again or another --out plays new ones.")
     # Rated is all that the file holds, of other commands as well.
     data = runs.load(record.path) if record.path.exists() else {"rows": []}
     if not data["rows"]:

@@ -180,6 +180,9 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     strength.main([*words, "--players", "NN", "mctx Gumbel", "--repeats", "3"])
     (row,) = runs.load(path)["rows"]
     assert np.shape(row["outcomes"]) == (2, 1, 9)  # neither has any chance
+    assert "has all these games" not in capsys.readouterr().out
+    strength.main([*words, "--players", "NN", "mctx Gumbel", "--repeats", "3"])
+    assert runs.load(path)["rows"] == [row] and "has all these games" in capsys.readouterr().out
     strength.main([*words, "--repeats", "3", "--sweep", "mcs simulations_per_update=2",
                    "--players", "NN", "mcs simulations_per_update=2"])  # fmt: skip
     data = runs.load(path)
