@@ -1,6 +1,7 @@
 """What do networks know of a larger board that they have never seen?
 
-    python -m benchmarks.grown                       # to 9x9 and 11x11 Hex: some minutes
+    python -m benchmarks.grown                       # to 9x9 Hex, some minutes
+    python -m benchmarks.grown --sizes 9 11          # further: OpenSpiel takes most of an hour
 
 `networks.resize` carries weights over to another board. Networks that are carried over to one board
 in this way, none of which has learned there, play random play, OpenSpiel's MCTS and one another, by
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
     parser = runs.parser("grown", __doc__)
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
-    parser.add_argument("--sizes", nargs="+", type=runs.positive, default=[9, 11])
+    parser.add_argument("--sizes", nargs="+", type=runs.positive, default=[9])
     parser.add_argument("--simulations", type=int, default=1000, help="of OpenSpiel's MCTS, or 0")
     args = parser.parse_args(argv)
     setting = {"simulations": args.simulations}

@@ -49,8 +49,8 @@ _KEPT = ("nodes", "adapted_params")
 
 def _knobs(presets: tuple[Callable[..., Search], ...]) -> set[str]:
     """Names of the keyword arguments that presets take."""
-    known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer", "reuse"}
-    known |= {"transpositions"}
+    known = {"max_depth", "capacity", "best_of", "adapt", "estimator", "optimizer", "reuse",
+             "transpositions"}  # fmt: skip
     for preset in presets:
         parameters = inspect.signature(preset).parameters.values()
         known |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}

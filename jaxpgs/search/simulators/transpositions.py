@@ -1,8 +1,7 @@
 """Which new nodes are states that the memory of the cached mode holds already.
 
-A node has a code: 64 bits of a hash of what tells its state from others, and its depth. Nodes with
-equal codes are one state; that two states have the same hash by chance is less likely than an error
-of the hardware.
+A node has a code: a hash of 64 bits of what tells its state from others, and its depth. Nodes with
+equal codes count as one state; two states have the same hash by chance once in about 2^64 pairs.
 """
 
 from collections.abc import Callable
