@@ -553,29 +553,29 @@ assert len(jax.devices()) == 2
 roots = toy.root(params, [0, 1, 2, 5])
 rows = NamedSharding(mesh, P("roots"))
 data = jax.device_put((keys(1), roots), rows)
-for search in (
-    jaxpgs.pgs_search(
-        toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="cached",
-        optimizer=optax.sgd(0.1, momentum=0.9),
-    ),
-    jaxpgs.gumbel_mcts_search(toy.split_fn, 10, simulations_per_update=4),
-):
-    alone = jax.jit(functools.partial(run, search))(params, keys(1), roots)
-    share = functools.partial(jax.shard_map, mesh=mesh, out_specs=P("roots"))
-    begin = share(
-        lambda params, *data: init(search, params, *data), in_specs=(P(), P("roots"), P("roots"))
-    )
-    go = share(
-        lambda params, carry: step(search, params, carry), in_specs=(P(), P("roots"))
-    )
-    carry = jax.jit(begin)(params, *data)
-    for _ in range(search.num_updates):
-        carry = jax.jit(go)(params, carry)
-    output = jax.jit(functools.partial(finish, search))(jax.device_get(carry))
-    np.testing.assert_array_equal(output.search_state.visits, alone.search_state.visits)
-    np.testing.assert_allclose(output.search_state.qvalues, alone.search_state.qvalues, rtol=1e-5)
+share = functools.partial(jax.shard_map, mesh=mesh, out_specs=P("roots"))
 
-# The last one whole, and the fields that every device has its share of.
+# A search step by step.
+search = jaxpgs.pgs_search(
+    toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="cached",
+    optimizer=optax.sgd(0.1, momentum=0.9),
+)
+alone = jax.jit(functools.partial(run, search))(params, keys(1), roots)
+begin = share(
+    lambda params, *data: init(search, params, *data), in_specs=(P(), P("roots"), P("roots"))
+)
+go = share(lambda params, carry: step(search, params, carry), in_specs=(P(), P("roots")))
+carry = jax.jit(begin)(params, *data)
+for _ in range(search.num_updates):
+    carry = jax.jit(go)(params, carry)
+output = jax.jit(functools.partial(finish, search))(jax.device_get(carry))
+np.testing.assert_array_equal(output.search_state.visits, alone.search_state.visits)
+np.testing.assert_allclose(output.search_state.qvalues, alone.search_state.qvalues, rtol=1e-5)
+
+# Another one whole, and the fields that every device has its share of.
+search = jaxpgs.gumbel_mcts_search(toy.split_fn, 10, simulations_per_update=4)
+alone = jax.jit(functools.partial(run, search))(params, keys(1), roots)
+
 def whole(params, *data):
     output = run(search, params, *data)
     return output.action_weights, output.search_state.params

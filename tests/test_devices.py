@@ -93,13 +93,8 @@ def test_every_trainer_on_eight_devices_and_on_two_processes(tmp_path):
     for name in found[0].files:
         np.testing.assert_array_equal(found[0][name], found[1][name])
 
-    # The first process is the one that all others report to.
     codes, texts = pair(tmp_path, 1)
-    assert codes[0] == -signal.SIGKILL, texts[0][-4000:]
-    assert codes[1] != 0, texts[1][-4000:]
-
-    codes, texts = pair(tmp_path, 2)
     assert codes == [128 + signal.SIGTERM] * 2, texts[0][-4000:]
     for text in texts:
         before, after = text.split("Stopped by SIGTERM and saved")
-        assert (iterations(before), iterations(after)) == ([3, 4], [5, 6])
+        assert (iterations(before), iterations(after)) == ([2, 3], [4, 5, 6])

@@ -1,5 +1,7 @@
 """Expert iteration for games of one player."""
 
+import shutil
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -60,8 +62,8 @@ def test_asymmetric_square_by_hand():
     np.testing.assert_allclose(asymmetric_square(target, value, under=0.5, over=2.0), [2, 0, 18])
 
 
-@pytest.mark.parametrize("factor", [16.0, 100.0])
-def test_the_weight_of_the_value_is_a_factor_over_its_largest_square(factor):
+def test_the_weight_of_the_value_is_a_factor_over_its_largest_square():
+    factor = 100.0
     state = jax.jit(jax.vmap(ENV.init))(jax.random.split(jax.random.key(0), 4))
     action = jnp.argmax(state.legal_action_mask, axis=-1).astype(jnp.int32)
     examples = fitting.Examples(state, action, jnp.array([8.0, -40.0, 3.0, 0.0]))
@@ -106,7 +108,7 @@ def test_queues_drop_the_oldest():
 
 def test_training_improves_the_policy():
     state, log = train(
-        num_runs=64, first_runs=384, training_length=5000, max_epochs=12, batch_size=64,
+        num_runs=64, first_runs=256, training_length=5000, max_epochs=12, batch_size=64,
         fresh_weights=False, patience=2, optimizer=optax.adam(6e-3), num_test_boards=1000,
     )  # fmt: skip
     last = log[-1]
@@ -118,9 +120,8 @@ def test_training_improves_the_policy():
 
 
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
-    stop = lambda state, metrics: True  # noqa: E731
-    whole, _ = train()
-    train(directory=tmp_path, callback=stop)
+    whole, _ = train(directory=tmp_path)
+    shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration
     resumed, log = train(directory=tmp_path)
     assert [row["iteration"] for row in log] == [2]
     chex.assert_trees_all_equal(resumed, whole)
@@ -136,8 +137,6 @@ def test_training_goes_on_from_given_weights():
     chex.assert_trees_all_equal(state.params, given)
     with pytest.raises(ValueError, match="init_params do not fit the network"):
         train(num_iterations=1, init_params=jax.tree.map(lambda x: x[None], given))
-    state, _ = train(num_iterations=1, optimizer=still)
-    chex.assert_trees_all_equal(state.params, networks.functional(make_network(0))[0])
 
 
 def test_value_targets():
