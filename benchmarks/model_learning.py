@@ -85,7 +85,7 @@ PRESETS = {
     "ve-3x3": _3X3,
     "ve-3x3-parts": _3X3._replace(iterations=40, every=10),
     "ve-5x5": Preset(
-        5, _SMALL | {"num_filters": 32}, 32, 80, 10, 276, (4, 14), 0.3,
+        5, _SMALL | {"num_filters": 32}, 32, 600, 40, 276, (4, 14), 0.3,
         _TRAINING | {
             "max_random_moves": 22, "buffer_size": 16_384, "updates_per_iteration": 32,
         },
