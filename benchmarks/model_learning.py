@@ -117,15 +117,16 @@ class Teacher(NamedTuple):
 
 # Random moves explore already, so the root's prior needs no noise.
 _QUIET = {"dirichlet_fraction": 0.0, "value": "policy"}
+_STEP = {"estimator": jaxpgs.step_advantage()}  # eq. 3.5
 # Q-values as they are: of the model's values, which are from -1 to 1 like those of the game.
 _ours, _mctx_s = (
     functools.partial(library.qtransform_completed_by_mix_value, rescale_values=False)
     for library in (jaxpgs, mctx)
 )
-_VE_PGS = _QUIET | {"target": jaxpgs.completed_q(qtransform=_ours)}
+_VE_PGS = _QUIET | _STEP | {"target": jaxpgs.completed_q(qtransform=_ours)}
 EXPERTS = {
     "extended": Teacher("VE-PGS", "extended", _VE_PGS),
-    "thesis": Teacher("VE-PGS, target of eq. 3.4", "extended", _QUIET),
+    "thesis": Teacher("VE-PGS, target of eq. 3.4", "extended", _QUIET | _STEP),
     "gumbel": Teacher(
         "mctx Gumbel MuZero", "gumbel", {"qtransform": _mctx_s}, {"gumbel_scale": 0.0}
     ),

@@ -9,7 +9,7 @@ Each extension is a part and serves any other search as well:
 | entropy bonus | `entropy=2.0` | `0.0` | `0.0` |
 | penalty for leaving the prior | `kl_to_prior=0.1` | `0.1` | `0.0` |
 | target, eq. 3.4 | `completed_q(0.0, qtransform=SIGMA)` | as `pgs_search` | `visit_counts()` |
-| update per step, eq. 3.5 | `estimator=step_advantage()` | the same | `reinforce()` |
+| update per step, eq. 3.5 | `estimator=step_advantage()` | as `pgs_search` | `reinforce()` |
 | Adam | `optimizer=optax.adam(1e-3)` | `auto_sgd()` | `optax.sgd(1e-3)` |
 
 `paper_extended_pgs()` gives all of the thesis's. On 5x5 Hex with 100 simulations they lost most
@@ -26,7 +26,7 @@ import optax
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.backup import log_series
-from jaxpgs.search.parts.estimator import Estimator, regularized, step_advantage
+from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce, step_advantage
 from jaxpgs.search.parts.improvement import qtransform_completed_by_mix_value
 from jaxpgs.search.parts.selection import puct
 from jaxpgs.search.parts.target import completed_q
@@ -52,22 +52,22 @@ def extended_pgs_search(
     kl_from_prior: float | chex.Array = 0.0,
     **knobs: Any,
 ) -> Search:
-    """Policy gradient search with what helps of the extensions of Brosseit 2023, section 3.2.
+    """Policy gradient search with the extensions of Brosseit 2023, section 3.2, as arguments.
 
     On a model that was learned and whose linear policy head adapts it is the thesis's VE-PGS
     (section 4.3); see `jaxpgs.make_model_fns`. All constants of its table A.3 are
-    `paper_extended_pgs()`. The defaults are those of `pgs_search`, with the update per step and a
-    small penalty for leaving the prior. Of the others, weighted returns made that weaker and length
-    by visits made no difference in `benchmarks/results/strength_sweep-extended.json`.
-
-    Deviation: the update per step is repaired (`step_advantage`).
+    `paper_extended_pgs()`. The defaults are those of `pgs_search` with
+    a small penalty for leaving the prior, the extension that did least harm; with the update per
+    step as well it loses to `pgs_search` on 5x5 Hex
+    (`benchmarks/results/strength_sweep-update_hex-5x5-early_100.json`).
 
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
       adapt: which parameters adapt, as in `pgs_search`; the thesis adapts the last linear layer,
         `jaxpgs.networks.policy_head(params, part="linear")`.
-      estimator: `step_advantage()` if None. Entropy and penalties are added to it.
+      estimator: that of `pgs_search`, `reinforce("value")`, if None. Entropy and penalties are
+        added to it. The thesis's is `step_advantage()`, eq. 3.5 repaired.
       entropy: weight of the entropy bonus, at least 0; 0 leaves it out. May be traced.
       kl_to_prior: weight of the penalty `KL(pi || prior)`, likewise.
       kl_from_prior: weight of the penalty `KL(prior || pi)`, likewise.
@@ -86,7 +86,7 @@ def extended_pgs_search(
       16
     """
     estimator = regularized(
-        estimator or step_advantage(),
+        estimator or reinforce("value"),
         entropy=entropy,
         kl_to_prior=kl_to_prior,
         kl_from_prior=kl_from_prior,
