@@ -172,6 +172,7 @@ PRESETS = {
             Spec("MCTS, rules", "mcts", _RULES),
         ],
         repeats=8,
+        gauntlet=3,
         reason="each has the K that is its default",
     ),
     # In the paper the simulation policy starts from the network's once a game, not once a move.

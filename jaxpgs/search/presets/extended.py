@@ -12,8 +12,8 @@ Each extension is a part and serves any other search as well:
 | update per step, eq. 3.5 | `estimator=step_advantage()` | as `pgs_search` | `reinforce()` |
 | Adam | `optimizer=optax.adam(1e-3)` | `auto_sgd()` | `optax.sgd(1e-3)` |
 
-`paper_extended_pgs()` gives all of the thesis's. On 5x5 Hex with 100 simulations they lost most
-games to `pgs_policy`; what each of them adds by itself tells `benchmarks/notes/ablation.md`.
+`paper_extended_pgs()` gives all of the thesis's. On 5x5 and 7x7 Hex they lose to plain PGS, which
+has none of them; what each of them adds by itself tells `benchmarks/notes/ablation.md`.
 """
 
 import functools
@@ -56,10 +56,9 @@ def extended_pgs_search(
 
     On a model that was learned and whose linear policy head adapts it is the thesis's VE-PGS
     (section 4.3); see `jaxpgs.make_model_fns`. All constants of its table A.3 are
-    `paper_extended_pgs()`. The defaults are those of `pgs_search` with
-    a small penalty for leaving the prior, the extension that did least harm; with the update per
-    step as well it loses to `pgs_search` on 5x5 Hex
-    (`benchmarks/results/strength_sweep-update_hex-5x5-early_100.json`).
+    `paper_extended_pgs()`. The defaults are those of `pgs_search` with a small penalty for leaving
+    the prior. The update per step is left out, as `pgs_search` is stronger on 5x5 Hex with 100
+    simulations (`benchmarks/results/strength_sweep-update_hex-5x5-early_100.json`).
 
     Args:
       recurrent_fn: as in mctx.
