@@ -196,7 +196,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     pictures.interval_panels(
         path, panels, [spec.name for spec in PLAYERS[1:] if spec.name in played],
         title="One extension at a time, against plain PGS",
-        xlabel="Elo over plain PGS",
+        xlabel="Elo over plain PGS", columns=5,
     )  # fmt: skip
 
 

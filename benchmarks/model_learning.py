@@ -3,7 +3,7 @@
     python -m benchmarks.model_learning                         # 4x4 Hex, some 20 minutes an expert
     python -m benchmarks.model_learning --preset ve-3x3         # some minutes an expert
     python -m benchmarks.model_learning --preset ve-3x3-parts   # what each part of it adds
-    python -m benchmarks.model_learning --preset ve-5x5         # likewise
+    python -m benchmarks.model_learning --preset ve-5x5         # more than an hour an expert
 
 Self-play with VE-PGS, and with Gumbel MuZero, on a value-equivalent model that learns from the
 games; everything else is the same. Along training the model's raw policy and the search on it play

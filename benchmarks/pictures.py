@@ -204,6 +204,7 @@ def interval_panels(
     *,
     title: str,
     xlabel: str,
+    columns: int | None = None,
 ) -> None:
     """Draws values with intervals as a PNG, a line for each name, in panels side by side.
 
@@ -214,14 +215,19 @@ def interval_panels(
       names: all names, the first on top.
       title: what is compared.
       xlabel: what the values are.
+      columns: panels in a row, all of them if None.
     """
     from matplotlib.figure import Figure
 
-    height = 1.2 + 0.27 * len(names)
-    figure = Figure(figsize=(3.2 + 2.1 * len(panels), height), dpi=150)
+    columns = min(columns or len(panels), len(panels))
+    rows = -(-len(panels) // columns)
+    height = 0.5 + rows * (0.7 + 0.27 * len(names))
+    figure = Figure(figsize=(3.2 + 2.1 * columns, height), dpi=150)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
-    all_axes = figure.subplots(1, len(panels), sharey=True, sharex=True, squeeze=False)[0]
-    for axes, (heading, found) in zip(all_axes, panels.items(), strict=True):
+    all_axes = list(figure.subplots(rows, columns, sharey=True, sharex=True, squeeze=False).flat)
+    for axes in all_axes[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (heading, found) in zip(all_axes[: len(panels)], panels.items(), strict=True):
         axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
         for i, name in enumerate(names):
             if name not in found:
