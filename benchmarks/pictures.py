@@ -204,7 +204,7 @@ def interval_panels(
     *,
     title: str,
     xlabel: str,
-    columns: int | None = None,
+    columns: int,
 ) -> None:
     """Draws values with intervals as a PNG, a line for each name, in panels side by side.
 
@@ -215,11 +215,11 @@ def interval_panels(
       names: all names, the first on top.
       title: what is compared.
       xlabel: what the values are.
-      columns: panels in a row, all of them if None.
+      columns: panels in a row at most.
     """
     from matplotlib.figure import Figure
 
-    columns = min(columns or len(panels), len(panels))
+    columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     height = 0.5 + rows * (0.7 + 0.27 * len(names))
     figure = Figure(figsize=(3.2 + 2.1 * columns, height), dpi=150)

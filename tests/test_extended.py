@@ -202,9 +202,9 @@ def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
 
 def test_the_preset_without_its_extensions_is_pgs():
     off = {
-        "truncation": jaxpgs.fixed(3), "backup": jaxpgs.n_step(), "estimator": jaxpgs.reinforce(),
-        "target": jaxpgs.visit_counts(), "optimizer": optax.sgd(0.1), "adapt": toy.adapt_head,
-        "root_selection": jaxpgs.puct(1.0), "interior_selection": None,
+        "truncation": jaxpgs.fixed(3), "backup": jaxpgs.n_step(), "target": jaxpgs.visit_counts(),
+        "optimizer": optax.sgd(0.1), "adapt": toy.adapt_head, "root_selection": jaxpgs.puct(1.0),
+        "interior_selection": None,
     }  # fmt: skip
     plain = jaxpgs.pgs_search(toy.split_fn, 8, **off)
     bare = jaxpgs.extended_pgs_search(toy.split_fn, 8, entropy=0.0, kl_to_prior=0.0, **off)
@@ -212,8 +212,11 @@ def test_the_preset_without_its_extensions_is_pgs():
         assert getattr(bare, field) == getattr(plain, field), field
     trajectory = walks([2, 3], np.ones((4, 1, 2)), log_prob=jnp.full((4, 1, 2), -0.5))
     trajectory = trajectory._replace(entropy=trajectory.value, kl_to_prior=trajectory.value)
-    objectives = [s.estimator(None, trajectory, trajectory.value) for s in (bare, plain)]
+    # Both learn alike by default, and a penalty of 0 adds nothing.
+    returns = 2 * trajectory.value
+    objectives = [s.estimator(None, trajectory, returns) for s in (bare, plain)]
     np.testing.assert_array_equal(*objectives)
+    assert (objectives[0] != jaxpgs.step_advantage()(None, trajectory, returns)).all()
     with pytest.raises(TypeError, match=r"extended_pgs_policy\(\) has no .*'entropi'.*'entropy'"):
         jaxpgs.extended_pgs_policy(*data(), toy.split_fn, 8, adapt=toy.adapt_head, entropi=1.0)
 

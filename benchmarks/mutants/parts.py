@@ -51,8 +51,8 @@ MUTATIONS = (
         "table_size: int = 2**15", "table_size: int = 2**14", "defaults_of",
     ),
     Mutation(
-        "another estimator", _PGS,
-        'estimator or reinforce("value")', "estimator or reinforce()", "defaults_of",
+        "another estimator", _DEFAULTS,
+        'return reinforce("value")', "return reinforce()", "defaults_of",
     ),
     Mutation(
         "another optimizer", _PGS,

@@ -4,6 +4,7 @@ import functools
 import math
 
 from jaxpgs.base import Adapt, RecurrentFn, SplitRecurrentFn
+from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.improvement import qtransform_completed_by_mix_value
 from jaxpgs.search.parts.selection import Selection, puct
 
@@ -32,6 +33,11 @@ def default_num_considered(num_simulations: int) -> int:
       [2, 4, 8, 16]
     """
     return min(max(2, round(num_simulations / 4)), max(8, math.isqrt(num_simulations)), 16)
+
+
+def default_estimator() -> Estimator:
+    """Returns how policy gradient search learns: REINFORCE with the states' values as baseline."""
+    return reinforce("value")
 
 
 def default_bandit() -> Selection:

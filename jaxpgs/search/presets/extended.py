@@ -26,11 +26,12 @@ import optax
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.backup import log_series
-from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce, step_advantage
+from jaxpgs.search.parts.estimator import Estimator, regularized, step_advantage
 from jaxpgs.search.parts.improvement import qtransform_completed_by_mix_value
 from jaxpgs.search.parts.selection import puct
 from jaxpgs.search.parts.target import completed_q
 from jaxpgs.search.parts.truncation import by_visits
+from jaxpgs.search.presets.defaults import default_estimator
 from jaxpgs.search.presets.mcs import mcs_search
 from jaxpgs.search.presets.pgs import pgs_search
 from jaxpgs.search.presets.running import run_preset
@@ -85,7 +86,7 @@ def extended_pgs_search(
       16
     """
     estimator = regularized(
-        estimator or reinforce("value"),
+        estimator or default_estimator(),
         entropy=entropy,
         kl_to_prior=kl_to_prior,
         kl_from_prior=kl_from_prior,

@@ -11,7 +11,7 @@ from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.estimator import Estimator, reinforce
 from jaxpgs.search.parts.improvement import improved_policy
 from jaxpgs.search.parts.step_size import auto_sgd
-from jaxpgs.search.presets.defaults import QTRANSFORM, default_mode
+from jaxpgs.search.presets.defaults import QTRANSFORM, default_estimator, default_mode
 from jaxpgs.search.presets.mcs import mcs_search, paper_mcs
 from jaxpgs.search.presets.running import run_preset
 from jaxpgs.search.simulators.simulator import Simulator
@@ -73,7 +73,7 @@ def pgs_search(
         recurrent_fn,
         num_simulations,
         adapt=adapt,
-        estimator=estimator or reinforce("value"),
+        estimator=estimator or default_estimator(),
         optimizer=optimizer or auto_sgd(),
         mode=mode,
         **knobs,
