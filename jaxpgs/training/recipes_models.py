@@ -79,11 +79,10 @@ RECIPES = {
     "ve-hex-7x7": ModelRecipe(
         Hex(7),
         {
-            "num_filters": 64, "num_blocks": 2, "policy_filters": 16, "value_filters": 16,
-            "squeeze_ratio": 8,
+            "num_filters": 32, "num_blocks": 2, "policy_filters": 16, "value_filters": 16,
+            "squeeze_ratio": 4, "norm": "layer",
         },
-        "hex-7x7", 32, 200_000, 100,
-        fitting=_FITTING | {"batch_size": 512, "steps_per_epoch": 500},
+        "hex-7x7", 16, 150_000, 24, fitting=_FITTING | {"settle_epochs": 0},
     ),
 }  # fmt: skip
 
