@@ -355,6 +355,31 @@ def test_permuted_colors_play_the_same_game():
     np.testing.assert_array_equal(group_labels(env, other), group_labels(env, state))
 
 
+def test_mirrored_boards_play_the_same_game():
+    env, rng = SameGame(4, 5, 3), np.random.default_rng(0)
+    mirror = jax.jit(env.mirror)
+    moves = 0
+    for seed in range(4):
+        state = init(env, jax.random.key(seed))
+        while not state.terminated:
+            action = np.int32(pick(legal(state), rng.random()))
+            mirrored, other = mirror(state, action)
+            cells = np.asarray(cells_of(env, mirrored))
+            env.from_board(cells)  # which refuses gaps between columns
+            assert legal(mirrored)[other]
+            np.testing.assert_array_equal(
+                np.sort(cells, axis=None), np.sort(cells_of(env, state), axis=None)
+            )
+            after, turned = step(env, state, action), step(env, mirrored, other)
+            assert after.rewards == turned.rewards and after.terminated == turned.terminated
+            expected = np.asarray(cells_of(env, after))
+            filled = int((expected[-1] >= 0).sum())
+            expected = np.concatenate([expected[:, :filled][:, ::-1], expected[:, filled:]], axis=1)
+            np.testing.assert_array_equal(cells_of(env, turned), expected)
+            state, moves = after, moves + 1
+    assert moves > 12
+
+
 # --- searches -----------------------------------------------------------------------------------
 
 

@@ -299,27 +299,48 @@ def test_values_are_mixed_with_rollouts():
         puzzles.make_episode_fns(ENV, rollout=kind, rollout_share=0.5)  # there is no network
 
 
-def expected(board):
-    """What a random game earns from a board in the mean, by brute force."""
-    legal, total = samegame_rules.groups(board), 0.0
-    for group in legal:
-        game = samegame_rules.replay(board, group[:1])
-        total += game.score + (0.0 if game.over else expected(game.boards[-1]))
-    return total / max(len(legal), 1)
+def best_of(board):
+    """The most that any game earns from a board, by brute force."""
+    return max(
+        (
+            game.score + (0.0 if game.over else best_of(game.boards[-1]))
+            for group in samegame_rules.groups(board)
+            for game in [samegame_rules.replay(board, group[:1])]
+        ),
+        default=0.0,
+    )
 
 
-def test_random_values_are_means_of_random_games():
+def test_positions_are_judged_by_the_best_that_is_known():
     env, count = SameGame(3, 3, 2), 8
     state = boards(env, count)
-    found = jit(lambda key: puzzles.random_values(env, key, state, 2000))(jax.random.key(0))
-    searches = found.searches
-    assert np.asarray(searches.searched).sum() > 1.5 * count  # later positions are there, too
-    for t, b in zip(*np.nonzero(np.asarray(searches.searched)), strict=True):
-        board = np.asarray(env.board(one(jax.tree.map(lambda x, t=t: x[t], searches.state), b)))
-        # Scores are between -50 and 1050; 2000 of them give a mean with an error of 12 at most.
-        assert abs(float(searches.value[t, b]) - expected(board)) < 45
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        puzzles.random_values(env, jax.random.key(0), state, 0)
+
+    def run(key, games):
+        judge = lambda keys, state: puzzles.nrpa(  # noqa: E731
+            env, keys, state, games, iterations=(games, 1), parallel=(1, 1)
+        )
+        played = puzzles.random_games(env, key, state)
+        return played, puzzles.judged(played, key, judge)
+
+    played, found = jit(functools.partial(run, games=200))(jax.random.key(0))
+    assert np.asarray(played.searches.searched).sum() > 1.5 * count  # later positions, too
+    for t, b in zip(*np.nonzero(np.asarray(played.searches.searched)), strict=True):
+        board = np.asarray(
+            env.board(one(jax.tree.map(lambda x, t=t: x[t], played.searches.state), b))
+        )
+        most = best_of(board)
+        assert found.searches.value[t, b] == most
+        game = samegame_rules.replay(board, [int(found.searches.action[t, b])])
+        assert game.score + (0.0 if game.over else best_of(game.boards[-1])) == most
+    # A judge of one random game falls behind what was played, on some of the boards.
+    played, found = jit(functools.partial(run, games=1))(jax.random.key(1))
+    score = np.asarray(played.searches.score)
+    rest = np.where(played.searches.searched, np.asarray(played.played)[None] - score, 0)
+    np.testing.assert_array_equal(played.searches.value, rest)
+    assert (np.asarray(found.searches.value) >= rest).all()
+    same = np.asarray(found.searches.action == played.searches.action)
+    assert same[np.asarray(found.searches.value) == rest].all() and not same.all()
+    assert (np.asarray(found.searches.value) > rest).any()
 
 
 # --- whole games ----------------------------------------------------------------------------------
@@ -338,8 +359,8 @@ SEARCHES = {
     "nrpa": lambda env, key, state, n, simulations_per_update: puzzles.nrpa(
         env, key, state, n, iterations=(2, 3), parallel=(2, 1)
     ),
-    "random values": lambda env, key, state, n, simulations_per_update: puzzles.random_values(
-        env, key, state, n
+    "random": lambda env, key, state, n, simulations_per_update: puzzles.random_games(
+        env, key, state
     ),
 }
 
@@ -378,7 +399,7 @@ def test_the_best_line_replays_and_never_gets_worse(name):
     # Another key gives another search, but to one that draws nothing.
     other = run(keys[::-1], boards()).searches.value
     assert np.array_equal(other, solution.searches.value) == (name == "pv")
-    if name in ("plain", "pgs", "nrpa", "random values"):  # a board is answered alike among others
+    if name in ("plain", "pgs", "nrpa", "random"):  # a board is answered alike among others
         among = lambda ours, others: others.at[3].set(ours[3])  # noqa: E731
         mixed = run(among(keys, keys[::-1]), jax.tree.map(among, boards(), boards(seed=1)))
         np.testing.assert_array_equal(mixed.moves[3], solution.moves[3])

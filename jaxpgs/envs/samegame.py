@@ -257,6 +257,28 @@ class SameGame:
         order = jax.random.permutation(key, self.num_colors)
         return jnp.concatenate([observation[..., order], observation[..., -1:]], axis=-1)
 
+    @compiled
+    def mirror(self, state: SameGameState, action: chex.Array) -> tuple[SameGameState, chex.Array]:
+        """Exchanges left and right, which changes neither policy nor value.
+
+        Columns close to the left either way, and which blocks touch does not depend on it.
+
+        Args:
+          state: a position, unbatched.
+          action: `[]` a legal action.
+
+        Returns:
+          The mirrored position, and the legal action that takes the same group there.
+        """
+        occupied = columns.occupied(state.planes) != 0
+        last = jnp.sum(occupied, dtype=jnp.int32) - 1
+        column = jnp.arange(self.width, dtype=jnp.int32)
+        other = jnp.where(column <= last, last - column, column)
+        mirrored = dataclasses.replace(state, planes=state.planes[:, other])
+        cell = action - action % self.width + other[action % self.width]
+        label = self.group_labels(mirrored)[cell]
+        return mirrored, jnp.where(label < 0, action, label)
+
     def from_board(self, board: chex.ArrayNumpy) -> SameGameState:
         """Builds a position from colours.
 

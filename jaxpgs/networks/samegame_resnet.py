@@ -16,10 +16,13 @@ class SameGameResNet(nnx.Module):
     """Policy and value from residual convolutions over which neighbours share a cell's colour.
 
     The colours themselves never enter, only which of the cells around have the same one and how
-    much of the board it covers: exchanging colours changes nothing, which the network of Seify
+    many blocks of it are left: exchanging colours changes nothing, which the network of Seify
     2020 has to learn from examples. Every cell's logit comes from the same weights, so those of a
-    small board also serve a large one. After each block's first convolution the mean and the
-    greatest over the board are added in, for a view of the whole.
+    small board also serve a large one.
+
+    A board is cleared colour by colour, and all blocks of a colour have to meet for that, wherever
+    they are. So after each block's first convolution every cell is told the mean and the sum over
+    the blocks of its colour, and the mean and the greatest over the board.
 
     `torso` maps observations to features `[B, cells, num_filters]`, `policy_head` and `value_head`
     map features on. Weights and both heads are float32 whatever `dtype` is. Keyword arguments are
@@ -123,9 +126,10 @@ def color_relations(observation: chex.Array, radius: int) -> chex.Array:
       radius: R, how far a cell sees, in rows and columns.
 
     Returns:
-      `[B, height, width, (2 R + 1)^2 + 4]`: whether each of the cells around has the same colour,
-      then the colour's share of the board, the root of it, whether the cell is filled, the share of
-      cells that are, and a plane of ones, which shows the edges.
+      `[B, height, width, (2 R + 1)^2 + 7]`: whether each of the cells around has the same colour,
+      then the colour's share of the board, the root of it, whether it has 1, 2 or 3 blocks left,
+      whether the cell is filled, the share of cells that are, and a plane of ones, which shows the
+      edges.
     """
     height, width = observation.shape[1:3]
     colors = observation[..., :-1]
@@ -137,10 +141,13 @@ def color_relations(observation: chex.Array, radius: int) -> chex.Array:
         for i, (r, c) in enumerate(offsets)
         if i != middle
     ]
-    share = jnp.sum(colors * jnp.mean(colors, axis=(1, 2), keepdims=True), axis=-1)
+    count = jnp.sum(colors * jnp.sum(colors, axis=(1, 2), keepdims=True), axis=-1)
+    share = count / (height * width)
+    few = [(count == n).astype(count.dtype) for n in (1, 2, 3)]
     block = jnp.sum(colors, axis=-1)
     left = jnp.broadcast_to(jnp.mean(block, axis=(1, 2), keepdims=True), block.shape)
-    return jnp.stack([*same, share, jnp.sqrt(share), block, left, jnp.ones_like(block)], axis=-1)
+    edges = jnp.ones_like(block)
+    return jnp.stack([*same, share, jnp.sqrt(share), *few, block, left, edges], axis=-1)
 
 
 class _Torso(nnx.Module):
@@ -156,7 +163,7 @@ class _Torso(nnx.Module):
     ) -> None:
         self.observation_shape, self.radius = observation_shape, radius
         self.dtype = jnp.dtype(dtype)
-        planes = (2 * radius + 1) ** 2 + 4
+        planes = (2 * radius + 1) ** 2 + 7
         self.stem = nnx.Conv(
             planes, filters, (3, 3), dtype=self.dtype, conv_general_dilated=same_convolution,
             rngs=rngs,
@@ -167,10 +174,16 @@ class _Torso(nnx.Module):
 
     def __call__(self, observation: chex.Array) -> chex.Array:
         check_observation(observation, self.observation_shape)
-        x = jax.nn.elu(self.stem(color_relations(observation.astype(self.dtype), self.radius)))
+        observation = observation.astype(self.dtype)
+        colors = observation[..., :-1].reshape(len(observation), -1, observation.shape[-1] - 1)
+        x = jax.nn.elu(self.stem(color_relations(observation, self.radius)))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, colors)
         return jax.nn.elu(x).reshape(len(x), -1, x.shape[-1])
+
+
+# Sums over the blocks of a colour are divided by about as many as a colour of a small board has.
+_BLOCKS = 8
 
 
 class _Block(nnx.Module):
@@ -179,13 +192,18 @@ class _Block(nnx.Module):
             filters, filters, (3, 3), dtype=dtype, conv_general_dilated=same_convolution, rngs=rngs
         )
         self.whole = nnx.Linear(2 * filters, filters, dtype=dtype, rngs=rngs)
+        self.color = nnx.Linear(2 * filters, filters, dtype=dtype, rngs=rngs)
         # A block begins as the identity.
         self.second = nnx.Conv(
             filters, filters, (3, 3), kernel_init=nnx.initializers.zeros, dtype=dtype,
             conv_general_dilated=same_convolution, rngs=rngs,
         )  # fmt: skip
 
-    def __call__(self, x: chex.Array) -> chex.Array:
+    def __call__(self, x: chex.Array, colors: chex.Array) -> chex.Array:
         y = jax.nn.elu(self.first(x))
         whole = jnp.concatenate([jnp.mean(y, axis=(1, 2)), jnp.max(y, axis=(1, 2))], axis=-1)
-        return x + self.second(jax.nn.elu(y + self.whole(whole)[:, None, None]))
+        total = jnp.einsum("bpc,bpf->bcf", colors, y.reshape(len(y), -1, y.shape[-1]))
+        mean = total / jnp.maximum(jnp.sum(colors, axis=1), 1)[..., None]
+        color = self.color(jnp.concatenate([mean, total / _BLOCKS], axis=-1))
+        color = jnp.einsum("bpc,bcf->bpf", colors, color).reshape(y.shape)
+        return x + self.second(jax.nn.elu(y + color + self.whole(whole)[:, None, None]))

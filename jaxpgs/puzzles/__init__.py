@@ -1,18 +1,18 @@
 """Games of one player, played to the end by a search for every move: what counts is the best game.
 
 `presets` and `nrpa_samegame` have the searches, `solving` the loop of whole games, `episodes` the
-states that remember their moves, `rollouts` the ways to play a position to its end, and `nrpa_loop`
-nested rollout policy adaptation for any game.
+states that remember their moves, `rollouts` the ways to play a position to its end, `judging` games
+that another search judges, and `nrpa_loop` nested rollout policy adaptation for any game.
 """
 
 from typing import TYPE_CHECKING
 
 from jaxpgs.deprecation import former_names
 from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes
+from jaxpgs.puzzles.judging import judged, random_games
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
 from jaxpgs.puzzles.presets import pgs, plain_mcts, policy_mcts, pv_mcts
-from jaxpgs.puzzles.random_values import random_values
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
@@ -25,6 +25,7 @@ __all__ = [
     "Solution",
     "first_by_prior",
     "informed_rollouts",
+    "judged",
     "make_episode_fns",
     "nrpa",
     "nrpa_policy",
@@ -35,8 +36,8 @@ __all__ = [
     "policy_mcts",
     "prior_bias",
     "pv_mcts",
+    "random_games",
     "random_rollouts",
-    "random_values",
     "solve",
     "start_episodes",
 ]

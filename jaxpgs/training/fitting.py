@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jaxpgs import trees
 from jaxpgs.base import Params
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import loop, sharing
@@ -62,7 +63,8 @@ def make_fit(
       value_factor: the squared error's weight is this by the greatest square of a value.
       under: as in `losses.asymmetric_square`.
       over: likewise.
-      augment: whether to exchange colours at random.
+      augment: whether to exchange colours at random, if `env` has `permute_colors`, and to mirror
+        every other example, if it has `mirror`.
       mesh: the devices that share each batch, None for the default one.
 
     Returns:
@@ -108,8 +110,12 @@ def make_fit(
         value_weight: chex.Array,
     ) -> tuple[Params, Any, dict[str, chex.Array]]:
         batch = sharing.split_rows(mesh, jax.tree.map(lambda x: x[index], examples))
+        if augment and hasattr(env, "mirror"):
+            state, action = jax.vmap(env.mirror)(batch.state, batch.action)
+            turned = batch._replace(state=state, action=action)
+            batch = trees.where(jnp.arange(batch_size) % 2 == 0, batch, turned)
         observation = tell(batch.state)
-        if augment:
+        if augment and hasattr(env, "permute_colors"):
             keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
             observation = jax.vmap(env.permute_colors)(keys, observation)
         carry, parts = update((params, opt_state), (observation, batch, value_weight))

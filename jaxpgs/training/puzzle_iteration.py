@@ -114,8 +114,9 @@ def train(
       optimizer: any optax optimizer; Adam with a step of 5e-4, the thesis's, if None.
       init_params: weights to begin the first iteration from, such as those of another board; new
         ones if None.
-      augment: whether every example is seen with its colours exchanged at random, if `env` has
-        `permute_colors`. The thesis leaves it out to show that it can.
+      augment: whether examples are seen with their colours exchanged at random, if `env` has
+        `permute_colors`, and every other one mirrored, if it has `mirror`. The thesis leaves the
+        first out to show that it can.
       num_test_boards: boards on which the policy alone is measured after each iteration; 0 for
         none.
       seed: seed of everything random.
@@ -176,7 +177,7 @@ def train(
         value_factor=value_factor,
         under=under,
         over=over,
-        augment=augment and hasattr(env, "permute_colors"),
+        augment=augment,
         mesh=mesh,
     )
     base_key, test_key = jax.random.split(jax.random.key(seed))
@@ -230,7 +231,9 @@ def train(
     )  # fmt: skip
 
 
-def l2_adam(step_size: float = 5e-4, weight: float = 1e-4) -> optax.GradientTransformation:
+def l2_adam(
+    step_size: optax.ScalarOrSchedule = 5e-4, weight: float = 1e-4
+) -> optax.GradientTransformation:
     """Adam on the loss plus an L2 norm of the weights (Seify 2020, section 6.1.3)."""
     return optax.chain(optax.add_decayed_weights(weight), optax.adam(step_size))
 

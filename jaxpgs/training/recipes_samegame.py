@@ -3,12 +3,13 @@
     python -m jaxpgs.training.recipes_samegame samegame-7x7 --out runs
 
 trains one, with a progress bar; it goes on where it was stopped, and writes the weights and their
-card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algorithm 1): search many
-boards, imitate the best games, search more. The expert is nested rollout policy adaptation, which
-at equal simulations is far above tree search (`benchmarks/results/puzzles.json`). The network
-knows neither colours nor places, so that it learns from thousands of boards where the thesis had a
-million, and weights of a small board go on to a large one. The network for values learns from
-random games instead, whose positions are good and bad.
+card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algorithm 1 and chapter
+6): search many boards with the network, learn what to play there and what it is worth, search more.
+Two things differ. The first games are random, and all positions are judged by nested rollout policy
+adaptation (`puzzles.judged`), which needs no network and at equal simulations is far above tree
+search, so that a value cannot come to believe itself. And the network knows neither colours nor
+places, so that it learns from thousands of boards where the thesis had a million, and weights of a
+small board go on to a large one.
 """
 
 import argparse
@@ -20,11 +21,10 @@ import jax
 import optax
 from flax import nnx
 
-from jaxpgs import networks
+from jaxpgs import networks, puzzles
 from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import SameGame
 from jaxpgs.pretrained import save_pretrained
-from jaxpgs.puzzles import nrpa, random_values
 from jaxpgs.training import loggers, puzzle_iteration
 from jaxpgs.training.recipes import Clock, grown, origin
 
@@ -40,8 +40,8 @@ class SameGameRecipe(NamedTuple):
     Attributes:
       env: the environment. Colours are five, as the thesis's parameter counts tell.
       network: keyword arguments of `networks.SameGameResNet`.
-      num_simulations: games that the expert plays on a board, or from each position.
-      expert: keyword arguments of `puzzles.nrpa`; None takes `puzzles.random_values` in its place.
+      num_simulations: simulations a move of the network's own games, by `puzzles.pv_mcts`.
+      judge: `num_simulations` and other keyword arguments of `puzzles.nrpa`, which judges.
       num_iterations: iterations in all.
       num_runs: boards an iteration.
       parent: the network to go on from, of another size of board.
@@ -51,7 +51,7 @@ class SameGameRecipe(NamedTuple):
     env: SameGame
     network: Mapping[str, Any]
     num_simulations: int
-    expert: Mapping[str, Any] | None
+    judge: Mapping[str, Any]
     num_iterations: int
     num_runs: int
     parent: str | None = None
@@ -59,29 +59,21 @@ class SameGameRecipe(NamedTuple):
 
 
 _NETWORK = {"num_filters": 16, "num_blocks": 2}
-_SMALL = {"iterations": (10, 4), "parallel": (32, 4)}
-_LARGE = {"iterations": (50, 50), "parallel": (4, 1)}
-# Each position is seen once: random games cost less than an optimizer's step on their positions.
-_ONCE: dict[str, Any] = {"runs_at_once": 512, "max_epochs": 1, "value_target": "q",
-                         "value_factor": 512.0}  # fmt: skip
 RECIPES = {
-    "samegame-7x7": SameGameRecipe(SameGame(7, 7, 5), _NETWORK, 4000, _SMALL, 8, 1024),
-    "samegame-7x7-value": SameGameRecipe(
-        SameGame(7, 7, 5), _NETWORK, 16, None, 16, 16_384, training=_ONCE
+    "samegame-7x7": SameGameRecipe(
+        SameGame(7, 7, 5), _NETWORK, 16,
+        {"num_simulations": 640, "iterations": (10, 4), "parallel": (16, 1)}, 28, 1024,
     ),
-    "samegame-10x10": SameGameRecipe(
-        SameGame(10, 10, 5), _NETWORK, 8000, _LARGE, 3, 512, parent="samegame-7x7"
-    ),
-    "samegame-15x15": SameGameRecipe(
-        SameGame(15, 15, 5), _NETWORK, 8000, _LARGE, 2, 128, parent="samegame-10x10"
-    ),
-}
-# Many short iterations, each the last one's weights taught on: a bar that moves, a learning curve,
-# and little lost when a run is killed. Nothing is forgotten.
-_TRAINING: dict[str, Any] = {
-    "runs_at_once": 64, "training_length": 250_000, "batch_size": 256, "max_epochs": 3,
-    "patience": None, "fresh_weights": False, "value_target": "return",
 }  # fmt: skip
+# Many short iterations, each the last one's weights taught on: a bar that moves, a learning curve,
+# and little lost when a run is killed.
+_TRAINING: dict[str, Any] = {
+    "runs_at_once": 256, "training_length": 400_000, "batch_size": 256, "max_epochs": 1,
+    "patience": None, "fresh_weights": False, "value_target": "q", "value_factor": 48.0,
+}  # fmt: skip
+_MOVES = 0.25  # of a game, about, for each cell of the board
+# Of the network's own games.
+_SEARCH = {"c_puct": 3.0, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.75}
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes_samegame")
@@ -117,13 +109,24 @@ def main(argv: list[str] | None = None) -> None:
             env.observation_shape, env.num_actions, **recipe.network, rngs=nnx.Rngs(seed)
         )
 
-    def expert(params: Any, rng_key: Any, state: Any) -> Any:
-        del params  # it searches without a network
-        if recipe.expert is None:
-            return random_values(env, rng_key, state, recipe.num_simulations)
-        return nrpa(env, rng_key, state, recipe.num_simulations, **recipe.expert)
-
     network = make_network(args.seed)
+    _, apply_fn = networks.functional(network)
+
+    def judge(rng_keys: Any, state: Any) -> puzzles.Solution:
+        return puzzles.nrpa(env, rng_keys, state, **recipe.judge)
+
+    def first_solver(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        del params  # nobody has trained them
+        play_key, judge_key = jax.random.split(rng_key)
+        return puzzles.judged(puzzles.random_games(env, play_key, state), judge_key, judge)
+
+    def solver(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        play_key, judge_key = jax.random.split(rng_key)
+        played = puzzles.pv_mcts(
+            env, apply_fn, params, play_key, state, recipe.num_simulations, **_SEARCH
+        )
+        return puzzles.judged(played, judge_key, judge)
+
     folder = args.out / args.name
     clock = Clock(folder / "seconds.txt")
     note = loggers.log_to(folder / "metrics.jsonl")
@@ -139,13 +142,11 @@ def main(argv: list[str] | None = None) -> None:
         state = puzzle_iteration.train(
             env,
             make_network,
-            solver=expert,
-            first_solver=expert,
+            solver=solver,
+            first_solver=first_solver,
             num_iterations=recipe.num_iterations,
             num_runs=recipe.num_runs,
-            optimizer=optax.chain(
-                optax.clip_by_global_norm(1.0), puzzle_iteration.l2_adam(1e-3, 1e-5)
-            ),
+            optimizer=_optimizer(recipe, training),
             init_params=grown(recipe.parent, network, args.out),
             seed=args.seed,
             directory=folder / "checkpoints",
@@ -165,9 +166,8 @@ def main(argv: list[str] | None = None) -> None:
         seed=args.seed,
         wall_time_s=round(clock.note()),
         training={
-            "expert": "random_values" if recipe.expert is None else "nrpa",
             "simulations": recipe.num_simulations,
-            **(recipe.expert or {}),
+            "judge": dict(recipe.judge),
             "parent": recipe.parent,
             "generations": recipe.num_iterations,
             "generations_done": int(state.iteration),
@@ -179,6 +179,18 @@ def main(argv: list[str] | None = None) -> None:
         **origin(),
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
+
+
+def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Makes Adam, whose step decays to a hundredth along all iterations, with L2 regularisation."""
+    grown = (i * recipe.num_runs * _MOVES * recipe.env.num_actions
+             for i in range(1, recipe.num_iterations + 1))  # fmt: skip
+    positions = sum(min(size, training["training_length"]) for size in grown)
+    steps = round(positions * training["max_epochs"] / training["batch_size"])
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        puzzle_iteration.l2_adam(optax.cosine_decay_schedule(2e-3, steps, alpha=0.01), 1e-5),
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+"""Games whose positions a stronger search judges, for a network to learn from."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.base import broadcast_keys
+from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
+from jaxpgs.puzzles.rollouts import uniform_logits
+from jaxpgs.puzzles.solving import Searches, Solution
+
+
+def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
+    """Plays B games by uniformly random moves, for `judged`.
+
+    Args:
+      env: a game of one player.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+
+    Returns:
+      The solution. `searches` holds the positions and moves of the games, and as `value` what the
+      game earned from there on.
+
+    Example:
+      >>> solution = jaxpgs.puzzles.random_games(puzzle, rng_key, boards)
+      >>> solution.searches.value.shape  # positions of each game
+      (4, 2)
+    """
+    start = start_episodes(env, state)
+    batch_size, length = start.moves.shape
+    keys = broadcast_keys(rng_key, batch_size)
+
+    def body(episode: Episode, step: chex.Array) -> tuple[Episode, tuple]:
+        own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
+        action = jax.vmap(jax.random.categorical)(own, uniform_logits(env, episode.state))
+        playing = ~episode.state.terminated
+        action = jnp.where(playing, action, 0).astype(jnp.int32)
+        after, _ = play_move(env, episode, action)
+        return after, (episode.state, action, episode.score, playing)
+
+    end, (states, actions, scores, playing) = jax.lax.scan(body, start, jnp.arange(length))
+    return Solution(
+        score=end.total,
+        moves=end.moves,
+        num_moves=end.num_played,
+        played=jnp.where(state.terminated, -jnp.inf, end.total),
+        searches=Searches(
+            state=states,
+            action=actions,
+            value=jnp.where(playing, end.total[None] - scores, 0.0),
+            score=jnp.where(playing, scores, 0.0),
+            searched=playing,
+            best=jnp.broadcast_to(end.total, scores.shape),
+            num_evaluations=jnp.zeros_like(actions),
+        ),
+    )
+
+
+def judged(
+    solution: Solution,
+    rng_key: chex.PRNGKey,
+    judge: Callable[[chex.PRNGKey, Any], Solution],
+) -> Solution:
+    """Has another search say what every position of the games is worth, and what to play there.
+
+    A network that learns from good games only takes all positions for good ones, and one that
+    learns what its own search believes may believe itself. Here a search that needs no network,
+    such as `nrpa`, solves every position that was seen, whoever played there. That is DAgger (Ross,
+    Gordon and Bagnell 2011) for values; Seify 2020 takes the searching network's own values.
+
+    Args:
+      solution: games that were played once, without `restart`.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      judge: the other search, `(rng_keys [B], state [B]) -> Solution`.
+
+    Returns:
+      The solution with other `searches.value` and `searches.action`: of each position what the
+      judge's best game earns and its first move, or the rest of the game that was played, if that
+      earned at least as much.
+
+    Example:
+      >>> judge = lambda keys, state: jaxpgs.puzzles.nrpa(
+      ...     puzzle, keys, state, 9, iterations=(3, 3)
+      ... )
+      >>> games = jaxpgs.puzzles.random_games(puzzle, rng_key, boards)
+      >>> jaxpgs.puzzles.judged(games, rng_key, judge).searches.value.shape
+      (4, 2)
+    """
+    searches = solution.searches
+    shape = searches.searched.shape
+    keys = broadcast_keys(rng_key, shape[1])
+    keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, jnp.arange(shape[0]))
+    keys = keys.reshape(-1)
+    states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
+    # Positions first, then the empty entries, which are not judged.
+    order = jnp.argsort(~searches.searched.reshape(-1), stable=True)
+    count = jnp.sum(searches.searched)
+
+    def body(carry: tuple) -> tuple:
+        i, values, actions = carry
+        place = order[i * shape[1] + jnp.arange(shape[1])]
+        found = judge(keys[place], jax.tree.map(lambda x: x[place], states))
+        first = found.searches.action[0].astype(actions.dtype)
+        return i + 1, values.at[place].set(found.score), actions.at[place].set(first)
+
+    size = int(np.prod(shape))
+    start = (jnp.int32(0), jnp.zeros(size), jnp.zeros(size, jnp.int32))
+    _, values, actions = jax.lax.while_loop(lambda c: c[0] * shape[1] < count, body, start)
+    values, actions = values.reshape(shape), actions.reshape(shape)
+    rest = solution.played[None] - searches.score
+    better = rest >= values
+    return solution._replace(
+        searches=searches._replace(
+            value=jnp.where(searches.searched, jnp.where(better, rest, values), 0.0),
+            action=jnp.where(searches.searched & ~better, actions, searches.action),
+        )
+    )
