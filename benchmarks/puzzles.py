@@ -66,7 +66,6 @@ def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
 
 
 def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
-    # With a step of 0 it is Monte Carlo search, which does not adapt.
     step = jaxpgs.auto_sgd(knobs.step_size)
     return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
@@ -90,9 +89,8 @@ SEARCHES: dict[str, Solve] = {
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
     "PV-MCTS": _with_knobs(puzzles.pv_mcts),
-    "PV-MCTS random values": _with_knobs(puzzles.pv_mcts, kind="-value"),
-    "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, kind="-value", rollout_share=0.5),
-    "MCS": _pgs,
+    "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, rollout_share=0.5),
+    "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,
     "NRPA": lambda *x: _nrpa(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
@@ -103,10 +101,8 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
     "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
-    "PV-MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
-    # What MCTS has, untuned, so that only the values differ; without rollouts 3 is better.
-    "PV-MCTS random values": {7: Knobs(3.0)},
-    "PV-MCTS mixed": {7: Knobs(30.0)},
+    "PV-MCTS": {7: Knobs(3.0), 10: Knobs(3.0), 15: Knobs(3.0)},
+    "PV-MCTS mixed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
     "MCS": {size: Knobs(30.0) for size in MOVES},
     "PGS": {size: Knobs(30.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
@@ -120,6 +116,7 @@ SWEPT = {
     "Policy-MCTS": _WITH_NETWORK,
     "Policy-MCTS informed": _WITH_NETWORK,
     "PV-MCTS": _WITH_NETWORK,
+    "PV-MCTS mixed": _WITH_NETWORK,
     "PGS": [
         *(knobs._replace(step_size=0.1) for knobs in _WITH_NETWORK),
         *(Knobs(30.0, 1.0, step) for step in (0.01, 0.03, 0.3, 1.0, 3.0)),
@@ -133,8 +130,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
-    "PV-MCTS random values": {7: (16, 64, 256)},
-    "PV-MCTS mixed": {7: (16, 64, 256)},
+    "PV-MCTS mixed": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "MCS": {7: (16, 64), 10: (16,), 15: (16,)},
     "PGS": {7: (16, 64), 10: (16,), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
@@ -145,10 +141,12 @@ PAIRS = [
     ("Policy-MCTS informed", "Policy-MCTS"),
     ("Policy-MCTS informed", "MCTS"),
     ("PV-MCTS", "Policy-MCTS"),
-    ("PV-MCTS random values", "PV-MCTS"),
-    ("PV-MCTS mixed", "PV-MCTS random values"),
+    ("PV-MCTS", "MCTS"),
+    ("PV-MCTS mixed", "PV-MCTS"),
     ("PV-MCTS mixed", "MCTS"),
     ("PV-MCTS mixed", "Policy-MCTS"),
+    ("PV-MCTS mixed", "Policy-MCTS informed"),
+    ("PV-MCTS mixed", "PGS"),
     ("PGS", "MCS"),
     ("PGS", "MCTS"),
     ("PGS", "Policy-MCTS"),
@@ -157,6 +155,7 @@ PAIRS = [
     ("NRPA", "Policy-MCTS"),
     ("NRPA", "Policy-MCTS informed"),
     ("NRPA", "PGS"),
+    ("NRPA", "PV-MCTS mixed"),
     ("GNRPA", "NRPA"),
 ]
 
@@ -394,7 +393,7 @@ def main(argv: list[str] | None = None) -> None:
 def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int, Knobs]]:
     """Lists budgets, numbers of boards and knobs of one search on one size."""
     if sweep:
-        quick = size == 7 and name in ("MCTS", "Policy-MCTS")
+        quick = size == 7 and name in ("MCTS", "Policy-MCTS", "PV-MCTS", "PV-MCTS mixed")
         budgets = (16, 64) if quick else (16,)
         count = min(SWEEP, FEWER.get((name, size), BOARDS) // 2, boards)
         return [(budget, count, knobs) for budget in budgets for knobs in SWEPT.get(name, [])]

@@ -155,20 +155,17 @@ def whole_games(play: Play, num_simulations: int) -> Search:
     return prepare
 
 
-def with_network(
-    play: Callable[..., Any], *, kind: str = "", temperature: float = 1.0, **knobs: Any
-) -> Play:
+def with_network(play: Callable[..., Any], *, temperature: float = 1.0, **knobs: Any) -> Play:
     """Gives a search the network of the board's size that comes with the library.
 
     Args:
       play: one of `jaxpgs.puzzles` that takes a network.
-      kind: what the network's name ends with.
       temperature: of the network's policy.
       **knobs: its further arguments.
     """
 
     def with_its_network(env: SameGame, rng_keys: Any, states: Any, num_simulations: int) -> Any:
-        network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}{kind}")
+        network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
         apply_fn = jaxpgs.networks.with_temperature(network.apply_fn, temperature)
         return play(env, apply_fn, network.params, rng_keys, states, num_simulations, **knobs)
 

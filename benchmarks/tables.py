@@ -425,9 +425,9 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("samegame_*.json", "SameGame ({file})", samegame_scores),
     ("puzzles.json", "SameGame: searches on random boards", puzzle_searches),
     ("puzzles_sweep.json", "SameGame: the sweep of knobs on other random boards", puzzle_searches),
-    ("value_targets.json", "SameGame 7x7: targets of the value, {simulations} simulations a move",
-     rows_only(value_targets.table, lambda data: "Intervals are 99%; each network was trained "
-               "once, and what another training would change is not in them.")),
+    ("value_targets.json", "SameGame 7x7: targets of the value, {simulations} simulations a move "
+     "in training", rows_only(value_targets.table, lambda data: "Intervals are 99% and of boards; "
+                              "what another training would change is not in them.")),
     ("value_errors_*.json", "SameGame 7x7: errors of values among the moves of a position, {games} "
      "games of NRPA for the truth", rows_only(value_errors.table)),
     ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move ({file})",

@@ -40,7 +40,7 @@ from jaxpgs.pretrained import Pretrained
 ENV = SameGame(7, 7, 5)
 NRPA: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)}
 SOURCES: dict[str, Callable[[chex.PRNGKey, Any], puzzles.Solution]] = {
-    "random play": lambda key, boards: puzzles.random_values(ENV, key, boards, 1),
+    "random play": lambda key, boards: puzzles.random_games(ENV, key, boards),
     "MCTS": lambda key, boards: puzzles.plain_mcts(ENV, key, boards, 64, c_puct=30.0),
     "NRPA": lambda key, boards: puzzles.nrpa(ENV, key, boards, 640, **NRPA),
 }

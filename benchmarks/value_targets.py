@@ -1,70 +1,91 @@
-"""What a value network should learn: returns or Q-values, and which errors should cost more.
+"""What a value network should learn: returns or Q-values, which errors cost more, and from whom.
 
-    python -m benchmarks.value_targets               # about 20 minutes of a core
+    python -m benchmarks.value_targets               # an hour of a core
 
 Chapter 6 of Seify 2020, on 7x7 SameGame: one network of two heads for each variant, taught by
 PV-MCTS in generations, all from the same first generation, which plain MCTS plays. Then PV-MCTS
-solves the same boards with each. The thesis has 100 generations of 5,000 games, this has a few of
-some hundreds. Started again, it goes on, within a generation too.
+solves the same boards with each. In two further variants half of the value of each new state is a
+random game (`pv_mcts`, section 7.1), or another search judges all positions (`puzzles.judged`). The
+thesis has 100 generations of 5,000 games with 200 simulations, this has a few of some hundreds.
+Started again, it goes on, within a generation too.
 """
 
+import functools
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
 
-import jaxpgs
-from benchmarks import report, runs
+from benchmarks import pictures, report, runs
 from benchmarks.puzzles import paired, scores_of
 from jaxpgs import networks, puzzles
 from jaxpgs.training import puzzle_iteration
 from jaxpgs.training.recipes_samegame import RECIPES
 
-# Target, and the weights of errors of values that are too low and too high (sections 6.1 and 6.2).
-VARIANTS: dict[str, dict[str, Any]] = {
-    "Q-values": {"value_target": "q"},
-    "returns": {"value_target": "return"},
-    "Q-values, low preferred": {"value_target": "q", "under": 0.5, "over": 2.0},
-    "Q-values, high preferred": {"value_target": "q", "under": 2.0, "over": 0.5},
-    "Q-values, mixed with random games": {"value_target": "q"},
+
+class Variant(NamedTuple):
+    """What is learned.
+
+    Attributes:
+      training: arguments of `puzzle_iteration.train`: the target, and the weights of errors of
+        values that are too low and too high (sections 6.1 and 6.2).
+      rollout_share: as in `pv_mcts`.
+      judged: whether NRPA judges the positions.
+    """
+
+    training: Mapping[str, Any]
+    rollout_share: float = 0.0
+    judged: bool = False
+
+
+_Q = {"value_target": "q"}
+VARIANTS = {
+    "Q-values": Variant(_Q),
+    "returns": Variant({"value_target": "return"}),
+    "Q-values, low preferred": Variant(_Q | {"under": 0.5, "over": 2.0}),
+    "Q-values, high preferred": Variant(_Q | {"under": 2.0, "over": 0.5}),
+    "Q-values, mixed with random games": Variant(_Q, rollout_share=0.5),
+    "judged by NRPA": Variant(_Q, judged=True),
 }
-# Variants that begin from the values of random games, and take as much of each new state's value
-# from a random game (`pv_mcts`).
-SHARES = {"Q-values, mixed with random games": 0.5}
 
 
 def measure(
-    name: str, setting: Mapping[str, Any], folder: pathlib.Path, update: Any
+    name: str, setting: Mapping[str, Any], seed: int, folder: pathlib.Path, update: Any
 ) -> dict[str, Any]:
     """Trains a variant and solves the test boards with its network."""
-    env, network = RECIPES["samegame-7x7"].env, RECIPES["samegame-7x7"].network
-    seed = setting["seed"]
+    recipe, variant = RECIPES["samegame-7x7"], VARIANTS[name]
+    env, count = recipe.env, setting["simulations"]
 
     def make_network(seed: int) -> nnx.Module:
         return networks.SameGameResNet(
-            env.observation_shape, env.num_actions, **network, rngs=nnx.Rngs(seed)
+            env.observation_shape, env.num_actions, **recipe.network, rngs=nnx.Rngs(seed)
         )
 
     _, apply_fn = networks.functional(make_network(seed))
-    count, mixed = setting["simulations"], name in SHARES
-    knobs: dict[str, Any] = (
-        {"c_puct": 30.0, "rollout_share": SHARES[name]} if mixed else {"c_puct": 5.0}
+    search = functools.partial(
+        puzzles.pv_mcts, env, apply_fn, rollout_share=variant.rollout_share, c_puct=3.0
     )
-    begun = jaxpgs.load_pretrained("samegame-7x7-value").params if mixed else None
 
-    def solver(params: Any, rng_key: Any, state: Any, **noise: Any) -> puzzles.Solution:
-        return puzzles.pv_mcts(env, apply_fn, params, rng_key, state, count, **knobs, **noise)
+    def judged(solution: puzzles.Solution, rng_key: Any) -> puzzles.Solution:
+        if not variant.judged:
+            return solution
+        return puzzles.judged(
+            solution, rng_key, lambda keys, state: puzzles.nrpa(env, keys, state, **recipe.judge)
+        )
 
-    def noisy(*args: Any) -> puzzles.Solution:
-        return solver(*args, dirichlet_fraction=0.25, dirichlet_alpha=0.75)
+    def noisy(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        play_key, judge_key = jax.random.split(rng_key)
+        noise: Any = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.75}
+        return judged(search(params, play_key, state, count, **noise), judge_key)
 
     def first(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
         del params
-        return puzzles.plain_mcts(env, rng_key, state, count, c_puct=30.0)
+        play_key, judge_key = jax.random.split(rng_key)
+        return judged(puzzles.plain_mcts(env, play_key, state, 2 * count, c_puct=30.0), judge_key)
 
     log: list[float] = []
 
@@ -76,15 +97,17 @@ def measure(
     state = puzzle_iteration.train(
         env, make_network, solver=noisy, first_solver=first,
         num_iterations=setting["generations"], num_runs=setting["runs"],
-        first_runs=setting["first_runs"], runs_at_once=64, training_length=100_000,
-        batch_size=128, max_epochs=5, patience=None, fresh_weights=False, num_test_boards=0,
-        optimizer=puzzle_iteration.l2_adam(), seed=seed, directory=folder, callback=callback,
-        init_params=begun, **VARIANTS[name],
+        first_runs=setting["first_runs"], runs_at_once=256, training_length=200_000,
+        batch_size=256, max_epochs=2, patience=None, fresh_weights=False, num_test_boards=0,
+        value_factor=48.0, optimizer=puzzle_iteration.l2_adam(1e-3, 1e-5), seed=seed,
+        directory=folder, callback=callback, **variant.training,
     )  # fmt: skip
     seconds = time.perf_counter() - begin
-    keys = jax.random.split(jax.random.key(seed + 1000), setting["boards"])
+    keys = jax.random.split(jax.random.key(setting["seed"] + 1000), setting["boards"])
     boards = jax.jit(jax.vmap(env.init))(keys)
-    found = jax.jit(solver)(state.params, jax.random.key(seed + 2000), boards)
+    found = jax.jit(functools.partial(search, num_simulations=2 * count))(
+        state.params, jax.random.key(seed + 2000), boards
+    )
     # How far the value is from what the search then earned, over all positions of these games.
     searches = found.searches
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
@@ -93,6 +116,7 @@ def measure(
     error = (np.asarray(value) - rest)[np.asarray(searches.searched).ravel()]
     return {
         "variant": name,
+        "training_seed": seed,
         "training": [round(x, 1) for x in log],
         "mean": round(float(found.score.mean()), 1),
         "bias": round(float(error.mean()), 1),
@@ -103,46 +127,79 @@ def measure(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each variant, with differences to the first."""
-    lines = []
-    rows = sorted(rows, key=lambda row: list(VARIANTS).index(row["variant"]))
-    for row in rows:
-        gain, width = paired(scores_of(row), scores_of(rows[0]))
-        change = None if row is rows[0] else f"{gain:+.0f} ± {width:.0f}"
-        generations_of = ", ".join(f"{x:.0f}" for x in row["training"])
-        lines.append([row["variant"], row["mean"], change, row["bias"], row["rms_error"],
-                      generations_of])  # fmt: skip
-    columns = ["target", "mean score", "over the first", "mean error of the value", "its size"]
-    return [*columns, "scores of the generations"], lines
+    """Returns headings and a line for each training, with differences to Q-values.
+
+    Differences are those of the variant's mean over its trainings, on the same boards.
+    """
+    trainings: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (list(VARIANTS).index(row["variant"]),
+                                             row["training_seed"])):  # fmt: skip
+        trainings.setdefault(row["variant"], []).append(row)
+    scores = {
+        name: np.mean([scores_of(row) for row in some], 0) for name, some in trainings.items()
+    }
+    reference = next(iter(trainings))
+    lines: list[list[Any]] = []
+    for name, some in trainings.items():
+        for row in some:
+            change = None
+            if row is some[0] and name != reference:
+                gain, width = paired(scores[name], scores[reference])
+                change = f"{gain:+.0f} ± {width:.0f}"
+            line = [row["training_seed"], row["mean"], change, row["bias"], row["rms_error"]]
+            lines.append([name, *line, ", ".join(f"{x:.0f}" for x in row["training"])])
+    columns = ["target", "training", "mean score", f"over {reference}", "mean error of the value"]
+    return [*columns, "its size", "scores of the generations"], lines
+
+
+def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the generations' scores, the mean and the range of a variant's trainings (fig. 6.1)."""
+    lines: dict[str, list[Any]] = {}
+    for name in VARIANTS:
+        curves = np.array([row["training"] for row in rows if row["variant"] == name])
+        if len(curves):
+            # The first generation is plain MCTS's.
+            points = zip(curves.min(0), curves.mean(0), curves.max(0), strict=True)
+            lines[name] = [(k + 1, list(point)) for k, point in enumerate(points) if k]
+    pictures.line_plot(
+        path, {"7x7 SameGame": lines}, xlabel="generation", ylabel="mean score of its games",
+        xscale="linear", yscale="linear", title="PV-MCTS taught by its own games",
+    )  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
     parser = runs.parser("value_targets", __doc__)
     add = parser.add_argument
-    add("--generations", type=runs.positive, default=6)
-    add("--first-runs", type=runs.positive, default=1024)
+    add("--generations", type=runs.positive, default=8)
+    add("--first-runs", type=runs.positive, default=2048)
     add("--runs", type=runs.positive, default=512, help="games a generation after the first")
-    add("--simulations", type=runs.positive, default=64, help="a move")
+    add("--simulations", type=runs.positive, default=32, help="a move; in the end twice as many")
     add("--boards", type=runs.positive, default=500, help="that are solved in the end")
+    add("--trainings", type=runs.positive, default=2, help="of each variant")
     add("--variants", choices=VARIANTS, nargs="+", default=list(VARIANTS))
     add("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/values"))
     args = parser.parse_args(argv)
     names = ("generations", "first_runs", "runs", "simulations", "boards", "seed")
     setting = {name: getattr(args, name) for name in names}
-    record = runs.open_record(parser, args, setting, ("variant",))
-    jobs = [name for name in args.variants if not runs.has(record, variant=name)]
+    record = runs.open_record(parser, args, setting, ("variant", "training_seed"))
+    jobs = [
+        (name, args.seed + k) for k in range(args.trainings) for name in args.variants
+        if not runs.has(record, variant=name, training_seed=args.seed + k)
+    ]  # fmt: skip
     with report.progress_bar("Value targets") as progress:
-        for done, name in enumerate(jobs):
+        for done, (name, seed) in enumerate(jobs):
             total = args.generations * len(jobs)
 
             def update(number: int, done: int = done, name: str = name, total: int = total) -> None:
                 progress(done * args.generations + number, total, name)
 
-            folder = args.runs_folder / name.replace(", ", "-").replace(" ", "-")
-            runs.add(record, measure(name, setting, folder, update))
-    report.print_table("Value targets", *table(runs.read(record)))
-    print(f"Wrote {record.path}.")
+            folder = args.runs_folder / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            runs.add(record, measure(name, setting, seed, folder, update))
+    rows = runs.read(record)
+    report.print_table("Value targets", *table(rows))
+    draw(record.path.with_suffix(".png"), rows)
+    print(f"Wrote {record.path} and its picture.")
 
 
 if __name__ == "__main__":

@@ -299,18 +299,6 @@ def test_values_are_mixed_with_rollouts():
         puzzles.make_episode_fns(ENV, rollout=kind, rollout_share=0.5)  # there is no network
 
 
-def best_of(board):
-    """The most that any game earns from a board, by brute force."""
-    return max(
-        (
-            game.score + (0.0 if game.over else best_of(game.boards[-1]))
-            for group in samegame_rules.groups(board)
-            for game in [samegame_rules.replay(board, group[:1])]
-        ),
-        default=0.0,
-    )
-
-
 def test_positions_are_judged_by_the_best_that_is_known():
     env, count = SameGame(3, 3, 2), 8
     state = boards(env, count)
@@ -328,10 +316,10 @@ def test_positions_are_judged_by_the_best_that_is_known():
         board = np.asarray(
             env.board(one(jax.tree.map(lambda x, t=t: x[t], played.searches.state), b))
         )
-        most = best_of(board)
+        most = optimum(board)
         assert found.searches.value[t, b] == most
         game = samegame_rules.replay(board, [int(found.searches.action[t, b])])
-        assert game.score + (0.0 if game.over else best_of(game.boards[-1])) == most
+        assert game.score + (0.0 if game.over else optimum(game.boards[-1])) == most
     # A judge of one random game falls behind what was played, on some of the boards.
     played, found = jit(functools.partial(run, games=1))(jax.random.key(1))
     score = np.asarray(played.searches.score)
@@ -354,6 +342,9 @@ SEARCHES = {
         env, network()[1], network()[0], key, state, n, **x
     ),
     "pgs": lambda env, key, state, n, **x: puzzles.pgs(
+        env, network()[1], network()[0], key, state, n, **x
+    ),
+    "mcs": lambda env, key, state, n, **x: puzzles.mcs(
         env, network()[1], network()[0], key, state, n, **x
     ),
     "nrpa": lambda env, key, state, n, simulations_per_update: puzzles.nrpa(
@@ -502,6 +493,17 @@ def test_more_simulations_are_better():
     # Were they equal, 36 better boards of 48 would come once in 2000 runs. Signs, because one
     # cleared board with its 1000 points must not decide.
     assert (np.asarray(more.score) > np.asarray(less.score)).sum() >= 36
+
+
+def test_pgs_that_learns_nothing_is_mcs():
+    params, apply_fn = network()
+    without = jit(lambda key: puzzles.mcs(ENV, apply_fn, params, key, boards(), 8))
+    still = jit(
+        lambda key: puzzles.pgs(ENV, apply_fn, params, key, boards(), 8, optimizer=optax.sgd(0.0))
+    )
+    one, other = without(jax.random.key(0)), still(jax.random.key(0))
+    np.testing.assert_array_equal(one.moves, other.moves)
+    np.testing.assert_array_equal(one.searches.action, other.searches.action)
 
 
 def test_what_policy_gradients_learn_lasts_a_game():

@@ -12,7 +12,7 @@ from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_
 from jaxpgs.puzzles.judging import judged, random_games
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
-from jaxpgs.puzzles.presets import pgs, plain_mcts, policy_mcts, pv_mcts
+from jaxpgs.puzzles.presets import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
@@ -27,6 +27,7 @@ __all__ = [
     "informed_rollouts",
     "judged",
     "make_episode_fns",
+    "mcs",
     "nrpa",
     "nrpa_policy",
     "nrpa_search",

@@ -27,6 +27,7 @@ from jaxpgs.search import (
     fixed,
     init_adapted,
     max_min_puct,
+    mcs_policy,
     n_step,
     pgs_policy,
     reinforce,
@@ -250,24 +251,82 @@ def pgs(
       >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
       (2,)
     """
-    loop, own = _split_knobs(knobs)
     adapt = policy_head(params) if adapt is None else adapt
-    search: dict[str, Any] = {
-        "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
-        "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
-        "simulations_per_update": simulations_per_update,
-        "backup": n_step(),
+    knobs = {
         "estimator": estimator or reinforce("mean", normalize=True),
         "optimizer": optimizer or auto_sgd(0.1),
-        "target": best_value(),
-        "mode": "constant",
-        "interior_selection": None,
         "adapt": adapt,
-    } | own
+    } | knobs
+    loop, search = _split_knobs(
+        _sampling(env, depth, c_puct, virtual_loss, simulations_per_update) | knobs
+    )
     if not forget:
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
     fns = make_episode_fns(env, apply_fn)
     return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
+
+
+def mcs(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    num_simulations: int,
+    *,
+    depth: int | None = None,
+    c_puct: float = 5.0,
+    virtual_loss: float = 0.01,
+    simulations_per_update: int = 8,
+    **knobs: Any,
+) -> Solution:
+    """`pgs` without learning: simulations follow the network's own policy.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+      num_simulations: N, simulations a move.
+      depth: moves after which a simulation stops; None goes to the end.
+      c_puct: weight of exploration at the root.
+      virtual_loss: w of eq. 4.4 of the thesis.
+      simulations_per_update: K, a divisor of N.
+      **knobs: arguments of `solve` but `num_kept`, and of `mcs_policy`.
+
+    Returns:
+      The solution.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> search = functools.partial(jaxpgs.puzzles.mcs, puzzle, apply_fn, num_simulations=8)
+      >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
+      (2,)
+    """
+    loop, search = _split_knobs(
+        _sampling(env, depth, c_puct, virtual_loss, simulations_per_update) | knobs
+    )
+    fns = make_episode_fns(env, apply_fn)
+    return _play(env, fns, params, rng_key, state, num_simulations, mcs_policy, loop, search)
+
+
+def _sampling(
+    env: Any, depth: int | None, c_puct: float, virtual_loss: float, simulations_per_update: int
+) -> dict[str, Any]:
+    """The parts that `pgs` and `mcs` share."""
+    return {
+        "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
+        "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
+        "simulations_per_update": simulations_per_update,
+        "backup": n_step(),
+        "target": best_value(),
+        "mode": "constant",
+        "interior_selection": None,
+    }
 
 
 _LOOP = ("num_searches", "restart", "follow", "num_kept", "max_moves")

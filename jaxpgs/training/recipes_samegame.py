@@ -5,11 +5,11 @@
 trains one, with a progress bar; it goes on where it was stopped, and writes the weights and their
 card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algorithm 1 and chapter
 6): search many boards with the network, learn what to play there and what it is worth, search more.
-Two things differ. The first games are random, and all positions are judged by nested rollout policy
-adaptation (`puzzles.judged`), which needs no network and at equal simulations is far above tree
-search, so that a value cannot come to believe itself. And the network knows neither colours nor
-places, so that it learns from thousands of boards where the thesis had a million, and weights of a
-small board go on to a large one.
+Two things differ. All positions are judged by nested rollout policy adaptation (`puzzles.judged`),
+which needs no network and at equal simulations is far above tree search, so that a value cannot
+come to believe itself; the first games are random, or its own on larger boards. And the network
+knows neither colours nor places, so that it learns from thousands of boards where the thesis had a
+million, and weights of a small board go on to a large one.
 """
 
 import argparse
@@ -44,6 +44,8 @@ class SameGameRecipe(NamedTuple):
       judge: `num_simulations` and other keyword arguments of `puzzles.nrpa`, which judges.
       num_iterations: iterations in all.
       num_runs: boards an iteration.
+      first: the same for whole games of `puzzles.nrpa`, the first iteration's; None for random
+        games, whose positions are judged as all others.
       parent: the network to go on from, of another size of board.
       training: arguments of `puzzle_iteration.train` that differ from the other recipes'.
     """
@@ -54,15 +56,23 @@ class SameGameRecipe(NamedTuple):
     judge: Mapping[str, Any]
     num_iterations: int
     num_runs: int
+    first: Mapping[str, Any] | None = None
     parent: str | None = None
     training: Mapping[str, Any] = {}
 
 
 _NETWORK = {"num_filters": 16, "num_blocks": 2}
+_JUDGE = {"num_simulations": 640, "iterations": (10, 4), "parallel": (16, 1)}
+_FIRST = {"num_simulations": 8000, "iterations": (50, 50), "parallel": (4, 1)}
 RECIPES = {
-    "samegame-7x7": SameGameRecipe(
-        SameGame(7, 7, 5), _NETWORK, 16,
-        {"num_simulations": 640, "iterations": (10, 4), "parallel": (16, 1)}, 28, 1024,
+    "samegame-7x7": SameGameRecipe(SameGame(7, 7, 5), _NETWORK, 16, _JUDGE, 28, 1024),
+    "samegame-10x10": SameGameRecipe(
+        SameGame(10, 10, 5), _NETWORK, 16, _JUDGE, 12, 256, _FIRST, "samegame-7x7",
+        {"first_runs": 512, "runs_at_once": 128},
+    ),
+    "samegame-15x15": SameGameRecipe(
+        SameGame(15, 15, 5), _NETWORK, 16, _JUDGE, 8, 64, _FIRST, "samegame-10x10",
+        {"first_runs": 192, "runs_at_once": 32},
     ),
 }  # fmt: skip
 # Many short iterations, each the last one's weights taught on: a bar that moves, a learning curve,
@@ -73,7 +83,7 @@ _TRAINING: dict[str, Any] = {
 }  # fmt: skip
 _MOVES = 0.25  # of a game, about, for each cell of the board
 # Of the network's own games.
-_SEARCH = {"c_puct": 3.0, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.75}
+_SEARCH: dict[str, Any] = {"c_puct": 3.0, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.75}
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes_samegame")
@@ -102,6 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     training = {**_TRAINING, **recipe.training}
     training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
+    training.setdefault("first_runs", recipe.num_runs)
     env = recipe.env
 
     def make_network(seed: int) -> nnx.Module:
@@ -117,6 +128,8 @@ def main(argv: list[str] | None = None) -> None:
 
     def first_solver(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
         del params  # nobody has trained them
+        if recipe.first is not None:
+            return puzzles.nrpa(env, rng_key, state, **recipe.first)
         play_key, judge_key = jax.random.split(rng_key)
         return puzzles.judged(puzzles.random_games(env, play_key, state), judge_key, judge)
 
@@ -168,6 +181,7 @@ def main(argv: list[str] | None = None) -> None:
         training={
             "simulations": recipe.num_simulations,
             "judge": dict(recipe.judge),
+            "first": recipe.first and dict(recipe.first),
             "parent": recipe.parent,
             "generations": recipe.num_iterations,
             "generations_done": int(state.iteration),
@@ -183,10 +197,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
     """Makes Adam, whose step decays to a hundredth along all iterations, with L2 regularisation."""
-    grown = (i * recipe.num_runs * _MOVES * recipe.env.num_actions
-             for i in range(1, recipe.num_iterations + 1))  # fmt: skip
-    positions = sum(min(size, training["training_length"]) for size in grown)
-    steps = round(positions * training["max_epochs"] / training["batch_size"])
+    boards = (training["first_runs"] + i * recipe.num_runs for i in range(recipe.num_iterations))
+    positions = (round(count * _MOVES * recipe.env.num_actions) for count in boards)
+    seen = sum(min(count, training["training_length"]) for count in positions)
+    steps = seen * training["max_epochs"] // training["batch_size"]
     return optax.chain(
         optax.clip_by_global_norm(1.0),
         puzzle_iteration.l2_adam(optax.cosine_decay_schedule(2e-3, steps, alpha=0.01), 1e-5),
