@@ -115,8 +115,8 @@ SWEPT = {
     "MCTS": [Knobs(c) for c in (1.0, 3.0, 10.0, 30.0)],
     "Policy-MCTS": _WITH_NETWORK,
     "Policy-MCTS informed": _WITH_NETWORK,
-    "PV-MCTS": _WITH_NETWORK,
-    "PV-MCTS mixed": _WITH_NETWORK,
+    "PV-MCTS": [Knobs(1.0), *_WITH_NETWORK],
+    "PV-MCTS mixed": [Knobs(1.0), *_WITH_NETWORK],
     "PGS": [
         *(knobs._replace(step_size=0.1) for knobs in _WITH_NETWORK),
         *(Knobs(30.0, 1.0, step) for step in (0.01, 0.03, 0.3, 1.0, 3.0)),
