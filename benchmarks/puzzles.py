@@ -88,7 +88,7 @@ SEARCHES: dict[str, Solve] = {
     "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1].c_puct),
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
-    "PV-MCTS": _with_knobs(puzzles.pv_mcts),
+    "PV-MCTS": _with_knobs(puzzles.pv_mcts, rollout_share=0.0),
     "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, rollout_share=0.5),
     "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,

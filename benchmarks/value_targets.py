@@ -11,6 +11,7 @@ Started again, it goes on, within a generation too.
 """
 
 import functools
+import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,8 @@ def measure(
     state = puzzle_iteration.train(
         env, make_network, solver=noisy, first_solver=first,
         num_iterations=setting["generations"], num_runs=setting["runs"],
-        first_runs=setting["first_runs"], runs_at_once=256, training_length=200_000,
+        first_runs=setting["first_runs"],
+        runs_at_once=math.gcd(256, setting["runs"], setting["first_runs"]), training_length=200_000,
         batch_size=256, max_epochs=2, patience=None, fresh_weights=False, num_test_boards=0,
         value_factor=48.0, optimizer=puzzle_iteration.l2_adam(1e-3, 1e-5), seed=seed,
         directory=folder, callback=callback, **variant.training,

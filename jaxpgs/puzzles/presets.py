@@ -141,18 +141,18 @@ def pv_mcts(
     state: Any,
     num_simulations: int,
     *,
-    rollout_share: float = 0.0,
-    c_puct: float = 5.0,
+    rollout_share: float = 0.5,
+    c_puct: float = 3.0,
     virtual_loss: float = 0.01,
     simulations_per_update: int = 8,
     **knobs: Any,
 ) -> Solution:
-    """Tree search by a network's policy and value, without rollouts (Seify 2020, chapter 6).
+    """Tree search by a network's policy and value (Seify 2020, chapter 6 and section 7.1).
 
-    The tree is handed on from move to move, unless `num_kept` says otherwise. Only games that the
-    tree or the moves played reach the end of count. With `rollout_share` each new state is played
-    to the end at random as well: such games count, too, and the state's value is a mix of both
-    (section 7.1).
+    The tree is handed on from move to move, unless `num_kept` says otherwise. A new state's value
+    is the network's, mixed with what a random game from there earns. With `rollout_share=0.0` it is
+    chapter 6: no games are played, and only those count that the tree or the moves played reach the
+    end of.
 
     Args:
       env: a game of one player.
@@ -161,8 +161,8 @@ def pv_mcts(
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
       num_simulations: N, simulations a move.
-      rollout_share: weight of a random game from each new state in its value, from 0, the thesis's,
-        which plays none, to 1, which ignores the network's value.
+      rollout_share: weight of a random game from each new state in its value, from 0, which plays
+        none, to 1, which ignores the network's value. Games that are played count as seen.
       c_puct: weight of exploration.
       virtual_loss: w of eq. 4.4.
       simulations_per_update: K, a divisor of N.

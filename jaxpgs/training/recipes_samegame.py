@@ -83,7 +83,12 @@ _TRAINING: dict[str, Any] = {
 }  # fmt: skip
 _MOVES = 0.25  # of a game, about, for each cell of the board
 # Of the network's own games.
-_SEARCH: dict[str, Any] = {"c_puct": 3.0, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.75}
+_SEARCH: dict[str, Any] = {
+    "rollout_share": 0.0,
+    "c_puct": 3.0,
+    "dirichlet_fraction": 0.25,
+    "dirichlet_alpha": 0.75,
+}
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes_samegame")
