@@ -95,16 +95,16 @@ SEARCHES: dict[str, Solve] = {
     "NRPA": lambda *x: _nrpa(*x[:-1]),
     "GNRPA": _with_knobs(_biased),
 }
-# From `--sweep`, on other boards. PGS and informed rollouts on 10x10 and 15x15 take what 7x7 has,
-# MCS what PGS has.
+# From `--sweep`, on other boards of 7x7. MCTS and Policy-MCTS were tuned on the larger boards too,
+# with an earlier network; the others take there what 7x7 has, MCS what PGS has.
 TUNED: dict[str, dict[int, Knobs]] = {
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
-    "Policy-MCTS": {7: Knobs(10.0, 2.0), 10: Knobs(10.0), 15: Knobs(3.0)},
-    "Policy-MCTS informed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
-    "PV-MCTS": {7: Knobs(3.0), 10: Knobs(3.0), 15: Knobs(3.0)},
-    "PV-MCTS mixed": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(10.0)},
-    "MCS": {size: Knobs(30.0) for size in MOVES},
-    "PGS": {size: Knobs(30.0, 1.0, 0.1) for size in MOVES},
+    "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(3.0)},
+    "Policy-MCTS informed": {size: Knobs(3.0) for size in MOVES},
+    "PV-MCTS": {size: Knobs(3.0) for size in MOVES},
+    "PV-MCTS mixed": {size: Knobs(3.0) for size in MOVES},
+    "MCS": {size: Knobs(10.0) for size in MOVES},
+    "PGS": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
     "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
 }
