@@ -36,12 +36,9 @@ MOVES = {7: 13, 10: 27, 15: 60}
 BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
-    ("Policy-MCTS informed", 10): 250,
-    ("MCS", 10): 250,
-    ("PGS", 10): 250,
-    ("Policy-MCTS informed", 15): 40,
-    ("MCS", 15): 40,
-    ("PGS", 15): 40,
+    (name, size): count
+    for name in ("Policy-MCTS informed", "MCS", "PGS")
+    for size, count in ((10, 100), (15, 20))
 }
 
 
