@@ -51,10 +51,37 @@ def test_a_cell_sees_the_cells_around_it_and_the_edge():
     board = np.indices((6, 6)).sum(0) % 2
     observation = jnp.asarray(board[..., None] == np.array([0, 1, -1]), jnp.float32)[None]
     planes = networks.samegame_resnet.color_relations(observation, 1)
-    assert planes.shape == (1, 6, 6, 8 + 5)
+    assert planes.shape == (1, 6, 6, 8 + 8)
     np.testing.assert_array_equal(planes[0, 2, 3, :8], [1, 0, 1, 0, 0, 1, 0, 1])
     np.testing.assert_array_equal(planes[0, 0, 0, :8], [0, 0, 0, 0, 0, 0, 0, 1])
-    np.testing.assert_allclose(planes[0, 2, 3, 8:], [0.5, np.sqrt(0.5), 1, 1, 1])
+    np.testing.assert_allclose(planes[0, 2, 3, 8:], [0.5, np.sqrt(0.5), 0, 0, 0, 1, 1, 1])
+    # Colours of one, two and three blocks on a board of nine cells, a third of them empty.
+    board = np.array([[-1, -1, -1], [0, 1, 2], [1, 2, 2]])
+    observation = jnp.asarray(board[..., None] == np.array([0, 1, 2, -1]), jnp.float32)[None]
+    planes = networks.samegame_resnet.color_relations(observation, 1)[0, ..., 10:15]
+    np.testing.assert_allclose(planes[1, 0], [1, 0, 0, 1, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(planes[1, 1], [0, 1, 0, 1, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(planes[2, 2], [0, 0, 1, 1, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(planes[0, 0], [0, 0, 0, 0, 2 / 3], rtol=1e-6)
+
+
+def test_blocks_hear_of_their_colour_wherever_it_is():
+    env = SameGame(3, 20, 3)
+    params, _ = networks.functional(make_network(env))
+    params = shaken(params)
+    # What the whole board tells is left out, so that only colours reach across it.
+    whole = params["torso"]["blocks"]["0"]["whole"]
+    params["torso"]["blocks"]["0"]["whole"] = jax.tree.map(jnp.zeros_like, whole)
+    torso = jax.jit(networks.functional(make_network(env))[1].torso)
+    board = np.indices((3, 20)).sum(0) % 3
+    moved = board.copy()
+    moved[2, 18], moved[2, 19] = board[2, 19], board[2, 18]  # of other colours, so as many of each
+    for color in range(3):
+        board[:, :5] = moved[:, :5] = color
+        observation = jnp.stack([env.observe(env.from_board(b)) for b in (board, moved)])
+        before, after = np.asarray(torso(params, observation)).reshape(2, 3, 20, -1)[:, :, :4]
+        changed = (np.abs(before - after) > 1e-6).any(axis=-1)
+        assert changed.all() if color in board[2, 18:] else not changed.any()
 
 
 def test_weights_serve_boards_of_every_size():
