@@ -29,7 +29,7 @@ from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.recipes_models import RECIPES
 
 SIMULATIONS = 100
-REPEATS = 2  # of every opening with each colour
+GAMES = 50  # with each colour, about
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     ours = [name for name in jaxpgs.available_pretrained() if name in RECIPES]
     for name in args.names or ours:
         model = jaxpgs.load_pretrained(name)
-        batch = REPEATS * model.env.num_cells  # of games and of positions, to compile once
+        batch = _repeats(model.env) * model.env.num_cells  # games and positions, to compile once
         wanted = tactics.PRESETS[RECIPES[name].judge]._replace(positions=5 * batch)
         positions = tactics.find_positions(model.env, wanted, args.seed)
         mine = players(model)
@@ -120,7 +120,7 @@ def measure(
     for opponent in (evaluation.uniform_random(env), raw, teacher):
         if opponent is player:
             continue
-        result = evaluation.play_match(env, player, opponent, rng_key, repeats=REPEATS,
+        result = evaluation.play_match(env, player, opponent, rng_key, repeats=_repeats(env),
                                        batch_size=batch)  # fmt: skip
         elo = evaluation.elo_by_opening(result.outcomes)
         matches.append(
@@ -128,6 +128,11 @@ def measure(
              "elo": round(elo.elo, 1), "half_width": round(elo.half_width, 1)}
         )  # fmt: skip
     return {"kept": kept, "positions": len(right), "matches": matches}
+
+
+def _repeats(env: Any) -> int:
+    """How often every opening is played with each colour."""
+    return max(GAMES // env.num_cells, 1)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
