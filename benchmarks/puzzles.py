@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
@@ -74,6 +75,17 @@ def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Sol
     return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **shape)
 
 
+def _alone(
+    env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int, *, c_puct: float
+) -> Solution:
+    """Plays the actions that the network's policy likes best, without a search."""
+    del c_puct, n
+    play = puzzles.informed_rollouts(env, apply_fn, greedy=True)
+    score, moves = play(params, rng_keys, states, jnp.zeros((len(rng_keys), env.num_actions)))
+    like = puzzles.random_games(env, rng_keys, states)
+    return like._replace(score=score, moves=moves, num_moves=jnp.sum(moves >= 0, axis=1))
+
+
 def _biased(
     env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int, *, c_puct: float
 ) -> Solution:
@@ -82,6 +94,8 @@ def _biased(
 
 
 SEARCHES: dict[str, Solve] = {
+    "random play": lambda *x: puzzles.random_games(*x[:3]),
+    "network alone": _with_knobs(_alone),
     "MCTS": lambda *x: puzzles.plain_mcts(*x[:-1], c_puct=x[-1].c_puct),
     "Policy-MCTS": _with_knobs(puzzles.policy_mcts),
     "Policy-MCTS informed": _with_knobs(puzzles.policy_mcts, rollout="informed"),
@@ -95,6 +109,8 @@ SEARCHES: dict[str, Solve] = {
 # From `--sweep`, on other boards of 7x7. MCTS and Policy-MCTS were tuned on the larger boards too,
 # with an earlier network; the others take there what 7x7 has, MCS what PGS has.
 TUNED: dict[str, dict[int, Knobs]] = {
+    "random play": {size: Knobs() for size in MOVES},
+    "network alone": {size: Knobs() for size in MOVES},
     "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
     "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(3.0)},
     "Policy-MCTS informed": {size: Knobs(3.0) for size in MOVES},
@@ -120,9 +136,11 @@ SWEPT = {
     ],
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
-WITHOUT = ("MCTS", "NRPA")  # a network
+WITHOUT = ("random play", "MCTS", "NRPA")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
+    "random play": {size: (0,) for size in MOVES},
+    "network alone": {size: (0,) for size in MOVES},
     "MCTS": {7: (16, 64, 256), 10: (16, 64, 256), 15: (16, 64)},
     "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "Policy-MCTS informed": {7: (16, 64), 10: (16,), 15: (16,)},
@@ -134,6 +152,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
 PAIRS = [
+    ("network alone", "random play"),
     ("Policy-MCTS", "MCTS"),
     ("Policy-MCTS informed", "Policy-MCTS"),
     ("Policy-MCTS informed", "MCTS"),
