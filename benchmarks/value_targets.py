@@ -1,6 +1,6 @@
 """What a value network should learn: returns or Q-values, which errors cost more, and from whom.
 
-    python -m benchmarks.value_targets               # an hour of a core
+    python -m benchmarks.value_targets               # about 20 minutes of a core
 
 Chapter 6 of Seify 2020, on 7x7 SameGame: one network of two heads for each variant, taught by
 PV-MCTS in generations, all from the same first generation, which plain MCTS plays. Then PV-MCTS
@@ -173,12 +173,12 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
     parser = runs.parser("value_targets", __doc__)
     add = parser.add_argument
-    add("--generations", type=runs.positive, default=8)
+    add("--generations", type=runs.positive, default=6)
     add("--first-runs", type=runs.positive, default=2048)
     add("--runs", type=runs.positive, default=512, help="games a generation after the first")
     add("--simulations", type=runs.positive, default=32, help="a move; in the end twice as many")
     add("--boards", type=runs.positive, default=500, help="that are solved in the end")
-    add("--trainings", type=runs.positive, default=2, help="of each variant")
+    add("--trainings", type=runs.positive, default=1, help="of each variant")
     add("--variants", choices=VARIANTS, nargs="+", default=list(VARIANTS))
     add("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/values"))
     args = parser.parse_args(argv)

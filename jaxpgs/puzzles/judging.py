@@ -6,12 +6,11 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxpgs.base import broadcast_keys
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.rollouts import uniform_logits
-from jaxpgs.puzzles.solving import Searches, Solution
+from jaxpgs.puzzles.solving import Solution, record_games
 
 
 def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
@@ -37,28 +36,13 @@ def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
 
     def body(episode: Episode, step: chex.Array) -> tuple[Episode, tuple]:
         own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        action = jax.vmap(jax.random.categorical)(own, uniform_logits(env, episode.state))
-        playing = ~episode.state.terminated
-        action = jnp.where(playing, action, 0).astype(jnp.int32)
+        logits = uniform_logits(env, episode.state)
+        action = jax.vmap(jax.random.categorical)(own, logits).astype(jnp.int32)
         after, _ = play_move(env, episode, action)
-        return after, (episode.state, action, episode.score, playing)
+        return after, (episode.state, action, episode.score)
 
-    end, (states, actions, scores, playing) = jax.lax.scan(body, start, jnp.arange(length))
-    return Solution(
-        score=end.total,
-        moves=end.moves,
-        num_moves=end.num_played,
-        played=jnp.where(state.terminated, -jnp.inf, end.total),
-        searches=Searches(
-            state=states,
-            action=actions,
-            value=jnp.where(playing, end.total[None] - scores, 0.0),
-            score=jnp.where(playing, scores, 0.0),
-            searched=playing,
-            best=jnp.broadcast_to(end.total, scores.shape),
-            num_evaluations=jnp.zeros_like(actions),
-        ),
-    )
+    end, played = jax.lax.scan(body, start, jnp.arange(length))
+    return record_games(start, end, *played)
 
 
 def judged(
@@ -108,7 +92,7 @@ def judged(
         first = found.searches.action[0].astype(actions.dtype)
         return i + 1, values.at[place].set(found.score), actions.at[place].set(first)
 
-    size = int(np.prod(shape))
+    size = searches.searched.size
     start = (jnp.int32(0), jnp.zeros(size), jnp.zeros(size, jnp.int32))
     _, values, actions = jax.lax.while_loop(lambda c: c[0] * shape[1] < count, body, start)
     values, actions = values.reshape(shape), actions.reshape(shape)

@@ -14,7 +14,7 @@ from jaxpgs.envs.samegame_sequences import code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.nrpa_loop import nrpa_policy
-from jaxpgs.puzzles.solving import Searches, Solution
+from jaxpgs.puzzles.solving import Solution, record_games
 
 
 def nrpa(
@@ -111,22 +111,7 @@ def _replayed(env: SameGame, state: Any, games: PlayedGames) -> Solution:
         # NRPA names a group by any of its cells; searches name it by the legal action.
         labels = jax.vmap(env.group_labels)(episode.state)
         legal = jnp.take_along_axis(labels, action[:, None], axis=1)[:, 0]
-        return after, (episode.state, legal, episode.score, ~episode.state.terminated)
+        return after, (episode.state, legal, episode.score)
 
-    end, (states, actions, scores, searched) = jax.lax.scan(body, start, games.action)
-    total = jnp.broadcast_to(end.total, scores.shape)
-    return Solution(
-        score=end.total,
-        moves=end.moves,
-        num_moves=end.num_played,
-        played=jnp.where(state.terminated, -jnp.inf, end.total),
-        searches=Searches(
-            state=states,
-            action=jnp.where(searched, actions, 0),
-            value=jnp.where(searched, total - scores, 0.0),
-            score=jnp.where(searched, scores, 0.0),
-            searched=searched,
-            best=total,
-            num_evaluations=jnp.zeros_like(games.action),
-        ),
-    )
+    end, played = jax.lax.scan(body, start, games.action)
+    return record_games(start, end, *played)

@@ -170,6 +170,40 @@ def solve(
     )
 
 
+def record_games(
+    start: Episode, end: Episode, states: Any, actions: chex.Array, scores: chex.Array
+) -> Solution:
+    """Makes the solution of games that were played without a search.
+
+    Args:
+      start: B episodes without a move.
+      end: the same at their ends.
+      states: `[L, B]` the positions on the way; those after the end count for nothing.
+      actions: `[L, B]` the legal actions that were played there.
+      scores: `[L, B]` the rewards before.
+
+    Returns:
+      The solution, whose `searches` have as `value` what the games earned from there on.
+    """
+    playing = ~states.terminated
+    total = jnp.broadcast_to(end.total, scores.shape)
+    return Solution(
+        score=end.total,
+        moves=end.moves,
+        num_moves=end.num_played,
+        played=jnp.where(start.state.terminated, -jnp.inf, end.total),
+        searches=Searches(
+            state=states,
+            action=jnp.where(playing, actions, 0),
+            value=jnp.where(playing, total - scores, 0.0),
+            score=jnp.where(playing, scores, 0.0),
+            searched=playing,
+            best=total,
+            num_evaluations=jnp.zeros_like(actions),
+        ),
+    )
+
+
 class _Game(NamedTuple):
     """What does not change while games are played: arguments of `solve`, and where games start."""
 
