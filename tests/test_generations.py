@@ -92,6 +92,33 @@ def test_the_weight_of_the_value_is_a_factor_over_its_largest_square():
     assert metrics["policy_loss"] == pytest.approx(total / 4, rel=1e-4)
 
 
+def test_every_other_example_is_mirrored():
+    module = make_network(0)
+    params, apply_fn = networks.functional(module)
+    state = jax.jit(ENV.init)(jax.random.key(2))
+    action = jnp.argmax(state.legal_action_mask).astype(jnp.int32)
+    pair = jax.tree.map(
+        lambda *x: jnp.stack(x), (state, action), jax.jit(ENV.mirror)(state, action)
+    )
+    logits, _ = jax.jit(lambda: apply_fn(params, jax.vmap(ENV.observe)(pair[0])))()
+    share, total = np.exp(np.asarray(logits)), []
+    for b, labels in enumerate(np.asarray(jax.jit(jax.vmap(ENV.group_labels))(pair[0]))):
+        chosen = share[b][labels == int(pair[1][b])].sum()
+        total.append(-np.log(chosen / share[b][labels >= 0].sum()))
+    assert abs(total[0] - total[1]) > 1e-3  # the network is not symmetric by itself
+    same = jax.tree.map(lambda x: jnp.stack([x] * 4), fitting.Examples(state, action, 8.0))
+    for augment, expected in ((False, total[0]), (True, np.mean(total))):
+        fit = fitting.make_fit(
+            ENV, module, optax.sgd(0.0), batch_size=4, max_epochs=1, patience=None,
+            learns_value=True, augment=augment,
+        )  # fmt: skip
+        *_, metrics = fit(
+            params, optax.sgd(0.0).init(params), (same, 4), (same, 4), jax.random.key(0),
+            np.random.default_rng(0),
+        )  # fmt: skip
+        assert metrics["policy_loss"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_queues_drop_the_oldest():
     queue = example_queue.empty(jax.eval_shape(ENV.init, jax.random.key(0)), 5)
     for first in (0, 3, 6):
