@@ -22,14 +22,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import report, runs
-from benchmarks.mutants import Mutation, learning, loop, parts
+from benchmarks.mutants import Mutation, learning, loop, parts, states
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT = 600  # seconds
 _CAUGHT, _SURVIVED = "caught", "SURVIVED"
 _GONE, _BROKEN = "no longer applies", "no test ran to its end"
 
-MUTATIONS = (*loop.MUTATIONS, *parts.MUTATIONS, *learning.MUTATIONS)
+MUTATIONS = (*loop.MUTATIONS, *parts.MUTATIONS, *learning.MUTATIONS, *states.MUTATIONS)
 
 
 def main(argv: list[str] | None = None) -> None:

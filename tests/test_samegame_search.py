@@ -9,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from games import QUICK
+from scipy import stats as scipy_stats
 
 import jaxpgs
 from jaxpgs import puzzles
@@ -329,6 +330,18 @@ def test_positions_are_judged_by_the_best_that_is_known():
     same = np.asarray(found.searches.action == played.searches.action)
     assert same[np.asarray(found.searches.value) == rest].all() and not same.all()
     assert (np.asarray(found.searches.value) > rest).any()
+
+
+def test_random_games_are_random():
+    """Uniform over the groups, else wrong by chance once in a million boards."""
+    state = jax.tree.map(lambda x: jnp.repeat(x, 600, axis=0), boards(count=2))
+    games = jit(functools.partial(puzzles.random_games, ENV))(jax.random.key(0), state)
+    legal = np.asarray(state.legal_action_mask)
+    for first in np.split(np.arange(1200), 2):
+        counts = np.bincount(np.asarray(games.moves)[first, 0], minlength=ENV.num_actions)
+        groups = legal[first[0]]
+        assert counts[~groups].sum() == 0
+        assert scipy_stats.chisquare(counts[groups]).pvalue > 1e-6
 
 
 # --- whole games ----------------------------------------------------------------------------------

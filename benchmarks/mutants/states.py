@@ -1,0 +1,71 @@
+"""Mistakes in which states are the same, and in how positions of puzzles are judged."""
+
+from benchmarks.mutants import Mutation
+
+_SAME = "simulators/transpositions.py"
+_JUDGING = "../puzzles/judging.py"
+
+MUTATIONS = (
+    # Transpositions.
+    Mutation(
+        "states: a code has no depth", _SAME,
+        "parent[..., 2] + jnp.uint32(1)]", "parent[..., 2]]", "no_state_leads_to_itself",
+        "test_transpositions.py",
+    ),
+    Mutation(
+        "states: rewards do not tell them apart", _SAME,
+        "(key, expansion.reward, expansion.discount)", "(key, expansion.discount)",
+        "other_rewards or every_type", "test_transpositions.py",
+    ),
+    Mutation(
+        "states: minus zero is another number", _SAME,
+        "x = x + jnp.zeros((), x.dtype)", "x = x * jnp.ones((), x.dtype)", "every_type",
+        "test_transpositions.py",
+    ),
+    Mutation(
+        "states: words may change places", _SAME,
+        "_mix(word ^ _mix(place + np.uint32(seed)))", "_mix(word ^ np.uint32(seed))", "every_type",
+        "test_transpositions.py",
+    ),
+    Mutation(
+        "states: the root may be a child", _SAME,
+        "same &= (number > 0) & (number <=", "same &= (number >= 0) & (number <=",
+        "first_of_equal", "test_transpositions.py",
+    ),
+    Mutation(
+        "states: nodes not in use count", _SAME,
+        "(number > 0) & (number <= size[:, None, None])", "number > 0", "first_of_equal",
+        "test_transpositions.py",
+    ),
+    Mutation(
+        "states: equal new nodes are two", _SAME,
+        "jnp.min(jnp.where(twin, row, row.size), axis=-1)",
+        "jnp.max(jnp.where(twin, row, 0), axis=-1)", "first_of_equal", "test_transpositions.py",
+    ),
+    # Judged positions.
+    Mutation(
+        "judging: the judge always has the last word", _JUDGING,
+        "better = rest >= values", "better = rest > 1e9", "judged_by", "test_samegame_search.py",
+    ),
+    Mutation(
+        "judging: the whole game's score in place of the rest's", _JUDGING,
+        "rest = solution.played[None] - searches.score",
+        "rest = solution.played[None] + 0 * searches.score", "judged_by", "test_samegame_search.py",
+    ),
+    Mutation(
+        "judging: the judge's move beside the value that was played", _JUDGING,
+        "jnp.where(searches.searched & ~better, actions, searches.action)",
+        "jnp.where(searches.searched, actions, searches.action)", "judged_by",
+        "test_samegame_search.py",
+    ),
+    Mutation(
+        "judging: the last positions are left out", _JUDGING,
+        "lambda c: c[0] * shape[1] < count", "lambda c: (c[0] + 1) * shape[1] < count", "judged_by",
+        "test_samegame_search.py",
+    ),
+    Mutation(
+        "judging: random games play the first legal move", _JUDGING,
+        "jax.vmap(jax.random.categorical)(own, logits)", "jnp.argmax(logits, axis=-1)",
+        "random_games_are_random", "test_samegame_search.py",
+    ),
+)  # fmt: skip
