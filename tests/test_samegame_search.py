@@ -330,6 +330,12 @@ def test_positions_are_judged_by_the_best_that_is_known():
     same = np.asarray(found.searches.action == played.searches.action)
     assert same[np.asarray(found.searches.value) == rest].all() and not same.all()
     assert (np.asarray(found.searches.value) > rest).any()
+    # However many there are, none is left out.
+    proud = lambda keys, state: puzzles.random_games(env, keys, state)._replace(  # noqa: E731
+        score=jnp.full(count, 1e6)
+    )
+    found = jit(lambda: puzzles.judged(played, jax.random.key(2), proud))()
+    assert (np.asarray(found.searches.value) == 1e6 * np.asarray(found.searches.searched)).all()
 
 
 def test_random_games_are_random():
