@@ -430,8 +430,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
                               "what another training would change is not in them.")),
     ("value_errors_*.json", "SameGame 7x7: errors of values among the moves of a position, {games} "
      "games of NRPA for the truth", rows_only(value_errors.table)),
-    ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move ({file})",
-     objectives),
+    ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move, steps "
+     "of {step_size:g} ({file})", objectives),
     ("tspg_deep_*.json", "Objectives of deep networks, {size}x{size} Hex, {simulations} "
      "simulations a move: Elo over cross-entropy's policy", rows_only(tspg_deep.table)),
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",

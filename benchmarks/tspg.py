@@ -3,6 +3,7 @@
     python -m benchmarks.tspg                      # two small games, a few minutes on two cores
     python -m benchmarks.tspg --preset full        # six games, five seeds each: hours
     python -m benchmarks.tspg --preset full --games hex-5x5 --seeds 5
+    python -m benchmarks.tspg --preset full --games hex-5x5 yavalath --step-size 0.0005 0.008
 
 A linear policy over local patterns learns from 200 games of self-play of a tree search that it
 biases, with playouts by it: by cross-entropy with the visits. From the same positions further
@@ -17,6 +18,7 @@ eight games are played side by side; search trees are not kept from move to move
 and do not grow; all vectors of parameters are updated at once.
 """
 
+import argparse
 import contextlib
 import math
 import pathlib
@@ -104,14 +106,34 @@ def main(argv: list[str] | None = None) -> None:
     parser = runs.parser("tspg", __doc__, PRESETS)
     parser.add_argument("--games", nargs="+", choices=GAMES, help="in place of the preset's")
     parser.add_argument("--seeds", type=runs.positive, help="in place of the preset's")
-    parser.add_argument("--step-size", type=float, help="in place of the preset's")
+    parser.add_argument(
+        "--step-size", nargs="+", type=float, help="in place of the preset's; a file each"
+    )
     args = parser.parse_args(argv)
-    preset = runs.override(PRESETS[args.preset], args)
+    for step_size in args.step_size or [None]:
+        preset, path = runs.override(PRESETS[args.preset], args), args.out
+        if step_size is not None:
+            preset = preset._replace(step_size=step_size)
+            named = path or runs.RESULTS / f"tspg_{args.preset}.json"
+            path = named.with_stem(f"{named.stem}_step-{step_size:g}")
+        rows, path = run(preset, parser, args, path)
+        for title, columns, cells in tables(rows):
+            report.print_table(title, columns, cells)
+        if step_size is None:
+            draw(path.with_suffix(".png"), rows)
+        print(f"Wrote {path}.")
+
+
+def run(
+    preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace,
+    path: pathlib.Path | None,
+) -> tuple[list[dict[str, Any]], pathlib.Path]:  # fmt: skip
+    """Measures what the file does not have yet; returns all its rows and where it is."""
     setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {
         "c_puct": C_PUCT,
         "simulations_per_update": AT_ONCE,
     }
-    record = runs.open_record(parser, args, setting, ("game", "seed"))
+    record = runs.open_record(parser, args, setting, ("game", "seed"), path)
     todo = [(game, args.seed + k) for game in preset.games for k in range(preset.seeds)]
     with report.progress_bar(args.preset) as progress, compiled_once():
         for number, (game, seed) in enumerate(todo):
@@ -119,12 +141,7 @@ def main(argv: list[str] | None = None) -> None:
                 progress(number, len(todo), f"{game}, seed {seed}")
                 runs.add(record, measure(game, preset, seed))
         progress(len(todo), len(todo), "done")
-    rows = runs.read(record)
-    for title, columns, cells in tables(rows):
-        report.print_table(title, columns, cells)
-    picture = record.path.with_suffix(".png")
-    draw(picture, rows)
-    print(f"Wrote {record.path} and {picture}.")
+    return runs.read(record), record.path
 
 
 @contextlib.contextmanager
