@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import puzzles, runs, value_errors
+from benchmarks import policy_targets, puzzles, runs, value_errors
 
 
 def row(seconds, scores, **fields):
@@ -34,6 +34,29 @@ def test_differences_take_the_most_that_both_have():
     (line,) = puzzles.differences(rows)
     # At 2 seconds MCTS is half way between its two rows: 5 and 6.
     assert line == ["7x7", "PGS − MCTS", 16, "+8 ± 0", "2", "+2 ± 1"]
+
+
+def test_policies_are_compared_with_the_same_search_without_one():
+    def of(teacher, rollout, scores, **fields):
+        about = {"training_seed": 0, "training": [], "simulations": 1, "mean": np.mean(scores)}
+        return row(None, scores, teacher=teacher, rollout=rollout, **about | fields)
+
+    rows = [
+        of(policy_targets.NRPA, "random", [5, 9], training=[1.0, 2.6]),
+        of(policy_targets.PLAIN, "random", [1, 5]),
+        of(policy_targets.PLAIN, "informed", [3, 7]),
+        of(policy_targets.ITSELF, "informed", [2, 6], training_seed=1),
+    ]
+    _, lines = policy_targets.table(rows)
+    # Plain MCTS has random rollouts only, and is there with each number of simulations.
+    assert [line[:3] for line in lines] == [
+        [policy_targets.PLAIN, None, "random"],
+        [policy_targets.ITSELF, 1, "informed"],
+        [policy_targets.PLAIN, None, "random"],
+        [policy_targets.NRPA, 0, "random"],
+    ]
+    assert [line[5] for line in lines] == [None, "-1 ± 0", None, "+4 ± 0"]
+    assert lines[3][-1] == "1, 3"
 
 
 def test_a_row_is_replayed_and_counts_every_board(tmp_path):

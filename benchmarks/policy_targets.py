@@ -1,0 +1,182 @@
+"""Whom a policy should imitate: the search that it guides, or one that needs no network.
+
+    python -m benchmarks.policy_targets              # about half an hour of a core a training
+
+Algorithm 1 of Seify 2020, on 7x7 SameGame: plain MCTS plays the first boards with many simulations,
+the network learns the best actions that were found until the loss on held-out positions rises, and
+Policy-MCTS plays the next boards with it; a network is new in every generation, the positions of
+earlier ones stay. Beside it networks imitate games of NRPA on as many boards with as many
+simulations each. In the end all guide Policy-MCTS on the same boards, with random rollouts and
+with rollouts of their own, and plain MCTS plays them as well. Started again, it goes on, within a
+training too.
+"""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from benchmarks import report, runs
+from benchmarks.puzzles import paired, scores_of
+from jaxpgs import networks, puzzles
+from jaxpgs.training import puzzle_iteration
+from jaxpgs.training.recipes_samegame import RECIPES
+
+PLAIN = "plain MCTS, no network"
+ITSELF, NRPA = "Policy-MCTS (algorithm 1)", "NRPA"
+_MOVES = 13  # of a game on 7x7, about
+# How the networks are compared: rollouts, and simulations a move as a multiple of the training's.
+_PLAYED = {"random": 2.0, "informed": 0.5}
+_RECIPE = RECIPES["samegame-7x7"]
+
+
+def make_network(seed: int) -> nnx.Module:
+    """Makes the network that the library ships for 7x7, with other weights."""
+    env = _RECIPE.env
+    return networks.SameGameResNet(
+        env.observation_shape, env.num_actions, **_RECIPE.network, rngs=nnx.Rngs(seed)
+    )
+
+
+def teach(
+    name: str, setting: Mapping[str, Any], seed: int, folder: pathlib.Path, update: Any
+) -> tuple[Any, list[float], int]:
+    """Trains a policy; returns its parameters, the scores of its generations, and its epochs."""
+    env, count = _RECIPE.env, setting["simulations"]
+    _, apply_fn = networks.functional(make_network(seed))
+
+    def itself(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        return puzzles.policy_mcts(
+            env, apply_fn, params, rng_key, state, count, dirichlet_fraction=0.25,
+            dirichlet_alpha=0.75,
+        )  # fmt: skip
+
+    def plain(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
+        del params
+        return puzzles.plain_mcts(env, rng_key, state, setting["first_simulations"])
+
+    def nrpa(params: Any, rng_key: Any, state: Any, simulations: int = count) -> puzzles.Solution:
+        del params
+        return puzzles.nrpa(
+            env, rng_key, state, _MOVES * simulations, iterations=(10, 10), parallel=(4, 1)
+        )
+
+    first: Callable[..., puzzles.Solution] = plain
+    if name == NRPA:
+        first = functools.partial(nrpa, simulations=setting["first_simulations"])
+    log: list[float] = []
+    epochs = 0
+
+    def callback(state: Any, metrics: Mapping[str, float]) -> None:
+        nonlocal epochs
+        log.append(round(metrics["score"], 1))
+        epochs += int(metrics["epochs"])
+        update(len(log))
+
+    state = puzzle_iteration.train(
+        env, make_network, solver=nrpa if name == NRPA else itself, first_solver=first,
+        num_iterations=setting["generations"], num_runs=setting["runs"],
+        runs_at_once=min(256, setting["runs"]), max_epochs=setting["epochs"],
+        optimizer=optax.adam(2e-3), num_test_boards=0, seed=seed, directory=folder,
+        callback=callback,
+    )  # fmt: skip
+    return state.params, log, epochs
+
+
+def play(
+    name: str, params: Any, setting: Mapping[str, Any], rollout: str, seed: int
+) -> dict[str, Any]:
+    """Solves the test boards."""
+    env = _RECIPE.env
+    _, apply_fn = networks.functional(make_network(0))
+    count = max(int(_PLAYED[rollout] * setting["simulations"]), 1)
+    keys = jax.random.split(jax.random.key(setting["seed"] + 1000), setting["boards"])
+    boards = jax.jit(jax.vmap(env.init))(keys)
+    if name == PLAIN:
+        search = jax.jit(lambda key: puzzles.plain_mcts(env, key, boards, count))
+    else:
+        search = jax.jit(
+            lambda key: puzzles.policy_mcts(
+                env, apply_fn, params, key, boards, count, rollout=rollout
+            )
+        )
+    score = np.asarray(search(jax.random.key(seed + 2000)).score)
+    return {
+        "simulations": count,
+        "mean": round(float(score.mean()), 1),
+        "scores": " ".join(str(round(float(x))) for x in score),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a line for each training and kind of rollouts, against plain MCTS."""
+    plain = {row["rollout"]: scores_of(row) for row in rows if row["teacher"] == PLAIN}
+    names = (PLAIN, ITSELF, NRPA)
+    lines = []
+    for row in sorted(
+        rows, key=lambda row: (row["rollout"], names.index(row["teacher"]), row["training_seed"])
+    ):
+        change = None
+        if row["teacher"] != PLAIN and row["rollout"] in plain:
+            change = "{:+.0f} ± {:.0f}".format(*paired(scores_of(row), plain[row["rollout"]]))
+        rollout = "random" if row["teacher"] == PLAIN else row["rollout"]
+        training = ", ".join(f"{x:.0f}" for x in row["training"]) or None
+        seed = None if row["teacher"] == PLAIN else row["training_seed"]
+        lines.append([row["teacher"], seed, rollout, row["simulations"], row["mean"], change,
+                      row["seconds"], training])  # fmt: skip
+    return [
+        "the policy imitates", "training", "rollouts", "simulations a move", "mean score",
+        "over plain MCTS", "seconds of training", "scores of the generations",
+    ], lines  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains and plays; see the module's text."""
+    parser = runs.parser("policy_targets", __doc__)
+    add = parser.add_argument
+    add("--generations", type=runs.positive, default=5)
+    add("--runs", type=runs.positive, default=1024, help="boards a generation")
+    add("--simulations", type=runs.positive, default=32, help="a move, in training")
+    add("--first-simulations", type=runs.positive, default=256, help="of the first generation")
+    add("--epochs", type=runs.positive, default=10, help="at most, of a generation")
+    add("--boards", type=runs.positive, default=500, help="that are solved in the end")
+    add("--trainings", type=runs.positive, default=2, help="of each policy")
+    add("--runs-folder", type=pathlib.Path, default=pathlib.Path("runs/policies"))
+    args = parser.parse_args(argv)
+    names = ("generations", "runs", "simulations", "first_simulations", "epochs", "boards", "seed")
+    setting = {name: getattr(args, name) for name in names}
+    record = runs.open_record(parser, args, setting, ("teacher", "rollout", "training_seed"))
+    jobs = [(PLAIN, args.seed)]
+    jobs += [(name, args.seed + k) for k in range(args.trainings) for name in (ITSELF, NRPA)]
+    with report.progress_bar("Policy targets") as progress:
+        for done, (name, seed) in enumerate(jobs):
+
+            def update(number: int, done: int = done, name: str = name) -> None:
+                whole = args.generations * len(jobs)
+                progress(done * args.generations + number, whole, name)
+
+            key: dict[str, Any] = {"teacher": name, "training_seed": seed}
+            missing = [kind for kind in _PLAYED if not runs.has(record, rollout=kind, **key)]
+            if not missing:
+                continue
+            begin, params, about = time.perf_counter(), None, {"training": [], "epochs": 0}
+            if name != PLAIN:
+                folder = args.runs_folder / f"{name.split()[0].lower()}-{seed}"
+                params, scores, epochs = teach(name, setting, seed, folder, update)
+                about = {"training": scores, "epochs": epochs}
+            about["seconds"] = round(time.perf_counter() - begin) if params is not None else None
+            for rollout in missing:
+                found = play(name, params, setting, rollout, seed)
+                runs.add(record, key | {"rollout": rollout} | found | about)
+    report.print_table("Policy targets", *table(runs.read(record)))
+    print(f"Wrote {record.path}.")
+
+
+if __name__ == "__main__":
+    main()
