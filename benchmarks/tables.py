@@ -431,7 +431,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
                               "what another training would change is not in them.")),
     ("policy_targets.json", "SameGame 7x7: whom a policy imitates, {simulations} simulations a "
      "move in training", rows_only(policy_targets.table, lambda data: "Intervals are 99% and of "
-                                   "boards; trainings differ by more.")),
+                                   "boards, not of trainings.")),
     ("value_errors_*.json", "SameGame 7x7: errors of values among the moves of a position, {games} "
      "games of NRPA for the truth", rows_only(value_errors.table)),
     ("tspg_[fq]*.json", "Objectives of linear policies: {simulations} simulations a move, steps "
