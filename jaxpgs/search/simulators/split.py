@@ -68,18 +68,27 @@ def check_independent(
     """Raises `ValueError` if what is to be remembered depends on parameters that adapt."""
     if not any(mask):
         return
-    own, frozen = adaptation.split(params, mask)
     action = trees.zero_rows(root.prior_logits > 0)
 
-    def evaluate(
-        own: Params, frozen: Params, action: chex.Array, embedding: Embedding
-    ) -> tuple[Expansion, Embedding]:
-        return expand(adaptation.merge(own, frozen), jax.random.key(0), action, embedding)
+    def remembers(mask: list[bool]) -> bool:
+        own, frozen = adaptation.split(params, mask)
 
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
-    if adaptation.depends(evaluate, one, frozen, action, root.embedding):
-        raise ValueError(
-            'mode="cached" and reuse remember the evaluation of every state but for the policy, so '
-            "only the policy head may adapt, and not the torso or the value head; adapt fewer "
-            'parameters, such as networks.policy_head(params), or use mode="constant" and no reuse.'
-        )
+        def evaluate(
+            own: Params, frozen: Params, action: chex.Array, embedding: Embedding
+        ) -> tuple[Expansion, Embedding]:
+            return expand(adaptation.merge(own, frozen), jax.random.key(0), action, embedding)
+
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
+        return adaptation.depends(evaluate, one, frozen, action, root.embedding)
+
+    if not remembers(mask):
+        return
+    adapting = [i for i, adapts in enumerate(mask) if adapts]
+    alone = (i for i in adapting if remembers([k == i for k in range(len(mask))]))
+    names = list(dict.fromkeys(".".join(trees.leaf_names(params)[i]) for i in alone))
+    raise ValueError(
+        'mode="cached" and reuse remember the evaluation of every state but for the last part of '
+        f"its policy; what they remember depends on {names}, which therefore may not adapt. Adapt "
+        'less, such as adapt="policy_head" or "policy_head.linear", or use mode="constant" and no '
+        "reuse."
+    )
