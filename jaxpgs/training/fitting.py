@@ -72,73 +72,9 @@ def make_fit(
       how many of them are real, and NumPy's generator for the order. It returns the weights, the
       optimizer's state and a dict of metrics.
     """
-    _, apply_fn = functional(network)
-    train_fn = functional_train(network)
-    tell = jax.vmap(env.observe)
-
-    def loss_parts(
-        logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
-    ) -> dict[str, chex.Array]:
-        if hasattr(env, "policy_logits"):
-            logits = jax.vmap(env.policy_logits)(batch.state, logits)
-        logits = jnp.where(batch.state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
-        policy_loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.action)
-        parts = {"policy_loss": policy_loss}
-        error = asymmetric_square(batch.value, value, under=under, over=over)
-        parts["value_loss"] = value_weight * error if learns_value else jnp.zeros_like(error)
-        return parts
-
-    def losses_fn(params: Params, target: tuple[chex.Array, Examples, chex.Array]) -> tuple:
-        observation, batch, value_weight = target
-        (logits, value), moved = train_fn(params, observation)
-        parts = jax.tree.map(jnp.mean, loss_parts(logits, value, batch, value_weight))
-        return parts["policy_loss"] + parts["value_loss"], (parts, moved)
-
-    update = loop.make_update(losses_fn, optimizer, trainable_mask(network))
-
-    # Steps are called one by one: in a loop of XLA's, its CPU backend differentiates convolutions
-    # many times slower.
-    @jax.jit
-    def step(
-        params: Params,
-        opt_state: Any,
-        total: dict[str, chex.Array],
-        examples: Examples,
-        index: chex.Array,
-        key: chex.PRNGKey,
-        number: int,
-        value_weight: chex.Array,
-    ) -> tuple[Params, Any, dict[str, chex.Array]]:
-        batch = sharing.split_rows(mesh, jax.tree.map(lambda x: x[index], examples))
-        if augment and hasattr(env, "mirror"):
-            state, action = jax.vmap(env.mirror)(batch.state, batch.action)
-            turned = batch._replace(state=state, action=action)
-            batch = trees.where(jnp.arange(batch_size) % 2 == 0, batch, turned)
-        observation = tell(batch.state)
-        if augment and hasattr(env, "permute_colors"):
-            keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
-            observation = jax.vmap(env.permute_colors)(keys, observation)
-        carry, parts = update((params, opt_state), (observation, batch, value_weight))
-        return *carry, jax.tree.map(jnp.add, total, parts)
-
-    zeros = {"policy_loss": jnp.zeros(()), "value_loss": jnp.zeros(())}
-
-    @jax.jit
-    def validate(
-        params: Params, examples: Examples, size: chex.Array, value_weight: chex.Array
-    ) -> dict[str, chex.Array]:
-        def body(i: chex.Array, total: dict[str, chex.Array]) -> dict[str, chex.Array]:
-            place = i * batch_size + jnp.arange(batch_size)
-            batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
-            batch = sharing.split_rows(mesh, batch)
-            logits, value = apply_fn(params, tell(batch.state))
-            parts = loss_parts(logits, value, batch, value_weight)
-            return jax.tree.map(
-                lambda t, x: t + jnp.sum(jnp.where(place < size, x, 0.0)), total, parts
-            )
-
-        total = jax.lax.fori_loop(0, -(-size // batch_size), body, zeros)
-        return jax.tree.map(lambda x: x / jnp.maximum(size, 1), total)
+    loss_parts = _make_loss_parts(env, learns_value=learns_value, under=under, over=over)
+    step = _make_step(env, network, optimizer, loss_parts, batch_size, augment=augment, mesh=mesh)
+    validate = _make_validate(env, network, loss_parts, batch_size, mesh)
 
     def fit(
         params: Params,
@@ -157,11 +93,11 @@ def make_fit(
         )
         value_weight = jnp.float32(value_factor / max(largest, 1.0) ** 2)
         num_batches = math.ceil(size / batch_size)
-        lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, zeros
+        lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
         for number in range(max_epochs):
             order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
             key = jax.random.fold_in(rng_key, number)
-            total = zeros
+            total = dict(_NOTHING)
             for i, index in enumerate(order):
                 params, opt_state, total = step(
                     params, opt_state, total, examples, index, key, i, value_weight
@@ -184,3 +120,108 @@ def make_fit(
         return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}
 
     return fit
+
+
+_Losses = dict[str, chex.Array]  # by name
+_NOTHING = {"policy_loss": np.float32(0.0), "value_loss": np.float32(0.0)}
+
+
+def _make_loss_parts(
+    env: Any, *, learns_value: bool, under: float, over: float
+) -> Callable[[chex.Array, chex.Array, Examples, chex.Array], _Losses]:
+    """Makes the losses `[B]` of logits and values, given the weight of a value's squared error."""
+
+    def loss_parts(
+        logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
+    ) -> _Losses:
+        if hasattr(env, "policy_logits"):
+            logits = jax.vmap(env.policy_logits)(batch.state, logits)
+        logits = jnp.where(batch.state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
+        policy_loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch.action)
+        error = asymmetric_square(batch.value, value, under=under, over=over)
+        value_loss = value_weight * error if learns_value else jnp.zeros_like(error)
+        return {"policy_loss": policy_loss, "value_loss": value_loss}
+
+    return loss_parts
+
+
+def _make_step(
+    env: Any,
+    network: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    loss_parts: Callable[..., _Losses],
+    batch_size: int,
+    *,
+    augment: bool,
+    mesh: jax.sharding.Mesh | None,
+) -> Callable[..., tuple[Params, Any, _Losses]]:
+    """Makes a step of the optimizer, which adds the means of its losses to their totals.
+
+    Steps are called one by one: in a loop of XLA's, its CPU backend differentiates convolutions
+    many times slower.
+    """
+    train_fn = functional_train(network)
+
+    def losses_fn(params: Params, target: tuple[chex.Array, Examples, chex.Array]) -> tuple:
+        observation, batch, value_weight = target
+        (logits, value), moved = train_fn(params, observation)
+        parts = jax.tree.map(jnp.mean, loss_parts(logits, value, batch, value_weight))
+        return parts["policy_loss"] + parts["value_loss"], (parts, moved)
+
+    update = loop.make_update(losses_fn, optimizer, trainable_mask(network))
+
+    @jax.jit
+    def step(
+        params: Params,
+        opt_state: Any,
+        total: _Losses,
+        examples: Examples,
+        index: chex.Array,
+        key: chex.PRNGKey,
+        number: int,
+        value_weight: chex.Array,
+    ) -> tuple[Params, Any, _Losses]:
+        batch = sharing.split_rows(mesh, jax.tree.map(lambda x: x[index], examples))
+        if augment and hasattr(env, "mirror"):
+            state, action = jax.vmap(env.mirror)(batch.state, batch.action)
+            turned = batch._replace(state=state, action=action)
+            batch = trees.where(jnp.arange(batch_size) % 2 == 0, batch, turned)
+        observation = jax.vmap(env.observe)(batch.state)
+        if augment and hasattr(env, "permute_colors"):
+            keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
+            observation = jax.vmap(env.permute_colors)(keys, observation)
+        carry, parts = update((params, opt_state), (observation, batch, value_weight))
+        return *carry, jax.tree.map(jnp.add, total, parts)
+
+    return step
+
+
+def _make_validate(
+    env: Any,
+    network: nnx.Module,
+    loss_parts: Callable[..., _Losses],
+    batch_size: int,
+    mesh: jax.sharding.Mesh | None,
+) -> Callable[[Params, Examples, chex.Array, chex.Array], _Losses]:
+    """Makes the mean losses over the first `size` of some examples."""
+    _, apply_fn = functional(network)
+
+    @jax.jit
+    def validate(
+        params: Params, examples: Examples, size: chex.Array, value_weight: chex.Array
+    ) -> _Losses:
+        def body(i: chex.Array, total: _Losses) -> _Losses:
+            place = i * batch_size + jnp.arange(batch_size)
+            batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
+            batch = sharing.split_rows(mesh, batch)
+            logits, value = apply_fn(params, jax.vmap(env.observe)(batch.state))
+            parts = loss_parts(logits, value, batch, value_weight)
+            return jax.tree.map(
+                lambda t, x: t + jnp.sum(jnp.where(place < size, x, 0.0)), total, parts
+            )
+
+        zeros = jax.tree.map(jnp.asarray, _NOTHING)
+        total = jax.lax.fori_loop(0, -(-size // batch_size), body, zeros)
+        return jax.tree.map(lambda x: x / jnp.maximum(size, 1), total)
+
+    return validate
