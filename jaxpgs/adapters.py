@@ -270,8 +270,8 @@ def make_model_fns(
       env: the environment of two players who take turns. None takes observations for states, in
         whose frame all actions are then; `invalid_actions` tells a search what is legal.
       part: which part of the policy head a search in cached mode may adapt: "linear", of which the
-        nodes remember the inputs, or "head" for all of it. `networks.policy_head` takes the same
-        words.
+        nodes remember the inputs, for `adapt="policy_head.linear"`, or "head" for all of it, for
+        `adapt="policy_head"`. `networks.policy_head` takes the same words.
 
     Returns:
       `root_fn(params, rng_key, state)`, where `params` are those of `networks.functional(model)`,
