@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
@@ -78,12 +77,8 @@ def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Sol
 def _alone(
     env: Any, apply_fn: Any, params: Any, rng_keys: Any, states: Any, n: int, *, c_puct: float
 ) -> Solution:
-    """Plays the actions that the network's policy likes best, without a search."""
     del c_puct, n
-    play = puzzles.informed_rollouts(env, apply_fn, greedy=True)
-    score, moves = play(params, rng_keys, states, jnp.zeros((len(rng_keys), env.num_actions)))
-    like = puzzles.random_games(env, rng_keys, states)
-    return like._replace(score=score, moves=moves, num_moves=jnp.sum(moves >= 0, axis=1))
+    return puzzles.policy_games(env, apply_fn, params, rng_keys, states)
 
 
 def _biased(

@@ -350,6 +350,30 @@ def test_random_games_are_random():
         assert scipy_stats.chisquare(counts[groups]).pvalue > 1e-6
 
 
+def test_games_of_a_policy_alone():
+    def by_number(params, observation):
+        """The higher the cell the likelier, as much as `params` say."""
+        return jnp.broadcast_to(params * jnp.arange(25.0), (len(observation), 25)), None
+
+    one_board = jax.tree.map(lambda x: jnp.repeat(x[:1], 400, axis=0), boards())
+    play = lambda **knobs: jit(  # noqa: E731
+        lambda key: puzzles.policy_games(ENV, by_number, 0.1, key, one_board, **knobs)
+    )(jax.random.key(0))
+    # A group is as likely as all its cells together.
+    labels, cells = np.asarray(ENV.group_labels(one(one_board, 0))), np.exp(0.1 * np.arange(25))
+    legal = np.flatnonzero(one_board.legal_action_mask[0])
+    expected = np.array([cells[labels == label].sum() for label in legal])
+    sure = play()
+    check_solution(ENV, one_board, sure)
+    assert (np.asarray(sure.moves) == np.asarray(sure.moves)[0]).all()
+    assert int(sure.moves[0, 0]) == legal[expected.argmax()]
+    drawn = play(greedy=False)
+    check_solution(ENV, one_board, drawn)
+    # Wrong by chance once in a million draws of all games.
+    counts = np.bincount(np.asarray(drawn.moves)[:, 0], minlength=25)[legal]
+    assert scipy_stats.chisquare(counts, 400 * expected / expected.sum()).pvalue > 1e-6
+
+
 # --- whole games ----------------------------------------------------------------------------------
 
 SEARCHES = {

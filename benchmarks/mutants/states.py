@@ -4,6 +4,7 @@ from benchmarks.mutants import Mutation
 
 _SAME = "simulators/transpositions.py"
 _JUDGING = "../puzzles/judging.py"
+_RAW = "../puzzles/raw_games.py"
 
 MUTATIONS = (
     # Transpositions.
@@ -64,8 +65,12 @@ MUTATIONS = (
         "test_samegame_search.py",
     ),
     Mutation(
-        "judging: random games play the first legal move", _JUDGING,
-        "jax.vmap(jax.random.categorical)(own, logits)", "jnp.argmax(logits, axis=-1)",
+        "raw games: nothing is drawn", _RAW, "jax.vmap(jax.random.categorical)(own, logits)",
+        "jnp.argmax(logits, axis=-1)",
         "random_games_are_random", "test_samegame_search.py",
+    ),
+    Mutation(
+        "raw games: a greedy policy draws", _RAW, "if greedy:", "if not greedy:",
+        "policy_alone", "test_samegame_search.py",
     ),
 )  # fmt: skip

@@ -1,18 +1,20 @@
 """Games of one player, played to the end by a search for every move: what counts is the best game.
 
-`presets` and `nrpa_samegame` have the searches, `solving` the loop of whole games, `episodes` the
-states that remember their moves, `rollouts` the ways to play a position to its end, `judging` games
-that another search judges, and `nrpa_loop` nested rollout policy adaptation for any game.
+`presets` and `nrpa_samegame` have the searches, `raw_games` games without one, `solving` the loop
+of whole games, `episodes` the states that remember their moves, `rollouts` the ways to play a
+position to its end, `judging` games that another search judges, and `nrpa_loop` nested rollout
+policy adaptation for any game.
 """
 
 from typing import TYPE_CHECKING
 
 from jaxpgs.deprecation import former_names
 from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes
-from jaxpgs.puzzles.judging import judged, random_games
+from jaxpgs.puzzles.judging import judged
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
 from jaxpgs.puzzles.presets import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
+from jaxpgs.puzzles.raw_games import policy_games, random_games
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
@@ -34,6 +36,7 @@ __all__ = [
     "pgs",
     "plain_mcts",
     "play_move",
+    "policy_games",
     "policy_mcts",
     "prior_bias",
     "pv_mcts",

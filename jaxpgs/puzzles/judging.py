@@ -8,41 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import broadcast_keys
-from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
-from jaxpgs.puzzles.rollouts import uniform_logits
-from jaxpgs.puzzles.solving import Solution, record_games
-
-
-def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
-    """Plays B games by uniformly random moves, for `judged`.
-
-    Args:
-      env: a game of one player.
-      rng_key: one key, or `[B]` keys, one per board; consumed.
-      state: `[B]` positions.
-
-    Returns:
-      The solution. `searches` holds the positions and moves of the games, and as `value` what the
-      game earned from there on.
-
-    Example:
-      >>> solution = jaxpgs.puzzles.random_games(puzzle, rng_key, boards)
-      >>> solution.searches.value.shape  # positions of each game
-      (4, 2)
-    """
-    start = start_episodes(env, state)
-    batch_size, length = start.moves.shape
-    keys = broadcast_keys(rng_key, batch_size)
-
-    def body(episode: Episode, step: chex.Array) -> tuple[Episode, tuple]:
-        own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        logits = uniform_logits(env, episode.state)
-        action = jax.vmap(jax.random.categorical)(own, logits).astype(jnp.int32)
-        after, _ = play_move(env, episode, action)
-        return after, (episode.state, action, episode.score)
-
-    end, played = jax.lax.scan(body, start, jnp.arange(length))
-    return record_games(start, end, *played)
+from jaxpgs.puzzles.solving import Solution
 
 
 def judged(

@@ -36,6 +36,28 @@ def uniform_logits(env: Any, state: Any) -> chex.Array:
     return jnp.where(legal, logits[None], jnp.finfo(logits.dtype).min)
 
 
+def network_logits(env: Any, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.Array]:
+    """Returns `(params, state) -> logits [B, A]` of a network's policy, legal actions only.
+
+    Args:
+      env: the game.
+      apply_fn: the network, whose value is not asked for where that can be.
+
+    Returns:
+      The function.
+    """
+
+    def evaluate(params: Params, state: Any) -> chex.Array:
+        observation = jax.vmap(env.observe)(state)
+        if isinstance(apply_fn, SplitApplyFn):
+            logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
+        else:
+            logits, _ = apply_fn(params, observation)
+        return mask_logits(env, logits, state)
+
+    return evaluate
+
+
 def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
     """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
 
@@ -83,15 +105,7 @@ def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> R
       >>> rollout = jaxpgs.puzzles.informed_rollouts(puzzle, apply_fn)
     """
 
-    def evaluate(params: Params, state: Any) -> chex.Array:
-        observation = jax.vmap(env.observe)(state)
-        if isinstance(apply_fn, SplitApplyFn):
-            logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
-        else:
-            logits, _ = apply_fn(params, observation)
-        return mask_logits(env, logits, state)
-
-    return _sampled(env, evaluate, greedy)
+    return _sampled(env, network_logits(env, apply_fn), greedy)
 
 
 def first_by_prior(env: Any, rollout: Rollout) -> Rollout:

@@ -1,0 +1,96 @@
+"""Whole games without a search: by random moves, or by a network's policy alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import Params, as_logits, broadcast_keys
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
+from jaxpgs.puzzles.rollouts import network_logits, uniform_logits
+from jaxpgs.puzzles.solving import Solution, record_games
+
+
+def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
+    """Plays B games by uniformly random moves, for `judged`.
+
+    Args:
+      env: a game of one player.
+      rng_key: one key, or `[B]` keys, one per board; consumed.
+      state: `[B]` positions.
+
+    Returns:
+      The solution. `searches` holds the positions and moves of the games, and as `value` what the
+      game earned from there on.
+
+    Example:
+      >>> solution = jaxpgs.puzzles.random_games(puzzle, rng_key, boards)
+      >>> solution.searches.value.shape  # positions of each game
+      (4, 2)
+    """
+    return _play(env, rng_key, state, lambda state: uniform_logits(env, state), greedy=False)
+
+
+def policy_games(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    *,
+    greedy: bool = True,
+) -> Solution:
+    """Plays B games by a network's policy, without a search.
+
+    Args:
+      env: a game of one player.
+      apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
+      params: its parameters.
+      rng_key: one key, or `[B]` keys, one per board; consumed, and not needed if `greedy`.
+      state: `[B]` positions.
+      greedy: whether to take the likeliest action in place of drawing one.
+
+    Returns:
+      The solution, as that of `random_games`.
+
+    Example:
+      >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
+      >>> shapes = puzzle.observation_shape, puzzle.num_actions
+      >>> network = jaxpgs.networks.SameGameResNet(*shapes, **sizes)
+      >>> params, apply_fn = jaxpgs.networks.functional(network)
+      >>> play = functools.partial(jaxpgs.puzzles.policy_games, puzzle, apply_fn)
+      >>> jax.jit(play)(params, rng_key, boards).score.shape
+      (2,)
+    """
+    evaluate = network_logits(env, apply_fn)
+    return _play(env, rng_key, state, lambda state: as_logits(evaluate(params, state)), greedy)
+
+
+def _play(
+    env: Any,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    policy: Callable[[Any], chex.Array],
+    greedy: bool,
+) -> Solution:
+    """Plays games by a policy `state [B] -> logits [B, A]`, of legal actions only."""
+    start = start_episodes(env, state)
+    batch_size, length = start.moves.shape
+    keys = broadcast_keys(rng_key, batch_size)
+
+    def body(episode: Episode, step: chex.Array) -> tuple[Episode, tuple]:
+        logits = policy(episode.state)
+        if greedy:
+            action = jnp.argmax(logits, axis=-1)
+        else:
+            own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
+            action = jax.vmap(jax.random.categorical)(own, logits)
+        action = action.astype(jnp.int32)
+        after, _ = play_move(env, episode, action)
+        return after, (episode.state, action, episode.score)
+
+    end, played = jax.lax.scan(body, start, jnp.arange(length))
+    return record_games(start, end, *played)
