@@ -21,7 +21,7 @@ from flax import nnx
 
 import jaxpgs
 from benchmarks import report, runs
-from benchmarks.tspg import CROSS_ENTROPY, DOUBLE, LABELS, TSPG
+from benchmarks.tspg import CROSS_ENTROPY, DOUBLE, LABELS, TSPG, interval
 from jaxpgs import evaluation, networks
 from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.training import expert_iteration
@@ -169,7 +169,10 @@ def _train(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each search and policy, with a column for each seed."""
+    """Returns headings and a line for each search and policy, with a column for each seed.
+
+    The interval of a seed is over openings, that of the mean over trainings, by Student's t.
+    """
     seeds = sorted({row["seed"] for row in rows})
     lines = []
     for search in SEARCHES:
@@ -185,8 +188,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
                         "{elo:+} [{low:+}, {high:+}]".format(**by_seed[s]) if s in by_seed else None
                         for s in seeds
                     ]
-                    lines.append([search, told, _LABELS[name], *cells])
-    columns = ["taught by", "plays with the search", "policy", *(f"seed {s}" for s in seeds)]
+                    spread = None
+                    if len(by_seed) > 1:
+                        low, mean, high = interval([match["elo"] for match in by_seed.values()])
+                        spread = f"{mean:+.0f} [{low:+.0f}, {high:+.0f}]"
+                    lines.append([search, told, _LABELS[name], spread, *cells])
+    columns = ["taught by", "plays with the search", "policy", "mean of the trainings"]
+    columns += [f"seed {s}" for s in seeds]
     return columns, lines
 
 

@@ -135,6 +135,10 @@ def test_tables_are_of_seeds_with_their_intervals(tmp_path):
 
 def test_the_table_of_deep_networks():
     match = {"policy": "tspg", "kind": "raw", "elo": 12, "low": -3, "high": 30}
-    columns, lines = tspg_deep.table([{"search": "pgs", "seed": 4, "matches": [match]}])
+    rows = [{"search": "pgs", "seed": 4, "matches": [match]}]
+    columns, lines = tspg_deep.table(rows)
     assert columns[-1] == "seed 4"
-    assert lines == [["pgs", "none", "TSPG, an offset", "+12 [-3, +30]"]]
+    assert lines == [["pgs", "none", "TSPG, an offset", None, "+12 [-3, +30]"]]
+    rows.append({"search": "pgs", "seed": 5, "matches": [match | {"elo": 20}]})
+    # Of two trainings, 4 on either side of 16: 12.706 standard errors of 4.
+    assert tspg_deep.table(rows)[1][0][3] == "+16 [-35, +67]"
