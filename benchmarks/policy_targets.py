@@ -12,6 +12,7 @@ training too.
 """
 
 import functools
+import itertools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -115,24 +116,43 @@ def play(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each training and kind of rollouts, against plain MCTS."""
-    plain = {row["rollout"]: scores_of(row) for row in rows if row["teacher"] == PLAIN}
-    names = (PLAIN, ITSELF, NRPA)
-    lines = []
-    for row in sorted(
-        rows, key=lambda row: (row["rollout"], names.index(row["teacher"]), row["training_seed"])
-    ):
-        change = None
-        if row["teacher"] != PLAIN and row["rollout"] in plain:
-            change = "{:+.0f} ± {:.0f}".format(*paired(scores_of(row), plain[row["rollout"]]))
-        rollout = "random" if row["teacher"] == PLAIN else row["rollout"]
-        training = ", ".join(f"{x:.0f}" for x in row["training"]) or None
-        seed = None if row["teacher"] == PLAIN else row["training_seed"]
-        lines.append([row["teacher"], seed, rollout, row["simulations"], row["mean"], change,
-                      row["seconds"], training])  # fmt: skip
+    """Returns headings and a line for each kind of rollouts and training, and for their means.
+
+    Differences are on the same boards, those of a mean between the means of all trainings.
+    """
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["training_seed"]):
+        found.setdefault((row["rollout"], row["teacher"]), []).append(row)
+
+    def mean_scores(rollout: str, teacher: str) -> np.ndarray | None:
+        some = found.get((rollout, teacher))
+        return np.mean([scores_of(row) for row in some], axis=0) if some else None
+
+    def over(scores: np.ndarray | None, rollout: str, teacher: str, other: str) -> str | None:
+        reference = mean_scores(rollout, other)
+        if scores is None or reference is None or teacher in (PLAIN, other):
+            return None
+        return "{:+.0f} ± {:.0f}".format(*paired(scores, reference))
+
+    lines: list[list[Any]] = []
+    for rollout, teacher in itertools.product(_PLAYED, (PLAIN, ITSELF, NRPA)):
+        some = found.get((rollout, teacher), [])
+        shown = "random" if teacher == PLAIN else rollout
+        for row in some:
+            training = ", ".join(f"{x:.0f}" for x in row["training"]) or None
+            seed = None if teacher == PLAIN else row["training_seed"]
+            change = over(scores_of(row), rollout, teacher, PLAIN)
+            start = [teacher, seed, shown, row["simulations"], row["mean"], change]
+            lines.append([*start, None, row["seconds"], training])
+        if len(some) > 1:
+            scores = mean_scores(rollout, teacher)
+            changes = [over(scores, rollout, teacher, other) for other in (PLAIN, ITSELF)]
+            start = [teacher, "mean", shown, some[0]["simulations"]]
+            mean = round(float(np.mean([row["mean"] for row in some])), 1)
+            lines.append([*start, mean, *changes, None, None])
     return [
         "the policy imitates", "training", "rollouts", "simulations a move", "mean score",
-        "over plain MCTS", "seconds of training", "scores of the generations",
+        "over plain MCTS", "over algorithm 1", "seconds of training", "scores of the generations",
     ], lines  # fmt: skip
 
 

@@ -43,20 +43,31 @@ def test_policies_are_compared_with_the_same_search_without_one():
 
     rows = [
         of(policy_targets.NRPA, "random", [5, 9], training=[1.0, 2.6]),
+        of(policy_targets.NRPA, "random", [9, 11], training_seed=1),
+        of(policy_targets.ITSELF, "random", [1, 3]),
         of(policy_targets.PLAIN, "random", [1, 5]),
         of(policy_targets.PLAIN, "informed", [3, 7]),
         of(policy_targets.ITSELF, "informed", [2, 6], training_seed=1),
     ]
     _, lines = policy_targets.table(rows)
+    plain, itself, nrpa = policy_targets.PLAIN, policy_targets.ITSELF, policy_targets.NRPA
     # Plain MCTS has random rollouts only, and is there with each number of simulations.
     assert [line[:3] for line in lines] == [
-        [policy_targets.PLAIN, None, "random"],
-        [policy_targets.ITSELF, 1, "informed"],
-        [policy_targets.PLAIN, None, "random"],
-        [policy_targets.NRPA, 0, "random"],
+        [plain, None, "random"],
+        [itself, 0, "random"],
+        [nrpa, 0, "random"],
+        [nrpa, 1, "random"],
+        [nrpa, "mean", "random"],
+        [plain, None, "random"],
+        [itself, 1, "informed"],
     ]
-    assert [line[5] for line in lines] == [None, "-1 ± 0", None, "+4 ± 0"]
-    assert lines[3][-1] == "1, 3"
+    changes = [line[5:7] for line in lines]
+    # Differences of 0 and -2 deviate by the root of 2, which is divided by that of 2 boards.
+    assert changes[1] == ["-1 ± 3", None] and changes[2] == ["+4 ± 0", None]
+    # The mean of both trainings is 7 and 10: 6 and 5 over plain MCTS, 6 and 7 over the other.
+    assert changes[4] == ["+6 ± 1", "+6 ± 1"]
+    assert changes[5] == [None, None] and changes[6] == ["-1 ± 0", None]
+    assert lines[2][-1] == "1, 3"
 
 
 def test_a_row_is_replayed_and_counts_every_board(tmp_path):
