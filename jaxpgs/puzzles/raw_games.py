@@ -49,7 +49,7 @@ def policy_games(
       env: a game of one player.
       apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
       params: its parameters.
-      rng_key: one key, or `[B]` keys, one per board; consumed, and not needed if `greedy`.
+      rng_key: one key, or `[B]` keys, one per board; consumed, and without effect if `greedy`.
       state: `[B]` positions.
       greedy: whether to take the likeliest action in place of drawing one.
 
