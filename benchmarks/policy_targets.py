@@ -1,6 +1,6 @@
 """Whom a policy should imitate: the search that it guides, or one that needs no network.
 
-    python -m benchmarks.policy_targets              # about half an hour of a core a training
+    python -m benchmarks.policy_targets              # an hour of a core, all in all
 
 Algorithm 1 of Seify 2020, on 7x7 SameGame: plain MCTS plays the first boards with many simulations,
 the network learns the best actions that were found until the loss on held-out positions rises, and
@@ -14,20 +14,18 @@ training too.
 import functools
 import itertools
 import pathlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import optax
-from flax import nnx
 
 from benchmarks import report, runs
 from benchmarks.puzzles import paired, scores_of
+from benchmarks.value_targets import learn
 from jaxpgs import networks, puzzles
-from jaxpgs.training import puzzle_iteration
-from jaxpgs.training.recipes_samegame import RECIPES
+from jaxpgs.training.recipes_samegame import RECIPES, make_network
 
 PLAIN = "plain MCTS, no network"
 ITSELF, NRPA = "Policy-MCTS (algorithm 1)", "NRPA"
@@ -37,20 +35,16 @@ _PLAYED = {"random": 2.0, "informed": 0.5}
 _RECIPE = RECIPES["samegame-7x7"]
 
 
-def make_network(seed: int) -> nnx.Module:
-    """Makes the network that the library ships for 7x7, with other weights."""
-    env = _RECIPE.env
-    return networks.SameGameResNet(
-        env.observation_shape, env.num_actions, **_RECIPE.network, rngs=nnx.Rngs(seed)
-    )
-
-
 def teach(
-    name: str, setting: Mapping[str, Any], seed: int, folder: pathlib.Path, update: Any
-) -> tuple[Any, list[float], int]:
-    """Trains a policy; returns its parameters, the scores of its generations, and its epochs."""
+    name: str,
+    setting: Mapping[str, Any],
+    seed: int,
+    folder: pathlib.Path,
+    update: Callable[[int], None],
+) -> tuple[Any, dict[str, Any]]:
+    """Trains a policy; returns its parameters, and what a row says of the training."""
     env, count = _RECIPE.env, setting["simulations"]
-    _, apply_fn = networks.functional(make_network(seed))
+    _, apply_fn = networks.functional(make_network(_RECIPE, seed))
 
     def itself(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
         return puzzles.policy_mcts(
@@ -71,23 +65,17 @@ def teach(
     first: Callable[..., puzzles.Solution] = plain
     if name == NRPA:
         first = functools.partial(nrpa, simulations=setting["first_simulations"])
-    log: list[float] = []
-    epochs = 0
-
-    def callback(state: Any, metrics: Mapping[str, float]) -> None:
-        nonlocal epochs
-        log.append(round(metrics["score"], 1))
-        epochs += int(metrics["epochs"])
-        update(len(log))
-
-    state = puzzle_iteration.train(
-        env, make_network, solver=nrpa if name == NRPA else itself, first_solver=first,
+    state, log, seconds = learn(
+        _RECIPE, folder, update, solver=nrpa if name == NRPA else itself, first_solver=first,
         num_iterations=setting["generations"], num_runs=setting["runs"],
         runs_at_once=min(256, setting["runs"]), max_epochs=setting["epochs"],
-        optimizer=optax.adam(2e-3), num_test_boards=0, seed=seed, directory=folder,
-        callback=callback,
+        optimizer=optax.adam(2e-3), num_test_boards=0, seed=seed,
     )  # fmt: skip
-    return state.params, log, epochs
+    return state.params, {
+        "training": [round(row["score"], 1) for row in log],
+        "epochs": int(sum(row["epochs"] for row in log)),
+        "seconds": seconds,
+    }
 
 
 def play(
@@ -95,7 +83,7 @@ def play(
 ) -> dict[str, Any]:
     """Solves the test boards."""
     env = _RECIPE.env
-    _, apply_fn = networks.functional(make_network(0))
+    _, apply_fn = networks.functional(make_network(_RECIPE, 0))
     count = max(int(_PLAYED[rollout] * setting["simulations"]), 1)
     keys = jax.random.split(jax.random.key(setting["seed"] + 1000), setting["boards"])
     boards = jax.jit(jax.vmap(env.init))(keys)
@@ -185,12 +173,10 @@ def main(argv: list[str] | None = None) -> None:
             missing = [kind for kind in _PLAYED if not runs.has(record, rollout=kind, **key)]
             if not missing:
                 continue
-            begin, params, about = time.perf_counter(), None, {"training": [], "epochs": 0}
+            params, about = None, {"training": [], "epochs": 0, "seconds": None}
             if name != PLAIN:
                 folder = args.runs_folder / f"{name.split()[0].lower()}-{seed}"
-                params, scores, epochs = teach(name, setting, seed, folder, update)
-                about = {"training": scores, "epochs": epochs}
-            about["seconds"] = round(time.perf_counter() - begin) if params is not None else None
+                params, about = teach(name, setting, seed, folder, update)
             for rollout in missing:
                 found = play(name, params, setting, rollout, seed)
                 runs.add(record, key | {"rollout": rollout} | found | about)

@@ -110,25 +110,21 @@ def main(argv: list[str] | None = None) -> None:
         "--step-size", nargs="+", type=float, help="in place of the preset's; a file each"
     )
     args = parser.parse_args(argv)
-    for step_size in args.step_size or [None]:
-        preset, path = runs.override(PRESETS[args.preset], args), args.out
-        if step_size is not None:
-            preset = preset._replace(step_size=step_size)
-            named = path or runs.RESULTS / f"tspg_{args.preset}.json"
-            path = named.with_stem(f"{named.stem}_step-{step_size:g}")
-        rows, path = run(preset, parser, args, path)
-        for title, columns, cells in tables(rows):
-            report.print_table(title, columns, cells)
-        if step_size is None:
-            draw(path.with_suffix(".png"), rows)
-        print(f"Wrote {path}.")
+    preset = runs.override(PRESETS[args.preset], args)
+    path = args.out or runs.RESULTS / f"tspg_{args.preset}.json"
+    if args.step_size is None:
+        rows = run(preset, parser, args, path)
+        draw(path.with_suffix(".png"), rows)
+        return
+    for step_size in args.step_size:
+        one = preset._replace(step_size=step_size)
+        run(one, parser, args, path.with_stem(f"{path.stem}_step-{step_size:g}"))
 
 
 def run(
-    preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace,
-    path: pathlib.Path | None,
-) -> tuple[list[dict[str, Any]], pathlib.Path]:  # fmt: skip
-    """Measures what the file does not have yet; returns all its rows and where it is."""
+    preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
+) -> list[dict[str, Any]]:
+    """Measures what the file does not have yet, prints its tables, and returns all its rows."""
     setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {
         "c_puct": C_PUCT,
         "simulations_per_update": AT_ONCE,
@@ -141,7 +137,11 @@ def run(
                 progress(number, len(todo), f"{game}, seed {seed}")
                 runs.add(record, measure(game, preset, seed))
         progress(len(todo), len(todo), "done")
-    return runs.read(record), record.path
+    rows = runs.read(record)
+    for title, columns, cells in tables(rows):
+        report.print_table(title, columns, cells)
+    print(f"Wrote {path}.")
+    return rows
 
 
 @contextlib.contextmanager

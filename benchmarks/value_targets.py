@@ -13,19 +13,18 @@ Started again, it goes on, within a generation too.
 import functools
 import math
 import pathlib
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 
 from benchmarks import pictures, report, runs
 from benchmarks.puzzles import paired, scores_of
 from jaxpgs import networks, puzzles
-from jaxpgs.training import puzzle_iteration
-from jaxpgs.training.recipes_samegame import RECIPES
+from jaxpgs.training import loggers, puzzle_iteration
+from jaxpgs.training.recipes import Clock
+from jaxpgs.training.recipes_samegame import RECIPES, SameGameRecipe, make_network
 
 
 class Variant(NamedTuple):
@@ -54,6 +53,35 @@ VARIANTS = {
 }
 
 
+def learn(
+    recipe: SameGameRecipe, folder: pathlib.Path, update: Callable[[int], None], **arguments: Any
+) -> tuple[Any, list[dict[str, Any]], int]:
+    """Trains a recipe's network by `puzzle_iteration.train`, or goes on where it was stopped.
+
+    Args:
+      recipe: the environment and the network.
+      folder: where to keep checkpoints, metrics and seconds.
+      update: called with the number of iterations that are done.
+      **arguments: of `puzzle_iteration.train`.
+
+    Returns:
+      The last state, the metrics of each iteration, and the seconds, of all calls together.
+    """
+    clock, log = Clock(folder / "seconds.txt"), folder / "metrics.jsonl"
+    note = loggers.log_to(log)
+
+    def callback(state: Any, metrics: dict[str, float]) -> None:
+        note(state, metrics)
+        clock.note()
+        update(int(metrics["iteration"]))
+
+    state = puzzle_iteration.train(
+        recipe.env, lambda seed: make_network(recipe, seed), directory=folder / "checkpoints",
+        callback=callback, **arguments,
+    )  # fmt: skip
+    return state, loggers.read_log(log), round(clock.note())
+
+
 def measure(
     name: str, setting: Mapping[str, Any], seed: int, folder: pathlib.Path, update: Any
 ) -> dict[str, Any]:
@@ -61,12 +89,7 @@ def measure(
     recipe, variant = RECIPES["samegame-7x7"], VARIANTS[name]
     env, count = recipe.env, setting["simulations"]
 
-    def make_network(seed: int) -> nnx.Module:
-        return networks.SameGameResNet(
-            env.observation_shape, env.num_actions, **recipe.network, rngs=nnx.Rngs(seed)
-        )
-
-    _, apply_fn = networks.functional(make_network(seed))
+    _, apply_fn = networks.functional(make_network(recipe, seed))
     search = functools.partial(
         puzzles.pv_mcts, env, apply_fn, rollout_share=variant.rollout_share, c_puct=3.0
     )
@@ -88,23 +111,15 @@ def measure(
         play_key, judge_key = jax.random.split(rng_key)
         return judged(puzzles.plain_mcts(env, play_key, state, 2 * count, c_puct=30.0), judge_key)
 
-    log: list[float] = []
-
-    def callback(state: Any, metrics: Mapping[str, float]) -> None:
-        log.append(metrics["score"])
-        update(len(log))
-
-    begin = time.perf_counter()
-    state = puzzle_iteration.train(
-        env, make_network, solver=noisy, first_solver=first,
+    state, log, seconds = learn(
+        recipe, folder, update, solver=noisy, first_solver=first,
         num_iterations=setting["generations"], num_runs=setting["runs"],
         first_runs=setting["first_runs"],
         runs_at_once=math.gcd(256, setting["runs"], setting["first_runs"]), training_length=200_000,
         batch_size=256, max_epochs=2, patience=None, fresh_weights=False, num_test_boards=0,
         value_factor=48.0, optimizer=puzzle_iteration.l2_adam(1e-3, 1e-5), seed=seed,
-        directory=folder, callback=callback, **variant.training,
+        **variant.training,
     )  # fmt: skip
-    seconds = time.perf_counter() - begin
     keys = jax.random.split(jax.random.key(setting["seed"] + 1000), setting["boards"])
     boards = jax.jit(jax.vmap(env.init))(keys)
     found = jax.jit(functools.partial(search, num_simulations=2 * count))(
@@ -119,11 +134,11 @@ def measure(
     return {
         "variant": name,
         "training_seed": seed,
-        "training": [round(x, 1) for x in log],
+        "training": [round(row["score"], 1) for row in log],
         "mean": round(float(found.score.mean()), 1),
         "bias": round(float(error.mean()), 1),
         "rms_error": round(float(np.sqrt(np.mean(error**2))), 1),
-        "seconds": round(seconds),
+        "seconds": seconds,
         "scores": " ".join(str(round(float(x))) for x in found.score),
     }
 

@@ -1,9 +1,12 @@
 """The arithmetic of the puzzle benchmarks, and one row of them for real."""
 
+import functools
+
 import numpy as np
 import pytest
 
-from benchmarks import policy_targets, puzzles, runs, value_errors
+from benchmarks import policy_targets, puzzles, runs, value_errors, value_targets
+from jaxpgs.training.recipes_samegame import RECIPES
 
 
 def row(seconds, scores, **fields):
@@ -68,6 +71,21 @@ def test_policies_are_compared_with_the_same_search_without_one():
     assert changes[4] == ["+6 ± 1", "+6 ± 1"]
     assert changes[5] == [None, None] and changes[6] == ["-1 ± 0", None]
     assert lines[2][-1] == "1, 3"
+
+
+def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
+    def train(env, make_network, *, directory, callback, first, last):
+        for iteration in range(first, last + 1):
+            callback(None, {"iteration": iteration, "score": 10.0 * iteration})
+        return directory
+
+    monkeypatch.setattr(value_targets.puzzle_iteration, "train", train)
+    told = []
+    learn = functools.partial(value_targets.learn, RECIPES["samegame-7x7"], tmp_path, told.append)
+    learn(first=1, last=2)
+    _, log, seconds = learn(first=2, last=3)  # the second one was lost
+    assert [row["score"] for row in log] == [10.0, 20.0, 30.0]
+    assert told == [1, 2, 2, 3] and seconds >= 0
 
 
 def test_a_row_is_replayed_and_counts_every_board(tmp_path):

@@ -113,7 +113,7 @@ BAD_CALLS = {
     ),
     "cached, torso adapts": (
         {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
-        r"""remember depends on \['torso'\], which .* may not adapt.*or use mode="constant\"""",
+        "remember depends on .'torso'., which therefore may not adapt.*use mode=.constant.",
     ),
     "cached, value adapts": (
         {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": lambda path, leaf: True},

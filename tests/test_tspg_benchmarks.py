@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import tables, tspg, tspg_deep, tspg_matches
+from benchmarks import runs, tables, tspg, tspg_deep, tspg_matches
 from jaxpgs.envs import Hex
 
 ENV = Hex(2)
@@ -142,3 +142,16 @@ def test_the_table_of_deep_networks():
     rows.append({"search": "pgs", "seed": 5, "matches": [match | {"elo": 20}]})
     # Of two trainings, 4 on either side of 16: 12.706 standard errors of 4.
     assert tspg_deep.table(rows)[1][0][3] == "+16 [-35, +67]"
+
+
+def test_each_step_size_has_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tspg, "measure", lambda game, preset, seed: {
+        "game": game, "seed": seed, "used": preset.step_size,
+    })  # fmt: skip
+    monkeypatch.setattr(tspg, "tables", lambda rows: [])
+    words = "--preset tiny --games yavalath --step-size 0.001 0.5 --out"
+    tspg.main([*words.split(), str(tmp_path / "a.json")])
+    for step_size in (0.001, 0.5):
+        data = runs.load(tmp_path / f"a_step-{step_size}.json")
+        assert data["setting"]["step_size"] == step_size
+        assert [(row["game"], row["used"]) for row in data["rows"]] == [("yavalath", step_size)]

@@ -1,4 +1,4 @@
-"""Mistakes in which states are the same, and in how positions of puzzles are judged."""
+"""Mistakes in which states are the same, and in games of one player that are played or judged."""
 
 from benchmarks.mutants import Mutation
 
@@ -64,6 +64,7 @@ MUTATIONS = (
         "lambda c: c[0] * shape[1] < count", "lambda c: (c[0] + 1) * shape[1] < count", "judged_by",
         "test_samegame_search.py",
     ),
+    # Games without a search.
     Mutation(
         "raw games: nothing is drawn", _RAW, "jax.vmap(jax.random.categorical)(own, logits)",
         "jnp.argmax(logits, axis=-1)",

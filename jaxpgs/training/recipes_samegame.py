@@ -91,6 +91,12 @@ _SEARCH: dict[str, Any] = {
 }
 
 
+def make_network(recipe: SameGameRecipe, seed: int) -> nnx.Module:
+    """Makes a recipe's network with weights drawn by a seed."""
+    shapes = recipe.env.observation_shape, recipe.env.num_actions
+    return networks.SameGameResNet(*shapes, **recipe.network, rngs=nnx.Rngs(seed))
+
+
 @refusals_in_one_line("python -m jaxpgs.training.recipes_samegame")
 def main(argv: list[str] | None = None) -> None:
     """Trains one network; see the module's text."""
@@ -119,13 +125,7 @@ def main(argv: list[str] | None = None) -> None:
     training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
     training.setdefault("first_runs", recipe.num_runs)
     env = recipe.env
-
-    def make_network(seed: int) -> nnx.Module:
-        return networks.SameGameResNet(
-            env.observation_shape, env.num_actions, **recipe.network, rngs=nnx.Rngs(seed)
-        )
-
-    network = make_network(args.seed)
+    network = make_network(recipe, args.seed)
     _, apply_fn = networks.functional(network)
 
     def judge(rng_keys: Any, state: Any) -> puzzles.Solution:
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
 
         state = puzzle_iteration.train(
             env,
-            make_network,
+            lambda seed: make_network(recipe, seed),
             solver=solver,
             first_solver=first_solver,
             num_iterations=recipe.num_iterations,
