@@ -1,5 +1,7 @@
 """A network in two parts: what the cached mode remembers, and the policy that it computes anew."""
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -83,12 +85,15 @@ def check_independent(
 
     if not remembers(mask):
         return
-    adapting = [i for i, adapts in enumerate(mask) if adapts]
-    alone = (i for i in adapting if remembers([k == i for k in range(len(mask))]))
-    names = list(dict.fromkeys(".".join(trees.leaf_names(params)[i]) for i in alone))
+    names = (
+        ".".join(name)
+        for i, name in enumerate(trees.leaf_names(params))
+        if mask[i] and remembers([k == i for k in range(len(mask))])
+    )
+    some = list(itertools.islice(names, 5))  # a network has more than one wants to read
     raise ValueError(
         'mode="cached" and reuse remember the evaluation of every state but for the last part of '
-        f"its policy; what they remember depends on {names}, which therefore may not adapt. Adapt "
-        'less, such as adapt="policy_head" or "policy_head.linear", or use mode="constant" and no '
-        "reuse."
+        f"its policy; what they remember depends on {some}, which therefore may not adapt. Others "
+        'may be like them. Adapt less, such as adapt="policy_head" or "policy_head.linear", or use '
+        'mode="constant" and no reuse.'
     )
