@@ -2,7 +2,8 @@
 
     python -m benchmarks.samegame --preset quick          # 4 positions at once for 20 seconds
     python -m benchmarks.samegame --preset full           # 20 positions, 5 at once for 5 minutes
-    python -m benchmarks.samegame --preset ablation       # what sharing by colour gives
+    python -m benchmarks.samegame --preset games          # as many games for all, three times
+    python -m benchmarks.samegame --preset ablation       # how NRPA was set, on random boards
     python -m benchmarks.samegame --search nrpa --seconds 600 --positions 1 5
     python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
 
@@ -14,7 +15,9 @@ the rows of the file hold the games. Started again with the same file, the comma
 """
 
 import contextlib
+import functools
 import importlib.resources
+import itertools
 import json
 import math
 import os
@@ -39,12 +42,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "together": 4,
     },
     "ablation": {
-        "positions": [1, 2, 3, 4, 5],
-        "searches": ["nrpa by block", "nrpa"],
-        "simulations": 200_000,
-        "together": 5,
+        "random": 20,
+        "searches": ["nrpa by block", "nrpa by color", "nrpa", "gnrpa"],
+        "simulations": 500_000,
+        "together": 10,
     },
     "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
+    "games": {
+        "positions": list(range(1, 21)),
+        "searches": ["nrpa by color", "nrpa"],
+        "simulations": 934_400,
+        "together": 5,
+        "repeats": 3,
+    },
 }
 
 
@@ -132,23 +142,30 @@ def solve(
     raise RuntimeError("A search ended before its budget.")
 
 
-def measure(record: runs.Record, searches: Sequence[str], boards: Mapping[int, np.ndarray]) -> None:
+def measure(
+    record: runs.Record,
+    searches: Sequence[str],
+    boards: Mapping[int, np.ndarray],
+    seeds: Sequence[int],
+) -> None:
     """Solves the boards that the file lacks with each search, and writes it after each group.
 
     Args:
       record: the file, with its setting.
       searches: names of searches.
       boards: by their numbers.
+      seeds: of the searches, which solve all boards with each.
     """
     setting, env = record.setting, make_env(record.setting)
     jobs = []
-    for name in searches:
-        missing = [n for n in boards if not runs.has(record, position=n, search=name)]
+    for seed, name in itertools.product(seeds, searches):
+        known = functools.partial(runs.has, record, search=name, seed=seed)
+        missing = [number for number in boards if not known(position=number)]
         together = setting["together"]
-        jobs += [(name, missing[i : i + together]) for i in range(0, len(missing), together)]
+        jobs += [(seed, name, missing[i : i + together]) for i in range(0, len(missing), together)]
     prepared: dict[tuple[str, int], Run] = {}
     with report.progress_bar("SameGame") as progress:
-        for index, (name, numbers) in enumerate(jobs):
+        for index, (seed, name, numbers) in enumerate(jobs):
             shape = name, len(numbers)
             if shape not in prepared:
                 progress(1000 * index, 1000 * len(jobs), f"compiling {name}")
@@ -159,7 +176,7 @@ def measure(record: runs.Record, searches: Sequence[str], boards: Mapping[int, n
                 text = f"{label}: {', '.join(f'{score:,.0f}' for score in best.scores)}"
                 progress(1000 * index + int(1000 * share), 1000 * len(jobs), text)
 
-            key = jax.random.fold_in(jax.random.key(setting["seed"]), numbers[0])
+            key = jax.random.fold_in(jax.random.key(seed), numbers[0])
             group = np.stack([boards[number] for number in numbers])
             best, curve, seconds = solve(
                 prepared[shape], group, key, setting["seconds"], setting["simulations"], update
@@ -170,7 +187,7 @@ def measure(record: runs.Record, searches: Sequence[str], boards: Mapping[int, n
                 "curve": curve,
             }
             rows = [
-                {"position": number, "search": name}
+                {"position": number, "search": name, "seed": seed}
                 | verified(boards[number], actions, setting["penalty"])
                 | about
                 for number, actions in zip(numbers, best.actions, strict=True)
@@ -179,11 +196,13 @@ def measure(record: runs.Record, searches: Sequence[str], boards: Mapping[int, n
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """Returns the rows by search and position."""
+    """Returns the rows by search, and seed if there are several, and position."""
+    several = len({row["seed"] for row in rows}) > 1
     found: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["search"], {})[row["position"]] = row
-    return found
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        label = f"{row['search']}, seed {row['seed']}" if several else row["search"]
+        found.setdefault(label, {})[row["position"]] = row
+    return dict(sorted(found.items(), key=lambda item: list(SEARCHES).index(_search_of(item[1]))))
 
 
 def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
@@ -206,14 +225,52 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return ["position", *solved, *published], lines
 
 
+def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a row for each search: its score, and its gain on the one before it.
+
+    Scores are means of positions, over all seeds; ± is the 95% interval of paired differences.
+    """
+    by_search: dict[str, dict[int, list[float]]] = {}
+    for rows in totals(record["rows"]).values():
+        scores = by_search.setdefault(_search_of(rows), {})
+        for number, row in rows.items():
+            scores.setdefault(number, []).append(row["score"])
+    lines: list[list[Any]] = []
+    before: dict[int, list[float]] = {}
+    for name, scores in by_search.items():
+        sums = [sum(x) for x in zip(*scores.values(), strict=False)]  # one for each seed
+        spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
+        line: list[Any] = [name, f"{np.mean(sums) / len(scores):,.0f}"]
+        line += [f"{np.mean(sums):,.0f}{spread}", len(sums)]
+        both = sorted(set(scores) & set(before))
+        gains = [float(np.mean(scores[n]) - np.mean(before[n])) for n in both]
+        line.append(text_of(gains) if len(gains) > 1 else None)
+        lines.append(line)
+        before = scores
+    heading = ["search", "mean score", "sum ± standard deviation", "seeds", "gain on the one above"]
+    return heading, lines
+
+
+def text_of(gains: Sequence[float]) -> str:
+    """Writes a mean and half its 95% interval."""
+    half = 1.96 * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
+    return f"{np.mean(gains):+.0f} ± {half:.0f}"
+
+
+def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
+    name: str = next(iter(rows.values()))["search"]
+    return name
+
+
 def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Draws the mean score of all positions against the time spent on each, and published means."""
-    lines, solved = {}, totals(record["rows"])
+    lines = {}
     numbers = sorted({row["position"] for row in record["rows"]})
-    for name, rows in solved.items():
-        curves = [row["curve"] for row in rows.values()]
+    for name in dict.fromkeys(row["search"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["search"] == name]
+        curves = [row["curve"] for row in rows]
         start = max(curve[0][0] for curve in curves)
-        end = max(row["seconds"] for row in rows.values())
+        end = max(row["seconds"] for row in rows)
         times = np.geomspace(start, max(end, start * 1.01), 24)
         values = [
             [score for seconds, score in curve if seconds <= t + 1e-9][-1]
@@ -226,9 +283,8 @@ def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     levels = {
         name: float(np.mean([scores[n - 1] for n in numbers])) for name, scores in published.items()
     }
-    sizes = sorted({len(rows) for rows in solved.values()})
     pictures.line_plot(
-        path, {f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} positions": lines},
+        path, {f"{len(numbers)} positions": lines},
         xlabel="seconds a position", ylabel="mean score", yscale="linear",
         title="SameGame: score against time", levels=levels,
     )  # fmt: skip
@@ -248,13 +304,15 @@ def main(argv: list[str] | None = None) -> None:
     add("--random", type=runs.positive, help="random boards, in place of the standard ones")
     add("--size", type=runs.positive, default=15, help="of random boards")
     add("--colors", type=runs.positive, default=5, help="of random boards")
+    add("--repeats", type=runs.positive, help="seeds, from --seed on")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
-    numbers = args.positions or preset["positions"]
+    numbers = args.positions or preset.get("positions", [])
+    count = args.random or (None if args.positions else preset.get("random"))
     random = None
-    if args.random is not None:
+    if count is not None:
         random = {"size": args.size, "colors": args.colors, "seed": args.seed}
-        numbers = list(range(1, args.random + 1))
+        numbers = list(range(1, count + 1))
     elif not set(numbers) <= set(range(1, 21)):
         parser.error(f"--positions are from 1 to 20, got {numbers}")
     seconds, simulations = args.seconds, args.simulations
@@ -272,10 +330,13 @@ def main(argv: list[str] | None = None) -> None:
     if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
             jax.config.update("jax_num_cpu_devices", report.num_cores())
-    record = runs.open_record(parser, args, setting, ("position", "search"))
-    measure(record, args.searches or preset["searches"], make_boards(setting, numbers))
+    record = runs.open_record(parser, args, setting, ("position", "search", "seed"))
+    repeats = args.repeats or preset.get("repeats", 1)
+    seeds = range(args.seed, args.seed + repeats)
+    measure(record, args.searches or preset["searches"], make_boards(setting, numbers), seeds)
     data = runs.load(record.path)
     report.print_table("SameGame", *table(data))
+    report.print_table("Comparison", *comparison(data))
     plot(record.path.with_suffix(".png"), data)
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 

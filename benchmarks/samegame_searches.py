@@ -31,7 +31,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame_sequences import code_features, play_sequences
+from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, nrpa_search
 
 
@@ -55,13 +55,16 @@ Play = Callable[[SameGame, Any, Any, int], Any]
 Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
 
 
-def nrpa_on_devices(prior: Prior | None = None, *, by_color: bool = True, **knobs: Any) -> Search:
+def nrpa_on_devices(
+    prior: Prior | None = None, *, by_color: bool = True, pairs: bool = True, **knobs: Any
+) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
     Args:
       prior: gives the logits that tables start from, such as a network's for the first board, which
         makes it generalised NRPA; None is uniform.
       by_color: whether blocks share what is learned of their colour.
+      pairs: whether pairs and larger groups have logits of their own.
       **knobs: arguments of `jaxpgs.nrpa_search`.
     """
 
@@ -71,7 +74,7 @@ def nrpa_on_devices(prior: Prior | None = None, *, by_color: bool = True, **knob
         each = PartitionSpec("devices")
 
         def make(states: Any) -> NestedSearch:
-            features = code_features(env, states) if by_color else None
+            features = code_features(env, states, pairs=pairs) if by_color else None
             states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
             return nrpa_search(
                 lambda keys, logits: play_sequences(env, keys, states, logits),
@@ -102,6 +105,7 @@ def nrpa_on_devices(prior: Prior | None = None, *, by_color: bool = True, **knob
         def start(boards: np.ndarray, rng_key: chex.PRNGKey) -> tuple:
             states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
             bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, num_boards))
+            bias = by_pairs(env, bias) if pairs else bias
             keys = jax.random.split(rng_key, (mesh.size, num_boards))
             return states, keys, init(states, jnp.broadcast_to(bias, (mesh.size, *bias.shape)))
 
@@ -206,7 +210,8 @@ SEARCHES: dict[str, Search] = {
     "nrpa": nrpa_on_devices(**_NESTED),
     # For accelerators: 4,096 games at once on each position.
     "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
-    "nrpa by block": nrpa_on_devices(by_color=False, **_NESTED),
+    "nrpa by color": nrpa_on_devices(pairs=False, **_NESTED),
+    "nrpa by block": nrpa_on_devices(by_color=False, pairs=False, **_NESTED),
     "mcts": whole_games(puzzles.plain_mcts, 256),
     "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
     "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),

@@ -283,6 +283,7 @@ def samegame_scores(data: Mapping[str, Any], path: pathlib.Path) -> str:
         what = f"random boards of {random['size']}x{random['size']}, {random['colors']} colours"
     budget = f"{setting['simulations']:,} games" if seconds is None else f"{seconds:g} seconds"
     text = f"{what.capitalize()}, {budget} a position.\n\n"
+    text += markdown_table(*samegame.comparison(data)) + "\n"
     text += markdown_table(*samegame.table(data))
     text += "\nThe rules in NumPy replayed every game of ours; * marks a cleared board. "
     text += _PENALTIES[setting["penalty"]]

@@ -14,7 +14,7 @@ from benchmarks.samegame_searches import SEARCHES, Best, nrpa_on_devices
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame, columns, samegame_rules
 from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.envs.samegame_sequences import code_features, play_sequences
+from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import nrpa_loop
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
@@ -89,7 +89,15 @@ def test_the_step_is_the_gradient_of_the_log_likelihood(sharing):
 def test_codes_have_the_colors_of_their_blocks():
     board = board_of("0012", "1122", "0012")
     features = code_features(SameGame(3, 4, 3), stack([SameGame(3, 4, 3).from_board(board)]))
-    np.testing.assert_array_equal(features[..., 0], board.ravel() == np.arange(3)[:, None])
+    of_color = board.ravel() == np.arange(3)[:, None]
+    np.testing.assert_array_equal(features[..., 0], of_color)
+    env, state = SameGame(3, 4, 3), stack([SameGame(3, 4, 3).from_board(board)])
+    blocks, in_pair = block_of(env, np.arange(24), 2)
+    features = np.asarray(code_features(env, state, pairs=True))[..., 0]
+    of_color = of_color[:, blocks]
+    expected = np.concatenate([of_color, of_color & in_pair, of_color & ~in_pair])
+    np.testing.assert_array_equal(features, expected)
+    np.testing.assert_array_equal(by_pairs(env, jnp.arange(12)), blocks)
 
 
 def test_logits_stay_bounded():
@@ -135,16 +143,22 @@ def blocks_played(board, actions):
     return codes, legal
 
 
+def block_of(env, codes, tables):
+    """Returns the blocks of codes, and whether they are codes of pairs."""
+    rows, words = np.divmod(codes, tables * env.width)
+    return rows * env.width + words % env.width, words < (tables - 1) * env.width
+
+
 @pytest.mark.parametrize(
-    ("env", "games"),
-    [(SMALL, 40), (SameGame(height=11, width=12, num_colors=4), 8),
-     (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20)],
+    ("env", "games", "tables"),
+    [(SMALL, 40, 1), (SMALL, 40, 2), (SameGame(height=11, width=12, num_colors=4), 8, 2),
+     (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20, 1)],
 )  # fmt: skip
-def test_games_are_those_of_the_rules(env, games):
+def test_games_are_those_of_the_rules(env, games, tables):
     keys = jax.random.split(jax.random.key(1), games)
     states = jax.jit(jax.vmap(env.init))(keys)
     boards = np.asarray(jax.jit(jax.vmap(env.board))(states))
-    logits = 3 * jax.random.normal(jax.random.key(2), (env.num_actions, games))
+    logits = 3 * jax.random.normal(jax.random.key(2), (tables * env.num_actions, games))
     found = jax.tree.map(np.asarray, play(env, keys, states, logits))
     for lane, board in enumerate(boards):
         length = found.length[lane]
@@ -154,15 +168,21 @@ def test_games_are_those_of_the_rules(env, games):
         assert (found.action[length:, lane] == -1).all()
         assert (found.chosen[length:, lane] == -1).all() and not found.legal[length:, :, lane].any()
         codes, groups = blocks_played(board, actions)
-        assert codes == found.chosen[:length, lane].tolist()
+        chosen, is_pair = block_of(env, found.chosen[:length, lane], tables)
+        assert codes == chosen.tolist()
         for t in range(length):
-            rows, cols = np.nonzero(
+            rows, words = np.nonzero(
                 found.legal[t, None, :, lane] >> np.arange(env.height)[::-1, None] & 1
             )
-            legal = set((rows * env.width + cols).tolist())
+            blocks, in_pair = block_of(env, rows * tables * env.width + words, tables)
+            legal = set(blocks.tolist())
             # Every group is there, nothing else is.
             assert all(legal & group for group in groups[t])
             assert legal <= set().union(*groups[t])
+            if tables == 2:
+                sizes = {block: len(group) for group in groups[t] for block in group}
+                assert [sizes[block] == 2 for block in blocks.tolist()] == in_pair.tolist()
+                assert (sizes[codes[t]] == 2) == is_pair[t]
 
 
 def test_moves_are_drawn_from_the_softmax():
@@ -295,6 +315,12 @@ def test_it_is_better_than_as_many_random_games():
     # with probability 13 / 4096.
     learned, random = best_with(jnp.float32(1.0)), best_with(jnp.float32(0.0))
     assert (learned > random).sum() >= 11
+
+
+def test_logits_of_another_board_are_refused(three_boards):
+    keys = jax.random.split(jax.random.key(0), 3)
+    with pytest.raises(ValueError, match="30 rows, one for each cell, or 60, got shape"):
+        play_sequences(SMALL, keys, three_boards, jnp.zeros((45, 3)))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""Mistakes in which states are the same, and in games of one player that are played or judged."""
+"""Mistakes in which states or moves are the same, and in games of one player."""
 
 from benchmarks.mutants import Mutation
 
 _SAME = "simulators/transpositions.py"
 _JUDGING = "../puzzles/judging.py"
 _RAW = "../puzzles/raw_games.py"
+_COLUMNS = "../envs/columns.py"
+_SEQUENCES = "../envs/samegame_sequences.py"
 
 MUTATIONS = (
     # Transpositions.
@@ -73,5 +75,29 @@ MUTATIONS = (
     Mutation(
         "raw games: a greedy policy draws", _RAW, "if greedy:", "if not greedy:",
         "policy_alone", "test_samegame_search.py",
+    ),
+    # Codes of pairs.
+    Mutation(
+        "pairs: the upper block may go on", _COLUMNS,
+        "end_above = ~(up | left | right) >> 1", "end_above = ~(left | right) >> 1",
+        "games_are_those", "test_nrpa.py",
+    ),
+    Mutation(
+        "pairs: the right block may go down", _COLUMNS,
+        "shift(~(up | right | down), -1)", "shift(~(up | right), -1)", "games_are_those",
+        "test_nrpa.py",
+    ),
+    Mutation(
+        "pairs: they have codes of both kinds", _SEQUENCES,
+        "words & ~pairs", "words", "games_are_those", "test_nrpa.py",
+    ),
+    Mutation(
+        "pairs: features of the other kind", _SEQUENCES,
+        "// env.width % 2 == 0", "// env.width % 2 == 1", "codes_have_the_colors", "test_nrpa.py",
+    ),
+    Mutation(
+        "pairs: values by code, not by block", _SEQUENCES,
+        "jnp.repeat(rows, 2, axis=1)", "jnp.repeat(rows, 2, axis=2)", "codes_have_the_colors",
+        "test_nrpa.py",
     ),
 )  # fmt: skip

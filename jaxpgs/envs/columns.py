@@ -121,6 +121,15 @@ def candidates(up: chex.Array, left: chex.Array) -> chex.Array:
     return (up | shift(left, -1)) & ~(left | (up << 1))
 
 
+def pairs(up: chex.Array, left: chex.Array) -> chex.Array:
+    """Returns the `candidates` `[W, ...]` whose group has two blocks."""
+    right, down = shift(left, -1), up << 1
+    # Where the upper neighbour, or the right one, has no link but the one to the block.
+    end_above = ~(up | left | right) >> 1
+    end_beside = shift(~(up | right | down), -1)
+    return candidates(up, left) & ((up & ~right & end_above) | (right & ~up & end_beside))
+
+
 def flood(seeds: chex.Array, up: chex.Array, left: chex.Array) -> chex.Array:
     """Returns all blocks `[W, ...]` of the groups that hold a seed.
 

@@ -6,6 +6,12 @@ a move keeps its code while blocks below it fall. What may stand for a group are
 `columns.candidates`, one or few blocks of it, told apart without labelling the board; a group's
 probability is the sum over its candidates.
 
+With a table of twice that size a code is a block and whether its group is a pair: a block has one
+logit for as long as its group has two blocks, and another when the group has grown. What is
+learned of a colour can then be to spare its pairs until they have grown. Of all that a playout
+could tell cheaply of a group, such as its shape, its size up to three, or how full the board is,
+this was what helped.
+
 All boards live in two frames: the fallen one, in which groups are found, and that of the first
 board, in which the table is. `alive`, the blocks that are left, in columns of the first board,
 connects them: it is a column's `columns.expand` mask, and its empty columns are the closed ones.
@@ -33,15 +39,26 @@ def play_sequences(
       env: the game.
       rng_key: `[B]` keys, one for each game; consumed.
       state: B positions to start from.
-      logits: `[A, B]` float32 logits of the codes, at most 40 in size.
+      logits: `[A, B]` float32 logits of the codes, at most 40 in size; or `[2 A, B]`, as
+        `by_pairs` makes it, where pairs and larger groups have codes of their own.
 
     Returns:
       The games. A position without a group gives one of no moves and score 0.
+
+    Raises:
+      ValueError: if there are neither A nor 2 A logits.
     """
+    cells = env.num_actions
+    if len(logits) not in (cells, 2 * cells):
+        raise ValueError(
+            f"logits must have {cells} rows, one for each cell, or {2 * cells}, "
+            f"got shape {logits.shape}."
+        )
     planes = jnp.moveaxis(state.planes, 0, -1)
     batch = planes.shape[-1]
     alive = columns.occupied(planes)
-    weights = jnp.exp(logits).reshape(env.height, env.width, batch)
+    weights = jnp.exp(logits).reshape(env.height, -1, batch)
+    find = functools.partial(_find_codes, tell_pairs=len(logits) > env.num_actions)
     most = max(env.num_actions // 2, 1)
 
     numbers = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(rng_key).T
@@ -65,17 +82,17 @@ def play_sequences(
         total = total + jnp.where(size > 0, jnp.square(size - 2), 0)
         planes = columns.remove(planes, group)
         alive = alive & ~_first_frame(group, alive)
-        words = _first_frame(columns.candidates(*columns.links(planes)), alive)
+        words = find(planes, alive)
         return planes, alive, words, total, step + 1, record
 
     record = PlayedGames(
         jnp.zeros(batch),
         jnp.zeros(batch, jnp.int32),
-        jnp.zeros((most, env.width, batch), planes.dtype),
+        jnp.zeros((most, weights.shape[1], batch), planes.dtype),
         jnp.full((most, batch), -1, jnp.int32),
         jnp.full((most, batch), -1, jnp.int32),
     )
-    words = _first_frame(columns.candidates(*columns.links(planes)), alive)
+    words = find(planes, alive)
     carry = (planes, alive, words, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
     carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
     planes, _, _, total, _, record = carry
@@ -83,10 +100,42 @@ def play_sequences(
     return record._replace(score=total.astype(jnp.float32) + end)
 
 
-def code_features(env: SameGame, state: SameGameState) -> chex.Array:
-    """Returns `[K, A, M]` bool: the codes of each of K colours, on M first boards."""
+def code_features(env: SameGame, state: SameGameState, *, pairs: bool = False) -> chex.Array:
+    """Tells which codes have something in common.
+
+    Args:
+      env: the game.
+      state: M first boards.
+      pairs: whether pairs and larger groups have codes of their own.
+
+    Returns:
+      `[K, A, M]` bool: the codes of each of K colours. With pairs `[3 K, 2 A, M]`: also those of
+      each colour's pairs, and of its larger groups.
+    """
     colors = jax.vmap(env.board)(state).reshape(-1, env.num_actions).T
-    return colors[None] == jnp.arange(env.num_colors, dtype=colors.dtype)[:, None, None]
+    of_color = colors[None] == jnp.arange(env.num_colors, dtype=colors.dtype)[:, None, None]
+    if not pairs:
+        return of_color
+    of_color = jax.vmap(functools.partial(by_pairs, env))(of_color)
+    is_pair = jnp.arange(2 * env.num_actions) // env.width % 2 == 0
+    is_pair = is_pair[None, :, None]
+    return jnp.concatenate([of_color, of_color & is_pair, of_color & ~is_pair])
+
+
+def by_pairs(env: SameGame, values: chex.Array) -> chex.Array:
+    """Gives each block's value `[A, ...]` to both of its codes, `[2 A, ...]`."""
+    rows = values.reshape(env.height, 1, env.width, *values.shape[1:])
+    return jnp.repeat(rows, 2, axis=1).reshape(-1, *values.shape[1:])
+
+
+def _find_codes(planes: chex.Array, alive: chex.Array, *, tell_pairs: bool) -> chex.Array:
+    """Returns the legal codes, `[W, B]` words on the first board; `[2 W, B]` with pairs first."""
+    links = columns.links(planes)
+    words = columns.candidates(*links)
+    if not tell_pairs:
+        return _first_frame(words, alive)
+    pairs = columns.pairs(*links)
+    return jnp.concatenate([_first_frame(pairs, alive), _first_frame(words & ~pairs, alive)])
 
 
 def _once(function: Callable[[], Any], count: chex.Array) -> Any:
@@ -146,19 +195,20 @@ def _choose(
     # does, they are among the words.
     before = skipped = jnp.zeros_like(threshold)
     column = jnp.zeros(threshold.shape, jnp.int32)
-    for w in range(env.width):
+    for w in range(len(words)):
         later = (threshold >= before) & (words[w] != 0)
         column = jnp.where(later, w, column)
         skipped = jnp.where(later, before, skipped)
         before = before + sums[w]
 
-    def of_column(values: chex.Array) -> chex.Array:
-        found = values[..., 0, :]
-        for w in range(1, env.width):
-            found = jnp.where(column == w, values[..., w, :], found)
+    def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
+        found = values[0]
+        for w in range(1, len(values)):
+            found = jnp.where(column == w, values[w], found)
         return found
 
-    word, left, rank = of_column(words), of_column(alive), of_column(_rank(alive))
+    word, place = of_column(words, column), column % env.width
+    left, rank = of_column(alive, place), of_column(_rank(alive), place)
     lanes = column * column.shape[0] + jnp.arange(column.shape[0])
     of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     before, threshold = jnp.zeros_like(threshold), threshold - skipped
@@ -169,6 +219,6 @@ def _choose(
         row = jnp.where(later, height - 1 - h, row)
         bit = jnp.where(later, words.dtype.type(1 << h), bit)
         before = before + jnp.where(is_set, of_rows[height - 1 - h], 0.0)
-    chosen = jnp.where(bit > 0, row * env.width + column, -1)
+    chosen = jnp.where(bit > 0, row * len(words) + column, -1)
     fallen = one << jax.lax.population_count(left & (bit - one))
     return rank.astype(jnp.int32), jnp.where(bit > 0, fallen, bit), chosen

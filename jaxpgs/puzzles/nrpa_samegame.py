@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxpgs.base import Params, broadcast_keys
 from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame import SameGame
-from jaxpgs.envs.samegame_sequences import code_features, play_sequences
+from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.nrpa_loop import nrpa_policy
@@ -25,6 +25,7 @@ def nrpa(
     *,
     bias: chex.Array | None = None,
     by_color: bool = True,
+    pairs: bool = True,
     **knobs: Any,
 ) -> Solution:
     """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.nrpa_search`.
@@ -39,6 +40,8 @@ def nrpa(
       num_simulations: N, games a board, rounded up to whole runs of the first level.
       bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
       by_color: whether blocks of a colour learn from one another.
+      pairs: whether a block has one logit while its group is a pair and another in larger groups;
+        see `envs.samegame_sequences`.
       **knobs: arguments of `jaxpgs.nrpa_search`.
 
     Returns:
@@ -62,11 +65,13 @@ def nrpa(
     keys = broadcast_keys(rng_key, num_boards)
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     if by_color:
-        knobs["features"] = code_features(env, state)
+        knobs["features"] = code_features(env, state, pairs=pairs)
+    if bias is None:
+        bias = jnp.zeros((env.num_actions, num_boards))
     games = nrpa_policy(
         keys,
         lambda keys, logits: play_sequences(env, keys, boards, logits),
-        jnp.zeros((env.num_actions, num_boards)) if bias is None else bias,
+        by_pairs(env, bias) if pairs else bias,
         -(-num_simulations // games_per_step),
         **knobs,
     )
