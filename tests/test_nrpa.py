@@ -392,6 +392,26 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
         bench.main([*words, "--penalty", "none"])
 
 
+def test_seeds_are_compared():
+    scores = {"nrpa": [[10, 20], [14, 24]], "nrpa by color": [[9, 15], [9, 19]]}
+    rows = [
+        {"search": name, "seed": seed, "position": n + 1, "score": score, "cleared": False}
+        for name, seeds in scores.items() for seed, line in enumerate(seeds)
+        for n, score in enumerate(line)
+    ]  # fmt: skip
+    record = {"setting": {"random": {}}, "rows": rows}
+    headings, lines = bench.table(record)
+    # In the order of the searches, which is also that of the comparison.
+    assert headings[1:] == [f"{name}, seed {seed}" for name in scores for seed in (0, 1)]
+    assert lines[-1] == ["sum", "30", "38", "24", "28"]
+    # Means of positions are 12 and 22, and 9 and 17: gains of -3 and -5.
+    half = 1.96 * 2**0.5 / 2**0.5
+    assert bench.comparison(record)[1] == [
+        ["nrpa", "17", "34 ± 6", 2, None],
+        ["nrpa by color", "13", "26 ± 3", 2, f"-4 ± {half:.0f}"],
+    ]
+
+
 def test_a_network_gives_the_bias():
     boards = np.stack([np.zeros((6, 5), int), np.eye(6, 5, dtype=int)])
 
