@@ -203,7 +203,7 @@ def _options() -> dict[str, Any]:
 
 
 # Few lanes, many iterations: of as many games, deep searches make more than broad ones.
-_NESTED: dict[str, Any] = {"iterations": (100, 400, 100), "parallel": (4, 2, 1)}
+_NESTED: dict[str, Any] = {"iterations": (100, 100, 100), "parallel": (4, 2, 1)}
 # Those from "policy-mcts" on need a network, which comes with the library for some sizes.
 SEARCHES: dict[str, Search] = {
     "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
