@@ -226,35 +226,30 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
 
 
 def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a row for each search: its score, and its gain on the one before it.
+    """Returns headings and a row for each search: its score, and its gain on the first one.
 
-    Scores are means of positions, over all seeds; ± is the 95% interval of paired differences.
+    Scores are means over the seeds; ± is their standard deviation in sums, and in gains the 95%
+    interval over positions.
     """
     by_search: dict[str, dict[int, list[float]]] = {}
     for rows in totals(record["rows"]).values():
         scores = by_search.setdefault(_search_of(rows), {})
         for number, row in rows.items():
             scores.setdefault(number, []).append(row["score"])
+    first = next(iter(by_search))
     lines: list[list[Any]] = []
-    before: dict[int, list[float]] = {}
     for name, scores in by_search.items():
         sums = [sum(x) for x in zip(*scores.values(), strict=False)]  # one for each seed
         spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
-        line: list[Any] = [name, f"{np.mean(sums) / len(scores):,.0f}"]
-        line += [f"{np.mean(sums):,.0f}{spread}", len(sums)]
-        both = sorted(set(scores) & set(before))
-        gains = [float(np.mean(scores[n]) - np.mean(before[n])) for n in both]
-        line.append(text_of(gains) if len(gains) > 1 else None)
-        lines.append(line)
-        before = scores
-    heading = ["search", "mean score", "sum ± standard deviation", "seeds", "gain on the one above"]
-    return heading, lines
-
-
-def text_of(gains: Sequence[float]) -> str:
-    """Writes a mean and half its 95% interval."""
-    half = 1.96 * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
-    return f"{np.mean(gains):+.0f} ± {half:.0f}"
+        both = sorted(set(scores) & set(by_search[first]))
+        gains = [float(np.mean(scores[n]) - np.mean(by_search[first][n])) for n in both]
+        gain = None
+        if name != first and len(gains) > 1:
+            half = 1.96 * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
+            gain = f"{np.mean(gains):+.0f} ± {half:.0f}"
+        mean = f"{np.mean(sums) / len(scores):,.0f}"
+        lines.append([name, mean, f"{np.mean(sums):,.0f}{spread}", len(sums), gain])
+    return ["search", "mean score", "sum", "seeds", f"gain on {first}"], lines
 
 
 def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
