@@ -71,13 +71,15 @@ over openings, with all games of an opening inside. Milliseconds are of machines
 as well: compare them within a table. A commit that was not recorded is that of rows from before
 each row named its own.
 
-Four defaults changed on the way; the commit of a row says which it had. Before 3e6c08b simulations
+Five defaults changed on the way; the commit of a row says which it had. Before 3e6c08b simulations
 of PGS drew their actions at temperature 0.5; since then they follow the improved policy by counts.
 Before b6f901b the answers of MCS, PGS and MCTS, and the simulations of PGS, took the Q-values of a
 node rescaled to [0, 1] however little they differed; since then a range counts as a third at least.
 Before b001868 the root of Gumbel PGS considered 16 actions; since then a quarter of N, at most 8,
 and the root of N above 64 simulations, at most 16. Before 4ec8619 extended PGS had the update per
-step (eq. 3.5 of Brosseit 2023); since then the update of PGS.
+step (eq. 3.5 of Brosseit 2023); since then the update of PGS. Before cd720a1 a block of SameGame had
+one logit in NRPA and features were taught with a tenth of the step; since then it has another while
+its group is a pair, and it is a fifth.
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",
