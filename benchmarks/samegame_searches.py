@@ -33,6 +33,7 @@ from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, nrpa_search
+from jaxpgs.puzzles.nrpa_samegame import default_sharing
 
 
 class Best(NamedTuple):
@@ -79,7 +80,7 @@ def nrpa_on_devices(
             return nrpa_search(
                 lambda keys, logits: play_sequences(env, keys, states, logits),
                 features=features,
-                **knobs,
+                **{"sharing": default_sharing(env)} | knobs,
             )
 
         def on_each(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,9 +77,9 @@ Before b6f901b the answers of MCS, PGS and MCTS, and the simulations of PGS, too
 node rescaled to [0, 1] however little they differed; since then a range counts as a third at least.
 Before b001868 the root of Gumbel PGS considered 16 actions; since then a quarter of N, at most 8,
 and the root of N above 64 simulations, at most 16. Before 4ec8619 extended PGS had the update per
-step (eq. 3.5 of Brosseit 2023); since then the update of PGS. Before cd720a1 a block of SameGame had
-one logit in NRPA and features were taught with a tenth of the step; since then it has another while
-its group is a pair, and it is a fifth.
+step (eq. 3.5 of Brosseit 2023); since then the update of PGS. Before cd720a1 a block of SameGame
+had one logit in NRPA, and a colour's weight had a tenth of its step; since then a block has another
+logit while its group is a pair, and that step grows with the board (`default_sharing`).
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",

@@ -15,7 +15,7 @@ from jaxpgs import puzzles
 from jaxpgs.envs import SameGame, columns, samegame_rules
 from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
-from jaxpgs.puzzles import nrpa_loop
+from jaxpgs.puzzles import nrpa_loop, nrpa_samegame
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
 
@@ -315,6 +315,11 @@ def test_it_is_better_than_as_many_random_games():
     # with probability 13 / 4096.
     learned, random = best_with(jnp.float32(1.0)), best_with(jnp.float32(0.0))
     assert (learned > random).sum() >= 11
+
+
+def test_colors_share_more_on_larger_boards():
+    assert nrpa_samegame.default_sharing(SameGame(15, 15, 5)) == 0.2
+    assert nrpa_samegame.default_sharing(SameGame(5, 9, 3)) == pytest.approx(0.04)
 
 
 def test_logits_of_another_board_are_refused(three_boards):

@@ -8,9 +8,7 @@ probability is the sum over its candidates.
 
 With a table of twice that size a code is a block and whether its group is a pair: a block has one
 logit for as long as its group has two blocks, and another when the group has grown. What is
-learned of a colour can then be to spare its pairs until they have grown. Of all that a playout
-could tell cheaply of a group, such as its shape, its size up to three, or how full the board is,
-this was what helped.
+learned of a colour can then be to spare its pairs until they have grown.
 
 All boards live in two frames: the fallen one, in which groups are found, and that of the first
 board, in which the table is. `alive`, the blocks that are left, in columns of the first board,

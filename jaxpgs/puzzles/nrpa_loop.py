@@ -83,7 +83,7 @@ def nrpa_search(
     playouts: int = 1,
     step_size: float = 1.0,
     features: chex.Array | None = None,
-    sharing: float = 0.2,
+    sharing: float = 0.1,
 ) -> NestedSearch:
     """Nested rollout policy adaptation.
 
