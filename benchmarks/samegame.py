@@ -1,8 +1,7 @@
 """Solves SameGame: the 20 standard positions, or random boards, with any of the searches.
 
     python -m benchmarks.samegame --preset quick          # 4 positions at once for 20 seconds
-    python -m benchmarks.samegame --preset full           # 20 positions, 5 at once for 5 minutes
-    python -m benchmarks.samegame --preset games          # as many games for all, three times
+    python -m benchmarks.samegame --preset full           # 20 positions, a minute each, thrice
     python -m benchmarks.samegame --preset ablation       # how NRPA was set, on random boards
     python -m benchmarks.samegame --search nrpa --seconds 600 --positions 1 5
     python -m benchmarks.samegame --random 8 --size 10 --colors 4 --seconds 10
@@ -47,12 +46,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "simulations": 500_000,
         "together": 10,
     },
-    "full": {"positions": list(range(1, 21)), "searches": ["nrpa"], "seconds": 60.0, "together": 5},
-    "games": {
+    "full": {
         "positions": list(range(1, 21)),
-        "searches": ["nrpa by color", "nrpa"],
-        "simulations": 934_400,
-        "together": 5,
+        "searches": ["nrpa"],
+        "seconds": 60.0,
+        "together": 10,
         "repeats": 3,
     },
 }
