@@ -82,7 +82,7 @@ def nrpa(
 def default_sharing(env: SameGame) -> float:
     """Returns the `sharing` of `nrpa`: 0.2 on 15x15, and in proportion to the number of cells.
 
-    Tried by hand on a few hundred random boards of 7x7, 10x10 and 15x15; expect to tune it elsewhere.
+    Tried by hand on random boards of 7x7, 10x10 and 15x15; expect to tune it elsewhere.
     """
     return 0.2 * env.num_actions / 225
 
