@@ -38,7 +38,7 @@ BOARDS = 500
 FEWER = {
     (name, size): count
     for name in ("Policy-MCTS informed", "MCS", "PGS")
-    for size, count in ((10, 100), (15, 40))
+    for size, count in ((10, 250), (15, 100))
 }
 
 

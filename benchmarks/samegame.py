@@ -42,7 +42,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "ablation": {
         "random": 20,
-        "searches": ["nrpa by block", "nrpa by color", "nrpa", "gnrpa"],
+        "searches": [
+            *("nrpa", "nrpa by block", "nrpa by color", "gnrpa"),
+            *("nrpa sharing 0.1", "nrpa sharing 0.4", "nrpa 50 iterations", "nrpa 400 iterations"),
+        ],
         "simulations": 500_000,
         "together": 10,
     },
