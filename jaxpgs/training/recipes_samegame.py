@@ -17,15 +17,19 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import optax
 from flax import nnx
 
 from jaxpgs import networks, puzzles
+from jaxpgs.base import Params
 from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import SameGame
+from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import save_pretrained
 from jaxpgs.training import loggers, puzzle_iteration
+from jaxpgs.training.board_searches import Solver
 from jaxpgs.training.recipes import Clock, grown, origin
 
 _LOGGED = (
@@ -121,63 +125,18 @@ def main(argv: list[str] | None = None) -> None:
         num_iterations=args.iterations or recipe.num_iterations,
         num_runs=args.runs or recipe.num_runs,
     )
-    training = {**_TRAINING, **recipe.training}
-    training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
-    training.setdefault("first_runs", recipe.num_runs)
-    env = recipe.env
-    network = make_network(recipe, args.seed)
-    _, apply_fn = networks.functional(network)
-
-    def judge(rng_keys: Any, state: Any) -> puzzles.Solution:
-        return puzzles.nrpa(env, rng_keys, state, **recipe.judge)
-
-    def first_solver(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
-        del params  # nobody has trained them
-        if recipe.first is not None:
-            return puzzles.nrpa(env, rng_key, state, **recipe.first)
-        play_key, judge_key = jax.random.split(rng_key)
-        return puzzles.judged(puzzles.random_games(env, play_key, state), judge_key, judge)
-
-    def solver(params: Any, rng_key: Any, state: Any) -> puzzles.Solution:
-        play_key, judge_key = jax.random.split(rng_key)
-        played = puzzles.pv_mcts(
-            env, apply_fn, params, play_key, state, recipe.num_simulations, **_SEARCH
-        )
-        return puzzles.judged(played, judge_key, judge)
-
     folder = args.out / args.name
     clock = Clock(folder / "seconds.txt")
-    note = loggers.log_to(folder / "metrics.jsonl")
-    with loggers.progress_bar(args.name, recipe.num_iterations) as show:
-
-        def callback(
-            state: puzzle_iteration.PuzzleIterationState, metrics: dict[str, float]
-        ) -> bool:
-            show(state, metrics)
-            note(state, metrics | {"seconds": round(clock.note(), 1)})
-            return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
-
-        state = puzzle_iteration.train(
-            env,
-            lambda seed: make_network(recipe, seed),
-            solver=solver,
-            first_solver=first_solver,
-            num_iterations=recipe.num_iterations,
-            num_runs=recipe.num_runs,
-            optimizer=_optimizer(recipe, training),
-            init_params=grown(recipe.parent, network, args.out),
-            seed=args.seed,
-            directory=folder / "checkpoints",
-            callback=callback,
-            **training,
-        )
+    network = make_network(recipe, args.seed)
+    state = _train(recipe, network, args, clock)
+    training = _training(recipe)
     log = loggers.read_log(folder / "metrics.jsonl")
     given = {name: x for name, x in vars(args).items() if x is not None}
     options = "".join(f" --{x} {given[x]}" for x in ("iterations", "runs", "seed") if x in given)
     save_pretrained(
         args.out,
         args.name,
-        env=env,
+        env=recipe.env,
         module=network,
         params=jax.device_get(state.params),
         command=f"{parser.prog} {args.name}{options}",
@@ -198,6 +157,78 @@ def main(argv: list[str] | None = None) -> None:
         **origin(),
     )
     print(f"Wrote {args.out / args.name}.safetensors and its card.")
+
+
+def make_solvers(recipe: SameGameRecipe, apply_fn: ApplyFn) -> tuple[Solver, Solver]:
+    """Makes the searches that play a recipe's games, with their judge.
+
+    Args:
+      recipe: the recipe.
+      apply_fn: its network.
+
+    Returns:
+      The search of every iteration but the first, and that of the first, which asks no network.
+    """
+    env = recipe.env
+
+    def judge(rng_keys: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        return puzzles.nrpa(env, rng_keys, state, **recipe.judge)
+
+    def first_solver(params: Params, rng_key: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        del params  # nobody has trained them
+        if recipe.first is not None:
+            return puzzles.nrpa(env, rng_key, state, **recipe.first)
+        play_key, judge_key = jax.random.split(rng_key)
+        return puzzles.judged(puzzles.random_games(env, play_key, state), judge_key, judge)
+
+    def solver(params: Params, rng_key: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        play_key, judge_key = jax.random.split(rng_key)
+        played = puzzles.pv_mcts(
+            env, apply_fn, params, play_key, state, recipe.num_simulations, **_SEARCH
+        )
+        return puzzles.judged(played, judge_key, judge)
+
+    return solver, first_solver
+
+
+def _train(
+    recipe: SameGameRecipe, network: nnx.Module, args: argparse.Namespace, clock: Clock
+) -> puzzle_iteration.PuzzleIterationState:
+    """Trains a recipe's network, or goes on, until it is done or the minutes are over."""
+    _, apply_fn = networks.functional(network)
+    solver, first_solver = make_solvers(recipe, apply_fn)
+    folder, training = args.out / args.name, _training(recipe)
+    note = loggers.log_to(folder / "metrics.jsonl")
+    with loggers.progress_bar(args.name, recipe.num_iterations) as show:
+
+        def callback(
+            state: puzzle_iteration.PuzzleIterationState, metrics: dict[str, float]
+        ) -> bool:
+            show(state, metrics)
+            note(state, metrics | {"seconds": round(clock.note(), 1)})
+            return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
+
+        return puzzle_iteration.train(
+            recipe.env,
+            lambda seed: make_network(recipe, seed),
+            solver=solver,
+            first_solver=first_solver,
+            num_iterations=recipe.num_iterations,
+            num_runs=recipe.num_runs,
+            optimizer=_optimizer(recipe, training),
+            init_params=grown(recipe.parent, network, args.out),
+            seed=args.seed,
+            directory=folder / "checkpoints",
+            callback=callback,
+            **training,
+        )
+
+
+def _training(recipe: SameGameRecipe) -> dict[str, Any]:
+    """Returns the arguments of `puzzle_iteration.train` that a recipe sets itself."""
+    training = _TRAINING | dict(recipe.training)
+    training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
+    return {"first_runs": recipe.num_runs} | training
 
 
 def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
