@@ -2,7 +2,8 @@
 
     python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
-    python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations
+    python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations; the defaults
+                                                     # of all searches: scaling-defaults
     python -m benchmarks.strength --preset sweep-mcs         # how the knobs were set; also
                                                      # sweep-pgs, sweep-mctx, sweep-gumbel, ...
 
@@ -133,7 +134,7 @@ def play(
     rows = runs.add(record, **summary)
     show(summary, setting, rows)
     picture = record.path.with_suffix(".png")
-    if args.preset == "scaling":
+    if args.preset.startswith("scaling"):
         scaling_plot(
             picture, summary["table"], title=f"Strength against simulations, {preset.network}"
         )

@@ -61,6 +61,18 @@ def _at(optimizer: str, step_size: float) -> dict[str, Any]:
     return TUNED["pgs"] | {"optimizer": optimizer, "step_size": step_size}
 
 
+def _scaling(
+    reference: str, counts: Sequence[int], knobs: Mapping[str, dict[str, Any]]
+) -> list[Spec]:
+    """MCS, PGS and MCTS with each of these counts, the one that all others play first."""
+    players = [
+        Spec(f"{name.upper()} {count}", name, knobs.get(name, {}) | {"num_simulations": count})
+        for name in ("mcs", "pgs", "mcts")
+        for count in counts
+    ]
+    return sorted(players, key=lambda spec: spec.name != reference)
+
+
 _MODEL = {"plans_with": "model"}
 _LINEAR = {"head": "linear", "interior_selection": None}
 _RULES = {"network": "hex-5x5-early"}
@@ -120,17 +132,18 @@ PRESETS = {
     "scaling": Preset(
         "hex-7x7-early",
         400,
-        [
-            Spec("PGS 400", "pgs", _FEW["pgs"] | {"num_simulations": 400}),
-            *(
-                Spec(f"{search.upper()} {count}", search, _FEW[search] | {"num_simulations": count})
-                for search in ("mcs", "pgs", "mcts")
-                for count in (200, 400, 800, 1600)
-                if (search, count) != ("pgs", 400)
-            ),
-        ],
+        _scaling("PGS 400", (200, 400, 800, 1600), _FEW),
         repeats=2,
         gauntlet=1,
+    ),
+    # The same for the searches as they come, with --network hex-9x9 on the paper's board.
+    "scaling-defaults": Preset(
+        "hex-7x7-early",
+        64,
+        _scaling("PGS 64", (16, 64, 256), {}),
+        openings=98,
+        gauntlet=1,
+        reason="each has the K that is its default",
     ),
     # Figures 5.5 and 5.6 of Brosseit 2023; see `benchmarks.ablation`.
     "ablation": Preset(
