@@ -129,10 +129,13 @@ class SplitRecurrentFn:
         self, params: Params, expansion: Expansion, embedding: Embedding
     ) -> mctx.RecurrentFnOutput:
         """Does the second part: adds the policy to what `expand` returned."""
+        # A gradient through many steps keeps the features of each and evaluates the head anew, as
+        # what is inside of the head may be several times as large.
+        policy = jax.checkpoint(self.policy, prevent_cse=False)
         return mctx.RecurrentFnOutput(
             reward=expansion.reward,
             discount=expansion.discount,
-            prior_logits=self.policy(params, expansion.features, embedding),
+            prior_logits=policy(params, expansion.features, embedding),
             value=expansion.value,
         )
 

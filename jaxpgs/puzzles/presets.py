@@ -14,7 +14,7 @@ import optax
 from jaxpgs.adapters import RootFn
 from jaxpgs.base import Adapt, Params, PolicyOutput
 from jaxpgs.networks import policy_head
-from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.episodes import make_episode_fns
 from jaxpgs.puzzles.rollouts import first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Solution, solve
@@ -262,7 +262,7 @@ def pgs(
     )
     if not forget:
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
-    fns = make_episode_fns(env, apply_fn)
+    fns = make_episode_fns(env, apply_fn, split=isinstance(apply_fn, SplitApplyFn))
     return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
 
 
