@@ -552,6 +552,18 @@ def test_pgs_that_learns_nothing_is_mcs():
     np.testing.assert_array_equal(one.searches.action, other.searches.action)
 
 
+def test_a_gradient_keeps_what_the_head_is_given():
+    # Inside of the head are layers of that size, which would make it six times as much.
+    params, apply_fn = network()
+    run = lambda params, key: puzzles.pgs(  # noqa: E731
+        ENV, apply_fn, params, key, boards(), 8, num_searches=1
+    )
+    memory = jit(run).lower(params, jax.random.key(0)).compile().memory_analysis()
+    filters, steps = 8, ENV.num_actions // 2
+    features = 4 * NUM_BOARDS * 8 * steps * ENV.num_actions * filters
+    assert features < memory.temp_size_in_bytes < 3 * features
+
+
 def test_what_policy_gradients_learn_lasts_a_game():
     params, apply_fn = network()
     run = lambda **x: jit(  # noqa: E731
