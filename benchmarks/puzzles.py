@@ -67,11 +67,11 @@ def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution
     return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
 
-def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None) -> Solution:
+def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None, **knobs: Any) -> Solution:
     # On small boards many short runs make more of as many games than few long ones.
     small = env.num_actions < 64
     shape: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
-    return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **shape)
+    return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **shape | knobs)
 
 
 def _alone(
@@ -99,6 +99,7 @@ SEARCHES: dict[str, Solve] = {
     "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,
     "NRPA": lambda *x: _nrpa(*x[:-1]),
+    "NRPA without pairs": lambda *x: _nrpa(*x[:-1], pairs=False),
     "GNRPA": _with_knobs(_biased),
 }
 # From `--sweep`, on other boards of 7x7. MCTS and Policy-MCTS were tuned on the larger boards too,
@@ -113,8 +114,9 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "PV-MCTS mixed": {size: Knobs(3.0) for size in MOVES},
     "MCS": {size: Knobs(10.0) for size in MOVES},
     "PGS": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
-    "NRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
-    "GNRPA": {7: Knobs(), 10: Knobs(), 15: Knobs()},
+    "NRPA": {size: Knobs() for size in MOVES},
+    "NRPA without pairs": {size: Knobs() for size in MOVES},
+    "GNRPA": {size: Knobs() for size in MOVES},
 }
 # Boards of the sweep at most, with 16 simulations a move, and 64 where that takes seconds.
 SWEEP = 100
@@ -131,7 +133,7 @@ SWEPT = {
     ],
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
-WITHOUT = ("random play", "MCTS", "NRPA")  # a network
+WITHOUT = ("random play", "MCTS", "NRPA", "NRPA without pairs")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "random play": {size: (0,) for size in MOVES},
@@ -144,6 +146,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "MCS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "PGS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
+    "NRPA without pairs": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
 PAIRS = [
@@ -167,6 +170,7 @@ PAIRS = [
     ("NRPA", "Policy-MCTS informed"),
     ("NRPA", "PGS"),
     ("NRPA", "PV-MCTS mixed"),
+    ("NRPA", "NRPA without pairs"),
     ("GNRPA", "NRPA"),
 ]
 

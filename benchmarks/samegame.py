@@ -229,27 +229,31 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
 def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search: its score, and its gain on the first one.
 
-    Scores are means over the seeds; ± is their standard deviation in sums, and in gains the 95%
-    interval over positions.
+    Scores are means over the seeds, gains over the seeds that both have; ± is the seeds' standard
+    deviation in sums, and in gains the 95% interval over positions.
     """
-    by_search: dict[str, dict[int, list[float]]] = {}
+    by_search: dict[str, dict[int, dict[int, float]]] = {}  # by seed, then position
     for rows in totals(record["rows"]).values():
-        scores = by_search.setdefault(_search_of(rows), {})
         for number, row in rows.items():
-            scores.setdefault(number, []).append(row["score"])
+            of_seed = by_search.setdefault(row["search"], {}).setdefault(row["seed"], {})
+            of_seed[number] = row["score"]
     first = next(iter(by_search))
     lines: list[list[Any]] = []
     for name, scores in by_search.items():
-        sums = [sum(x) for x in zip(*scores.values(), strict=False)]  # one for each seed
+        sums = [sum(of_seed.values()) for of_seed in scores.values()]
         spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
-        both = sorted(set(scores) & set(by_search[first]))
-        gains = [float(np.mean(scores[n]) - np.mean(by_search[first][n])) for n in both]
-        gain = None
-        if name != first and len(gains) > 1:
-            half = 1.96 * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
-            gain = f"{np.mean(gains):+.0f} ± {half:.0f}"
-        mean = f"{np.mean(sums) / len(scores):,.0f}"
-        lines.append([name, mean, f"{np.mean(sums):,.0f}{spread}", len(sums), gain])
+        gains: dict[int, list[float]] = {}  # by position, on the seeds that both have
+        for seed in set(scores) & set(by_search[first]):
+            for number in set(scores[seed]) & set(by_search[first][seed]):
+                gain = scores[seed][number] - by_search[first][seed][number]
+                gains.setdefault(number, []).append(gain)
+        means = [float(np.mean(some)) for some in gains.values()]
+        shown = None
+        if name != first and len(means) > 1:
+            half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+            shown = f"{np.mean(means):+.0f} ± {half:.0f}"
+        mean = float(np.mean([x for of_seed in scores.values() for x in of_seed.values()]))
+        lines.append([name, f"{mean:,.0f}", f"{np.mean(sums):,.0f}{spread}", len(sums), shown])
     return ["search", "mean score", "sum", "seeds", f"gain on {first}"], lines
 
 
