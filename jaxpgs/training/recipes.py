@@ -191,11 +191,8 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
 
 
 def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict[str, Any]:
-    given = {k: v for k, v in vars(args).items() if v is not None and k not in ("name", "out")}
-    given.pop("minutes", None)
-    options = "".join(f" --{key} {value}" for key, value in given.items())
     return {
-        "command": f"{prog} {args.name}{options}",
+        "command": command(prog, args),
         "seed": args.seed,
         "training": {
             "expert": recipe.expert,
@@ -207,6 +204,13 @@ def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict
         "strength": {},
         **origin(),
     }
+
+
+def command(prog: str, args: argparse.Namespace) -> str:
+    """Tells the command that trains a network again: what was given, but for where and how long."""
+    others = ("name", "out", "minutes")
+    given = {k: x for k, x in vars(args).items() if x is not None and k not in others}
+    return f"{prog} {args.name}" + "".join(f" --{k} {x}" for k, x in given.items())
 
 
 def origin() -> dict[str, Any]:

@@ -33,7 +33,7 @@ from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.search import gumbel_mcts_policy
 from jaxpgs.training import experts, loggers, model_fitting, selfplay
 from jaxpgs.training.labelling import label_games
-from jaxpgs.training.recipes import Clock, origin
+from jaxpgs.training.recipes import Clock, command, origin
 
 
 class ModelRecipe(NamedTuple):
@@ -123,9 +123,7 @@ def main(argv: list[str] | None = None) -> None:
         rngs=nnx.Rngs(args.seed),
     )  # fmt: skip
     log = loggers.log_to(folder / "metrics.jsonl")
-    given = {name: x for name, x in vars(args).items() if x is not None}
-    options = "".join(f" --{x} {given[x]}" for x in ("games", "epochs", "seed") if x in given)
-    fields = {"command": f"{parser.prog} {args.name}{options}", "seed": args.seed}
+    fields = {"command": command(parser.prog, args), "seed": args.seed}
     done = {"games_done": int(experience.played.finished.sum())}
 
     def save(state: model_fitting.FitState) -> None:

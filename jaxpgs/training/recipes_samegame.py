@@ -30,7 +30,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import save_pretrained
 from jaxpgs.training import loggers, puzzle_iteration
 from jaxpgs.training.board_searches import Solver
-from jaxpgs.training.recipes import Clock, grown, origin
+from jaxpgs.training.recipes import Clock, command, grown, origin
 
 _LOGGED = (
     "iteration", "score", "policy_score", "greedy_score", "random_score", "policy_loss",
@@ -131,15 +131,13 @@ def main(argv: list[str] | None = None) -> None:
     state = _train(recipe, network, args, clock)
     training = _training(recipe)
     log = loggers.read_log(folder / "metrics.jsonl")
-    given = {name: x for name, x in vars(args).items() if x is not None}
-    options = "".join(f" --{x} {given[x]}" for x in ("iterations", "runs", "seed") if x in given)
     save_pretrained(
         args.out,
         args.name,
         env=recipe.env,
         module=network,
         params=jax.device_get(state.params),
-        command=f"{parser.prog} {args.name}{options}",
+        command=command(parser.prog, args),
         seed=args.seed,
         wall_time_s=round(clock.note()),
         training={
