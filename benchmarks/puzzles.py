@@ -274,7 +274,9 @@ def at_time(rows: Sequence[Mapping[str, Any]], seconds: float) -> np.ndarray | N
     if after == 0:
         return scores_of(rows[0])
     share = math.log(seconds / times[after - 1]) / math.log(times[after] / times[after - 1])
-    return (1 - share) * scores_of(rows[after - 1]) + share * scores_of(rows[after])
+    less, more = scores_of(rows[after - 1]), scores_of(rows[after])
+    count = min(len(less), len(more))  # the boards of both, the first ones
+    return (1 - share) * less[:count] + share * more[:count]
 
 
 def differences(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
