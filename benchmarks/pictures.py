@@ -142,6 +142,7 @@ def line_plot(
       levels: values to compare with, drawn as thin level lines with their names.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     # A wide picture is shown small, and need not be a large file.
     dpi = 200 if len(panels) <= 3 else 110
@@ -180,6 +181,8 @@ def line_plot(
         if xscale == "log" and len(places) <= 8 and all(float(x).is_integer() for x in places):
             axes.set_xticks(places)
             axes.set_xticks([], minor=True)
+        elif xscale == "log":  # long numbers must not touch
+            axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_major_formatter("{x:,.4g}")
         for side in ("top", "right"):

@@ -229,32 +229,50 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
 def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search: its score, and its gain on the first one.
 
-    Scores are means over the seeds, gains over the seeds that both have; ± is the seeds' standard
-    deviation in sums, and in gains the 95% interval over positions.
+    Scores are means over the seeds, gains those of `gains`; ± is the seeds' standard deviation in
+    sums, and in gains the 95% interval over positions.
     """
-    by_search: dict[str, dict[int, dict[int, float]]] = {}  # by seed, then position
+    scores = _scores(record)
+    found = gains(record)
+    lines: list[list[Any]] = []
+    for name, by_seed in scores.items():
+        sums = [sum(of_seed.values()) for of_seed in by_seed.values()]
+        spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
+        mean = float(np.mean([x for of_seed in by_seed.values() for x in of_seed.values()]))
+        gain = f"{found[name][0]:+.0f} ± {found[name][1]:.0f}" if name in found else None
+        lines.append([name, f"{mean:,.0f}", f"{np.mean(sums):,.0f}{spread}", len(sums), gain])
+    return ["search", "mean score", "sum", "seeds", f"gain on {next(iter(scores))}"], lines
+
+
+def gains(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Returns the mean gain of each search on the first one, and half its 95% interval's width.
+
+    The mean is over the seeds that both have, the interval over positions, of which there must be
+    two.
+    """
+    (_, reference), *others = _scores(record).items()
+    found: dict[str, tuple[float, float]] = {}
+    for name, by_seed in others:
+        of_position: dict[int, list[float]] = {}
+        for seed in set(by_seed) & set(reference):
+            for number in set(by_seed[seed]) & set(reference[seed]):
+                gain = by_seed[seed][number] - reference[seed][number]
+                of_position.setdefault(number, []).append(gain)
+        means = [float(np.mean(some)) for some in of_position.values()]
+        if len(means) > 1:
+            half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+            found[name] = float(np.mean(means)), half
+    return found
+
+
+def _scores(record: Mapping[str, Any]) -> dict[str, dict[int, dict[int, float]]]:
+    """Returns the scores by search, seed and position."""
+    scores: dict[str, dict[int, dict[int, float]]] = {}
     for rows in totals(record["rows"]).values():
         for number, row in rows.items():
-            of_seed = by_search.setdefault(row["search"], {}).setdefault(row["seed"], {})
+            of_seed = scores.setdefault(row["search"], {}).setdefault(row["seed"], {})
             of_seed[number] = row["score"]
-    first = next(iter(by_search))
-    lines: list[list[Any]] = []
-    for name, scores in by_search.items():
-        sums = [sum(of_seed.values()) for of_seed in scores.values()]
-        spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
-        gains: dict[int, list[float]] = {}  # by position, on the seeds that both have
-        for seed in set(scores) & set(by_search[first]):
-            for number in set(scores[seed]) & set(by_search[first][seed]):
-                gain = scores[seed][number] - by_search[first][seed][number]
-                gains.setdefault(number, []).append(gain)
-        means = [float(np.mean(some)) for some in gains.values()]
-        shown = None
-        if name != first and len(means) > 1:
-            half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
-            shown = f"{np.mean(means):+.0f} ± {half:.0f}"
-        mean = float(np.mean([x for of_seed in scores.values() for x in of_seed.values()]))
-        lines.append([name, f"{mean:,.0f}", f"{np.mean(sums):,.0f}{spread}", len(sums), shown])
-    return ["search", "mean score", "sum", "seeds", f"gain on {first}"], lines
+    return scores
 
 
 def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
@@ -263,7 +281,20 @@ def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Draws the mean score of all positions against the time spent on each, and published means."""
+    """Draws the mean score of all positions against the time spent on each, and published means.
+
+    Searches that had equal games, not equal time, are drawn by their gains on the first one.
+    """
+    found = gains(record)
+    if record["setting"]["simulations"] is not None and found:
+        first, games = next(iter(_scores(record))), record["setting"]["simulations"]
+        count = len({row["position"] for row in record["rows"]})
+        intervals = {name: (mean - half, mean, mean + half) for name, (mean, half) in found.items()}
+        pictures.interval_panels(
+            path, {f"{count} positions, {games:,} games each": intervals}, list(found), columns=1,
+            title="SameGame: what each change is worth", xlabel=f"points a position over {first}",
+        )  # fmt: skip
+        return
     lines = {}
     numbers = sorted({row["position"] for row in record["rows"]})
     for name in dict.fromkeys(row["search"] for row in record["rows"]):
