@@ -82,7 +82,8 @@ def nrpa(
 def default_sharing(env: SameGame) -> float:
     """Returns the `sharing` of `nrpa`: 0.2 on 15x15, and in proportion to the number of cells.
 
-    Half and twice of it have rows on 15x15 (`benchmarks.samegame`); smaller boards were tried by hand.
+    Half and twice of it have rows on 15x15 (`benchmarks.samegame`); smaller boards were tried by
+    hand.
     """
     return 0.2 * env.num_actions / 225
 
