@@ -99,6 +99,7 @@ SEARCHES: dict[str, Solve] = {
     "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,
     "NRPA": lambda *x: _nrpa(*x[:-1]),
+    "NRPA with pairs": lambda *x: _nrpa(*x[:-1], pairs=True),
     "NRPA without pairs": lambda *x: _nrpa(*x[:-1], pairs=False),
     "GNRPA": _with_knobs(_biased),
 }
@@ -115,6 +116,7 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "MCS": {size: Knobs(10.0) for size in MOVES},
     "PGS": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {size: Knobs() for size in MOVES},
+    "NRPA with pairs": {size: Knobs() for size in MOVES},
     "NRPA without pairs": {size: Knobs() for size in MOVES},
     "GNRPA": {size: Knobs() for size in MOVES},
 }
@@ -133,7 +135,7 @@ SWEPT = {
     ],
     "GNRPA": [Knobs(0.0, t) for t in (1.0, 2.0, 4.0)],
 }
-WITHOUT = ("random play", "MCTS", "NRPA", "NRPA without pairs")  # a network
+WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "random play": {size: (0,) for size in MOVES},
@@ -146,7 +148,9 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "MCS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "PGS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
-    "NRPA without pairs": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
+    # Each size has the one that is not the default there.
+    "NRPA with pairs": {7: (16, 64), 10: (16, 64)},
+    "NRPA without pairs": {15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
 PAIRS = [
@@ -170,6 +174,7 @@ PAIRS = [
     ("NRPA", "Policy-MCTS informed"),
     ("NRPA", "PGS"),
     ("NRPA", "PV-MCTS mixed"),
+    ("NRPA", "NRPA with pairs"),
     ("NRPA", "NRPA without pairs"),
     ("GNRPA", "NRPA"),
 ]

@@ -33,7 +33,7 @@ from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, nrpa_search
-from jaxpgs.puzzles.nrpa_samegame import default_sharing
+from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 
 
 class Best(NamedTuple):
@@ -57,7 +57,7 @@ Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logi
 
 
 def nrpa_on_devices(
-    prior: Prior | None = None, *, by_color: bool = True, pairs: bool = True, **knobs: Any
+    prior: Prior | None = None, *, by_color: bool = True, pairs: bool | None = None, **knobs: Any
 ) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
@@ -65,17 +65,18 @@ def nrpa_on_devices(
       prior: gives the logits that tables start from, such as a network's for the first board, which
         makes it generalised NRPA; None is uniform.
       by_color: whether blocks share what is learned of their colour.
-      pairs: whether pairs and larger groups have logits of their own.
+      pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
       **knobs: arguments of `jaxpgs.nrpa_search`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
+        by_size = default_pairs(env) if pairs is None else pairs
         mesh = Mesh(np.array(jax.devices()), "devices")
         lanes = int(np.prod(knobs["parallel"]))
         each = PartitionSpec("devices")
 
         def make(states: Any) -> NestedSearch:
-            features = code_features(env, states, pairs=pairs) if by_color else None
+            features = code_features(env, states, pairs=by_size) if by_color else None
             states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
             return nrpa_search(
                 lambda keys, logits: play_sequences(env, keys, states, logits),
@@ -106,7 +107,7 @@ def nrpa_on_devices(
         def start(boards: np.ndarray, rng_key: chex.PRNGKey) -> tuple:
             states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
             bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, num_boards))
-            bias = by_pairs(env, bias) if pairs else bias
+            bias = by_pairs(env, bias) if by_size else bias
             keys = jax.random.split(rng_key, (mesh.size, num_boards))
             return states, keys, init(states, jnp.broadcast_to(bias, (mesh.size, *bias.shape)))
 

@@ -322,6 +322,20 @@ def test_colors_share_more_on_larger_boards():
     assert nrpa_samegame.default_sharing(SameGame(5, 9, 3)) == pytest.approx(0.04)
 
 
+@pytest.mark.parametrize("size", [(25, 4), (26, 4)])
+def test_pairs_have_logits_of_their_own_on_large_boards_only(size):
+    env = SameGame(*size, 3)
+    state = jax.eval_shape(jax.vmap(env.init), jax.random.split(jax.random.key(0), 1))
+
+    def traced(**knobs):
+        solve = functools.partial(nrpa_samegame.nrpa, env, num_simulations=2, iterations=(2, 2))
+        return str(jax.make_jaxpr(functools.partial(solve, **knobs))(jax.random.key(0), state))
+
+    default = traced()
+    assert (default == traced(pairs=True)) == (size == (26, 4))
+    assert (default == traced(pairs=False)) == (size == (25, 4))
+
+
 def test_logits_of_another_board_are_refused(three_boards):
     keys = jax.random.split(jax.random.key(0), 3)
     with pytest.raises(ValueError, match="30 rows, one for each cell, or 60, got shape"):

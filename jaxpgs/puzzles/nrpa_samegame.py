@@ -25,7 +25,7 @@ def nrpa(
     *,
     bias: chex.Array | None = None,
     by_color: bool = True,
-    pairs: bool = True,
+    pairs: bool | None = None,
     **knobs: Any,
 ) -> Solution:
     """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.nrpa_search`.
@@ -40,8 +40,8 @@ def nrpa(
       num_simulations: N, games a board, rounded up to whole runs of the first level.
       bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
       by_color: whether blocks of a colour learn from one another.
-      pairs: whether a block has one logit while its group is a pair and another in larger groups;
-        see `envs.samegame_sequences`.
+      pairs: whether a block has one logit while its group is a pair and another in larger groups
+        (see `envs.samegame_sequences`); `default_pairs(env)` if None.
       **knobs: arguments of `jaxpgs.nrpa_search`; `sharing` is `default_sharing(env)` if not given.
 
     Returns:
@@ -58,6 +58,7 @@ def nrpa(
     """
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    pairs = default_pairs(env) if pairs is None else pairs
     shape = {"iterations": (50, 100), "parallel": (4, 1)}
     knobs = shape | {"sharing": default_sharing(env)} | knobs
     lanes = math.prod(knobs["parallel"])
@@ -86,6 +87,15 @@ def default_sharing(env: SameGame) -> float:
     hand.
     """
     return 0.2 * env.num_actions / 225
+
+
+def default_pairs(env: SameGame) -> bool:
+    """Returns the `pairs` of `nrpa`: whether the board has more than 100 cells.
+
+    Logits for pairs gain points on 15x15; on 7x7 and 10x10 they gain none with as many games, and
+    take longer (`benchmarks.puzzles`). Sizes between 10x10 and 15x15 have no rows.
+    """
+    return env.num_actions > 100
 
 
 def prior_bias(
