@@ -114,10 +114,7 @@ def measure(layout: Layout, args: argparse.Namespace) -> dict[str, Any]:
     if any(process.returncode for process in started):
         raise SystemExit("A process failed; its message is above.")
     found = [json.loads(text.splitlines()[-1]) for text in texts]
-    return found[0] | {
-        "cpu_seconds": round(sum(one["cpu_seconds"] for one in found), 3),
-        "load": round(os.getloadavg()[0], 1),
-    }
+    return found[0] | {"cpu_seconds": round(sum(one["cpu_seconds"] for one in found), 3)}
 
 
 def work(job: dict[str, Any]) -> None:

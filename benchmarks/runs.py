@@ -9,9 +9,9 @@ A benchmark is a loop over rows that its file does not have yet:
         if not runs.has(record, search=search, roots=roots):
             runs.add(record, {"search": search, "roots": roots, "ms": ...})
 
-Every row says which command wrote it, at which commit, when and on how many cores; the machine and
-the versions are stored once and named by the row. Stopped and started again, a benchmark goes on.
-Several commands may write to one file at the same time.
+Every row says which command wrote it, at which commit, when, on how many cores and beside how much
+other work; the machine and the versions are stored once and named by the row. Stopped and started
+again, a benchmark goes on. Several commands may write to one file at the same time.
 """
 
 import argparse
@@ -169,7 +169,8 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
 
     Args:
       record: from `open_record`.
-      *new: rows; they gain `command`, `commit`, `cores`, `machine` and `date`.
+      *new: rows; they gain `command`, `commit`, `cores`, `machine`, `date`, and `load`, how many
+        processes wanted a core in the minute before, this one among them.
       **parts: further parts of the file, to add or to replace.
 
     Returns:
@@ -180,7 +181,8 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
       TypeError: if something has no JSON form.
       ValueError: if a number is NaN or infinite, which JSON does not know.
     """
-    stamped = [dict(row) | record.stamp | {"date": now()} for row in new]
+    stamp = record.stamp | {"date": now(), "load": round(os.getloadavg()[0], 2)}
+    stamped = [dict(row) | stamp for row in new]
     replaced = {json.dumps(_key(record, row), default=_plain) for row in stamped}
     record.path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(record.path.parent):
