@@ -34,7 +34,7 @@ from benchmarks.report import ROOT, commit, describe_machine, num_cores, write_t
 from jaxpgs.checks import positive
 
 __all__ = ["RESULTS", "Record", "add", "command_line", "has", "load", "now", "open_record",
-           "origin", "override", "parser", "positive", "read"]  # fmt: skip
+           "origin", "override", "parser", "positive", "read", "remove"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SILENT = ("help", "again", "show")  # arguments that change no row
@@ -192,6 +192,19 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
             data["machines"][record.stamp["machine"]] = record.machine
         write_text(record.path, _dumps(data | parts | {"rows": [*kept, *stamped]}))
     return _checked(record)["rows"]
+
+
+def remove(record: Record, **fields: Any) -> None:
+    """Removes the rows that have these fields, or all of them; the file goes with its last row."""
+    if not record.path.exists():
+        return
+    with _locked(record.path.parent):
+        data = _checked(record)
+        kept = [row for row in data["rows"] if any(row.get(k) != v for k, v in fields.items())]
+        if kept:
+            write_text(record.path, _dumps(data | {"rows": kept}))
+        else:
+            record.path.unlink()
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

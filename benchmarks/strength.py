@@ -31,7 +31,9 @@ and knobs are those of `benchmarks.players`:
 Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
 two moves drawn with the seed. Players without chance play an opening once. Intervals are over
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
-pairing and a picture in the end; started again, the command goes on where it stopped.
+pairing and a picture in the end; started again, the command goes on where it stopped. With
+`--batch-size` that is the last batch of games: until a pairing is complete they are in a file that
+ends in `.unfinished`.
 """
 
 import argparse
@@ -266,10 +268,25 @@ def _tournament(
     elif preset.gauntlet:
         pairs = [(i, j) for i, j in pairs if i < preset.gauntlet]
 
+    unfinished = _unfinished(record)
+    if record.again and not only_played:
+        runs.remove(unfinished)
+    batches: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
+    for row in runs.read(unfinished):
+        names = row["first"], row["second"]
+        if set(names) <= set(counts) and row["simulations"] == numbers(*names):
+            batches.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
+
+    def save_batch(names: tuple[str, str], batch: evaluation.MatchBatch) -> None:
+        batches.setdefault(names, []).append(batch)
+        row = {"first": names[0], "second": names[1], "simulations": numbers(*names)}
+        runs.add(unfinished, row | {"batch": len(batches[names])} | batch.to_dict())
+
     def save(result: evaluation.MatchResult) -> None:
         first, second = result.names
         row = {"first": first, "second": second, "simulations": numbers(first, second)}
         runs.add(record, row | result.to_dict())
+        runs.remove(unfinished, first=first, second=second)
 
     with report.progress_bar("strength") as progress:
         return evaluation.round_robin(
@@ -283,7 +300,15 @@ def _tournament(
             on_pair=save,
             results=earlier.values(),
             pairs=pairs,
+            on_batch=save_batch if preset.batch_size else None,  # or a pairing is one batch
+            batches=batches,
         )
+
+
+def _unfinished(record: runs.Record) -> runs.Record:
+    """The batches of pairings that were stopped, in a file beside the tournament's."""
+    path = record.path.with_suffix(".unfinished")
+    return dataclasses.replace(record, path=path, key=(*record.key, "batch"))
 
 
 def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:

@@ -338,6 +338,28 @@ def test_batches_play_every_game():
         ev.play_match(env, a, b, KEY, batch_size=0)
 
 
+def test_a_match_that_was_stopped_goes_on_where_it_was():
+    env, saved = Hex(3), []
+    players = [_named(ev.uniform_random(env), name) for name in "ab"]
+    whole = ev.play_match(env, *players, KEY, batch_size=4, repeats=2, on_batch=saved.append)
+    assert [batch.outcomes.shape for batch in saved] == [(2, 4)] * 5  # 18 openings, 2 to fill up
+    again, ticks = [], []
+    resumed = ev.play_match(
+        env, *players, KEY, batch_size=4, repeats=2, on_batch=again.append,
+        batches=[ev.MatchBatch.from_dict(json.loads(json.dumps(b.to_dict()))) for b in saved[:3]],
+        progress=lambda *x: ticks.append(x),
+    )  # fmt: skip
+    _same(whole, resumed)
+    assert len(again) == 2 and ticks[0][:2] == (24, 40)
+    for one, other in zip(saved[3:], again, strict=True):
+        np.testing.assert_array_equal(one.outcomes, other.outcomes)
+    for wrong, size in ((saved[:3], 5), (saved * 2, 4)):
+        with pytest.raises(ValueError, match="Earlier batches must be at most"):
+            ev.play_match(env, *players, KEY, batch_size=size, repeats=2, batches=wrong)
+    with pytest.raises(ValueError, match="Earlier batches"):
+        ev.play_match(env, *players[::-1], KEY, batch_size=4, repeats=2, batches=saved[:3])
+
+
 def test_deterministic_repeats_are_not_played():
     env = Hex(3)
     fixed = [dataclasses.replace(_first_cell(name), deterministic=True) for name in "ab"]

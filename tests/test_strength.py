@@ -12,7 +12,7 @@ import jaxpgs.evaluation as ev
 from benchmarks import players, ratings, runs, speed, strength
 from benchmarks.tournaments import PRESETS
 from jaxpgs.envs import Hex
-from jaxpgs.evaluation import spending
+from jaxpgs.evaluation import matches, spending
 
 TINY = "conv-3x3-2x1"
 SILENT = [s for s in players.DEFAULTS if s.search in ("network", "mcts", "gumbel", "gumbel-mcts")]
@@ -199,6 +199,31 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
         strength.main([*words, "--players", "me"])
     strength.main([*words, "--repeats", "3", "--show"])
     assert "Pairings" in capsys.readouterr().out
+
+
+def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch):
+    words = ["--preset", "defaults", "--network", TINY, "--simulations", "4", "--openings", "9",
+             "--batch-size", "4", "--sweep", "random", "--players", "NN", "random"]  # fmt: skip
+    played, play_batch = [], matches._play_batch
+
+    def stopped(*args):
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        played.append(play_batch(*args))
+        return played[-1]
+
+    monkeypatch.setattr(matches, "_play_batch", stopped)
+    path = tmp_path / "x.json"
+    with pytest.raises(KeyboardInterrupt):
+        strength.main([*words, "--out", str(path)])
+    unfinished = runs.load(path.with_suffix(".unfinished"))["rows"]
+    assert [row["batch"] for row in unfinished] == [1, 2]
+    monkeypatch.setattr(matches, "_play_batch", lambda *x: played.append(x) or play_batch(*x))
+    strength.main([*words, "--out", str(path)])
+    assert len(played) == 3 and not path.with_suffix(".unfinished").exists()
+    strength.main([*words, "--out", str(tmp_path / "whole.json")])
+    (row,), (whole,) = (runs.load(x)["rows"] for x in (path, tmp_path / "whole.json"))
+    assert (row["outcomes"], row["lengths"]) == (whole["outcomes"], whole["lengths"])
 
 
 def test_the_growth_of_a_simulation_is_shown():

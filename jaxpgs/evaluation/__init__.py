@@ -11,7 +11,7 @@ from jaxpgs.evaluation.matches import play_match, round_robin
 from jaxpgs.evaluation.openings import opening_lines
 from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
-from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
+from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
 from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.evaluation.solvers import solve_hex
 
@@ -20,6 +20,7 @@ __all__ = [
     "EloDifference",
     "EloInterval",
     "EloTable",
+    "MatchBatch",
     "MatchResult",
     "Player",
     "PlayerRecord",

@@ -11,10 +11,12 @@ Where the environment's `step` takes a key it is given one; openings must then b
 chance draws.
 """
 
+import functools
 import itertools
+import operator
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -25,7 +27,7 @@ import numpy as np
 from jaxpgs.adapters import draws_chance
 from jaxpgs.evaluation.openings import checked_lines
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player, open_games
-from jaxpgs.evaluation.records import MatchResult, PlayerRecord, Tournament
+from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
 
 Progress = Callable[[int, int, str], None]  # finished games, all games, what is being played
 
@@ -40,6 +42,8 @@ def play_match(
     repeats: int = 1,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    on_batch: Callable[[MatchBatch], None] | None = None,
+    batches: Sequence[MatchBatch] = (),
 ) -> MatchResult:
     """Plays every opening with both colours: `2 * O * R` games.
 
@@ -56,13 +60,16 @@ def play_match(
         default. The last batch is filled up with games that count in what the players spent, and
         not in the outcomes.
       progress: called after every ply with the finished games, all games and the pairing.
+      on_batch: called after every batch that was played, for example to save it.
+      batches: the first batches of a match with the same arguments, played earlier. They are not
+        played again, and the result is that of an uninterrupted match.
 
     Returns:
       Outcomes, and what each player spent.
 
     Raises:
       ValueError: if an opening is illegal, repeated or ends the game, `repeats` or `batch_size` is
-        not positive, or a compiled player has another batch size.
+        not positive, a compiled player has another batch size, or the earlier batches are others'.
 
     Example:
       >>> random = jaxpgs.evaluation.uniform_random(env)
@@ -83,25 +90,25 @@ def play_match(
     order = np.arange(num_batches * batch_size) % len(lines)
     rng_key = _typed(rng_key)
     keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
-    records = [
-        PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
-        for s in sides
-    ]
-    scores, lengths = [], []
-    for i, key in enumerate(keys):
+    batches = list(batches)
+    _check_batches(batches, [side.player.name for side in sides], batch_size, num_batches)
+    for i in range(len(batches), num_batches):
         actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(order))
-        score, length, spent = _play_batch(env, sides, actions, key, label, report)
-        scores.append(score)
-        lengths.append(length)
-        records = [total + new for total, new in zip(records, spent, strict=True)]
-    outcomes = (np.concatenate(scores, axis=1)[:, :count] + 1.0) / 2.0
+        batches.append(_play_batch(env, sides, actions, keys[i], label, report))
+        if on_batch is not None:
+            on_batch(batches[-1])
+
+    def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate(list(arrays), axis=1)[:, :count].reshape(2, repeats, len(lines))
+
+    first_spent, second_spent = zip(*(batch.players for batch in batches), strict=True)
     return MatchResult(
-        (records[0], records[1]),
+        (functools.reduce(operator.add, first_spent), functools.reduce(operator.add, second_spent)),
         lines[:, 0] if lines.shape[1] == 1 else lines,
-        outcomes.reshape(2, repeats, len(lines)),
+        joined(batch.outcomes for batch in batches),
         batch_size,
-        np.concatenate(lengths, axis=1)[:, :count].reshape(2, repeats, len(lines)),
+        joined(batch.lengths for batch in batches),
     )
 
 
@@ -112,13 +119,8 @@ def _play_batch(
     rng_key: chex.PRNGKey,
     label: str,
     progress: Progress | None,
-) -> tuple[np.ndarray, np.ndarray, list[PlayerRecord]]:
-    """Plays the openings `[B, L]` with both colours.
-
-    Returns:
-      `[2, B]` the first side's results, 1 won, 0 drawn, -1 lost, by who opened; `[2, B]` the games'
-      lengths; and what each side spent.
-    """
+) -> MatchBatch:
+    """Plays the openings `[B, L]` with both colours."""
     batch_size, length = openings.shape
     opened = open_games(env, jax.random.fold_in(rng_key, 0), openings)
     records = [
@@ -153,7 +155,8 @@ def _play_batch(
             progress(sum(finished), 2 * batch_size, label)
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
     scores[1] *= -1.0  # there the second player opened
-    return scores, np.stack([np.asarray(half.length) for half in halves]), records
+    lengths = np.stack([np.asarray(half.length) for half in halves])
+    return MatchBatch((records[0], records[1]), (scores + 1.0) / 2.0, lengths)
 
 
 def round_robin(
@@ -168,6 +171,8 @@ def round_robin(
     on_pair: Callable[[MatchResult], None] | None = None,
     results: Iterable[MatchResult] = (),
     pairs: Sequence[tuple[int, int]] | None = None,
+    on_batch: Callable[[tuple[str, str], MatchBatch], None] | None = None,
+    batches: Mapping[tuple[str, str], Sequence[MatchBatch]] | None = None,
 ) -> Tournament:
     """Plays every pair of players, each compiled once.
 
@@ -186,6 +191,9 @@ def round_robin(
       results: pairings played earlier with the same arguments; they are not played again. Pairs
         of other players are ignored.
       pairs: the pairings to play, in this order, as numbers of players; all by default.
+      on_batch: called with the names of the pairing after every batch of `batch_size` openings.
+      batches: the first batches of pairings that were stopped, by the names in their order; as in
+        `play_match`.
 
     Returns:
       The table of wins and all results.
@@ -222,15 +230,18 @@ def round_robin(
             for player in pair:
                 if (player.name, size) not in compiled:
                     compiled[player.name, size] = compile_player(env, player, size)
+            both = (pair[0].name, pair[1].name)
             result = play_match(
                 env,
                 compiled[pair[0].name, size],
                 compiled[pair[1].name, size],
-                jax.random.fold_in(_typed(rng_key), _pair_number(pair[0].name, pair[1].name)),
+                jax.random.fold_in(_typed(rng_key), _pair_number(*both)),
                 openings=lines,
                 repeats=repeats,
                 batch_size=batch_size,
                 progress=_offset(progress, sum(games[: len(played)]), sum(games)),
+                on_batch=None if on_batch is None else functools.partial(on_batch, both),
+                batches=(batches or {}).get(both, ()),
             )
             if on_pair is not None:
                 on_pair(result)
@@ -259,6 +270,17 @@ def _check_earlier(result: MatchResult, lines: np.ndarray, repeats: int, count: 
             f"The earlier result of {result.names} has {len(found)} openings and "
             f"{result.outcomes.shape[1]} repeats; expected {len(lines)} and {repeats}, "
             "and the same openings."
+        )
+
+
+def _check_batches(
+    batches: Sequence[MatchBatch], names: list[str], batch_size: int, num_batches: int
+) -> None:
+    found = {(*(x.name for x in batch.players), batch.outcomes.shape[1]) for batch in batches}
+    if found - {(*names, batch_size)} or len(batches) > num_batches:
+        raise ValueError(
+            f"Earlier batches must be at most {num_batches} of {names} with {batch_size} openings, "
+            f"got {len(batches)} of {sorted(found)}."
         )
 
 

@@ -1,6 +1,7 @@
 """What matches and tournaments return."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,37 @@ class PlayerRecord:
             other.temp_bytes,
             {k: self.stats.get(k, 0.0) + other.stats.get(k, 0.0) for k in names},
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchBatch:
+    """Games of a pairing that were played at once: B openings with both colours.
+
+    Attributes:
+      players: what the first and the second player spent.
+      outcomes: `[2, B]` float64, as in `MatchResult`.
+      lengths: `[2, B]` int, as in `MatchResult`.
+
+    Example:
+      >>> records = tuple(jaxpgs.evaluation.PlayerRecord(name) for name in ("a", "b"))
+      >>> batch = jaxpgs.evaluation.MatchBatch(records, np.ones((2, 3)), np.full((2, 3), 5))
+      >>> batch.to_dict()["outcomes"]
+      [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+
+    players: tuple[PlayerRecord, PlayerRecord]
+    outcomes: np.ndarray
+    lengths: np.ndarray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the games as plain lists and numbers, ready for JSON."""
+        return _to_dict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "MatchBatch":
+        """Reads what `to_dict` returned, among other fields."""
+        outcomes = np.asarray(fields["outcomes"], np.float64)
+        return cls(_players(fields), outcomes, np.asarray(fields["lengths"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +127,13 @@ class MatchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as plain lists and numbers, ready for JSON."""
-        fields = dataclasses.asdict(self)
-        arrays = {k: getattr(self, k) for k in ("openings", "outcomes", "lengths")}
-        return fields | {k: x if x is None else x.tolist() for k, x in arrays.items()}
+        return _to_dict(self)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "MatchResult":
-        """Reads what `to_dict` returned."""
-        first, second = (PlayerRecord(**record) for record in fields["players"])
+    def from_dict(cls, fields: Mapping[str, Any]) -> "MatchResult":
+        """Reads what `to_dict` returned, among other fields."""
         return cls(
-            (first, second),
+            _players(fields),
             np.asarray(fields["openings"]),
             np.asarray(fields["outcomes"], np.float64),
             fields.get("batch_size"),
@@ -132,3 +161,13 @@ class Tournament:
     wins: np.ndarray
     players: dict[str, PlayerRecord]
     pairs: tuple[MatchResult, ...]
+
+
+def _to_dict(games: MatchBatch | MatchResult) -> dict[str, Any]:
+    fields = dataclasses.asdict(games)
+    return {k: x.tolist() if isinstance(x, np.ndarray) else x for k, x in fields.items()}
+
+
+def _players(fields: Mapping[str, Any]) -> tuple[PlayerRecord, PlayerRecord]:
+    first, second = (PlayerRecord(**record) for record in fields["players"])
+    return first, second
