@@ -1,4 +1,4 @@
-"""Mistakes in which states or moves are the same, and in games of one player."""
+"""Mistakes in which states or moves are the same, in games of one player, and in matches."""
 
 from benchmarks.mutants import Mutation
 
@@ -6,6 +6,7 @@ _SAME = "simulators/transpositions.py"
 _JUDGING = "../puzzles/judging.py"
 _RAW = "../puzzles/raw_games.py"
 _COLUMNS = "../envs/columns.py"
+_MATCHES = "../evaluation/matches.py"
 _SEQUENCES = "../envs/samegame_sequences.py"
 
 MUTATIONS = (
@@ -99,5 +100,20 @@ MUTATIONS = (
         "pairs: values by code, not by block", _SEQUENCES,
         "jnp.repeat(rows, 2, axis=1)", "jnp.repeat(rows, 2, axis=2)", "codes_have_the_colors",
         "test_nrpa.py",
+    ),
+    Mutation(
+        "pairs: by default on small boards, too", "../puzzles/nrpa_samegame.py",
+        "env.num_actions > 100", "env.num_actions > 99", "pairs_have_logits", "test_nrpa.py",
+    ),
+    # Matches that were stopped.
+    Mutation(
+        "matches: batches are played again", _MATCHES,
+        "range(len(batches), num_batches)", "range(num_batches)", "goes_on_where",
+        "test_matches.py",
+    ),
+    Mutation(
+        "matches: the second player's spending is the last batch's", _MATCHES,
+        "functools.reduce(operator.add, second_spent)", "second_spent[-1]", "batches_play or goes_on",
+        "test_matches.py",
     ),
 )  # fmt: skip
