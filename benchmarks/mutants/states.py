@@ -113,7 +113,7 @@ MUTATIONS = (
     ),
     Mutation(
         "matches: the second player's spending is the last batch's", _MATCHES,
-        "functools.reduce(operator.add, second_spent)", "second_spent[-1]", "batches_play or goes_on",
+        "functools.reduce(operator.add, second_spent)", "second_spent[-1]", "goes_on_where",
         "test_matches.py",
     ),
 )  # fmt: skip
