@@ -1,4 +1,5 @@
 import collections
+import functools
 import re
 
 import chex
@@ -365,6 +366,35 @@ def test_gradients_of_a_convolution_are_jaxs(kernel):
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     for own, expected in zip(*_convolution_gradients(*arrays), strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_many_kernels_take_turns_and_change_nothing():
+    rng = np.random.default_rng(0)
+    shapes = (3, 2, 4, 3, 5), (3, 3, 3, 5, 6)
+    x, kernels = (jnp.asarray(rng.normal(0, 0.3, shape), jnp.float32) for shape in shapes)
+    numbers = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+
+    def results(convolve):
+        f = functools.partial(convolve, window_strides=(1, 1), padding="SAME", **numbers)
+        loss = lambda x, kernel: jnp.sum(jnp.sin(f(x, kernel)))  # noqa: E731
+        length = lambda *a: jnp.sum(jnp.square(jax.grad(loss, 1)(*a)))  # noqa: E731
+        every = jax.vmap(lambda kernel: jax.vmap(lambda x: f(x, kernel))(x))
+        return (
+            every(kernels), jax.vmap(f, (None, 0))(x[0], kernels),
+            jax.vmap(jax.grad(loss, (0, 1)))(x, kernels),
+            jax.vmap(jax.grad(length, (0, 1)))(x, kernels),
+        )  # fmt: skip
+
+    def own(x, kernel, window_strides, padding, **kwargs):
+        return same_convolution(x, kernel, window_strides, padding, **kwargs)
+
+    outputs, expected = jax.jit(lambda: [results(own), results(jax.lax.conv_general_dilated)])()
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), outputs, expected
+    )
+    if jax.default_backend() == "cpu":
+        groups = re.findall(r"_group_count=(\d+)", str(jax.make_jaxpr(lambda: results(own))()))
+        assert set(groups) == {"1"}
 
 
 def test_convolutions_of_a_gradient_in_a_loop_have_the_form_that_is_fast(observation):

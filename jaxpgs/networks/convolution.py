@@ -1,5 +1,7 @@
-"""A convolution whose gradients stay fast inside loops on a processor."""
+"""A convolution that stays fast on a processor: its gradients in loops, and its many kernels."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -17,7 +19,9 @@ def same_convolution(
     On a processor XLA brings convolutions into the form for which it has fast code, but only
     outside of loops (https://github.com/jax-ml/jax/issues/12868). Those of a gradient have another
     form, and training runs in a `scan`, where they take many times as long. Here a gradient is
-    written in the fast form. Outputs and gradients are those of `jax.lax.conv_general_dilated`.
+    written in the fast form. Nor is there fast code for the convolution in groups that `jax.vmap`
+    makes of many kernels, such as those of roots whose whole networks adapt: they take turns here.
+    Outputs and gradients are those of `jax.lax.conv_general_dilated`.
 
     Args:
       inputs: `[B, height, width, planes]`.
@@ -36,7 +40,7 @@ def same_convolution(
 
 @jax.custom_vjp
 def _convolve(inputs: chex.Array, kernel: chex.Array) -> chex.Array:
-    return jax.lax.conv_general_dilated(inputs, kernel, (1, 1), "SAME", dimension_numbers=_LAYOUT)
+    return _convolution("SAME")(inputs, kernel)
 
 
 def _forward(inputs: chex.Array, kernel: chex.Array) -> tuple[chex.Array, tuple]:
@@ -45,14 +49,54 @@ def _forward(inputs: chex.Array, kernel: chex.Array) -> tuple[chex.Array, tuple]
 
 def _backward(saved: tuple, gradient: chex.Array) -> tuple[chex.Array, chex.Array]:
     inputs, kernel = saved
-    to_inputs = _convolve(gradient, jnp.flip(kernel, (0, 1)).swapaxes(2, 3))
-    # Planes take the place of the batch, and the batch that of the planes that are summed over.
-    margins = [(size // 2, size // 2) for size in kernel.shape[:2]]
-    to_kernel = jax.lax.conv_general_dilated(
-        inputs.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), (1, 1), margins,
-        dimension_numbers=_LAYOUT,
-    )  # fmt: skip
-    return to_inputs, to_kernel.transpose(1, 2, 0, 3)
+    return _to_inputs(gradient, kernel), _to_kernel(inputs, gradient, kernel.shape[:2])
 
 
 _convolve.defvjp(_forward, _backward)
+
+
+def _to_inputs(gradient: chex.Array, kernel: chex.Array) -> chex.Array:
+    return _convolve(gradient, jnp.flip(kernel, (0, 1)).swapaxes(2, 3))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _to_kernel(inputs: chex.Array, gradient: chex.Array, size: tuple[int, int]) -> chex.Array:
+    # Planes take the place of the batch, and the batch that of the planes that are summed over.
+    convolve = _convolution(tuple((length // 2, length // 2) for length in size))
+    out = convolve(inputs.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3))
+    return out.transpose(1, 2, 0, 3)
+
+
+# The gradient's own gradient, as it is linear in the inputs and in what comes back.
+_to_kernel.defvjp(
+    lambda inputs, gradient, size: (_to_kernel(inputs, gradient, size), (inputs, gradient)),
+    lambda size, saved, kernel: (_to_inputs(saved[1], kernel), _convolve(saved[0], kernel)),
+)
+
+
+@functools.cache
+def _convolution(padding: Any) -> Callable[[chex.Array, chex.Array], chex.Array]:
+    """Makes a convolution that `jax.vmap` runs kernel by kernel where there are many of them."""
+
+    @jax.custom_batching.custom_vmap
+    def convolve(inputs: chex.Array, kernel: chex.Array) -> chex.Array:
+        return plain(inputs, kernel)
+
+    def plain(inputs: chex.Array, kernel: chex.Array) -> chex.Array:
+        return jax.lax.conv_general_dilated(
+            inputs, kernel, (1, 1), padding, dimension_numbers=_LAYOUT
+        )
+
+    @convolve.def_vmap
+    def batched(
+        axis_size: int, is_batched: list[bool], *operands: chex.Array
+    ) -> tuple[chex.Array, bool]:
+        inputs, kernel = operands
+        if all(is_batched):
+            return jax.lax.map(lambda each: convolve(*each), operands), True
+        if is_batched[0]:
+            out = convolve(inputs.reshape(-1, *inputs.shape[2:]), kernel)
+            return out.reshape(axis_size, -1, *out.shape[1:]), True
+        return jax.vmap(plain, (None, 0))(inputs, kernel), True
+
+    return convolve
