@@ -6,7 +6,7 @@
 
 Ours run with K = 32 and with the K that plays well, their default, in cached and in constant mode.
 The limit is the time of the network evaluations alone, so every search is shown beside the bare
-network on as many states, in the batch that suits it best; a cached search evaluates in pieces of
+network on as many states, in the batch that suits it best; searches evaluate in pieces of
 that `max_batch`. Ratios to mctx are to the faster of its two searches. Machines are noisy: the
 searches take turns, and what counts is the median of their ratios within a turn, with the
 quartiles. Started again with the same file, the command goes on.
@@ -98,9 +98,21 @@ def contestants(num_simulations: int) -> list[Spec]:
 def in_pieces(network: Any, batch: int) -> Any:
     """Returns the network for searches that evaluate in pieces of a batch.
 
-    What suits the bare network best suits a cached search as well.
+    What suits the bare network best suits the searches as well: cached ones, which gather the new
+    states of all roots themselves, and mctx's, which call the network for all roots at once.
     """
-    split = dataclasses.replace(network.apply_fn, max_batch=batch)
+    torso = network.apply_fn.torso
+
+    def in_turn(params: Any, observation: jax.Array) -> Any:
+        if len(observation) <= batch:
+            return torso(params, observation)
+
+        def one(observation: jax.Array) -> Any:
+            return jax.tree.map(lambda x: x[0], torso(params, observation[None]))
+
+        return jax.lax.map(one, observation, batch_size=batch)
+
+    split = dataclasses.replace(network.apply_fn, torso=in_turn, max_batch=batch)
     return SimpleNamespace(env=network.env, params=network.params, apply_fn=split)
 
 
