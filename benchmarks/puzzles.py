@@ -9,9 +9,10 @@ rollout policy adaptation, which searches once a game, gets as many for each of 
 game has. Networks are those that come with the library; a size that has none goes without. All
 scores are replayed by the rules in NumPy. Differences are paired, board by board, with 99%
 intervals; for equal time scores are interpolated between budgets, in the logarithm of the seconds.
-Started again, it goes on; several calls, of other sizes or searches, may write to one file side by
-side. `benchmarks.puzzle_searches` has the searches; on a processor those that follow a network are
-faster with ten boards at once than with a hundred (`--at-once 10`).
+Started again, it goes on after the last boards, which wait in a file that ends in `.unfinished`;
+several calls, of other sizes or searches, may write to one file side by side. On a processor the
+searches that follow a network are faster with ten boards at once than with a hundred (`--at-once
+10`). `benchmarks.puzzle_searches` has the searches.
 """
 
 import functools
@@ -54,6 +55,8 @@ def run(
     *,
     seed: int = 1,
     at_once: int = 100,
+    parts: Sequence[dict[str, Any]] = (),
+    on_part: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Solves the boards of a size with one search and one budget.
 
@@ -65,6 +68,8 @@ def run(
       knobs: what is tuned.
       seed: of the boards and the search.
       at_once: boards searched side by side, a divisor of their number if below it.
+      parts: what `on_part` was given earlier, of the first boards, which are not solved again.
+      on_part: called with the scores of every `at_once` boards, to save them.
 
     Returns:
       A row: scores of all boards, how many were cleared, and seconds a board without compiling.
@@ -79,27 +84,35 @@ def run(
     board_keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), size), num_boards)
     states = jax.jit(jax.vmap(env.init))(board_keys)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), num_boards)
-    part = lambda x, i: jax.tree.map(lambda y: y[i : i + at_once], x)  # noqa: E731
+    some = lambda x, i: jax.tree.map(lambda y: y[i : i + at_once], x)  # noqa: E731
     compiled, compile_seconds = _compiled(name, size, num_simulations, at_once)
-    scores, cleared, seconds = [], 0, 0.0
-    for i in range(0, num_boards, at_once):
+    done = list(parts)
+    for i in range(len(done) * at_once, num_boards, at_once):
         begin = time.perf_counter()
-        found = jax.block_until_ready(compiled(part(keys, i), part(states, i), knobs))
-        seconds += time.perf_counter() - begin
-        for b in range(at_once):
-            board = np.asarray(env.board(jax.tree.map(lambda x, b=b, i=i: x[i + b], states)))
-            moves = np.asarray(found.moves[b])[: int(found.num_moves[b])]
-            game = verified(board, moves.tolist(), env.penalty)
-            scores.append(round(game["score"]))
-            cleared += game["cleared"]
+        found = jax.block_until_ready(compiled(some(keys, i), some(states, i), knobs))
+        seconds = time.perf_counter() - begin
+        games = [
+            verified(
+                np.asarray(env.board(jax.tree.map(lambda x, b=b, i=i: x[i + b], states))),
+                np.asarray(found.moves[b])[: int(found.num_moves[b])].tolist(),
+                env.penalty,
+            )
+            for b in range(at_once)
+        ]
+        scores = [round(game["score"]) for game in games]
+        cleared = sum(game["cleared"] for game in games)
+        done.append({"scores": scores, "cleared": cleared, "seconds": seconds})
+        if on_part is not None:
+            on_part(done[-1])
+    scores = [score for part in done for score in part["scores"]]
     return {
         "size": size,
         "search": name,
         "simulations": num_simulations,
         **knobs._asdict(),
         "mean": round(float(np.mean(scores)), 1),
-        "cleared": cleared,
-        "seconds": round(seconds / num_boards, 5),
+        "cleared": sum(part["cleared"] for part in done),
+        "seconds": round(sum(part["seconds"] for part in done) / num_boards, 5),
         "compile_seconds": round(compile_seconds, 1),
         "scores": " ".join(map(str, scores)),
     }
@@ -261,12 +274,12 @@ def main(argv: list[str] | None = None) -> None:
     path = args.out or RESULTS / f"puzzles{'_sweep' * args.sweep}.json"
     record = runs.open_record(parser, args, {"boards": args.boards, "seed": seed}, key, path)
     with report.progress_bar("SameGame") as progress:
-        for done, (size, name, budget, count, knobs) in enumerate(jobs):
-            progress(done, len(jobs), f"{size}x{size}, {name}, {budget} simulations")
+        for done, job in enumerate(jobs):
+            size, name, budget, _, knobs = job
             about = {"size": size, "search": name, "simulations": budget, **knobs._asdict()}
             if not runs.has(record, **about):
-                at_once = math.gcd(args.at_once, count)
-                runs.add(record, run(name, size, budget, count, knobs, seed=seed, at_once=at_once))
+                show = functools.partial(progress, done, len(jobs))
+                _add(record, job, about, args.at_once, seed, show)
     rows = runs.read(record)
     report.print_table("SameGame", *table(rows))
     if not args.sweep:
@@ -275,6 +288,42 @@ def main(argv: list[str] | None = None) -> None:
         plot(record.path.with_suffix(".png"), rows)
         plot_learning(record.path.with_stem(f"{record.path.stem}_learning").with_suffix(".png"))
     print(f"Wrote {record.path}.")
+
+
+def _add(
+    record: runs.Record,
+    job: tuple[int, str, int, int, Knobs],
+    about: Mapping[str, Any],
+    at_once: int,
+    seed: int,
+    show: Callable[[str], None],
+) -> None:
+    """Adds the row of one job, and saves every part of it on the way."""
+    size, name, budget, count, knobs = job
+    at_once = math.gcd(at_once, count)
+    unfinished = runs.unfinished(record, "part")
+    about = dict(about) | {"at_once": at_once, "boards": count}
+    if record.again:
+        runs.remove(unfinished, **about)
+    rows = runs.read(unfinished)
+    parts = [row for row in rows if about.items() <= row.items()]
+
+    def tell() -> None:
+        boards = f"{len(parts) * at_once} of {count} boards"
+        show(f"{size}x{size}, {name}, {budget} simulations, {boards}")
+
+    def save(part: dict[str, Any]) -> None:
+        runs.add(unfinished, about | part | {"part": len(parts)})
+        parts.append(part)
+        tell()
+
+    tell()
+    row = run(
+        name, size, budget, count, knobs,
+        seed=seed, at_once=at_once, parts=list(parts), on_part=save,
+    )  # fmt: skip
+    runs.add(record, row)
+    runs.remove(unfinished, **about)
 
 
 def _jobs(size: int, name: str, boards: int, sweep: bool) -> list[tuple[int, int, Knobs]]:

@@ -34,7 +34,8 @@ from benchmarks.report import ROOT, commit, describe_machine, num_cores, write_t
 from jaxpgs.checks import positive
 
 __all__ = ["RESULTS", "Record", "add", "command_line", "has", "load", "now", "open_record",
-           "origin", "override", "parser", "positive", "read", "remove"]  # fmt: skip
+           "origin", "override", "parser", "positive", "read", "remove",
+           "unfinished"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SILENT = ("help", "again", "show")  # arguments that change no row
@@ -205,6 +206,17 @@ def remove(record: Record, **fields: Any) -> None:
             write_text(record.path, _dumps(data | {"rows": kept}))
         else:
             record.path.unlink()
+
+
+def unfinished(record: Record, part: str) -> Record:
+    """Returns the record of the parts of rows that were stopped, in a file beside the rows.
+
+    Args:
+      record: the record of the rows.
+      part: the field that tells the parts of a row apart.
+    """
+    path = record.path.with_suffix(".unfinished")
+    return dataclasses.replace(record, path=path, key=(*record.key, part), again=False)
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _tournament(
     elif preset.gauntlet:
         pairs = [(i, j) for i, j in pairs if i < preset.gauntlet]
 
-    unfinished = _unfinished(record)
+    unfinished = runs.unfinished(record, "batch")
     if record.again and not only_played:
         runs.remove(unfinished)
     batches: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
@@ -303,12 +303,6 @@ def _tournament(
             on_batch=save_batch if preset.batch_size else None,  # or a pairing is one batch
             batches=batches,
         )
-
-
-def _unfinished(record: runs.Record) -> runs.Record:
-    """The batches of pairings that were stopped, in a file beside the tournament's."""
-    path = record.path.with_suffix(".unfinished")
-    return dataclasses.replace(record, path=path, key=(*record.key, "batch"))
 
 
 def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:

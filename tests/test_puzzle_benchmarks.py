@@ -89,14 +89,19 @@ def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
 
 
 def test_a_row_is_replayed_and_counts_every_board(tmp_path):
-    found = puzzles.run("NRPA", 7, 16, 4, puzzle_searches.Knobs(), at_once=2)
+    saved, rest = [], []
+    job = ("NRPA", 7, 16, 4, puzzle_searches.Knobs())
+    found = puzzles.run(*job, at_once=2, on_part=saved.append)
+    resumed = puzzles.run(*job, at_once=2, parts=saved[:1], on_part=rest.append)
+    assert len(rest) == 1 and resumed["scores"] == found["scores"]
+    assert resumed["cleared"] == found["cleared"] == sum(part["cleared"] for part in saved)
     path, words = tmp_path / "puzzles.json", "--sizes 7 --boards 4 --at-once 4 --most 16"
     puzzles.main([*words.split(), "--search", "NRPA", "--out", str(path)])
     (again,) = runs.load(path)["rows"]
     assert found["scores"] == again["scores"] and len(puzzles.scores_of(found)) == 4
     assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
     with pytest.raises(ValueError, match="divide"):
-        puzzles.run("NRPA", 7, 16, 4, puzzle_searches.Knobs(), at_once=3)
+        puzzles.run(*job, at_once=3)
 
 
 def test_errors_of_values_by_hand():
