@@ -81,7 +81,7 @@ SEARCHES: dict[str, Solve] = {
     "GNRPA": _with_knobs(_biased),
 }
 # From `--sweep`, on other boards of 7x7. MCTS and Policy-MCTS were tuned on the larger boards too,
-# with an earlier network; the others take there what 7x7 has, MCS what PGS has.
+# with an earlier network; the others take there what 7x7 has.
 TUNED: dict[str, dict[int, Knobs]] = {
     "random play": {size: Knobs() for size in MOVES},
     "network alone": {size: Knobs() for size in MOVES},
@@ -106,6 +106,7 @@ SWEPT = {
     "Policy-MCTS informed": _WITH_NETWORK,
     "PV-MCTS": [Knobs(1.0), *_WITH_NETWORK],
     "PV-MCTS mixed": [Knobs(1.0), *_WITH_NETWORK],
+    "MCS": _WITH_NETWORK,
     "PGS": [
         *(knobs._replace(step_size=0.1) for knobs in _WITH_NETWORK),
         *(Knobs(30.0, 1.0, step) for step in (0.01, 0.03, 0.3, 1.0, 3.0)),
