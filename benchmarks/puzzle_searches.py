@@ -81,7 +81,8 @@ SEARCHES: dict[str, Solve] = {
     "GNRPA": _with_knobs(_biased),
 }
 # From `--sweep`, on other boards of 7x7. MCTS and Policy-MCTS were tuned on the larger boards too,
-# with an earlier network; the others take there what 7x7 has.
+# with an earlier network; the others take there what 7x7 has. MCS has what PGS has, which its own
+# sweep does not tell apart from its best.
 TUNED: dict[str, dict[int, Knobs]] = {
     "random play": {size: Knobs() for size in MOVES},
     "network alone": {size: Knobs() for size in MOVES},

@@ -71,7 +71,7 @@ over openings, with all games of an opening inside. Milliseconds are of machines
 as well: compare them within a table. A commit that was not recorded is that of rows from before
 each row named its own.
 
-Five defaults changed on the way; the commit of a row says which it had. Before 3e6c08b simulations
+Six defaults changed on the way; the commit of a row says which it had. Before 3e6c08b simulations
 of PGS drew their actions at temperature 0.5; since then they follow the improved policy by counts.
 Before b6f901b the answers of MCS, PGS and MCTS, and the simulations of PGS, took the Q-values of a
 node rescaled to [0, 1] however little they differed; since then a range counts as a third at least.
@@ -80,6 +80,7 @@ and the root of N above 64 simulations, at most 16. Before 4ec8619 extended PGS 
 step (eq. 3.5 of Brosseit 2023); since then the update of PGS. Before cd720a1 a block of SameGame
 had one logit in NRPA, and a colour's weight had a tenth of its step; since then a block has another
 logit while its group is a pair, and that step grows with the board (`default_sharing`).
+Since dd766fb only boards of more than 100 cells have the other logit (`default_pairs`).
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",
