@@ -98,6 +98,18 @@ PRESETS = {
     "duel": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6
     ),
+    # The missing player of P1's table on the paper's board, against the searches as they come. One
+    # root a call: a network that differs from root to root is evaluated root by root anyway.
+    "order": Preset(
+        "hex-9x9",
+        800,
+        [Spec("PGS-UF", "pgs-uf", TUNED["pgs-uf"])]
+        + [spec for spec in DEFAULTS if spec.search in ("mcs", "pgs", "mcts")],
+        openings=49,
+        batch_size=1,
+        gauntlet=1,
+        reason="PGS-UF has the K it was tuned with, the others their defaults",
+    ),
     # More games for three players of "full".
     "full-duel": Preset(
         "hex-7x7-early", 800, [s for s in _K16 if s.name in ("MCS", "PGS", "MCTS")], repeats=6
