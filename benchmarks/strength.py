@@ -248,44 +248,34 @@ def _tournament(
     only_played: bool = False,
 ) -> evaluation.Tournament:
     """Plays the pairings that the file does not have, unless `only_played`, and saves each."""
-
-    def numbers(*names: str) -> list[int]:
-        return [counts[name] for name in names]
-
-    earlier = {
-        frozenset((row["first"], row["second"])): evaluation.MatchResult.from_dict(row)
-        for row in runs.read(record)
-        if {row["first"], row["second"]} <= set(counts)
-        and row["simulations"] == numbers(row["first"], row["second"])
-        and (only_played or not record.again)
-    }
-    specs = list(preset.players)
-    if only_played:
-        specs = [s for s in specs if any(s.name in pair for pair in earlier)]
-    pairs = list(itertools.combinations(range(len(specs)), 2))
-    if only_played:
-        pairs = [(i, j) for i, j in pairs if frozenset((specs[i].name, specs[j].name)) in earlier]
-    elif preset.gauntlet:
-        pairs = [(i, j) for i, j in pairs if i < preset.gauntlet]
+    anew = record.again and not only_played
+    rows = [] if anew else _with_counts(runs.read(record), counts)
+    earlier = {frozenset(names): evaluation.MatchResult.from_dict(row) for names, row in rows}
+    pairs = _pairs(preset, earlier if only_played else None)
+    specs = [s for s in preset.players if any(s.name in pair for pair in pairs)]
+    number = {spec.name: i for i, spec in enumerate(specs)}
 
     unfinished = runs.unfinished(record, "batch")
-    if record.again and not only_played:
+    if anew:
         runs.remove(unfinished)
     batches: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
-    for row in runs.read(unfinished):
-        names = row["first"], row["second"]
-        if set(names) <= set(counts) and row["simulations"] == numbers(*names):
-            batches.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
+    for names, row in _with_counts(runs.read(unfinished), counts):
+        batches.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
+
+    def about(names: tuple[str, str]) -> dict[str, Any]:
+        return {
+            "first": names[0],
+            "second": names[1],
+            "simulations": [counts[name] for name in names],
+        }
 
     def save_batch(names: tuple[str, str], batch: evaluation.MatchBatch) -> None:
         batches.setdefault(names, []).append(batch)
-        row = {"first": names[0], "second": names[1], "simulations": numbers(*names)}
-        runs.add(unfinished, row | {"batch": len(batches[names])} | batch.to_dict())
+        runs.add(unfinished, about(names) | {"batch": len(batches[names])} | batch.to_dict())
 
     def save(result: evaluation.MatchResult) -> None:
         first, second = result.names
-        row = {"first": first, "second": second, "simulations": numbers(first, second)}
-        runs.add(record, row | result.to_dict())
+        runs.add(record, about((first, second)) | result.to_dict())
         runs.remove(unfinished, first=first, second=second)
 
     with report.progress_bar("strength") as progress:
@@ -299,10 +289,29 @@ def _tournament(
             progress=progress,
             on_pair=save,
             results=earlier.values(),
-            pairs=pairs,
+            pairs=[(number[first], number[second]) for first, second in pairs],
             on_batch=save_batch if preset.batch_size else None,  # or a pairing is one batch
             batches=batches,
         )
+
+
+def _with_counts(
+    rows: Sequence[dict[str, Any]], counts: Mapping[str, int]
+) -> list[tuple[tuple[str, str], dict[str, Any]]]:
+    """The rows whose players have these simulations, after the players' names."""
+    named = [((row["first"], row["second"]), row) for row in rows]
+    return [(names, row) for names, row in named if row["simulations"] == [*map(counts.get, names)]]
+
+
+def _pairs(
+    preset: Preset, played: Mapping[frozenset[str], Any] | None = None
+) -> list[tuple[str, str]]:
+    """The names of who meets whom: those that have `played`, or all that the preset asks for."""
+    pairs = list(itertools.combinations([spec.name for spec in preset.players], 2))
+    if played is not None:
+        return [pair for pair in pairs if frozenset(pair) in played]
+    hosts = preset.players[: preset.gauntlet or None]
+    return [pair for pair in pairs if pair[0] in {spec.name for spec in hosts}]
 
 
 def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:
