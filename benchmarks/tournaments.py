@@ -258,6 +258,8 @@ PRESETS = {
             Spec("MCS", "mcs", TUNED["mcs"]),
             *_grid("pgs-uf", TUNED["pgs-uf"], step_size=(1e-5, 1e-4, 1e-3)),
             *_grid("pgs", TUNED["pgs"], step_size=(3e-4, 1e-3, 3e-3)),
+            # The default's step, 3, was chosen for a policy head alone.
+            *_grid("pgs-uf", TUNED["pgs-uf"] | {"optimizer": "auto"}, step_size=(0.3, 1.0, 3.0)),
         ],
         repeats=2,
         gauntlet=1,
