@@ -57,8 +57,8 @@ def _label(search: str, base: dict[str, Any], knob: str, value: Any) -> str:
     return f"{search} {knob}={value}{baseline}"
 
 
-def _at(optimizer: str, step_size: float) -> dict[str, Any]:
-    return TUNED["pgs"] | {"optimizer": optimizer, "step_size": step_size}
+def _step(optimizer: str, step_size: float) -> dict[str, Any]:
+    return {"optimizer": optimizer, "step_size": step_size}
 
 
 def _scaling(
@@ -259,7 +259,10 @@ PRESETS = {
             *_grid("pgs-uf", TUNED["pgs-uf"], step_size=(1e-5, 1e-4, 1e-3)),
             *_grid("pgs", TUNED["pgs"], step_size=(3e-4, 1e-3, 3e-3)),
             # The default's step, 3, was chosen for a policy head alone.
-            *_grid("pgs-uf", TUNED["pgs-uf"] | {"optimizer": "auto"}, step_size=(0.3, 1.0, 3.0)),
+            *(
+                Spec(f"pgs-uf auto {step:g}", "pgs-uf", TUNED["pgs-uf"] | _step("auto", step))
+                for step in (0.3, 1.0, 3.0)
+            ),
         ],
         repeats=2,
         gauntlet=1,
@@ -274,7 +277,7 @@ PRESETS = {
             Spec("MCS K=4", "mcs", CENTRE | {"simulations_per_update": 4}),
             Spec("MCS", "mcs", TUNED["mcs"]),
             *(
-                Spec(f"{name} {step:g}", "pgs", _at(name, step))
+                Spec(f"{name} {step:g}", "pgs", TUNED["pgs"] | _step(name, step))
                 for name, steps in (
                     ("sgd", (1e-5, 1e-4, 1e-3, 1e-2)),
                     ("auto", (0.1, 0.3, 1.0, 3.0, 10.0)),
