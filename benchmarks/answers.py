@@ -112,7 +112,7 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
             "mode": mode, "target": jaxpgs.completed_q(),
         }  # fmt: skip
     yield "pgs constant everything", jaxpgs.pgs_policy, base | {
-        "adapt": lambda path, leaf: True, "optimizer": optax.sgd(1e-4),
+        "adapt": "everything", "optimizer": optax.sgd(1e-4),
         "estimator": jaxpgs.reinforce(), "mode": "constant",
     }  # fmt: skip
     selections = {

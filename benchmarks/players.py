@@ -279,8 +279,7 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
     if OURS[spec.search] in LEARNING:
         extended = spec.search == "extended"
         head = jaxpgs.networks.policy_head(params, knobs.pop("head", "head"))
-        everything = jax.tree.map(lambda _: True, head)
-        knobs["adapt"] = everything if spec.search == "pgs-uf" else head
+        knobs["adapt"] = "everything" if spec.search == "pgs-uf" else head
         put_learning(knobs, regularize=not extended)
     return knobs
 

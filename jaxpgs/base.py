@@ -24,7 +24,7 @@ import mctx
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
 # A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
-# between them, such as "policy_head".
+# between them, such as "policy_head", or "everything" but batch normalisation.
 Adapt = Any
 
 

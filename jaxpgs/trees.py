@@ -53,17 +53,22 @@ def mask_of(tree: Any, path: str) -> list[bool] | None:
     Args:
       tree: any pytree with names, such as parameters of NNX or the variables of Linen.
       path: names with dots between them, such as "policy_head" or "policy_head.linear". They may
-        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence.
+        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence. All leaves
+        lie under "".
 
     Returns:
       A list in the order of `jax.tree.leaves`, None if the path leads nowhere. Batch normalisation
       is recognised by its running `mean` and `var`, which stand beside its other parameters in NNX
       and under the same names in another collection in Linen.
     """
-    wanted = tuple(path.split("."))
-    # What follows the path's beginning is the same in every collection of Linen.
-    found = [_from(names, wanted) for names in leaf_names(tree)]
-    if not any(found):
+    leaves = leaf_names(tree)
+    if path:
+        # What follows the path's beginning is the same in every collection of Linen.
+        found = [_from(names, path.split(".")) for names in leaves]
+    else:
+        linen = any(names[:1] == ("batch_stats",) for names in leaves)
+        found = [names[linen:] for names in leaves]  # without the collection's name
+    if all(names is None for names in found):
         return None
     statistics = {names[:-1] for names in found if names and names[-1] in ("mean", "var")}
     normalised = {

@@ -488,6 +488,9 @@ def test_linen_modules_are_split_and_their_heads_found():
     assert {"batch_stats.policy_head.layers_0.mean"} < _names(jax.tree.map(lambda _: True, params))
     mask = adapt_mask(params, "policy_head")
     assert mask == jax.tree.leaves(policy_head(params))
+    everything = jax.tree.unflatten(jax.tree.structure(params), adapt_mask(params, "everything"))
+    value = {"params.value.kernel", "params.value.bias"}
+    assert _names(everything) == dense | value
     with pytest.raises(ValueError, match=r"adapt 'policy' chooses none.*policy_head"):
         adapt_mask(params, "policy")
 
@@ -505,6 +508,8 @@ def test_names_lead_into_sequences_and_dataclasses():
     assert trees.mask_of(tree, "actor.1") == [False, True, False, False]
     assert trees.mask_of(tree, "one") == [False, False, True, False]
     assert trees.mask_of(tree, "actor.2") is None
+    assert trees.mask_of(tree, "") == [True] * 4
+    assert trees.mask_of(jnp.zeros(3), "") == [True]
 
 
 def test_trainable_mask_names():
@@ -512,6 +517,14 @@ def test_trainable_mask_names():
     assert {name.rsplit(".", 1)[1] for name in frozen} == {"mean", "var"}
     assert len(frozen) == 2 * (1 + 2 * 2 + 2)  # stem, two a block, one a head
     assert all(jax.tree.leaves(trainable_mask(_make("fully_connected"))))
+
+
+def test_everything_adapts_but_batch_normalisation():
+    params = functional(_make("resnet"))[0]
+    mask = jax.tree.unflatten(jax.tree.structure(params), adapt_mask(params, "everything"))
+    frozen = _names(jax.tree.map(lambda x: not x, mask))
+    assert {name.rsplit(".", 1)[1] for name in frozen} == {"mean", "var", "scale", "bias"}
+    assert len(frozen) == 4 * (1 + 2 * 2 + 2)  # stem, two a block, one a head
 
 
 @both

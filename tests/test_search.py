@@ -414,7 +414,7 @@ def _trap_search(step_size):
         game.root(SEEDS),
         game.recurrent_fn,
         TRAP_N,
-        adapt=lambda path, leaf: True,
+        adapt="everything",
         optimizer=optax.sgd(step_size),
         simulations_per_update=8,
         truncation=jaxpgs.fixed(2),
@@ -478,7 +478,7 @@ def _compiled(adapt, num_simulations=128):
     elif adapt == "head":
         policy = functools.partial(jaxpgs.pgs_policy, adapt=networks.policy_head(params))
     else:
-        policy = functools.partial(jaxpgs.pgs_policy, adapt=lambda path, leaf: True)
+        policy = functools.partial(jaxpgs.pgs_policy, adapt="everything")
 
     def run(params, keys, states):
         return policy(

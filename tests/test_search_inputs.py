@@ -116,7 +116,7 @@ BAD_CALLS = {
         "remember depends on .'torso'., which therefore may not adapt.*use mode=.constant.",
     ),
     "cached, value adapts": (
-        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": lambda path, leaf: True},
+        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": "everything"},
         r"remember depends on .*'torso', 'value'\], which therefore may not adapt",
     ),
     "too few keys": (

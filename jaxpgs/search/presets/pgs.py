@@ -30,9 +30,10 @@ def pgs_search(
     """Policy gradient search: `mcs_search` whose simulation policy learns as it searches.
 
     Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
-    REINFORCE step on their returns. With `adapt=policy_head(params)` this is PGS; with everything
-    adapting (`adapt=lambda path, leaf: True`, `mode="constant"`) it is the paper's PGS-UF (section
-    4.3). The paper's settings are `paper_pgs(step_size)`.
+    REINFORCE step on their returns. With `adapt="policy_head"` this is PGS; with
+    `adapt="everything"` and `mode="constant"` it is the paper's PGS-UF (section 4.3). In both,
+    batch normalisation stays as it is (section 3.2). The paper's settings are
+    `paper_pgs(step_size)`.
 
     Deviates from the paper in cached mode: simulations also follow what the states that they visit
     have returned, by counts and not by draws (`interior_selection`), as
@@ -43,8 +44,9 @@ def pgs_search(
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N, at least 1.
-      adapt: which parameters adapt: a pytree of booleans like `params`, such as
-        `jaxpgs.networks.policy_head(params)`, or a predicate `(path, leaf) -> bool`.
+      adapt: which parameters adapt: a name, such as "policy_head" or "policy_head.linear";
+        "everything" but batch normalisation, whose running variance a step could make negative; a
+        pytree of booleans like `params`; or a predicate `(path, leaf) -> bool`.
       estimator: how the parameters move; `reinforce("value")` if None.
       optimizer: any optax optimizer; `auto_sgd()` if None.
       mode: as in `mcs_search`.

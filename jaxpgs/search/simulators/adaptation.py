@@ -18,7 +18,8 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
       params: the network's parameters.
       adapt: a pytree of booleans with the structure of `params`; a predicate
         `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
-        `networks.policy_head(path=...)` takes them. None adapts nothing.
+        `networks.policy_head(path=...)` takes them, or "everything" but batch normalisation. None
+        adapts nothing.
 
     Returns:
       A list in the order of `jax.tree.leaves(params)`.
@@ -31,15 +32,16 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
     if adapt is None:
         return [False] * len(paths_and_leaves)
     if isinstance(adapt, str):
-        mask = trees.mask_of(params, adapt) or []
+        mask = trees.mask_of(params, "" if adapt == "everything" else adapt) or []
     elif callable(adapt):
         mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
     else:
         leaves, structure = jax.tree.flatten(adapt)
         if structure != treedef:
             raise ValueError(
-                "adapt must have the structure of params, be a predicate (path, leaf) -> bool, or "
-                f"a name such as 'policy_head'; params is {treedef}, adapt is {structure}."
+                "adapt must have the structure of params, be a predicate (path, leaf) -> bool, a "
+                "name such as 'policy_head', or 'everything'; "
+                f"params is {treedef}, adapt is {structure}."
             )
         mask = [bool(leaf) for leaf in leaves]
     if not any(mask):
