@@ -98,17 +98,17 @@ PRESETS = {
     "duel": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.name in ("MCS", "PGS")], repeats=6
     ),
-    # The missing player of P1's table on the paper's board, against the searches as they come. One
+    # PGS that adapts the whole network, on the board of Anthony et al. 2019 and as it comes. One
     # root a call: a network that differs from root to root is evaluated root by root anyway.
-    "order": Preset(
+    "unfrozen": Preset(
         "hex-9x9",
         800,
-        [Spec("PGS-UF", "pgs-uf", TUNED["pgs-uf"])]
+        [Spec("PGS-UF default", "pgs-uf", {"mode": "constant"})]
         + [spec for spec in DEFAULTS if spec.search in ("mcs", "pgs", "mcts")],
-        openings=49,
+        openings=25,
         batch_size=1,
         gauntlet=1,
-        reason="PGS-UF has the K it was tuned with, the others their defaults",
+        reason="each has the K that is its default",
     ),
     # More games for three players of "full".
     "full-duel": Preset(
