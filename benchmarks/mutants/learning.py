@@ -7,11 +7,22 @@ _OFFSETS = "../networks/offsets.py"
 _PLAYOUTS = "../playouts.py"
 _SELFPLAY = "../training/selfplay.py"
 _REPLAY = "../training/replay.py"
+_TREES = "../trees.py"
 _LEARNING = "learning.py"
 _STEP = "parts/step_size.py"
 _ESTIMATOR = "parts/estimator.py"
 
 MUTATIONS = (
+    # What adapts.
+    Mutation(
+        "everything: batch normalisation, too", _TREES,
+        "names[:-1] not in normalised", "True", "everything_adapts", "test_networks.py",
+    ),
+    Mutation(
+        "everything: the scale of Linen's batch normalisation, too", _TREES,
+        "[names[linen:] for names in leaves]", "[names[0:] for names in leaves]",
+        "linen_modules_are_split", "test_networks.py",
+    ),
     # The optimizer.
     Mutation(
         "the optimizer's state is not carried over", _LEARNING,
