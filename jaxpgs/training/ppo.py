@@ -6,7 +6,7 @@ that comes out is one like any other, the prior of every search.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -248,38 +248,7 @@ def train(
       1
     """
     arguments = dict(locals())
-    loop.check_counts(
-        {
-            "num_iterations": num_iterations,
-            "num_games": num_games,
-            "num_steps": num_steps,
-            "num_opponents": num_opponents,
-            "history_size": history_size,
-            "snapshot_every": snapshot_every,
-            "batch_size": batch_size,
-            "epochs": epochs,
-            "checkpoint_every": checkpoint_every,
-            "keep": keep,
-        }
-    )
-    if env.num_players != 2:
-        raise ValueError(
-            f"Self-play needs a game of two players, got one of {env.num_players}; "
-            "puzzle_iteration.train is for one player."
-        )
-    if num_games % num_opponents or num_games * num_steps % batch_size:
-        raise ValueError(
-            "num_opponents must divide num_games, and batch_size num_games * num_steps = "
-            f"{num_games * num_steps}; got {num_opponents} of {num_games}, and {batch_size}."
-        )
-    for name, number in {"discount": discount, "gae_lambda": gae_lambda}.items():
-        check_number("train", name, number, 0, 1)
-    check_number("train", "clip", clip, 0, open_low=True)
-    weights = {"value_weight": value_weight, "entropy_weight": entropy_weight}
-    whole = {"max_random_moves": max_random_moves, "evaluate_every": evaluate_every}
-    for name, number in {**weights, **whole}.items():
-        check_number("train", name, number, 0)
-    opponents.check(delta, schedule, pool, pool_fraction, random_fraction)
+    _check_arguments(env, arguments)
     mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
     share = _check_opponents(num_opponents, 1 if mesh is None else mesh.size)
 
@@ -289,7 +258,9 @@ def train(
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *frozen) if frozen else None
     trainable = trainable_mask(network)
     optimizer = loop.of_weights(optimizer or paper_optimizer(), trainable)
-    losses_fn = _make_losses(network, clip=clip, **weights)
+    losses_fn = _make_losses(
+        network, clip=clip, value_weight=value_weight, entropy_weight=entropy_weight
+    )
     learn = _make_learn(loop.make_update(losses_fn, optimizer, trainable), batch_size, epochs, mesh)
 
     def play(
@@ -370,6 +341,34 @@ def train(
         state, measured, num_iterations, trainer="ppo", arguments=arguments, directory=directory,
         checkpoint_every=checkpoint_every, keep=keep, callback=callback,
     )  # fmt: skip
+
+
+def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for arguments of `train` that are out of range."""
+    counts = (
+        "num_iterations", "num_games", "num_steps", "num_opponents", "history_size",
+        "snapshot_every", "batch_size", "epochs", "checkpoint_every", "keep",
+    )  # fmt: skip
+    loop.check_counts({name: arguments[name] for name in counts})
+    if env.num_players != 2:
+        raise ValueError(
+            f"Self-play needs a game of two players, got one of {env.num_players}; "
+            "puzzle_iteration.train is for one player."
+        )
+    num_games, num_opponents = arguments["num_games"], arguments["num_opponents"]
+    num_moves, batch_size = num_games * arguments["num_steps"], arguments["batch_size"]
+    if num_games % num_opponents or num_moves % batch_size:
+        raise ValueError(
+            "num_opponents must divide num_games, and batch_size num_games * num_steps = "
+            f"{num_moves}; got {num_opponents} of {num_games}, and {batch_size}."
+        )
+    for name in ("discount", "gae_lambda"):
+        check_number("train", name, arguments[name], 0, 1)
+    check_number("train", "clip", arguments["clip"], 0, open_low=True)
+    for name in ("value_weight", "entropy_weight", "max_random_moves", "evaluate_every"):
+        check_number("train", name, arguments[name], 0)
+    drawn = ("delta", "schedule", "pool", "pool_fraction", "random_fraction")
+    opponents.check(*(arguments[name] for name in drawn))
 
 
 def elo_along(
