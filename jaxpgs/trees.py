@@ -47,14 +47,14 @@ def zero_rows(x: chex.Array) -> chex.Array:
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
 
 
-def mask_of(tree: Any, path: str) -> list[bool] | None:
+def mask_of(tree: Any, path: str | None) -> list[bool] | None:
     """Tells which leaves lie under a path, but for those of batch normalisation.
 
     Args:
       tree: any pytree with names, such as parameters of NNX or the variables of Linen.
       path: names with dots between them, such as "policy_head" or "policy_head.linear". They may
-        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence. All leaves
-        lie under "".
+        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence. None is
+        for all leaves.
 
     Returns:
       A list in the order of `jax.tree.leaves`, None if the path leads nowhere. Batch normalisation
@@ -62,12 +62,11 @@ def mask_of(tree: Any, path: str) -> list[bool] | None:
       and under the same names in another collection in Linen.
     """
     leaves = leaf_names(tree)
-    if path:
-        # What follows the path's beginning is the same in every collection of Linen.
-        found = [_from(names, path.split(".")) for names in leaves]
-    else:
+    if path is None:
         linen = any(names[:1] == ("batch_stats",) for names in leaves)
-        found = [names[linen:] for names in leaves]  # without the collection's name
+        leaves = [names[linen:] for names in leaves]  # without the collection's name
+    # What follows the path's beginning is the same in every collection of Linen.
+    found = [_from(names, [] if path is None else path.split(".")) for names in leaves]
     if all(names is None for names in found):
         return None
     statistics = {names[:-1] for names in found if names and names[-1] in ("mean", "var")}

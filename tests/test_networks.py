@@ -508,8 +508,9 @@ def test_names_lead_into_sequences_and_dataclasses():
     assert trees.mask_of(tree, "actor.1") == [False, True, False, False]
     assert trees.mask_of(tree, "one") == [False, False, True, False]
     assert trees.mask_of(tree, "actor.2") is None
-    assert trees.mask_of(tree, "") == [True] * 4
-    assert trees.mask_of(jnp.zeros(3), "") == [True]
+    assert trees.mask_of(tree, "") is None
+    assert trees.mask_of(tree, None) == [True] * 4
+    assert trees.mask_of(jnp.zeros(3), None) == [True]
 
 
 def test_trainable_mask_names():
