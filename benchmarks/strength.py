@@ -310,8 +310,8 @@ def _pairs(
     pairs = list(itertools.combinations([spec.name for spec in preset.players], 2))
     if played is not None:
         return [pair for pair in pairs if frozenset(pair) in played]
-    hosts = preset.players[: preset.gauntlet or None]
-    return [pair for pair in pairs if pair[0] in {spec.name for spec in hosts}]
+    hosts = {spec.name for spec in preset.players[: preset.gauntlet or None]}
+    return [pair for pair in pairs if pair[0] in hosts]
 
 
 def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:
