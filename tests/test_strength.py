@@ -1,6 +1,7 @@
 """The tournaments of the benchmarks: players from words, equal spending, rows and tables."""
 
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -106,14 +107,27 @@ def test_proposals_close_in():
     assert spending.propose({1: 3.0}) == 1
     assert spending.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
     assert spending.propose({10: 0.9, 11: 1.2}) in (10, 11)
-    # A search whose time is a line with a large constant.
-    ratios, count = {}, 16
-    for _ in range(8):
-        ratios[count] = (100 + count) / 300
-        if abs(ratios[count] - 1) < 0.02:
+    assert spending.propose({100: 0.25, 400: 0.5}) == 1600  # on one side: on along the line
+    assert spending.propose({100: 0.5, 110: 0.4}) == 200  # unless noise turned it
+
+
+@pytest.mark.parametrize(
+    ("spends", "start", "right"),
+    [
+        (lambda n: (100 + n) / 300, 16, 200),  # time, with a large part that is always there
+        (lambda n: (n / 2800) ** 0.7, 800, 2800),  # evaluations of a search with a cache
+        (lambda n: (n / 60) ** 0.9, 800, 60),
+    ],
+)
+def test_proposals_arrive(spends, start, right):
+    ratios, count = {}, start
+    while count not in ratios:
+        ratios[count] = spends(count)
+        if abs(math.log(ratios[count])) < 0.02:
             break
         count = spending.propose(ratios)
-    assert abs(count - 200) <= 6
+    assert abs(math.log(ratios[count])) < 0.02 and len(ratios) <= 5
+    assert abs(count / right - 1) < 0.05
 
 
 def _player(name, evaluations):

@@ -19,6 +19,8 @@ TOLERANCE = 1.05  # the most by which two players may differ
 _AIM = 1.02  # calibration is closer, lest noise pushes a player out
 _TRIALS = 10
 _FEW_CALLS = 16  # games for calibration where they are played one by one
+_FLATTEST = 0.2  # slope that two measurements on one side may have
+_LONGEST = math.log(5.0)  # step, in the logarithm of the simulations
 
 
 def spent(record: PlayerRecord, equal: str) -> float:
@@ -90,8 +92,9 @@ def calibrate(
 def propose(ratios: Mapping[int, float]) -> int:
     """Proposes simulations that should spend as much as the standard.
 
-    Between two counts of which one spends less and one more, by interpolation of the logarithms;
-    before there are two such, from the closest count in proportion.
+    The logarithm of what is spent is taken as a line in that of the simulations: between two
+    counts of which one spends less and one more, else through the two that come closest, and from
+    one count with a slope of 1.
 
     Args:
       ratios: what was spent over what the standard spent, by simulations.
@@ -103,9 +106,14 @@ def propose(ratios: Mapping[int, float]) -> int:
     above = min((n for n, r in ratios.items() if r >= 1 and (below is None or n > below)),
                 default=None)  # fmt: skip
     if below is None or above is None:
-        closest = min(ratios, key=lambda n: abs(math.log(ratios[n])))
-        # A part of what is spent does not depend on the simulations: proportion goes too near.
-        guess = round(closest / min(max(ratios[closest], 0.2), 5.0))
+        closest, *others = sorted(ratios, key=lambda n: abs(math.log(ratios[n])))[:2]
+        slope = 1.0
+        for other in others:
+            slope = math.log(ratios[closest] / ratios[other]) / math.log(closest / other)
+        # Proportion, a slope of 1, goes too near: a search with a cache meets more states again,
+        # and a part of the time does not depend on the simulations. A flatter line is noise.
+        step = math.log(ratios[closest]) / (slope if _FLATTEST < slope < 1.0 else 1.0)
+        guess = round(closest * math.exp(-min(max(step, -_LONGEST), _LONGEST)))
         return max(1, guess + (guess == closest) * (1 if ratios[closest] < 1 else -1))
     low, high = math.log(ratios[below]), math.log(ratios[above])
     share = -low / (high - low)
