@@ -1,13 +1,26 @@
 """Checks of what networks are given."""
 
+from collections.abc import Sequence
+
 import chex
 
 
 def check_sizes(owner: str, **sizes: int) -> None:
-    """Raises `ValueError` unless every named size is at least 1."""
+    """Raises `ValueError` unless every named size is at least 1, and `num_blocks` at least 0."""
     for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{owner} needs {name} >= 1, got {size}.")
+        least = 0 if name == "num_blocks" else 1
+        if size < least:
+            raise ValueError(f"{owner} needs {name} >= {least}, got {size}.")
+
+
+def check_board(owner: str, observation_shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape as a tuple; raises `ValueError` unless it is of a board with planes."""
+    shape = tuple(observation_shape)
+    if len(shape) != 3:
+        raise ValueError(
+            f"{owner} needs observations of shape (height, width, planes), got {shape}."
+        )
+    return shape
 
 
 def check_observation(observation: chex.Array, shape: tuple[int, ...]) -> None:

@@ -56,9 +56,9 @@ class FullyConnectedResNet(nnx.Module):
         dtype: jax.typing.DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        check_sizes("FullyConnectedResNet", num_actions=num_actions, width=width)
-        if num_blocks < 0:
-            raise ValueError(f"FullyConnectedResNet needs num_blocks >= 0, got {num_blocks}.")
+        check_sizes(
+            "FullyConnectedResNet", num_blocks=num_blocks, num_actions=num_actions, width=width
+        )
         self.observation_shape = tuple(observation_shape)
         self.width, self.num_blocks = width, num_blocks
         self.dtype = jnp.dtype(dtype).name

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.checks import check_board, check_observation, check_sizes
 from jaxpgs.networks.convolution import same_convolution
 from jaxpgs.networks.heads import PolicyHead, ValueHead, make_norm
 
@@ -59,18 +59,12 @@ class AlphaZeroResNet(nnx.Module):
     ) -> None:
         check_sizes(
             "AlphaZeroResNet",
+            num_blocks=num_blocks,
             num_actions=num_actions,
             num_filters=num_filters,
             value_hidden=value_hidden,
         )
-        if num_blocks < 0:
-            raise ValueError(f"AlphaZeroResNet needs num_blocks >= 0, got {num_blocks}.")
-        self.observation_shape = tuple(observation_shape)
-        if len(self.observation_shape) != 3:
-            raise ValueError(
-                "AlphaZeroResNet needs observations of shape (height, width, planes), "
-                f"got {self.observation_shape}."
-            )
+        self.observation_shape = check_board("AlphaZeroResNet", observation_shape)
         self.num_filters, self.num_blocks = num_filters, num_blocks
         self.value_hidden = value_hidden
         self.dtype = jnp.dtype(dtype).name

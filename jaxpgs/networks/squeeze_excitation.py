@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.checks import check_board, check_observation, check_sizes
 from jaxpgs.networks.heads import PolicyHead, ValueHead
 from jaxpgs.networks.resnet import ConvNorm
 
@@ -140,8 +140,7 @@ class SETower(nnx.Module):
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
-        if num_blocks < 0:
-            raise ValueError(f"A residual network needs num_blocks >= 0, got {num_blocks}.")
+        check_sizes("A residual network", num_blocks=num_blocks)
         self.observation_shape, self.dtype = observation_shape, jnp.dtype(dtype)
         self.embed = (
             None
@@ -188,13 +187,3 @@ class _Block(nnx.Module):
         y = self.second(jax.nn.relu(self.first(x)))
         weight = self.excite(jax.nn.relu(self.squeeze(jnp.mean(y, axis=(1, 2)))))
         return jax.nn.relu(x + y * jax.nn.sigmoid(weight)[:, None, None])
-
-
-def check_board(owner: str, observation_shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape as a tuple; raises `ValueError` unless it is of a board with planes."""
-    shape = tuple(observation_shape)
-    if len(shape) != 3:
-        raise ValueError(
-            f"{owner} needs observations of shape (height, width, planes), got {shape}."
-        )
-    return shape

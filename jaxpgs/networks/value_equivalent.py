@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_sizes
+from jaxpgs.networks.checks import check_board, check_sizes
 from jaxpgs.networks.heads import PolicyHead, ValueHead
-from jaxpgs.networks.squeeze_excitation import SETower, check_board
+from jaxpgs.networks.squeeze_excitation import SETower
 
 
 class ValueEquivalentModel(nnx.Module):
