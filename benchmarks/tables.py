@@ -42,6 +42,7 @@ from benchmarks import (
     ppo_learning,
     puzzles,
     ratings,
+    rivals,
     rng,
     root_values,
     runs,
@@ -395,6 +396,8 @@ def _equal(data: Mapping[str, Any]) -> str:
 
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
+    ("rivals.json", "PGS and Gumbel PGS against mctx's Gumbel searches: Elo of ours",
+     rows_only(rivals.table, rivals.count)),
     ("strength_*.json", "Strength: {network} ({file})", strength),
     ("ablation.json", "Extensions of policy gradient search, one at a time: Elo over plain PGS",
      rows_only(ablation.table, ablation.games)),

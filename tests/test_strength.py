@@ -10,7 +10,7 @@ import pytest
 
 import jaxpgs
 import jaxpgs.evaluation as ev
-from benchmarks import players, ratings, runs, speed, strength
+from benchmarks import players, ratings, rivals, runs, speed, strength
 from benchmarks.tournaments import PRESETS
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import matches, spending
@@ -251,3 +251,28 @@ def test_the_growth_of_a_simulation_is_shown():
     counts = [(s.name, s.knobs.get("simulations_per_update")) for s in speed.contestants(256)]
     assert ("PGS cached", 32) in counts and ("PGS cached", 8) in counts
     assert ("MCS constant", 8) in counts and ("mctx Gumbel", None) in counts
+
+
+def test_rivals_are_found_whoever_is_named_first(tmp_path):
+    interval = {"openings": 8, "elo": 20.0, "low": 10.0, "high": 31.0}
+    pairings = [
+        {"first": "mctx Gumbel", "second": "PGS default"} | interval,
+        {"first": "Gumbel PGS default", "second": "mctx Gumbel"} | interval,
+        {"first": "MCS default", "second": "mctx Gumbel"} | interval,
+        {"first": "PGS default", "second": "NN"} | interval,
+    ]
+    for name, equal, batch in [("hex-9x9", "simulations", None), ("hex-5x5", "time", 1)]:
+        setting = {"network": name, "equal": equal, "batch_size": batch, "num_simulations": 64}
+        path = tmp_path / f"strength_defaults_{name}.json"
+        path.write_text(json.dumps({"setting": setting, "rows": [], "pairings": pairings}))
+    rivals.main(["--folder", str(tmp_path), "--out", str(tmp_path / "rivals.json")])
+    data = runs.load(tmp_path / "rivals.json")
+    assert rivals.table(data["rows"])[1] == [
+        ["hex-5x5", "time, 1 root", 64, "mctx Gumbel", "8", "-20 (-31 to -10)", "+20 (+10 to +31)"],
+        ["hex-9x9", "simulations", 64, "mctx Gumbel", "8", "-20 (-31 to -10)", "+20 (+10 to +31)"],
+    ]
+    assert rivals.count(data).endswith(
+        "- mctx Gumbel: PGS is above in 0 and below in 2 of 2 cells; "
+        "Gumbel PGS is above in 2 and below in 0 of 2 cells"
+    )
+    assert (tmp_path / "rivals.png").exists()

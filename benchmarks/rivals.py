@@ -1,0 +1,126 @@
+"""PGS and Gumbel PGS against mctx's searches, over all boards, simulations and kinds of equality.
+
+    python -m benchmarks.strength --preset defaults --network hex-9x9 --simulations 64 256 800
+    python -m benchmarks.strength --preset defaults-evaluations --network hex-9x9 --simulations 64
+    python -m benchmarks.rivals          # the table and the pictures from all such files
+
+All players have their defaults, but for mctx's search with as few actions at the root as Gumbel PGS
+has. Nothing is played here: every pairing is one of a tournament, whose file has the commands.
+"""
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import pictures, report, runs
+from benchmarks.runs import RESULTS
+
+OURS = ("PGS default", "Gumbel PGS default")
+RIVALS = {"mctx Gumbel": "", "mctx Gumbel, fewer actions": "_fewer_actions"}  # drawn in files
+_KEY = ("network", "equal", "simulations", "rival", "player")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Writes the table of all tournaments and draws it; see the module's text."""
+    parser = runs.parser("rivals", __doc__)
+    parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
+    args = parser.parse_args(argv)
+    record = runs.open_record(parser, args, {}, _KEY)
+    rows = runs.add(record, *met(args.folder))
+    report.print_table("Elo of ours over mctx's searches", *table(rows))
+    for rival, part in RIVALS.items():
+        if any(row["rival"] == rival for row in rows):
+            draw(record.path.with_stem(record.path.stem + part).with_suffix(".png"), rows, rival)
+    print(f"Wrote {record.path} and its pictures.")
+
+
+def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Finds where one of ours met one of mctx's searches.
+
+    Args:
+      folder: of the tournaments' files.
+
+    Yields:
+      Rows, with the interval of ours over the rival. `simulations` are the rival's.
+    """
+    for path in sorted(folder.glob("strength_defaults*.json")):
+        data = runs.load(path)
+        setting = data["setting"]
+        equal = setting["equal"]
+        if equal == "time":
+            equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
+        for pair in data["pairings"]:
+            names = (pair["first"], pair["second"])
+            for mine, its, sign in ((*names, 1), (*names[::-1], -1)):
+                if mine not in OURS or not its.startswith("mctx"):
+                    continue
+                ends = sorted(sign * pair[end] + 0.0 for end in ("low", "elo", "high"))
+                yield {
+                    "network": setting["network"],
+                    "equal": equal,
+                    "simulations": setting["num_simulations"],
+                    "rival": its,
+                    "player": mine,
+                    "openings": pair["openings"],
+                } | dict(zip(("low", "elo", "high"), ends, strict=True))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns columns and lines: a line for each cell and rival, boards from small to large."""
+    cells: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=_order):
+        cells.setdefault(tuple(row[name] for name in _KEY[:-1]), {})[row["player"]] = row
+    lines = []
+    for about, found in cells.items():
+        openings = " or ".join(map(str, sorted({row["openings"] for row in found.values()})))
+        texts = [_interval(found[name]) if name in found else None for name in OURS]
+        lines.append([*about, openings, *texts])
+    heads = [f"Elo of {name.removesuffix(' default')}" for name in OURS]
+    return ["network", "equal", "simulations", "rival", "openings", *heads], lines
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    return f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"
+
+
+def count(data: Mapping[str, Any]) -> str:
+    """Says in how many cells the intervals leave 0, for each of mctx's searches."""
+    said = ["Where the interval leaves 0, one of ours is above or below a search of mctx:\n"]
+    for rival in sorted({row["rival"] for row in data["rows"]}):
+        parts = []
+        for name in OURS:
+            mine = [r for r in data["rows"] if (r["rival"], r["player"]) == (rival, name)]
+            above, below = sum(r["low"] > 0 for r in mine), sum(r["high"] < 0 for r in mine)
+            short = name.removesuffix(" default")
+            parts.append(f"{short} is above in {above} and below in {below} of {len(mine)} cells")
+        said.append(f"- {rival}: {'; '.join(parts)}")
+    return "\n".join(said)
+
+
+def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], rival: str) -> None:
+    """Draws the Elo of ours over one of mctx's searches, a panel for each network and equality."""
+    panels: dict[str, dict[str, tuple[float, float, float]]] = {}
+    names = {}
+    for row in sorted(rows, key=_order):
+        if row["rival"] == rival:
+            name = f"{row['player'].removesuffix(' default')}, {row['simulations']}"
+            names[name] = (row["simulations"], OURS.index(row["player"]))
+            interval = (row["low"], row["elo"], row["high"])
+            panels.setdefault(f"{row['network']}, equal {row['equal']}", {})[name] = interval
+    pictures.interval_panels(
+        path, panels, sorted(names, key=lambda name: names[name]),
+        title=f"Our searches against {rival}", xlabel="Elo of ours", columns=3,
+    )  # fmt: skip
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A key that sorts boards from small to large, and within them as they are told apart."""
+    size = int(re.findall(r"\d+", row["network"])[0])
+    kinds = ("simulations", "evaluations", "time")
+    kind = kinds.index(row["equal"].split(",")[0])
+    return size, row["network"], kind, row["equal"], row["simulations"], row["rival"]
+
+
+if __name__ == "__main__":
+    main()
