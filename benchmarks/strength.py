@@ -14,7 +14,8 @@ with a model that was learned:
     python -m benchmarks.strength --preset ve
 
 The defaults of all searches, one tournament and one file for each network and count; a move costs
-as many simulations as mctx's Gumbel search has, as many network evaluations, or as much time:
+as many simulations as mctx's Gumbel search has, as many network evaluations, or as much time
+(`benchmarks.rivals` makes one table of ours against mctx's in all of them):
 
     python -m benchmarks.strength --preset defaults --network hex-7x7-early hex-5x5-early \\
         --simulations 16 64 256 800
