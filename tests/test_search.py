@@ -6,6 +6,7 @@ import chex
 import games
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 import pytest
@@ -457,6 +458,61 @@ def test_evaluations_are_counted_exactly():
     assert state.num_calls == 2 * TRAP_N // 8
     np.testing.assert_allclose(state.depth, 2.0)
     assert np.all(np.asarray(state.entropy) <= math.log(games.Trap.ACTIONS) + 1e-6)
+
+
+# What adapts is the simulation policy; values and a learned model stay as they are
+
+
+def _learned(params, model, rng_key, action, hidden):
+    """A model with the policy of `params`; all else is that of `model`."""
+    noise = 0.1 * jax.random.normal(rng_key, (*action.shape, 1))
+
+    def unroll(params):
+        return jnp.tanh(hidden @ params["dynamics"] + params["actions"][action] + noise)
+
+    own, after = unroll(params), unroll(model)
+    output = mctx.RecurrentFnOutput(
+        reward=0.1 * model["reward"][action],
+        discount=-jnp.ones(action.shape),
+        prior_logits=own @ params["head"],
+        value=jnp.tanh(after @ model["value"]),
+    )
+    return output, after
+
+
+def test_values_and_models_do_not_adapt():
+    shapes = {"dynamics": (6, 6), "actions": (4, 6), "reward": (4,), "head": (6, 4), "value": (6,)}
+    keys = jax.random.split(jax.random.key(3), len(shapes))
+    params = {
+        name: jax.random.normal(key, shape)
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+    hidden = jax.random.normal(jax.random.key(4), (3, 6))
+    root = mctx.RootFnOutput(
+        prior_logits=hidden @ params["head"], value=jnp.zeros(3), embedding=hidden
+    )
+    knobs = {"mode": "constant", "max_depth": 4, "simulations_per_update": 4}
+
+    @functools.partial(jax.jit, compiler_options=games.QUICK, static_argnums=(2, 3))
+    def search(params, keys, recurrent_fn, adapt):
+        return jaxpgs.pgs_policy(params, keys, root, recurrent_fn, 64, adapt=adapt, **knobs)
+
+    one = search(params, _keys(5, 3), lambda params, *x: _learned(params, params, *x), "everything")
+    two = search(
+        {"policy": params, "model": params},
+        _keys(5, 3),
+        lambda params, *x: _learned(params["policy"], params["model"], *x),
+        "policy",
+    )
+    for path in (lambda o: o.action_weights, lambda o: o.search_state.qvalues):
+        np.testing.assert_allclose(path(one), path(two), rtol=1e-5)
+    moved = one.search_state.params
+    assert np.abs(moved["dynamics"] - np.asarray(params["dynamics"])[None]).max() > 0.1
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+        moved, two.search_state.params["policy"],
+    )  # fmt: skip
+    np.testing.assert_array_equal(moved["value"], jnp.stack([params["value"]] * 3))
 
 
 # What the compiled program costs

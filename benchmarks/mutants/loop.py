@@ -51,6 +51,10 @@ MUTATIONS = (
         "constant: another bound by default", _CONSTANT,
         "DEFAULT_MAX_DEPTH = 16", "DEFAULT_MAX_DEPTH = 17", "estimate_of_the_constant",
     ),
+    Mutation(
+        "constant: values of the adapted network", _CONSTANT,
+        "        if moves:\n", "        if False:\n", "values_and_models",
+    ),
     # The best state.
     Mutation(
         "best_of: an equal state takes the place", _LOOP,

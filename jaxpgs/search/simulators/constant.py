@@ -10,6 +10,7 @@ simulation, for the same actions as well.
 """
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chex
@@ -327,15 +328,37 @@ def _evaluate(
         expansion, embedding = model.expand(params, *inputs)
         return model.complete(params, expansion, embedding), embedding, expansion.features
 
-    output, embedding, features = jax.vmap(call)(adapted, keys, actions, before)
+    inputs = (keys, actions, before)
+    output, embedding, features = jax.vmap(call)(adapted, *inputs)
+    recalls, moves = terms.needs_prior(context.needed), _model_moves(call, adapted, inputs)
+    prior = None
+    if recalls or moves:
+        recall = functools.partial(search.recurrent_fn, context.params)
+        global_output, global_embedding = jax.vmap(recall)(*inputs)
+        if recalls:
+            prior_logits = as_logits(global_output.prior_logits, rollouts.path.log_prob.dtype)
+            prior = jax.nn.softmax(prior_logits, axis=-1)
+        if moves:
+            output = global_output.replace(prior_logits=output.prior_logits)
+            embedding = global_embedding
     if search.best_of is not None:
         embedding = trees.where(alive, embedding, rollouts.embedding)
-    prior = None
-    if terms.needs_prior(context.needed):
-        recall = jax.vmap(functools.partial(search.recurrent_fn, context.params))
-        prior_logits = recall(keys, actions, before)[0].prior_logits
-        prior = jax.nn.softmax(as_logits(prior_logits, rollouts.path.log_prob.dtype), axis=-1)
     return output, prior, embedding, features
+
+
+def _model_moves(call: Callable[..., Any], adapted: Params, inputs: tuple) -> bool:
+    """Tells whether more than the policy depends on what adapts: the value, or a learned model.
+
+    Only the simulation policy adapts. Values are those of the global network (Anthony et al. 2019,
+    section 3), and a model stays what it has learned.
+    """
+
+    def all_but_policy(own: Params, *inputs: Any) -> tuple:
+        output, embedding, _ = call(own, *inputs)
+        return output.reward, output.discount, output.value, embedding
+
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), adapted)
+    return adaptation.depends(all_but_policy, one, *jax.tree.map(lambda x: x[0], inputs))
 
 
 def _spread(embedding: Embedding, num_walks: int) -> Embedding:
