@@ -261,7 +261,7 @@ PRESETS = {
             # The default's step, 3, was chosen for a policy head alone.
             *(
                 Spec(f"pgs-uf auto {step:g}", "pgs-uf", TUNED["pgs-uf"] | _step("auto", step))
-                for step in (0.3, 1.0, 3.0)
+                for step in (0.3, 1.0, 3.0, 10.0)
             ),
         ],
         repeats=2,
