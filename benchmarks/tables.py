@@ -82,6 +82,9 @@ step (eq. 3.5 of Brosseit 2023); since then the update of PGS. Before cd720a1 a 
 had one logit in NRPA, and a colour's weight had a tenth of its step; since then a block has another
 logit while its group is a pair, and that step grows with the board (`default_sharing`).
 Since dd766fb only boards of more than 100 cells have the other logit (`default_pairs`).
+
+Before 4d98395 the values of PGS-UF came from the network that it had adapted; since then from the
+network itself, as in the paper.
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",
