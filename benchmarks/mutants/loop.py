@@ -53,7 +53,7 @@ MUTATIONS = (
     ),
     Mutation(
         "constant: values of the adapted network", _CONSTANT,
-        "        if moves:\n", "        if False:\n", "values_and_models",
+        "        if update.recalls_model:\n", "        if False:\n", "values_and_models",
     ),
     # The best state.
     Mutation(

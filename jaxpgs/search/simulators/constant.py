@@ -10,7 +10,6 @@ simulation, for the same actions as well.
 """
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chex
@@ -75,12 +74,14 @@ class _Update(NamedTuple):
       memory: the memory.
       first: `[B, K]` the first actions.
       step_keys: `[B]` keys for the network calls.
+      recalls_model: whether rewards, values and states are evaluated without what has adapted.
     """
 
     context: Context
     memory: Memory
     first: chex.Array
     step_keys: chex.PRNGKey
+    recalls_model: bool
 
 
 class _Rollouts(NamedTuple):
@@ -191,7 +192,9 @@ def simulate(
 ) -> Simulations:
     """Runs K simulations of each root; see `Simulator`."""
     step_keys, uniform = draw(rng_keys, max_depth(context.search), actions.shape[1])
-    update = _Update(context, memory, actions, step_keys)
+    start = _spread(memory.embedding, actions.shape[1])
+    recalls_model = _recalls_model(context, step_keys, actions, start)
+    update = _Update(context, memory, actions, step_keys, recalls_model)
     rollout = functools.partial(_rollout, update, path=path, uniform=uniform)
     pull_back = None
     if context.needed:
@@ -313,32 +316,22 @@ def _evaluate(
     Simulations that have stopped take their first step once more. Behind the end of an episode a
     model may say anything, and NaN there would spoil the gradient although nobody looks.
     """
-    context, alive = update.context, rollouts.path.alive
-    search, frozen = context.search, context.frozen
+    context, alive, search = update.context, rollouts.path.alive, update.context.search
     start = _spread(update.memory.embedding, alive.shape[1])
     before = trees.where(alive, rollouts.embedding, start)
     actions = jnp.where(alive, rollouts.action, update.first)
-    keys = fold_in(update.step_keys, t)
+    inputs = (fold_in(update.step_keys, t), actions, before)
 
-    def call(own: Params, *inputs: Any) -> tuple[mctx.RecurrentFnOutput, Embedding, Any]:
-        params, model = adaptation.merge(own, frozen), search.recurrent_fn
-        if search.reuse is None:
-            return (*model(params, *inputs), None)
-        assert isinstance(model, SplitRecurrentFn)
-        expansion, embedding = model.expand(params, *inputs)
-        return model.complete(params, expansion, embedding), embedding, expansion.features
-
-    inputs = (keys, actions, before)
+    call = functools.partial(_call, context)
     output, embedding, features = jax.vmap(call)(adapted, *inputs)
-    recalls, moves = terms.needs_prior(context.needed), _model_moves(call, adapted, inputs)
-    prior = None
-    if recalls or moves:
+    recalls, prior = terms.needs_prior(context.needed), None
+    if recalls or update.recalls_model:
         recall = functools.partial(search.recurrent_fn, context.params)
         global_output, global_embedding = jax.vmap(recall)(*inputs)
         if recalls:
             prior_logits = as_logits(global_output.prior_logits, rollouts.path.log_prob.dtype)
             prior = jax.nn.softmax(prior_logits, axis=-1)
-        if moves:
+        if update.recalls_model:
             output = global_output.replace(prior_logits=output.prior_logits)
             embedding = global_embedding
     if search.best_of is not None:
@@ -346,18 +339,32 @@ def _evaluate(
     return output, prior, embedding, features
 
 
-def _model_moves(call: Callable[..., Any], adapted: Params, inputs: tuple) -> bool:
+def _call(
+    context: Context, own: Params, *inputs: Any
+) -> tuple[mctx.RecurrentFnOutput, Embedding, Any]:
+    """Calls the model with one root's adapted parameters; see `_evaluate`."""
+    params, model = adaptation.merge(own, context.frozen), context.search.recurrent_fn
+    if context.search.reuse is None:
+        return (*model(params, *inputs), None)
+    assert isinstance(model, SplitRecurrentFn)
+    expansion, embedding = model.expand(params, *inputs)
+    return model.complete(params, expansion, embedding), embedding, expansion.features
+
+
+def _recalls_model(context: Context, *inputs: Any) -> bool:
     """Tells whether more than the policy depends on what adapts: the value, or a learned model.
 
-    Only the simulation policy adapts. Values are those of the global network (Anthony et al. 2019,
-    section 3), and a model stays what it has learned.
+    Only the policy of the simulations adapts: values are those of the global network (Anthony et
+    al. 2019, section 3), and a model stays as it was learned.
     """
 
     def all_but_policy(own: Params, *inputs: Any) -> tuple:
-        output, embedding, _ = call(own, *inputs)
+        output, embedding, _ = _call(context, own, *inputs)
         return output.reward, output.discount, output.value, embedding
 
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), adapted)
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), context.adapted)
+    if not jax.tree.leaves(one):
+        return False
     return adaptation.depends(all_but_policy, one, *jax.tree.map(lambda x: x[0], inputs))
 
 
