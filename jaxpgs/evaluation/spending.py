@@ -18,7 +18,7 @@ from jaxpgs.evaluation.records import MatchResult, PlayerRecord
 TOLERANCE = 1.05  # the most by which two players may differ
 _AIM = 1.02  # calibration is closer, lest noise pushes a player out
 _TRIALS = 10
-_FEW_CALLS = 16  # games for calibration where they are played one by one
+_FEW_CALLS = 16  # openings for calibration where batches are smaller; else one batch
 _FLATTEST = 0.2  # slope that two measurements on one side may have
 _LONGEST = math.log(5.0)  # step, in the logarithm of the simulations
 
@@ -70,7 +70,7 @@ def calibrate(
       The simulations whose ratio came closest to 1, and that ratio.
     """
     compiled = compile_player(env, standard, batch_size)
-    openings = openings[: max(batch_size, _FEW_CALLS)]
+    openings = openings[: batch_size * max(_FEW_CALLS // batch_size, 1)]
     ratios: dict[int, float] = {}
     count = start
     for _ in range(_TRIALS):
