@@ -213,26 +213,50 @@ def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray
     """Every player's simulations: the preset's, those in the file, or calibrated now."""
     data = runs.load(record.path) if record.path.exists() and not record.again else {}
     counts = _known_counts(preset, data)
-    calibrated = dict(data.get("calibrated", {}))
-    standard = _standard(preset)
     for spec in preset.players:
-        fixed = preset.equal == "simulations" or spec == standard or spec.search in SIMPLE
-        if fixed or spec.name in calibrated:
-            continue
-        counts[spec.name], ratio = calibrate(
-            network.env,
-            functools.partial(_player, spec, network),
-            make_player(standard, network, preset.num_simulations),
-            jax.random.key(record.setting["seed"] + 1_000_000),
-            equal=preset.equal,
-            openings=lines,
-            batch_size=preset.batch_size or len(lines) * preset.repeats,
-            start=preset.num_simulations,
-        )
-        print(f"{spec.name}: {counts[spec.name]} simulations, {preset.equal} x {ratio:.3f}.")
-        calibrated[spec.name] = counts[spec.name]
-        runs.add(record, calibrated=calibrated)
+        fixed = preset.equal == "simulations" or spec.search in SIMPLE or spec == _standard(preset)
+        if not fixed and spec.name not in data.get("calibrated", {}):
+            trials = data.get("trials", {}).get(spec.name, {})
+            counts[spec.name] = _calibrated(preset, network, record, lines, spec, trials)
     return counts
+
+
+def _calibrated(
+    preset: Preset,
+    network: Any,
+    record: runs.Record,
+    lines: np.ndarray,
+    spec: Spec,
+    trials: Mapping[str, float],
+) -> int:
+    """Finds the simulations of one player, going on from the trials that the file has."""
+    ratios = {int(count): ratio for count, ratio in trials.items()}
+
+    def save(count: int, ratio: float) -> None:
+        print(f"{spec.name}: {count} simulations, {preset.equal} x {ratio:.3f}.", flush=True)
+        ratios[count] = ratio
+        _save_part(record, "trials", spec.name, {str(n): round(r, 4) for n, r in ratios.items()})
+
+    count, _ = calibrate(
+        network.env,
+        functools.partial(_player, spec, network),
+        make_player(_standard(preset), network, preset.num_simulations),
+        jax.random.key(record.setting["seed"] + 1_000_000),
+        equal=preset.equal,
+        openings=lines,
+        batch_size=preset.batch_size or len(lines) * preset.repeats,
+        start=preset.num_simulations,
+        trials=dict(ratios),
+        on_trial=save,
+    )
+    _save_part(record, "calibrated", spec.name, count)
+    return count
+
+
+def _save_part(record: runs.Record, part: str, name: str, value: Any) -> None:
+    """Saves what was found for one player beside what the file has for others."""
+    data = runs.load(record.path) if record.path.exists() else {}
+    runs.add(record, **{part: data.get(part, {}) | {name: value}})
 
 
 def _player(spec: Spec, network: Any, count: int) -> evaluation.Player:

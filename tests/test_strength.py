@@ -138,13 +138,25 @@ def _player(name, evaluations):
     return ev.Player(name, lambda batch_size: (), act)
 
 
-def test_calibration_finds_equal_evaluations():
-    env = Hex(3)
-    count, ratio = spending.calibrate(
-        env, lambda n: _player("mine", 2.0 + 0.5 * n), _player("standard", 65.0),
-        jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
-    )  # fmt: skip
+def test_calibration_finds_equal_evaluations_and_goes_on():
+    env, found = Hex(3), {}
+
+    def calibrate(trials=None):
+        return spending.calibrate(
+            env, lambda n: _player("mine", 2.0 + 0.5 * n), _player("standard", 65.0),
+            jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
+            trials=trials, on_trial=found.__setitem__,
+        )  # fmt: skip
+
+    count, ratio = calibrate()
     assert abs(ratio - 1) < 0.02 and abs(count - 126) <= 3
+    tried = dict(found)
+    first, *others, last = tried
+    assert first == 64 and last == count
+    found.clear()
+    assert calibrate({64: tried[64]}) == (count, ratio) and list(found) == [*others, last]
+    found.clear()
+    assert calibrate(tried) == (count, ratio) and not found
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -238,6 +250,29 @@ def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch):
     strength.main([*words, "--out", str(tmp_path / "whole.json")])
     (row,), (whole,) = (runs.load(x)["rows"] for x in (path, tmp_path / "whole.json"))
     assert (row["outcomes"], row["lengths"]) == (whole["outcomes"], whole["lengths"])
+
+
+def test_a_calibration_goes_on_after_its_last_trial(tmp_path, monkeypatch):
+    words = ["--preset", "defaults-evaluations", "--network", TINY, "--simulations", "4",
+             "--openings", "9", "--players", "mctx Gumbel", "MCS default"]  # fmt: skip
+    path, calls = tmp_path / "x.json", []
+
+    def calibrate(*args, trials, on_trial, **knobs):
+        calls.append((knobs["start"], trials))
+        if len(calls) > 1:
+            return 5, 1.0
+        on_trial(4, 0.75)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(strength, "calibrate", calibrate)
+    monkeypatch.setattr(strength, "_ROUNDS", 1)
+    with pytest.raises(KeyboardInterrupt):
+        strength.main([*words, "--out", str(path)])
+    assert runs.load(path)["trials"] == {"MCS default": {"4": 0.75}}
+    strength.main([*words, "--out", str(path)])
+    assert calls == [(4, {}), (4, {4: 0.75})]
+    data = runs.load(path)
+    assert data["calibrated"] == {"MCS default": 5} and len(data["rows"]) == 1
 
 
 def test_the_growth_of_a_simulation_is_shown():

@@ -53,6 +53,8 @@ def calibrate(
     openings: np.ndarray,
     batch_size: int,
     start: int,
+    trials: Mapping[int, float] | None = None,
+    on_trial: Callable[[int, float], Any] | None = None,
 ) -> tuple[int, float]:
     """Finds the simulations with which a player spends what the standard spends, in games.
 
@@ -65,28 +67,33 @@ def calibrate(
       openings: `[O]` or `[O, L]`, those of the tournament.
       batch_size: games searched at once.
       start: simulations to begin with.
+      trials: ratios of an earlier call that was stopped, by simulations, to go on from.
+      on_trial: called after every trial with its simulations and its ratio, which another call
+        may be given in `trials`.
 
     Returns:
       The simulations whose ratio came closest to 1, and that ratio.
     """
     compiled = compile_player(env, standard, batch_size)
     openings = openings[: batch_size * max(_FEW_CALLS // batch_size, 1)]
-    ratios: dict[int, float] = {}
-    count = start
-    for _ in range(_TRIALS):
+    ratios = dict(trials or {})
+    count = propose(ratios) if ratios else start
+    while count not in ratios and len(ratios) < _TRIALS and not any(map(_is_near, ratios.values())):
         player = compile_player(env, make(count), batch_size)
         result = play_match(
             env, player, compiled, rng_key, openings=openings, batch_size=batch_size
         )
         mine, its = (spent(record, equal) for record in result.players)
         ratios[count] = mine / its
-        if abs(math.log(ratios[count])) <= math.log(_AIM):
-            break
+        if on_trial is not None:
+            on_trial(count, ratios[count])
         count = propose(ratios)
-        if count in ratios:
-            break
     best = min(ratios, key=lambda n: abs(math.log(ratios[n])))
     return best, ratios[best]
+
+
+def _is_near(ratio: float) -> bool:
+    return abs(math.log(ratio)) <= math.log(_AIM)
 
 
 def propose(ratios: Mapping[int, float]) -> int:
