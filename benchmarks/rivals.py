@@ -50,7 +50,7 @@ def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
         equal = setting["equal"]
         if equal == "time":
             equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
-        for pair in data["pairings"]:
+        for pair in data.get("pairings", ()):  # none before the first is whole
             names = (pair["first"], pair["second"])
             for mine, its, sign in ((*names, 1), (*names[::-1], -1)):
                 if mine not in OURS or not its.startswith("mctx"):

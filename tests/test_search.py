@@ -460,27 +460,27 @@ def test_evaluations_are_counted_exactly():
     assert np.all(np.asarray(state.entropy) <= math.log(games.Trap.ACTIONS) + 1e-6)
 
 
-# What adapts is the simulation policy; values and a learned model stay as they are
+# What adapts is the simulation policy; values and rewards stay as they are
 
 
 def _learned(params, model, rng_key, action, hidden):
-    """A model with the policy of `params`; all else is that of `model`."""
+    """A model with the policy and the hidden states of `params`; all else is that of `model`."""
     noise = 0.1 * jax.random.normal(rng_key, (*action.shape, 1))
 
     def unroll(params):
         return jnp.tanh(hidden @ params["dynamics"] + params["actions"][action] + noise)
 
-    own, after = unroll(params), unroll(model)
+    own = unroll(params)
     output = mctx.RecurrentFnOutput(
         reward=0.1 * model["reward"][action],
         discount=-jnp.ones(action.shape),
         prior_logits=own @ params["head"],
-        value=jnp.tanh(after @ model["value"]),
+        value=jnp.tanh(unroll(model) @ model["value"]),
     )
-    return output, after
+    return output, own
 
 
-def test_values_and_models_do_not_adapt():
+def test_values_do_not_adapt():
     shapes = {"dynamics": (6, 6), "actions": (4, 6), "reward": (4,), "head": (6, 4), "value": (6,)}
     keys = jax.random.split(jax.random.key(3), len(shapes))
     params = {

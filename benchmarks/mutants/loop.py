@@ -53,7 +53,7 @@ MUTATIONS = (
     ),
     Mutation(
         "constant: values of the adapted network", _CONSTANT,
-        "        if update.recalls_model:\n", "        if False:\n", "values_and_models",
+        "        if update.recalls_values:\n", "        if False:\n", "values_do_not",
     ),
     # The best state.
     Mutation(

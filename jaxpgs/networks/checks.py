@@ -6,11 +6,16 @@ import chex
 
 
 def check_sizes(owner: str, **sizes: int) -> None:
-    """Raises `ValueError` unless every named size is at least 1, and `num_blocks` at least 0."""
+    """Raises `ValueError` unless every named size is at least 1."""
     for name, size in sizes.items():
-        least = 0 if name == "num_blocks" else 1
-        if size < least:
-            raise ValueError(f"{owner} needs {name} >= {least}, got {size}.")
+        if size < 1:
+            raise ValueError(f"{owner} needs {name} >= 1, got {size}.")
+
+
+def check_blocks(owner: str, num_blocks: int) -> None:
+    """Raises `ValueError` for fewer than no blocks; a network without any is one layer."""
+    if num_blocks < 0:
+        raise ValueError(f"{owner} needs num_blocks >= 0, got {num_blocks}.")
 
 
 def check_board(owner: str, observation_shape: Sequence[int]) -> tuple[int, ...]:

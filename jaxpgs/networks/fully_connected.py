@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxpgs.networks.checks import check_observation, check_sizes
+from jaxpgs.networks.checks import check_blocks, check_observation, check_sizes
 from jaxpgs.networks.heads import PolicyHead, ValueHead
 
 
@@ -56,9 +56,8 @@ class FullyConnectedResNet(nnx.Module):
         dtype: jax.typing.DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        check_sizes(
-            "FullyConnectedResNet", num_blocks=num_blocks, num_actions=num_actions, width=width
-        )
+        check_sizes("FullyConnectedResNet", num_actions=num_actions, width=width)
+        check_blocks("FullyConnectedResNet", num_blocks)
         self.observation_shape = tuple(observation_shape)
         self.width, self.num_blocks = width, num_blocks
         self.dtype = jnp.dtype(dtype).name

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_board, check_observation, check_sizes
+from jaxpgs.networks.checks import check_blocks, check_board, check_observation, check_sizes
 from jaxpgs.networks.convolution import same_convolution
 from jaxpgs.networks.heads import PolicyHead, ValueHead, make_norm
 
@@ -59,11 +59,11 @@ class AlphaZeroResNet(nnx.Module):
     ) -> None:
         check_sizes(
             "AlphaZeroResNet",
-            num_blocks=num_blocks,
             num_actions=num_actions,
             num_filters=num_filters,
             value_hidden=value_hidden,
         )
+        check_blocks("AlphaZeroResNet", num_blocks)
         self.observation_shape = check_board("AlphaZeroResNet", observation_shape)
         self.num_filters, self.num_blocks = num_filters, num_blocks
         self.value_hidden = value_hidden

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_board, check_observation, check_sizes
+from jaxpgs.networks.checks import check_blocks, check_board, check_observation, check_sizes
 from jaxpgs.networks.heads import PolicyHead, ValueHead
 from jaxpgs.networks.resnet import ConvNorm
 
@@ -140,7 +140,7 @@ class SETower(nnx.Module):
         dtype: jax.typing.DTypeLike,
         rngs: nnx.Rngs,
     ) -> None:
-        check_sizes("A residual network", num_blocks=num_blocks)
+        check_blocks("A residual network", num_blocks)
         self.observation_shape, self.dtype = observation_shape, jnp.dtype(dtype)
         self.embed = (
             None

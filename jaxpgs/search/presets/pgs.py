@@ -32,10 +32,10 @@ def pgs_search(
     Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
     REINFORCE step on their returns. With `adapt="policy_head"` this is PGS; with
     `adapt="everything"` and `mode="constant"` it is the paper's PGS-UF (section 4.3). In both,
-    batch normalisation stays as it is (section 3.2), and the values are those of the network
-    itself, as are the rewards and states of a learned model: what adapts is the policy of the
-    simulations. Where other results of `recurrent_fn` depend on what adapts, each state is
-    therefore evaluated twice, and counted once. The paper's settings are `paper_pgs(step_size)`.
+    batch normalisation stays as it is (section 3.2), and values and rewards are those of the
+    network itself: what adapts is the policy of the simulations. Where values depend on what
+    adapts, each state is therefore evaluated twice, and counted once. The paper's settings are
+    `paper_pgs(step_size)`.
 
     Deviates from the paper in cached mode: simulations also follow what the states that they visit
     have returned, by counts and not by draws (`interior_selection`), as

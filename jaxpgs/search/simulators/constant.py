@@ -74,14 +74,14 @@ class _Update(NamedTuple):
       memory: the memory.
       first: `[B, K]` the first actions.
       step_keys: `[B]` keys for the network calls.
-      recalls_model: whether rewards, values and states are evaluated without what has adapted.
+      recalls_values: whether values and rewards are evaluated without what has adapted.
     """
 
     context: Context
     memory: Memory
     first: chex.Array
     step_keys: chex.PRNGKey
-    recalls_model: bool
+    recalls_values: bool
 
 
 class _Rollouts(NamedTuple):
@@ -193,8 +193,8 @@ def simulate(
     """Runs K simulations of each root; see `Simulator`."""
     step_keys, uniform = draw(rng_keys, max_depth(context.search), actions.shape[1])
     start = _spread(memory.embedding, actions.shape[1])
-    recalls_model = _recalls_model(context, step_keys, actions, start)
-    update = _Update(context, memory, actions, step_keys, recalls_model)
+    recalls_values = _recalls_values(context, step_keys, actions, start)
+    update = _Update(context, memory, actions, step_keys, recalls_values)
     rollout = functools.partial(_rollout, update, path=path, uniform=uniform)
     pull_back = None
     if context.needed:
@@ -325,15 +325,14 @@ def _evaluate(
     call = functools.partial(_call, context)
     output, embedding, features = jax.vmap(call)(adapted, *inputs)
     recalls, prior = terms.needs_prior(context.needed), None
-    if recalls or update.recalls_model:
+    if recalls or update.recalls_values:
         recall = functools.partial(search.recurrent_fn, context.params)
-        global_output, global_embedding = jax.vmap(recall)(*inputs)
+        global_output, _ = jax.vmap(recall)(*inputs)
         if recalls:
             prior_logits = as_logits(global_output.prior_logits, rollouts.path.log_prob.dtype)
             prior = jax.nn.softmax(prior_logits, axis=-1)
-        if update.recalls_model:
+        if update.recalls_values:
             output = global_output.replace(prior_logits=output.prior_logits)
-            embedding = global_embedding
     if search.best_of is not None:
         embedding = trees.where(alive, embedding, rollouts.embedding)
     return output, prior, embedding, features
@@ -351,21 +350,21 @@ def _call(
     return model.complete(params, expansion, embedding), embedding, expansion.features
 
 
-def _recalls_model(context: Context, *inputs: Any) -> bool:
-    """Tells whether more than the policy depends on what adapts: the value, or a learned model.
+def _recalls_values(context: Context, *inputs: Any) -> bool:
+    """Tells whether values or rewards depend on what adapts.
 
-    Only the policy of the simulations adapts: values are those of the global network (Anthony et
-    al. 2019, section 3), and a model stays as it was learned.
+    They are those of the network itself (Anthony et al. 2019, section 3: its global value network).
+    The embedding is not, as it may hold actions that the simulation policy has drawn.
     """
 
-    def all_but_policy(own: Params, *inputs: Any) -> tuple:
-        output, embedding, _ = _call(context, own, *inputs)
-        return output.reward, output.discount, output.value, embedding
+    def values(own: Params, *inputs: Any) -> tuple[chex.Array, ...]:
+        output, _, _ = _call(context, own, *inputs)
+        return output.reward, output.discount, output.value
 
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), context.adapted)
     if not jax.tree.leaves(one):
         return False
-    return adaptation.depends(all_but_policy, one, *jax.tree.map(lambda x: x[0], inputs))
+    return adaptation.depends(values, one, *jax.tree.map(lambda x: x[0], inputs))
 
 
 def _spread(embedding: Embedding, num_walks: int) -> Embedding:
