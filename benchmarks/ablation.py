@@ -164,7 +164,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         for network in networks:
             for count in counts[network]:
                 row = cells.get((network, count, spec.name))
-                line.append(row and f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})")
+                line.append(row and report.interval_text(row))
         if any(line[1:]):
             lines.append(line)
     return columns, lines

@@ -7,7 +7,7 @@ import pathlib
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -81,6 +81,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total, description=description)
 
         yield update
+
+
+def interval_text(row: Mapping[str, Any]) -> str:
+    """Writes the Elo of a row and its interval, such as "+41 (+20 to +62)"."""
+    return f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"
 
 
 def print_table(title: str, columns: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:

@@ -74,14 +74,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     lines = []
     for about, found in cells.items():
         openings = " or ".join(map(str, sorted({row["openings"] for row in found.values()})))
-        texts = [_interval(found[name]) if name in found else None for name in OURS]
+        texts = [report.interval_text(found[name]) if name in found else None for name in OURS]
         lines.append([*about, openings, *texts])
     heads = [f"Elo of {name.removesuffix(' default')}" for name in OURS]
     return ["network", "equal", "simulations", "rival", "openings", *heads], lines
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    return f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"
 
 
 def count(data: Mapping[str, Any]) -> str:

@@ -246,7 +246,7 @@ def _calibrated(
         openings=lines,
         batch_size=preset.batch_size or len(lines) * preset.repeats,
         start=preset.num_simulations,
-        trials=dict(ratios),
+        trials=ratios,
         on_trial=save,
     )
     _save_part(record, "calibrated", spec.name, count)

@@ -470,18 +470,18 @@ def _learned(params, model, rng_key, action, hidden):
     def unroll(params):
         return jnp.tanh(hidden @ params["dynamics"] + params["actions"][action] + noise)
 
-    own = unroll(params)
+    own, its = unroll(params), unroll(model)
     output = mctx.RecurrentFnOutput(
-        reward=0.1 * model["reward"][action],
+        reward=0.1 * its @ model["reward"],
         discount=-jnp.ones(action.shape),
         prior_logits=own @ params["head"],
-        value=jnp.tanh(unroll(model) @ model["value"]),
+        value=jnp.tanh(its @ model["value"]),
     )
     return output, own
 
 
 def test_values_do_not_adapt():
-    shapes = {"dynamics": (6, 6), "actions": (4, 6), "reward": (4,), "head": (6, 4), "value": (6,)}
+    shapes = {"dynamics": (6, 6), "actions": (4, 6), "reward": (6,), "head": (6, 4), "value": (6,)}
     keys = jax.random.split(jax.random.key(3), len(shapes))
     params = {
         name: jax.random.normal(key, shape)

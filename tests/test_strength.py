@@ -258,7 +258,7 @@ def test_a_calibration_goes_on_after_its_last_trial(tmp_path, monkeypatch):
     path, calls = tmp_path / "x.json", []
 
     def calibrate(*args, trials, on_trial, **knobs):
-        calls.append((knobs["start"], trials))
+        calls.append((knobs["start"], dict(trials)))
         if len(calls) > 1:
             return 5, 1.0
         on_trial(4, 0.75)

@@ -33,7 +33,7 @@ def pgs_search(
     REINFORCE step on their returns. With `adapt="policy_head"` this is PGS; with
     `adapt="everything"` and `mode="constant"` it is the paper's PGS-UF (section 4.3). In both,
     batch normalisation stays as it is (section 3.2), and values and rewards are those of the
-    network itself: what adapts is the policy of the simulations. Where values depend on what
+    network itself: what adapts is the policy of the simulations. Where they depend on what
     adapts, each state is therefore evaluated twice, and counted once. The paper's settings are
     `paper_pgs(step_size)`.
 
