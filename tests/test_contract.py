@@ -50,7 +50,6 @@ SEARCHES = {
     "pgs, constant": lambda: pgs(mode="constant", optimizer=optax.sgd(0.1, momentum=0.9)),
     "pgs, cached": pgs,
     "pgs, reuse": lambda: pgs(reuse=jaxpgs.Reuse(2, num_epochs=2, clip=0.2)),
-    "pgs, node statistics": lambda: pgs(interior_selection=jaxpgs.improved_policy()),
     "mcts": lambda: jaxpgs.batched_mcts_search(
         toy.split_fn, 20, simulations_per_update=4, dirichlet_fraction=0.25
     ),

@@ -34,7 +34,6 @@ GAMES = {
     "tic_tac_toe": (("mcs", "pgs", "gumbel mcts"), range(2, 10)),
     "connect_four": (("mcts",), range(0, 32, 4)),
     "othello": (("gumbel mcts",), range(0, 64, 8)),
-    "hex": (("extended pgs",), range(1, 122, 16)),
     "gardner_chess": (("mcs",), range(0, 80, 10)),
     "go_9x9": (("mcts",), range(0, 96, 12)),
     "breakthrough": (("extended pgs",), range(0, 80, 10)),

@@ -234,10 +234,10 @@ def test_walk_gradient_is_the_finite_difference(mode, discount):
     )
     first = jnp.array([[0, 1, 2], [1, 1, 1], [2, 2, 0], [0, 0, 0]])
     root_value = np.array([0.3, -0.6, 0.9, -0.2])
-    trajectory, returns, gradients = walk_gradients(
-        params, keys(4, 4), first, jnp.asarray(root_value, jnp.float32), mode
-    )
-    node_at = {float(v): node for node, v in enumerate(np.asarray(params["value"]))}
+    found = walk_gradients(params, keys(4, 4), first, jnp.asarray(root_value, jnp.float32), mode)
+    trajectory, returns, gradients = jax.device_get(found)
+    params, first = jax.device_get((params, first))
+    node_at = {float(v): node for node, v in enumerate(params["value"])}
     lengths = set()
     for b in range(4):
         walks = []
@@ -381,8 +381,10 @@ def check_selection(select, reference, root, num_walks, **knobs):
     """Each action must be the reference's best, up to rounding, given the ones before it."""
     actions = np.asarray(select)
     assert actions.shape == (root.visits.shape[0], num_walks)
-    visits, value_sum, valid = (np.asarray(x) for x in (root.visits, root.value_sum, root.valid))
     prior = np.asarray(jax.nn.softmax(root.prior_logits), np.float64)
+    visits, value, value_sum, valid = jax.device_get(
+        (root.visits, root.value, root.value_sum, root.valid)
+    )
     for b in range(len(actions)):
         flying = np.zeros(visits.shape[1], int)
         for action in actions[b]:
@@ -392,7 +394,7 @@ def check_selection(select, reference, root, num_walks, **knobs):
                     w=value_sum[b].astype(np.float64),
                     flying=flying,
                     prior=prior[b],
-                    value=float(root.value[b]),
+                    value=float(value[b]),
                     **knobs,
                 )
             assert valid[b, action]

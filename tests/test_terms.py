@@ -91,21 +91,18 @@ def gradients(mode, shared, head, weights):
     return trajectory, simulations.norms, interior.gradient(simulations, cotangents)
 
 
-def plain_objective(head, walks, weights):
-    """The weighted sum of the terms of root b's walks, as anyone would write it."""
-    params, total = game(), 0.0
-    for k, nodes, actions in walks:
-        for t in range(1, len(actions)):
-            features = params["torso"][nodes[t]]
-            log_p, log_q = (jax.nn.log_softmax(features @ h) for h in (head, params["head"]))
-            found = (
-                log_p[actions[t]],
-                -jnp.sum(jnp.exp(log_p) * log_p),
-                jnp.sum(jnp.exp(log_p) * (log_p - log_q)),
-                jnp.sum(jnp.exp(log_q) * (log_q - log_p)),
-            )
-            total += sum(w[t, k] * x for w, x in zip(weights, found, strict=True))
-    return total
+@jax.jit
+@jax.grad
+def plain_gradient(head, nodes, actions, weights):
+    """Of the weighted sum `[4, S]` of the terms of S steps, as anyone would write it."""
+    features, prior = game()["torso"][nodes], game()["head"]
+    log_p, log_q = (jax.nn.log_softmax(features @ h) for h in (head, prior))
+    p, q = jnp.exp(log_p), jnp.exp(log_q)
+    found = (
+        jnp.take_along_axis(log_p, actions[:, None], axis=1)[:, 0],
+        *(jnp.sum(x, -1) for x in (-p * log_p, p * (log_p - log_q), q * (log_q - log_p))),
+    )
+    return jnp.sum(weights * jnp.stack(found))
 
 
 @pytest.mark.parametrize("mode", ["constant", "cached"])
@@ -118,13 +115,14 @@ def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
     weights = jnp.asarray(rng.normal(size=(4, 3, B, K)), jnp.float32)
     trajectory, norms, found = gradients(mode, shared, head, weights)
     node_at = {float(v): node for node, v in enumerate(np.asarray(params["value"]))}
+    ends, weights_of = np.asarray(trajectory.value[2]), np.asarray(weights)
     for b in range(B):
-        walks = []
-        for k in range(K):
-            end = node_at[float(trajectory.value[2, b, k])]
-            actions = toy.actions_to(A, end)
-            walks.append((k, [toy.node_of(A, actions[:t]) for t in range(3)], actions))
-        expected = jax.grad(plain_objective)(head[b], walks, np.asarray(weights)[:, :, b])
+        walks = [toy.actions_to(A, node_at[float(end)]) for end in ends[b]]
+        steps = [(t, k) for k in range(K) for t in range(1, 3)]  # the bandit took the first
+        nodes = [toy.node_of(A, walks[k][:t]) for t, k in steps]
+        actions = [walks[k][t] for t, k in steps]
+        weighed = [weights_of[:, t, b, k] for t, k in steps]
+        expected = plain_gradient(head[b], np.array(nodes), np.array(actions), np.array(weighed).T)
         np.testing.assert_allclose(found[b], expected, rtol=2e-4, atol=2e-5)
     # Both modes tell the same terms, and the same norms of their derivatives.
     other, other_norms, _ = gradients(
