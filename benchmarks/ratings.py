@@ -53,12 +53,13 @@ def summarise(
         )
     return {
         "table": table,
-        "pairings": [_pairing(result) for result in tournament.pairs],
+        "pairings": [pairing(result) for result in tournament.pairs],
         "remarks": remarks(preset, table),
     }
 
 
-def _pairing(result: evaluation.MatchResult) -> dict[str, Any]:
+def pairing(result: evaluation.MatchResult) -> dict[str, Any]:
+    """Returns the row of a pairing: what was won, and the difference in Elo with its interval."""
     interval = evaluation.elo_by_opening(result.outcomes)
     return {
         "first": result.names[0],

@@ -34,7 +34,7 @@ two moves drawn with the seed. Players without chance play an opening once. Inte
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
 pairing and a picture in the end; started again, the command goes on where it stopped. With
 `--batch-size` that is the last batch of games: until a pairing is complete they are in a file that
-ends in `.unfinished`.
+ends in `.unfinished`, and `--show` tells how the games so far stand.
 """
 
 import argparse
@@ -59,7 +59,15 @@ from benchmarks.players import (
     with_count,
     with_parallel,
 )
-from benchmarks.ratings import budget, pairing_table, player_table, ratios, scaling_plot, summarise
+from benchmarks.ratings import (
+    budget,
+    pairing,
+    pairing_table,
+    player_table,
+    ratios,
+    scaling_plot,
+    summarise,
+)
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
@@ -81,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--players", nargs="+", dest="names", help="only these of the preset's players")
     add("--sweep", nargs="+", default=[], metavar="SPEC", help="further players, by their knobs")
     add("--reference", metavar="SPEC", help="the first player, whom all others play")
-    add("--show", action="store_true", help="play nothing, rate what the file holds so far")
+    add("--show", action="store_true", help="play nothing, rate all games so far")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
     counts = args.simulations or [preset.num_simulations]
@@ -125,10 +133,11 @@ def play(
         _play_until_equal(preset, network, record, lines)
         if len(runs.read(record)) == known and not record.again:
             print(f"{record.path} has all these games; --again or another --out plays new ones.")
+    show_unfinished(preset, record, lines)
     # Rated is all that the file holds, of other commands as well.
     data = runs.load(record.path) if record.path.exists() else {"rows": []}
     if not data["rows"]:
-        raise SystemExit(f"{record.path} holds no games yet.")
+        raise SystemExit(f"{record.path} holds no pairing that is complete.")
     everyone = {name: Spec(name, **about) for name, about in data["setting"]["players"].items()}
     preset = preset._replace(players=list(everyone.values()))
     counts = _known_counts(preset, data)
@@ -283,9 +292,7 @@ def _tournament(
     unfinished = runs.unfinished(record, "batch")
     if anew:
         runs.remove(unfinished)
-    batches: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
-    for names, row in _with_counts(runs.read(unfinished), counts):
-        batches.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
+    batches = _batches(unfinished, counts)
 
     def about(names: tuple[str, str]) -> dict[str, Any]:
         return {
@@ -320,6 +327,16 @@ def _tournament(
         )
 
 
+def _batches(
+    unfinished: runs.Record, counts: Mapping[str, int]
+) -> dict[tuple[str, str], list[evaluation.MatchBatch]]:
+    """The batches of each pairing that was stopped."""
+    found: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
+    for names, row in _with_counts(runs.read(unfinished), counts):
+        found.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
+    return found
+
+
 def _with_counts(
     rows: Sequence[dict[str, Any]], counts: Mapping[str, int]
 ) -> list[tuple[tuple[str, str], dict[str, Any]]]:
@@ -351,6 +368,25 @@ def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, flo
         for name, ratio in found.items()
         if name != standard and not 1 / apart <= ratio <= apart
     }
+
+
+def show_unfinished(preset: Preset, record: runs.Record, lines: np.ndarray) -> None:
+    """Prints the pairings that were stopped, as far as they are played."""
+    unfinished = runs.unfinished(record, "batch")
+    if not unfinished.path.exists():
+        return
+    data = runs.load(record.path) if record.path.exists() else {}
+    players = [
+        Spec(name, **x) for name, x in runs.load(unfinished.path)["setting"]["players"].items()
+    ]
+    stopped = _batches(unfinished, _known_counts(preset._replace(players=players), data))
+    results = [
+        pairing(evaluation.MatchResult.from_batches(batches, lines, preset.repeats))
+        for batches in stopped.values()
+    ]
+    if results:
+        title = "Not complete: Elo of the first over the second so far"
+        report.print_table(title, *pairing_table({"pairings": results}))
 
 
 def show(summary: Mapping[str, Any], setting: Mapping[str, Any], rows: Sequence[Any]) -> None:

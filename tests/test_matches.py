@@ -352,6 +352,11 @@ def test_a_match_that_was_stopped_goes_on_where_it_was():
         progress=lambda *x: ticks.append(x),
     )  # fmt: skip
     _same(whole, resumed)
+    # Of 4 batches one repeat is complete, of 2 the first 8 openings.
+    for count, repeats, openings in ((5, 2, 9), (4, 1, 9), (2, 1, 8)):
+        so_far = ev.MatchResult.from_batches(saved[:count], np.arange(9), 2)
+        np.testing.assert_array_equal(so_far.outcomes, whole.outcomes[:, :repeats, :openings])
+        np.testing.assert_array_equal(so_far.openings, np.arange(openings))
     assert len(again) == 2 and ticks[0][:2] == (24, 40)
     for one, other in zip(saved[3:], again, strict=True):
         np.testing.assert_array_equal(one.outcomes, other.outcomes)

@@ -227,7 +227,7 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     assert "Pairings" in capsys.readouterr().out
 
 
-def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch):
+def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch, capsys):
     words = ["--preset", "defaults", "--network", TINY, "--simulations", "4", "--openings", "9",
              "--batch-size", "4", "--sweep", "random", "--players", "NN", "random"]  # fmt: skip
     played, play_batch = [], matches._play_batch
@@ -244,6 +244,10 @@ def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch):
         strength.main([*words, "--out", str(path)])
     unfinished = runs.load(path.with_suffix(".unfinished"))["rows"]
     assert [row["batch"] for row in unfinished] == [1, 2]
+    with pytest.raises(SystemExit, match="no pairing that is complete"):
+        strength.main([*words, "--out", str(path), "--show"])
+    won = np.sum([row["outcomes"] for row in unfinished])
+    assert f"{won:g} of 16" in capsys.readouterr().out
     monkeypatch.setattr(matches, "_play_batch", lambda *x: played.append(x) or play_batch(*x))
     strength.main([*words, "--out", str(path)])
     assert len(played) == 3 and not path.with_suffix(".unfinished").exists()

@@ -13,7 +13,6 @@ chance draws.
 
 import functools
 import itertools
-import operator
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -99,17 +98,8 @@ def play_match(
         if on_batch is not None:
             on_batch(batches[-1])
 
-    def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
-        return np.concatenate(list(arrays), axis=1)[:, :count].reshape(2, repeats, len(lines))
-
-    first_spent, second_spent = zip(*(batch.players for batch in batches), strict=True)
-    return MatchResult(
-        (functools.reduce(operator.add, first_spent), functools.reduce(operator.add, second_spent)),
-        lines[:, 0] if lines.shape[1] == 1 else lines,
-        joined(batch.outcomes for batch in batches),
-        batch_size,
-        joined(batch.lengths for batch in batches),
-    )
+    openings = lines[:, 0] if lines.shape[1] == 1 else lines
+    return MatchResult.from_batches(batches, openings, repeats)
 
 
 def _play_batch(

@@ -1,7 +1,9 @@
 """What matches and tournaments return."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,34 @@ class MatchResult:
     outcomes: np.ndarray
     batch_size: int | None = None
     lengths: np.ndarray | None = None
+
+    @classmethod
+    def from_batches(
+        cls, batches: Sequence[MatchBatch], openings: np.ndarray, repeats: int = 1
+    ) -> "MatchResult":
+        """Joins the first batches of a match, or all of them.
+
+        Args:
+          batches: at least one, in the order in which they were played.
+          openings: `[O]` or `[O, L]`, those of the whole match.
+          repeats: of the whole match. The result has as many as are complete, or one repeat of
+            fewer openings.
+
+        Returns:
+          The games so far. What the players spent is that of all games in the batches.
+        """
+        batch_size = batches[0].outcomes.shape[1]
+        openings = openings[: batch_size * len(batches)]
+        repeats = min(repeats, batch_size * len(batches) // len(openings))
+        count = repeats * len(openings)
+
+        def joined(name: str) -> np.ndarray:
+            games = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
+            return games[:, :count].reshape(2, repeats, len(openings))
+
+        first, second = zip(*(batch.players for batch in batches), strict=True)
+        spent = functools.reduce(operator.add, first), functools.reduce(operator.add, second)
+        return cls(spent, openings, joined("outcomes"), batch_size, joined("lengths"))
 
     @property
     def names(self) -> tuple[str, str]:
