@@ -140,7 +140,7 @@ def play(
         raise SystemExit(f"{record.path} holds no pairing that is complete.")
     everyone = {name: Spec(name, **about) for name, about in data["setting"]["players"].items()}
     preset = preset._replace(players=list(everyone.values()))
-    counts = _known_counts(preset, data)
+    counts = _rated_counts(preset, data)
     tournament = _tournament(preset, network, record, lines, counts, only_played=True)
     summary = summarise(preset, network, tournament, counts)
     rows = runs.add(record, **summary)
@@ -216,6 +216,20 @@ def _known_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
         spec.name: spec.knobs.get("num_simulations", preset.num_simulations)
         for spec in preset.players
     } | data.get("calibrated", {})
+
+
+def _rated_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
+    """Every player's simulations in the games that the file has: the calibrated ones, if played."""
+    played = [
+        (name, count)
+        for row in data["rows"]
+        for name, count in zip((row["first"], row["second"]), row["simulations"], strict=True)
+    ]
+    known = _known_counts(preset, data)
+    return {
+        name: count if (name, count) in played else dict(played).get(name, count)
+        for name, count in known.items()
+    }
 
 
 def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> dict[str, int]:

@@ -315,3 +315,13 @@ def test_rivals_are_found_whoever_is_named_first(tmp_path):
         "Gumbel PGS is above in 2 and below in 0 of 2 cells"
     )
     assert (tmp_path / "rivals.png").exists()
+
+
+def test_games_of_the_last_calibration_are_rated_until_there_are_newer_ones():
+    preset = PRESETS["quick"]._replace(num_simulations=8)
+    preset = preset._replace(players=[players.Spec(name, "mcs") for name in "ab"])
+    row = {"first": "a", "second": "b", "simulations": [8, 6]}
+    data = {"rows": [row | {"simulations": [8, 5]}, row], "calibrated": {"b": 7}}
+    assert strength._rated_counts(preset, data) == {"a": 8, "b": 6}
+    data["rows"].insert(0, row | {"simulations": [8, 7]})
+    assert strength._rated_counts(preset, data) == {"a": 8, "b": 7}
