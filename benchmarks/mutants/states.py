@@ -7,6 +7,7 @@ _JUDGING = "../puzzles/judging.py"
 _RAW = "../puzzles/raw_games.py"
 _COLUMNS = "../envs/columns.py"
 _MATCHES = "../evaluation/matches.py"
+_RECORDS = "../evaluation/records.py"
 _SEQUENCES = "../envs/samegame_sequences.py"
 
 MUTATIONS = (
@@ -112,8 +113,8 @@ MUTATIONS = (
         "test_matches.py",
     ),
     Mutation(
-        "matches: the second player's spending is the last batch's", _MATCHES,
-        "functools.reduce(operator.add, second_spent)", "second_spent[-1]", "goes_on_where",
+        "matches: the second player's spending is the last batch's", _RECORDS,
+        "functools.reduce(operator.add, second)", "second[-1]", "goes_on_where",
         "test_matches.py",
     ),
 )  # fmt: skip
