@@ -29,24 +29,20 @@ FIELDS = (
 # Compiles in half the time. Both versions must be compiled with the same `XLA_FLAGS`, too.
 QUICK = {"xla_backend_optimization_level": 0}
 # A part of a case's name and a field -> the largest difference that is wanted, and why.
-_LAST_BIT = "divided by a number that is counted, not constant: the last bit"
-_COMPLETED = "completed as in mctx, where the range counts illegal actions too"
+_LAST_BIT = "the same numbers, summed in another order: the last bit"
+_DEFERRED = "a state in which a simulation stops is evaluated at once, not at the end"
+_SLOTS = "a capacity counts simulations, not different states"
 WANTED = {
-    ("", "qvalues"): (
-        np.inf,
-        "the lowest float where an action was never tried, which was 0"
-        " (elsewhere, if at all, the last bit)",
-    ),
-    ("", "value"): (1e-6, _LAST_BIT),
-    ("", "depth"): (1e-5, _LAST_BIT),
+    ("", "qvalues"): (1e-5, _LAST_BIT),
+    ("", "value"): (1e-5, _LAST_BIT),
     ("", "entropy"): (1e-5, _LAST_BIT),
-    ("", "gradient_norm"): (2e-5, _LAST_BIT),
-    ("", "params"): (1e-6, "the same sums, compiled into another program: the last bit"),
-    ("dirichlet completed_q", "weights"): (1.0, "the target reads the prior without noise"),
-    ("completed_q", "weights"): (1e-5, _COMPLETED),
-    ("completed_q", "action"): (np.inf, _COMPLETED),
-    ("dirichlet", "action"): (np.inf, "ties are broken by the prior without noise"),
-    ("kept tree", "value"): (2.0, "divided by the visits that the returns belong to"),
+    ("", "gradient_norm"): (1e-4, _LAST_BIT),
+    ("", "params"): (1e-5, _LAST_BIT),
+    ("", "weights"): (1e-5, _LAST_BIT),
+    ("by_visits", "num_calls"): (np.inf, _DEFERRED),
+    ("by_probability", "num_calls"): (np.inf, _DEFERRED),
+    ("growing", "num_calls"): (np.inf, _DEFERRED),
+    ("capacity", ""): (np.inf, _SLOTS),
 }
 
 
@@ -77,8 +73,7 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     head = {
         "adapt": jaxpgs.networks.policy_head(net.params), "estimator": jaxpgs.reinforce(),
     }  # fmt: skip
-    if hasattr(jaxpgs, "improved_policy"):
-        head["interior_selection"] = None  # all that older versions know
+    head["interior_selection"] = None
     learn = head | {"optimizer": optax.sgd(0.02)}
     rules = {
         "fixed": jaxpgs.fixed(4),
@@ -86,7 +81,6 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
         "by_visits": jaxpgs.by_visits(2.0),
         "by_probability": jaxpgs.by_probability(0.01),
         "until_new": jaxpgs.until_new(),
-        "siblings": jaxpgs.until_new(count_siblings=True),
     }
     for mode in ("constant", "cached"):
         for name, rule in rules.items():
@@ -128,6 +122,41 @@ def cases(net: Any) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
         yield f"mcs cached {name}", jaxpgs.mcs_policy, base | {
             "mode": "cached", "root_selection": selection,
         }  # fmt: skip
+    several = base | {"backup": jaxpgs.td_lambda(0.8), "simulations_per_update": 7}
+    reads = {"interior_selection": jaxpgs.improved_policy(temperature=0.7)}
+    counts = {"interior_selection": jaxpgs.improved_policy(by_counts=True)}
+    terms = jaxpgs.regularized(
+        jaxpgs.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.05
+    )
+    for mode in ("constant", "cached"):
+        yield f"pgs {mode} terms", jaxpgs.pgs_policy, several | head | {
+            "mode": mode, "estimator": terms,
+        }  # fmt: skip
+        for name, reuse in {
+            "ring": jaxpgs.Reuse(3), "ppo": jaxpgs.Reuse(2, num_epochs=2, clip=0.2),
+        }.items():  # fmt: skip
+            yield f"pgs {mode} {name}", jaxpgs.pgs_policy, base | head | {
+                "mode": mode, "reuse": reuse,
+            }  # fmt: skip
+    yield "pgs drawn", jaxpgs.pgs_policy, several | head | reads
+    yield "pgs by counts", jaxpgs.pgs_policy, several | head | counts | {"estimator": terms}
+    yield "pgs capacity", jaxpgs.pgs_policy, base | learn | {"capacity": 11, "mode": "cached"}
+    yield "pgs default", jaxpgs.pgs_policy, {"max_depth": None, "adapt": "policy_head"}
+    yield "gumbel pgs default", jaxpgs.gumbel_pgs_policy, {
+        "max_depth": None, "adapt": "policy_head",
+    }  # fmt: skip
+    yield "extended default", jaxpgs.extended_pgs_policy, {
+        "max_depth": None, "adapt": "policy_head",
+    }  # fmt: skip
+    yield "extended paper", jaxpgs.extended_pgs_policy, {
+        "max_depth": None, "adapt": "policy_head.linear", **jaxpgs.paper_extended_pgs(),
+    }  # fmt: skip
+    yield "mcs default", jaxpgs.mcs_policy, {"max_depth": None}
+    yield "mcts default", jaxpgs.batched_mcts_policy, {"max_depth": None}
+    yield "gumbel mcts default", jaxpgs.gumbel_mcts_policy, {"max_depth": None}
+    yield "gumbel mcts one at a time", jaxpgs.gumbel_mcts_policy, {
+        "max_depth": None, "simulations_per_update": 1,
+    }  # fmt: skip
     yield "mcts", jaxpgs.batched_mcts_policy, base
     yield "mcts one at a time", jaxpgs.batched_mcts_policy, base | {"simulations_per_update": 1}
     yield "mcts best_value", jaxpgs.batched_mcts_policy, base | {"target": jaxpgs.best_value()}

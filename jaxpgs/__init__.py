@@ -32,8 +32,6 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 ... )
 """
 
-from typing import TYPE_CHECKING
-
 from jaxpgs import envs, networks, puzzles, search
 from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
@@ -47,7 +45,6 @@ from jaxpgs.base import (
     Trajectory,
 )
 from jaxpgs.continuous import continuous_action, make_sampled_fns
-from jaxpgs.deprecation import former_names
 from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.playouts import make_playout_fns
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
@@ -191,13 +188,3 @@ __all__ = [
     "visit_counts",
     "with_dirichlet_noise",
 ]
-
-if not TYPE_CHECKING:  # or no misspelt name would be found
-    __getattr__ = former_names(
-        __name__,
-        {
-            "Games": "jaxpgs.envs.played_games:PlayedGames",
-            "RootSelection": "jaxpgs.search:by_score",
-            "RootStats": "jaxpgs.base:NodeStats",
-        },
-    )

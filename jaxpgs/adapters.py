@@ -17,7 +17,7 @@ from flax import nnx
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
-from jaxpgs.search.simulators.adaptation import depends
+from jaxpgs.search.cut import depends
 
 _CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
@@ -231,10 +231,10 @@ def draws_chance(env: Any) -> bool:
     """
     if not _takes_key(env):
         return False
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
-    state = jax.eval_shape(lambda keys: env.init(keys[0]), keys)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(env.init, key)
     action = jax.ShapeDtypeStruct((), jnp.int32)
-    return depends(lambda key, *rest: env.step(*rest, key), keys, state, action)
+    return any(depends(lambda key, *rest: env.step(*rest, key), key, state, action))
 
 
 def _takes_key(env: Any) -> bool:

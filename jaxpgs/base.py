@@ -356,6 +356,8 @@ def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     Returns:
       Logits of the same shape.
     """
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(jnp.float32 if dtype is None else dtype)
     x = cast_logits(x, x.dtype if dtype is None else dtype)
     limits = jnp.finfo(x.dtype)
     return jnp.nan_to_num(x, nan=limits.min, posinf=limits.max, neginf=limits.min)
@@ -382,6 +384,8 @@ def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     Returns:
       Numbers of the same shape.
     """
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(jnp.float32 if dtype is None else dtype)
     x = jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
     x = x.astype(x.dtype if dtype is None else dtype)
     limit = jnp.asarray(float(jnp.finfo(x.dtype).max) ** 0.5, x.dtype)

@@ -47,6 +47,12 @@ def zero_rows(x: chex.Array) -> chex.Array:
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
 
 
+def take(x: Any, index: chex.Array) -> Any:
+    """Reads `[B, M, ...]` arrays at `[B, ...]` places of their second axis."""
+    get = jax.vmap(lambda x, i: x.at[i].get(mode="promise_in_bounds"))
+    return jax.tree.map(lambda leaf: get(leaf, index), x)
+
+
 def mask_of(tree: Any, path: str | None) -> list[bool] | None:
     """Tells which leaves lie under a path, but for those of batch normalisation.
 

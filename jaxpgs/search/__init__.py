@@ -1,15 +1,24 @@
-"""The search: one loop, its parts, its simulators and the presets.
+"""The search: one walk over two stores, and the parts that decide everything.
 
-`loop` has `init`, `step` and `finish`, `presets` the searches, a file each, `parts` what a search
-is made of and `simulators` the two memory modes. In each preset's file `*_search` makes a `Search`,
-for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it, with the positional arguments
-of `mctx.muzero_policy`. What one needs to write a part or a simulator is public here.
+`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `store_tree` and
+`store_rollouts` say where a state comes from; `learn` is the gradient; `parts` what a search is
+made of, a file each; `presets` the searches, and `papers` what only reproduces a paper. `*_search`
+makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it, with the
+positional arguments of `mctx.muzero_policy`. What one needs to write a part is public here.
 """
 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
+from jaxpgs.search.model import init_adapted, own_like, reset_adapted
+from jaxpgs.search.papers import (
+    extended_pgs_policy,
+    extended_pgs_search,
+    paper_extended_pgs,
+    paper_mcs,
+    paper_pgs,
+)
 from jaxpgs.search.parts.backup import (
     Backup,
     last_value,
@@ -18,15 +27,14 @@ from jaxpgs.search.parts.backup import (
     td_lambda,
     truncated_geometric,
 )
-from jaxpgs.search.parts.estimator import Estimator, regularized, reinforce, step_advantage
-from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
-from jaxpgs.search.parts.improvement import (
-    QTransform,
-    SampledPolicy,
-    completed_qvalues,
-    improved_policy,
-    qtransform_completed_by_mix_value,
+from jaxpgs.search.parts.estimator import (
+    Estimator,
+    auto_sgd,
+    regularized,
+    reinforce,
+    step_advantage,
 )
+from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
     Selection,
@@ -39,8 +47,17 @@ from jaxpgs.search.parts.selection import (
     ucb1,
     with_dirichlet_noise,
 )
-from jaxpgs.search.parts.step_size import auto_sgd
-from jaxpgs.search.parts.target import Target, best_value, completed_q, visit_counts
+from jaxpgs.search.parts.target import (
+    QTransform,
+    SampledPolicy,
+    Target,
+    best_value,
+    completed_q,
+    completed_qvalues,
+    improved_policy,
+    qtransform_completed_by_mix_value,
+    visit_counts,
+)
 from jaxpgs.search.parts.truncation import (
     Truncation,
     by_probability,
@@ -49,33 +66,22 @@ from jaxpgs.search.parts.truncation import (
     growing,
     until_new,
 )
-from jaxpgs.search.presets.defaults import (
+from jaxpgs.search.policy import Distribution, distribution, invert
+from jaxpgs.search.presets import (
+    batched_mcts_policy,
+    batched_mcts_search,
     default_num_considered,
     default_simulations_per_update,
-)
-from jaxpgs.search.presets.extended import (
-    extended_pgs_policy,
-    extended_pgs_search,
-    paper_extended_pgs,
-)
-from jaxpgs.search.presets.gumbel import (
     gumbel_mcts_policy,
     gumbel_mcts_search,
     gumbel_pgs_policy,
     gumbel_pgs_search,
+    mcs_policy,
+    mcs_search,
+    pgs_policy,
+    pgs_search,
 )
-from jaxpgs.search.presets.mcs import mcs_policy, mcs_search, paper_mcs
-from jaxpgs.search.presets.mcts import batched_mcts_policy, batched_mcts_search
-from jaxpgs.search.presets.pgs import paper_pgs, pgs_policy, pgs_search
-from jaxpgs.search.simulators.adaptation import init_adapted, own_like, reset_adapted
-from jaxpgs.search.simulators.nodes import Nodes, node_stats, reroot
-from jaxpgs.search.simulators.simulator import (
-    Distribution,
-    Simulations,
-    Simulator,
-    distribution,
-    invert,
-)
+from jaxpgs.search.store_tree import Nodes, node_stats, reroot
 
 __all__ = [
     "Backup",
@@ -91,8 +97,6 @@ __all__ = [
     "SampledPolicy",
     "Search",
     "Selection",
-    "Simulations",
-    "Simulator",
     "Target",
     "Truncation",
     "advance",

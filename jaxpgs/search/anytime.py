@@ -13,7 +13,7 @@ from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init
-from jaxpgs.search.simulators.nodes import Nodes
+from jaxpgs.search.store_tree import Nodes
 
 _init = jax.jit(init, static_argnums=0)
 _advance = jax.jit(advance, static_argnums=0, donate_argnums=2)
@@ -67,7 +67,7 @@ def search_for(
 
     Args:
       search: what to run, such as `pgs_search(...)`. Its `num_simulations` is an upper limit, for
-        which the cached mode makes room (`capacity`).
+        which a tree makes room (`capacity`).
       params: as in `init`, and likewise `rng_key`, `root` and `invalid_actions`.
       rng_key: one key, or `[B]` keys.
       root: the roots.

@@ -9,6 +9,7 @@ axis B: it may leave `jit`, go on later, be saved, or be shared among devices. T
 depend on how the steps were cut.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,15 +31,17 @@ from jaxpgs.base import (
     as_logits,
     as_values,
     broadcast_keys,
+    is_one_key,
     statistics_dtype,
 )
+from jaxpgs.search import model, replay, store_rollouts, store_tree
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learning import learn, needed_terms
+from jaxpgs.search.learn import Learned, learn
+from jaxpgs.search.model import Keys
+from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import select_in_turn
-from jaxpgs.search.replaying import Ring, empty_ring, learn_from_ring, ring_entry
-from jaxpgs.search.simulators import adaptation
-from jaxpgs.search.simulators.nodes import Nodes, node_stats
-from jaxpgs.search.simulators.simulator import Context, Simulations
+from jaxpgs.search.store_tree import Nodes, node_stats
+from jaxpgs.search.walk import Context, Store, draw, walk
 
 
 class Totals(NamedTuple):
@@ -74,11 +77,13 @@ class Carry(NamedTuple):
       num_updates: `[B]` int32, updates done.
       update_keys: `[B]` keys that the updates take theirs from.
       target_keys: `[B]` keys of the answer.
+      model_keys: `[B]` times the one key that the model's calls draw by; None with a key per root.
+      root: `[B, ...]` the embedding of the roots.
       stats: what is known at the root.
       selection: the state of the selection at the root.
       adapted: the parameters that adapt, None where nothing does.
       opt_state: the optimizer's state.
-      memory: the simulator's memory.
+      memory: the store's memory.
       totals: counts and sums.
       best: the best embedding so far, None if nobody asked.
       ring: the last updates' simulations, None unless they are used again.
@@ -91,6 +96,8 @@ class Carry(NamedTuple):
     num_updates: chex.Array
     update_keys: chex.PRNGKey
     target_keys: chex.PRNGKey
+    model_keys: chex.PRNGKey | None
+    root: Embedding
     stats: NodeStats
     selection: Any
     adapted: Params
@@ -98,7 +105,7 @@ class Carry(NamedTuple):
     memory: Any
     totals: Totals
     best: Any
-    ring: Ring | None = None
+    ring: Any = None
 
 
 def init(
@@ -121,7 +128,7 @@ def init(
       root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that
         are not finite count as the lowest (NaN, -inf) or highest (inf) float.
       invalid_actions: `[B, A]`, 1 where the action is illegal.
-      nodes: cached mode only: `search_state.nodes` of the game's last search after `reroot`, or
+      nodes: of a tree only: `search_state.nodes` of the game's last search after `reroot`, or
         `init_nodes` for none; None starts from nothing.
       adapted_params: `search_state.params` of the game's last search, or `init_adapted` for the
         network's own; None starts from `params`.
@@ -139,50 +146,100 @@ def init(
       Array([0, 0], dtype=int32)
     """
     batch_size = _check_root(root, invalid_actions)
-    mask = adaptation.adapt_mask(params, search.adapt)
-    own, _ = adaptation.split(params, mask)
-    adapted = adaptation.per_root(own, batch_size)
+    mask = model.adapt_mask(params, search.adapt)
+    own, _ = model.split(params, mask)
+    adapted = model.per_root(own, batch_size)
     if adapted_params is not None:
-        adaptation.check_like(adapted_params, adapted)
+        model.check_like(adapted_params, adapted)
         adapted = adapted_params
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
     _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
+    shared = None
+    if is_one_key(rng_key):
+        shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
     stats = _root_stats(search, root, invalid_actions)
-    needed = needed_terms(search, stats)
-    if search.estimator is not None and not needed:
+    if search.estimator is not None and not terms_of(search.estimator):
         raise ValueError(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
             f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
-        )
-    memory = search.simulator.init(Context(search, params, adapted, needed), root, nodes)
-    if nodes is not None and search.interior_selection is not None:
-        # The search goes on from the visits that its root has had as an inner node.
-        first = jnp.zeros(batch_size, jnp.int32)
-        ranges = search.root_selection.needs_range
-        known = node_stats(memory.nodes, first, stats.prior_logits, ranges=ranges)
-        # What was taken there may be illegal here.
-        names = ("visits", "value_sum", *(("lowest", "highest") if ranges else ()))
-        stats = stats._replace(
-            **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
         )
     count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
         num_updates=count,
         update_keys=update_keys,
         target_keys=target_keys,
+        model_keys=shared,
+        root=jax.tree.map(jnp.asarray, root.embedding),
         stats=stats,
-        selection=search.root_selection.init(rng_key, stats, search.num_simulations),
+        selection=None,
         adapted=adapted,
         opt_state=() if search.optimizer is None else jax.vmap(search.optimizer.init)(adapted),
-        memory=memory,
+        memory=None,
         totals=Totals(count, count, count, count, count, mean, mean, mean, count),
         best=None if search.best_of is None else root.embedding,
     )
-    carry = _spread_like_roots(carry)
+    store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
+    memory = store.init(context, root, nodes)
+    if nodes is not None and search.interior_selection is not None:
+        # The search goes on from the visits that its root has had as an inner node.
+        first = jnp.zeros(batch_size, jnp.int32)
+        known = node_stats(memory, first, stats.prior_logits)
+        ranges = search.root_selection.needs_range
+        # What was taken there may be illegal here.
+        names = ("visits", "value_sum", *(("lowest", "highest") if ranges else ()))
+        stats = stats._replace(
+            **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
+        )
+    selection = search.root_selection.init(rng_key, stats, search.num_simulations)
+    carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
-    entry = jax.eval_shape(lambda: ring_entry(search, _simulate(search, params, carry)[-1]))
-    return _spread_like_roots(carry._replace(ring=empty_ring(search, entry)))
+    ring = replay.empty_ring(search, lambda: simulate(store, context, carry)[4])
+    return _spread_like_roots(carry._replace(ring=ring))
+
+
+def _num_rows(nodes: Nodes | None) -> int:
+    return 1 if nodes is None else nodes.edge.shape[1]
+
+
+def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tuple[Store, Context]:
+    """Works out all that is not traced: the model in its parts, the store, shapes and sizes.
+
+    Args:
+      search: the parts.
+      params: the network's parameters.
+      carry: the search, with or without a memory.
+      num_kept: rows of the memory that an earlier search left behind, the root included.
+    """
+    shape, dtype = carry.stats.prior_logits.shape, carry.stats.value.dtype
+    found = model.make_model(
+        search.recurrent_fn, params, search.adapt, carry.root, shape, dtype, search.mode
+    )
+    is_tree = found.whole is None and search.mode != "rollouts"
+    if not is_tree:
+        search = dataclasses.replace(
+            search, mode="rollouts", interior_selection=None, capacity=None
+        )
+    store = store_tree.store if is_tree else store_rollouts.store
+    rows = store_tree.layout(search, num_kept) if is_tree else None
+    depth = (
+        store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
+    )
+    num_walks = search.simulations_per_update
+
+    def in_walks(x: Any) -> Any:
+        return jax.ShapeDtypeStruct((shape[0], num_walks, *x.shape[1:]), x.dtype)
+
+    return store, Context(
+        search=search,
+        model=found,
+        adapted=carry.adapted,
+        needed=terms_of(search.estimator),
+        embedding=jax.tree.map(in_walks, carry.root),
+        features=jax.tree.map(in_walks, found.features),
+        max_depth=depth,
+        rows=rows,
+    )
 
 
 def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int) -> Nodes:
@@ -192,7 +249,7 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
     to move and need something of that shape to begin with.
 
     Args:
-      search: the search, in cached mode.
+      search: the search, one that keeps a tree.
       params: the network's parameters.
       root: the roots; shapes suffice.
       num_kept: as in `reroot`.
@@ -212,14 +269,14 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
         raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
     key = jax.eval_shape(lambda: jax.random.key(0))
     memory = jax.eval_shape(functools.partial(init, search), params, key, root).memory
-    if not hasattr(memory, "nodes"):
-        raise ValueError(f'init_nodes needs a search with mode="cached", got {search.mode!r}.')
+    if not isinstance(memory, Nodes):
+        raise ValueError(f'init_nodes needs a search with mode="tree", got {search.mode!r}.')
 
     def empty(x: Any) -> chex.Array:
-        shape = x.shape if x.ndim == 1 else (len(x), num_kept, *x.shape[2:])
-        return jnp.zeros(shape, x.dtype)
+        return jnp.zeros((len(x), num_kept, *x.shape[2:]), x.dtype)
 
-    return jax.tree.map(empty, memory.nodes)
+    nodes = jax.tree.map(empty, memory)
+    return nodes._replace(edge=nodes.edge - 1)
 
 
 def step(search: Search, params: Params, carry: Carry) -> Carry:
@@ -238,24 +295,47 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       >>> carry.num_updates
       Array([1, 1], dtype=int32)
     """
-    context, actions, started, simulations = _simulate(search, params, carry)
-    with jax.named_scope("backup"):
-        returns = jax.lax.stop_gradient(search.backup(simulations.trajectory))
-    data, ring = (context, carry.stats, carry.opt_state, simulations, returns), carry.ring
-    if ring is None:
-        learned = learn(*data)
-    else:
-        learned, ring = learn_from_ring(*data, ring, carry.num_updates)
+    num_kept = 1
+    if isinstance(carry.memory, Nodes):
+        num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
+    store, context = prepare(search, params, carry, num_kept)
+    # What is one instruction on a processor may be a loop over roots on an accelerator.
+    return jax.lax.platform_dependent(
+        carry,
+        cpu=functools.partial(_update, store, context),
+        default=functools.partial(_update, store, context._replace(dense=True)),
+    )
+
+
+def _update(store: Store, context: Context, carry: Carry) -> Carry:
+    """Simulates, and learns from it."""
+    search = context.search
+    context, actions, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
+    with jax.named_scope("backup"):
+        returns = jax.lax.stop_gradient(search.backup(trajectory))
+    zero = 0 * carry.stats.value
+    learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
+    if context.needed and ring is None:
+        blocks = store.blocks(context, memory, table, simulations.steps)
+        learned = learn(context, blocks, carry.stats, carry.opt_state, simulations, returns)
+    elif context.needed:
+        learned, ring = replay.learn_from_ring(
+            store, context, memory, carry.stats, carry.opt_state, simulations, returns, ring,
+            carry.num_updates,
+        )  # fmt: skip
     best = carry.best
     if search.best_of is not None:
         best = _better(search.best_of, best, trajectory.last)
+    with jax.named_scope("remember"):
+        memory = store.remember(context, memory, simulations, returns)
+    goes_on = carry.num_updates < search.num_updates
     return carry._replace(
-        num_updates=carry.num_updates + jnp.any(started, axis=1).astype(jnp.int32),
+        num_updates=carry.num_updates + goes_on.astype(jnp.int32),
         stats=_add_returns(carry.stats, actions, returns[0], started),
         adapted=learned.adapted,
         opt_state=learned.opt_state,
-        memory=search.simulator.remember(search, learned.simulations, returns),
+        memory=memory,
         totals=_add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
         best=best,
         ring=ring,
@@ -294,7 +374,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         entropy=_mean(totals.entropy, totals.acted),
         gradient_norm=_mean(totals.gradient_norm, carry.num_updates),
         skipped_updates=totals.skipped,
-        nodes=getattr(carry.memory, "nodes", None),
+        nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
         best=carry.best,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
@@ -388,20 +468,31 @@ def _root_stats(
     return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
 
 
-def _simulate(
-    search: Search, params: Params, carry: Carry
-) -> tuple[Context, chex.Array, chex.Array, Simulations]:
-    """Runs an update's simulations; also returns the first actions and which ones were started."""
+def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
+    """Runs an update's simulations.
+
+    Returns:
+      The context with what the update draws by, the first actions, which simulations were started,
+      the memory, the simulations, and the table that they looked things up in.
+    """
+    search, num_walks = context.search, context.search.simulations_per_update
+    number = jnp.max(carry.num_updates)  # the same for all roots
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
-    context = Context(search, params, carry.adapted, needed_terms(search, carry.stats))
+    step_keys, uniform = draw(keys, context.max_depth, num_walks)
+    shared = carry.model_keys
+    shared = None if shared is None else jax.random.fold_in(shared[0], number)
+    context = context._replace(keys=Keys(step_keys, shared))
+    if context.rows is not None:
+        start = context.rows.num_kept + number * context.rows.per_update
+        context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
     with jax.named_scope("root_selection"):
-        actions = select_in_turn(
-            search.root_selection, carry.selection, carry.stats, search.simulations_per_update
-        )
+        actions = select_in_turn(search.root_selection, carry.selection, carry.stats, num_walks)
     path = _start(search, carry, actions)
+    with jax.named_scope("table"):
+        table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
-        simulations = search.simulator.simulate(context, carry.memory, keys, actions, path)
-    return context, actions, path.alive, simulations
+        memory, simulations = walk(context, store, carry.memory, table, path, actions, uniform)
+    return context, actions, path.alive, memory, simulations, table
 
 
 def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:

@@ -6,15 +6,14 @@ from typing import NamedTuple
 import jax
 import mctx
 
-from jaxpgs.base import Adapt, Params, RecurrentFn, statistics_dtype
+from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.device_memory import num_bytes
-from jaxpgs.search.loop import init, init_nodes
+from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
-from jaxpgs.search.presets.mcs import mcs_search
-from jaxpgs.search.presets.pgs import pgs_search
-from jaxpgs.search.simulators import adaptation, constant, room
-from jaxpgs.search.simulators.split import split_in_two
+from jaxpgs.search.presets import mcs_search, pgs_search
+from jaxpgs.search.store_tree import Nodes
+from jaxpgs.search.walk import Simulations
 
 
 class MemoryEstimate(NamedTuple):
@@ -22,17 +21,17 @@ class MemoryEstimate(NamedTuple):
 
     Attributes:
       total: all of them.
-      nodes: the visited states of the cached mode: `B (N c + K + 1)` times `per_node`, with c the
-        new states of a simulation, 1 for `until_new`. 0 in constant mode.
-      per_node: one visited state: its children (4 bytes an action), embedding, features, and six
-        numbers.
+      nodes: the visited states of a tree: `B (N c + K c + 1)` times `per_node`, with c the states
+        that a simulation may make, 1 for `until_new`. 0 for rollouts.
+      per_node: one of them: its children, their visits and returns (12 bytes an action), embedding,
+        features, and four numbers; 0 for rollouts.
       adapted: the adapted parameters, one copy per root, and their gradients.
-      walks: what the K simulations of an update keep: policies, or features for the gradient, and
-        the table of `until_new` in constant mode.
+      walks: what the K simulations of an update keep of each step, and the table of `until_new` in
+        rollouts.
       ring: the simulations of earlier updates that `reuse` keeps.
 
     Example:
-      >>> jaxpgs.estimate_memory(params, root, recurrent_fn, 1000, mode="constant").nodes
+      >>> jaxpgs.estimate_memory(params, root, recurrent_fn, 1000, mode="rollouts").nodes
       0
     """
 
@@ -69,7 +68,7 @@ def estimate_memory(
       root: the roots.
       recurrent_fn: as in the search.
       num_simulations: N.
-      mode: "constant" or "cached"; None is the search's default. `batched_mcts_policy` is cached.
+      mode: "tree" or "rollouts"; None is the search's default. `batched_mcts_policy` keeps a tree.
       adapt: which parameters adapt.
       simulations_per_update: K; as in the search if None.
       max_depth: as in the search.
@@ -100,30 +99,24 @@ def estimate_memory(
         capacity=capacity,
         reuse=reuse,
     )
-    cached_mode = search.mode == "cached"
     key = jax.eval_shape(lambda: jax.random.key(0))
     kept = None
-    if cached_mode and num_kept > 1:
+    if search.mode != "rollouts" and num_kept > 1:
         kept = jax.eval_shape(lambda p, r: init_nodes(search, p, r, num_kept), params, root)
     carry = jax.eval_shape(
         lambda nodes, *data: init(search, *data, nodes=nodes), kept, params, key, root
     )
-    batch_size, num_actions = root.prior_logits.shape
-    mask = adaptation.adapt_mask(params, adapt)
+
+    def walks_of(params: Params, carry: Carry) -> Simulations:
+        return simulate(*prepare(search, params, carry, num_kept), carry)[4]
+
+    walks = num_bytes(jax.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
-    split_fn = split_in_two(recurrent_fn, any(mask), statistics_dtype(root))
-    action = jax.ShapeDtypeStruct((batch_size,), "int32")
-    expansion, embedding = jax.eval_shape(split_fn.expand, params, key, action, root.embedding)
-    features = num_bytes(expansion.features) // batch_size
-    per_node = num_bytes((expansion, embedding)) // batch_size + 4 * num_actions + 12
-    if cached_mode:
-        depth = room.max_depth(search, num_kept)
-        nodes = batch_size * carry.memory.nodes.parent.shape[1] * per_node
-        walks = num_bytes(carry.memory.states)
+    nodes, per_node = 0, 0
+    if isinstance(carry.memory, Nodes):
+        nodes = num_bytes(carry.memory)
+        per_node = nodes // carry.memory.edge.size
     else:
-        depth, nodes = constant.max_depth(search), 0
-        steps = depth * batch_size * search.simulations_per_update
-        walks = num_bytes(carry.memory.seen) + (steps * features if any(mask) else 0)
-    walks += depth * batch_size * search.simulations_per_update * 4 * 10  # rewards and the like
+        walks += num_bytes(carry.memory.seen)
     ring = num_bytes(carry.ring)
     return MemoryEstimate(nodes + adapted + walks + ring, nodes, per_node, adapted, walks, ring)

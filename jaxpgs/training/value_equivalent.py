@@ -16,7 +16,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
-from jaxpgs.search.presets.extended import SIGMA
+from jaxpgs.search.papers import SIGMA
 from jaxpgs.training import expert_iteration, experts, sharing, unrolls
 from jaxpgs.training.model_fitting import make_update
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import check_number
-from jaxpgs.search.parts.improvement import (
+from jaxpgs.search.parts.selection import Selection, highest
+from jaxpgs.search.parts.target import (
     QTransform,
+    Target,
     improved_weights,
     qtransform_completed_by_mix_value,
 )
-from jaxpgs.search.parts.selection import Selection, highest
-from jaxpgs.search.parts.target import Target
 
 
 class GumbelState(NamedTuple):

@@ -16,6 +16,10 @@ from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import check_number, check_word
 
 
+# Up to so many choices in turn are written out: a loop costs an accelerator a launch each.
+UNROLLED = 8
+
+
 def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> None:
     """The `init` of selections that keep nothing."""
     del rng_key, root, num_simulations
@@ -72,8 +76,13 @@ def select_in_turn(
 
     # Not plain zeros: they vary over devices as the visits do.
     start = (node.visits * 0).astype(node.value_sum.dtype)
-    _, actions = jax.lax.scan(choose, start, length=num_actions, unroll=min(num_actions, 2))
-    return actions.T
+    if num_actions > UNROLLED:
+        return jax.lax.scan(choose, start, length=num_actions, unroll=2)[1].T
+    actions = []
+    for _ in range(num_actions):
+        start, action = choose(start, None)
+        actions.append(action)
+    return jnp.stack(actions, axis=1)
 
 
 def by_score(

@@ -21,12 +21,10 @@ class Truncation(NamedTuple):
       stop: `path -> [B, K]` bool.
       max_depth: `num_simulations -> int`: the largest number of actions that the rule allows a
         simulation in a search of so many; None if it sets no bound.
-      new_nodes: how many new sequences a simulation can reach before it stops, None for as many as
-        it takes actions. The cached mode reserves memory for them.
-      one_call: whether every simulation stops in the first new state it reaches, so that the
-        cached mode needs one network call per update.
-      table_size: flags per root by which the constant mode remembers sequences, a power of two; 0
-        if `stop` does not look at `path.new`.
+      one_call: whether every simulation stops in the first new state it reaches, so that a tree
+        needs one network call per update, and room for one state per simulation.
+      table_size: flags per root by which rollouts remember sequences, a power of two; 0 if `stop`
+        does not look at `path.new`.
 
     Example:
       >>> new_or_deep = lambda path: path.new | (path.depth >= 6)
@@ -36,7 +34,6 @@ class Truncation(NamedTuple):
 
     stop: Callable[[Path], chex.Array]
     max_depth: Callable[[int], int] | None = None
-    new_nodes: int | None = None
     one_call: bool = False
     table_size: int = 0
 
@@ -155,23 +152,20 @@ def by_probability(threshold: float = 1e-3) -> Truncation:
     return Truncation(lambda path: path.log_prob < jnp.log(threshold))
 
 
-def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Truncation:
+def until_new(table_size: int = 2**15) -> Truncation:
     """Stops as soon as the action sequence is new to this search, as the PGS paper does in Hex.
 
     By this rule a tree search expands one node per simulation. The K simulations of an update run
     side by side and do not see one another: those that reach the same new sequence all stop there,
     as do the parallel simulations of a tree search that reach the same leaf.
 
-    To keep memory constant, the constant mode remembers sequences as flags in a table of fixed
-    size, indexed by a hash of the sequence: two different sequences may share a flag, and then a
-    new one is taken for known and its simulation goes one step further. After N simulations that
-    happens to a fraction of about `N / table_size`. The cached mode knows its sequences exactly.
+    To keep memory constant, rollouts remember sequences as flags in a table of fixed size, indexed
+    by a hash of the sequence: two different sequences may share a flag, and then a new one is taken
+    for known and its simulation goes one step further. After N simulations that happens to a
+    fraction of about `N / table_size`. A tree knows its sequences exactly.
 
     Args:
       table_size: number of flags per root, a power of two.
-      count_siblings: whether simulations of one update are counted one after another, so that of
-        two that reach the same new sequence the second goes on. Simulations then differ more, but
-        an update of the cached mode may need several network calls in a row.
 
     Returns:
       A truncation.
@@ -185,10 +179,4 @@ def until_new(table_size: int = 2**15, *, count_siblings: bool = False) -> Trunc
     if table_size < 1 or table_size & (table_size - 1):
         raise ValueError(f"until_new needs a table_size that is a power of two, got {table_size}.")
 
-    def stop(path: Path) -> chex.Array:
-        if not count_siblings:
-            return path.new
-        same = (path.code[:, :, None] == path.code[:, None, :]) & path.alive[:, None, :]
-        return path.new & ~jnp.any(jnp.tril(same, -1), axis=-1)
-
-    return Truncation(stop, new_nodes=1, one_call=not count_siblings, table_size=table_size)
+    return Truncation(lambda path: path.new, one_call=True, table_size=table_size)

@@ -1,0 +1,485 @@
+"""Finds where a model can be cut, so that a search may remember its first part and adapt the rest.
+
+A model of mctx is one function. Its jaxpr tells which of its values depend on the parameters that
+adapt. The others that vary with the state are the same whatever adapts: they need to be computed
+once for each state. Those of them that the policy goes on to use, the border, are its features.
+
+Which axis of a value counts the states is found by tracing the model for 2 and for 3 of them. As
+the programs are made anew for each number of states and must be alike, a value is known by its
+place in them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+
+from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
+
+# What a value depends on, bits of its mark.
+_ADAPTS, _STATE, _FROZEN = 1, 2, 4
+
+# Calls that may be replaced by what they call.
+_TRANSPARENT = {"jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat", "remat2"}
+# Those that may not: without their call, they would lose their own rules for derivatives.
+_RULED = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
+# What the weights of a network go into.
+_PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot_general", "scaled_dot"}
+_PRODUCTS |= {"pallas_call", "ffi_call", "cudnn_fusion", "dot_product_attention_fwd_wrapper"}
+# So cheap that they may be done again for each policy, where what they are done to takes less
+# memory than what comes out.
+_CHEAP = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p"}
+_CHEAP |= {"convert_element_type", "select_n", "stop_gradient", "and", "or", "xor", "not"}
+_CHEAP |= {"eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "max", "min"}
+
+_Atom = Any  # a Var or a Literal
+
+
+class _Program(NamedTuple):
+    """A function as a list of equations, with the calls that mix what adapts and what not undone.
+
+    Attributes:
+      inputs: its arguments.
+      constants: what it closes over, by variable.
+      eqns: the equations, in order.
+      outputs: its results.
+      marks: by variable, what it depends on.
+      places: by variable, its number in the order in which they were made.
+      structure: of the results.
+    """
+
+    inputs: list[Var]
+    constants: dict[Var, Any]
+    eqns: list[JaxprEqn]
+    outputs: list[_Atom]
+    marks: dict[Var, int]
+    places: dict[Var, int]
+    structure: Any
+
+
+class _Cut(NamedTuple):
+    """Where a model is cut; variables are given by their places in a program.
+
+    Attributes:
+      border: the places of the features.
+      axes: for each of them, the axis that counts the states.
+      free: the places of what the embedding holds anyway, by its leaf.
+    """
+
+    border: list[int]
+    axes: list[int]
+    free: dict[int, int]
+
+
+def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
+    """Tells which results of a function are computed from its first argument.
+
+    What is multiplied by 0 or passes `stop_gradient` counts as well. Nothing is run, so shapes
+    (`jax.ShapeDtypeStruct`) suffice as arguments.
+
+    Args:
+      function: the function.
+      first: a pytree of arrays.
+      *rest: its other arguments.
+
+    Returns:
+      For each leaf of the result, whether it depends on any leaf of `first`.
+    """
+    closed = jax.make_jaxpr(function)(first, *rest)
+    num_first = len(jax.tree.leaves(first))
+    marks = [_ADAPTS * (i < num_first) for i in range(len(closed.jaxpr.invars))]
+    return [bool(mark & _ADAPTS) for mark in _through(closed, marks)]
+
+
+def cut_model(
+    recurrent_fn: RecurrentFn,
+    params: Params,
+    mask: Sequence[bool],
+    rng_key: chex.PRNGKey,
+    action: chex.Array,
+    embedding: Embedding,
+    *,
+    max_features: int | None = None,
+) -> SplitRecurrentFn | str:
+    """Cuts a model in two: what does not depend on the parameters that adapt, and its policy.
+
+    Nothing is run; the arguments are needed for their shapes.
+
+    Args:
+      recurrent_fn: the model, for any number of states. Rows of its results must belong to those
+        of its arguments.
+      params: its parameters.
+      mask: which of `jax.tree.leaves(params)` adapt.
+      rng_key: one key.
+      action: `[B]`.
+      embedding: a pytree of arrays `[B, ...]`.
+      max_features: the most bytes worth remembering of a state; None is four times those of its
+        embedding and logits, or 64 KiB if that is more.
+
+    Returns:
+      The two parts, of which `expand` returns a tuple of arrays `[B, ...]` as features; or why the
+      model cannot be cut, a sentence. They raise `ValueError` for a number of states for which the
+      model is another program.
+    """
+    shapes = jax.eval_shape(lambda *args: args, params, rng_key, action, embedding)
+    programs: dict[int, _Program] = {}
+
+    def at(size: int) -> _Program:
+        if size not in programs:
+            programs[size] = _trace(recurrent_fn, mask, _resized(shapes, size))
+        return programs[size]
+
+    leaves = jax.tree.leaves((params, rng_key, action, embedding))
+    if any(map(_is_spread, map(jax.typeof, leaves))):
+        return "its arguments have axes that a mesh of devices shares out"
+    for size in (2, 3, shapes[2].shape[0]):
+        try:
+            at(size)
+        except Exception as error:  # whatever the model may raise
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            return f"the model cannot be traced for {size} states: {first_line}"
+        if size > 1 and not _alike(at(2), at(size)):
+            return f"the model is another program for {size} states than for 2"
+    cut = _find_cut(at(2), at(3), max_features)
+    return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn)
+
+
+def _make_parts(
+    at: Callable[[int], _Program], cut: _Cut, recurrent_fn: RecurrentFn
+) -> SplitRecurrentFn:
+    """Makes both parts of a model from its programs for any number of states."""
+
+    def fitting(size: int) -> tuple[_Program, bool]:
+        """Returns a program for so many states, and whether it is for each of them twice."""
+        if _alike(at(2), at(size)):
+            return at(size), False
+        if size > 1:
+            raise ValueError(f"The model is another program for {size} states than for 2.")
+        # One row need not be spread over the others: the program for two lacks no such step.
+        return at(2), True
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[Expansion, Embedding]:
+        program, twice = fitting(len(action))
+        if twice:
+            action, embedding = jax.tree.map(_twice, (action, embedding))
+        values = list(program.places)
+        features = [values[place] for place in cut.border]
+        run = _part(program, program.inputs, [*program.outputs, *features], effects=True)
+        results = run(*jax.tree.leaves((params, rng_key, action, embedding)))
+        num_outputs = len(program.outputs)
+        moved = tuple(
+            jnp.moveaxis(x, axis, 0)
+            for x, axis in zip(results[num_outputs:], cut.axes, strict=True)
+        )
+        (reward, discount, value, _), after = jax.tree.unflatten(
+            program.structure, results[:num_outputs]
+        )
+        outputs = Expansion(reward, discount, value, moved), after
+        return jax.tree.map(lambda x: x[:1], outputs) if twice else outputs
+
+    def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
+        leaves = jax.tree.leaves(embedding)
+        rows = [leaves[leaf] for leaf in cut.free.values()]
+        size = len((*features, *rows, *leaves)[0])
+        program, twice = fitting(size)
+        if twice:
+            features, rows = jax.tree.map(_twice, (features, rows))
+        moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
+        values = list(program.places)
+        known = [values[place] for place in (*cut.border, *cut.free)]
+        weights = jax.tree.leaves(params)
+        run = _part(program, program.inputs[: len(weights)] + known, program.outputs[_LOGITS:][:1])
+        (logits,) = run(*weights, *moved, *rows)
+        return logits[:1] if twice else logits
+
+    return SplitRecurrentFn(expand, policy, getattr(recurrent_fn, "max_batch", None))
+
+
+_LOGITS = 3  # its place among the outputs of `_trace`
+
+
+def _is_spread(aval: Any) -> bool:
+    """Tells whether a type says how an array lies on devices, as it may not at other sizes."""
+    # What varies inside of `jax.shard_map`, as earlier versions of JAX name it and later ones.
+    kind = getattr(aval, "manual_axis_type", aval)
+    varying = getattr(kind, "varying", None) or getattr(kind, "vma", None)
+    return bool(varying) or any(axis is not None for axis in aval.sharding.spec)
+
+
+def _twice(x: chex.Array) -> chex.Array:
+    return jnp.concatenate([x, x])
+
+
+def _resized(shapes: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+    """Returns shapes of the arguments of a model for another number of states."""
+    params, rng_key, *rows = shapes
+
+    def resize(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, weak_type=x.weak_type)
+
+    return params, rng_key, *jax.tree.map(resize, rows)
+
+
+def _trace(recurrent_fn: RecurrentFn, mask: Sequence[bool], shapes: tuple[Any, ...]) -> _Program:
+    """Returns the program of a model: its reward, discount, value, logits and embedding."""
+
+    def function(*args: Any) -> Any:
+        output, after = recurrent_fn(*args)
+        return (output.reward, output.discount, output.value, output.prior_logits), after
+
+    closed, results = jax.make_jaxpr(function, return_shape=True)(*shapes)
+    marks = [_ADAPTS if adapts else _FROZEN for adapts in mask]
+    program = _Program([], {}, [], [], {}, {}, jax.tree.structure(results))
+    for i, var in enumerate(closed.jaxpr.invars):
+        mark = marks[i] if i < len(marks) else _STATE
+        program.inputs.append(_new(program, var, mark))
+    program.outputs.extend(_inline(program, closed, program.inputs))
+    return program
+
+
+def _new(program: _Program, var: Var, mark: int) -> Var:
+    """Adds a variable like another to a program."""
+    new = Var(var.aval)
+    program.marks[new] = mark
+    program.places[new] = len(program.places)
+    return new
+
+
+def _inline(program: _Program, closed: ClosedJaxpr, inputs: Sequence[_Atom]) -> list[_Atom]:
+    """Adds the equations of a jaxpr to a program, and returns its results there."""
+    names = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    for var, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+        names[var] = _new(program, var, _FROZEN)
+        program.constants[names[var]] = constant
+
+    def read(x: _Atom) -> _Atom:
+        return x if isinstance(x, Literal) else names[x]
+
+    for eqn in closed.jaxpr.eqns:
+        operands = [read(x) for x in eqn.invars]
+        marks = [0 if isinstance(x, Literal) else program.marks[x] for x in operands]
+        body = _body(eqn)
+        mixed = eqn.primitive.name in _TRANSPARENT and any(mark & _ADAPTS for mark in marks)
+        if body is not None and mixed:
+            results = _inline(program, body, operands)
+        else:
+            outs = zip(eqn.outvars, _flow(eqn, marks), strict=True)
+            results = [_new(program, var, mark) for var, mark in outs]
+            program.eqns.append(eqn.replace(invars=operands, outvars=results))
+        names.update(zip(eqn.outvars, results, strict=True))
+    return [read(x) for x in closed.jaxpr.outvars]
+
+
+def _body(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """Returns what a call calls with the operands of the equation, None for anything else."""
+    if eqn.primitive.name not in _TRANSPARENT | _RULED:
+        return None
+    bodies = [_closed(x) for x in eqn.params.values() if isinstance(x, Jaxpr | ClosedJaxpr)]
+    fits = len(bodies) == 1 and len(bodies[0].jaxpr.invars) == len(eqn.invars)
+    return bodies[0] if fits and len(bodies[0].jaxpr.outvars) == len(eqn.outvars) else None
+
+
+def _closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
+    return ClosedJaxpr(jaxpr, []) if isinstance(jaxpr, Jaxpr) else jaxpr
+
+
+def _through(jaxpr: Jaxpr | ClosedJaxpr, marks: Sequence[int]) -> list[int]:
+    """Returns the marks of the results of a jaxpr, given those of its arguments."""
+    jaxpr = _closed(jaxpr).jaxpr
+    known = dict.fromkeys(jaxpr.constvars, _FROZEN) | dict(zip(jaxpr.invars, marks, strict=True))
+
+    def read(x: _Atom) -> int:
+        return 0 if isinstance(x, Literal) else known[x]
+
+    for eqn in jaxpr.eqns:
+        operands = [read(x) for x in eqn.invars]
+        known.update(zip(eqn.outvars, _flow(eqn, operands), strict=True))
+        for x in filter(_is_mutable, eqn.invars):  # it may have been written to
+            known[x] |= _union(operands)
+    return [read(x) for x in jaxpr.outvars]
+
+
+def _is_mutable(x: _Atom) -> bool:
+    return not isinstance(x.aval, jax.core.ShapedArray)
+
+
+def _union(marks: Sequence[int]) -> int:
+    return sum(bit for bit in (_ADAPTS, _STATE, _FROZEN) if any(mark & bit for mark in marks))
+
+
+def _flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
+    """Returns the marks of the results of an equation, given those of its operands."""
+    name, params, body = eqn.primitive.name, eqn.params, _body(eqn)
+    if any(map(_is_mutable, eqn.invars)):
+        return [_union(marks)] * len(eqn.outvars)
+    if body is not None:
+        return _through(body, marks)
+    if name == "cond":
+        results = [_through(branch, marks[1:]) for branch in params["branches"]]
+        return [_union([marks[0], *each]) for each in zip(*results, strict=True)]
+    if name == "scan":
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
+
+        def scanned(carry: Sequence[int]) -> list[int]:
+            return _through(params["jaxpr"], [*consts, *carry, *xs])
+
+        carry = _settle(scanned, marks[num_consts : num_consts + num_carry])
+        return [*carry, *scanned(carry)[num_carry:]]
+    if name == "while":
+        ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+
+        def looped(carry: Sequence[int]) -> list[int]:
+            # How often it runs tells of what it is ended by, whatever the body does.
+            end = _union(_through(params["cond_jaxpr"], [*marks[: ends[0]], *carry]))
+            results = _through(params["body_jaxpr"], [*marks[ends[0] : ends[1]], *carry])
+            return [result | end for result in results]
+
+        return _settle(looped, marks[ends[1] :])
+    return [_union(marks)] * len(eqn.outvars)
+
+
+def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) -> list[int]:
+    """Returns the marks of what a loop carries, after any number of steps."""
+    while True:
+        joined = [a | b for a, b in zip(carry, step(carry), strict=False)]
+        if joined == list(carry):
+            return joined
+        carry = joined
+
+
+def _alike(a: _Program, b: _Program) -> bool:
+    """Tells whether two programs do the same to arrays of other shapes."""
+
+    def outline(program: _Program) -> list[Any]:
+        def place(x: _Atom) -> int:
+            return -1 if isinstance(x, Literal) else program.places[x]
+
+        steps = [(eqn.primitive.name, *map(place, eqn.invars)) for eqn in program.eqns]
+        avals: list[Any] = [x.aval for x in program.places if not _is_mutable(x)]
+        types = [(aval.ndim, aval.dtype) for aval in avals]
+        return [steps, types, [*map(place, program.outputs)], program.structure]
+
+    return a is b or outline(a) == outline(b)
+
+
+def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut | str:
+    """Finds where to cut a model, given its programs for two states and for three."""
+    after = two.outputs[_LOGITS + 1 :]
+    if any(two.marks.get(x, 0) & _ADAPTS for x in after if isinstance(x, Var)):
+        return "the embedding that the model returns depends on the parameters that adapt"
+    if any(_is_mutable(x) or _is_spread(x.aval) for x in two.places):
+        return "the model has mutable arrays, or axes that a mesh of devices shares out"
+    axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
+    sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
+    leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
+    free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & _STATE}
+    border = _border(two, sizes, free)
+    for x in border:
+        if math.isinf(sizes[x]):
+            makers = [eqn.primitive.name for eqn in two.eqns if x in eqn.outvars]
+            return (
+                f"its policy depends on the state by {x.aval} of {(*makers, 'an argument')[0]} for "
+                "two states, which has no axis that counts them, or a type that is not of numbers"
+            )
+    evaluated = _needed(two, [], [*border, *two.outputs[:_LOGITS], *after])
+    if not any(_multiplies(eqn) and _is_torso(two, eqn) for eqn in evaluated):
+        return "nothing of the network is independent of the parameters that adapt"
+    num_bytes = sum(int(sizes[x]) for x in border)
+    if max_features is None:
+        # A search keeps the embedding and a few arrays `[A]` of each state as it is. Several times
+        # as much would be the memory's end, but not where that is little: torsos of small games
+        # have some hundred filters on every field.
+        kept = [size for x, size in sizes.items() if x in [*after, two.outputs[_LOGITS]]]
+        max_features = max(4 * int(sum(size for size in kept if size < math.inf)), 64 * 1024)
+    if num_bytes > max_features:
+        return f"its policy needs {num_bytes} bytes of each state, above {max_features}"
+    return _Cut(
+        [two.places[x] for x in border],
+        [int(axes[x] or 0) for x in border],
+        {two.places[x]: i for x, i in free.items()},
+    )
+
+
+def _row_axis(two: _Atom, three: _Atom) -> int | None:
+    """Returns the axis in which the same value for two states and for three differs, if one."""
+    pairs = list(zip(two.aval.shape, three.aval.shape, strict=True))
+    axes = [i for i, (m, n) in enumerate(pairs) if m != n]
+    return axes[0] if len(axes) == 1 and pairs[axes[0]] == (2, 3) else None
+
+
+def _row_bytes(two: _Atom, axis: int | None) -> float:
+    """Returns the bytes that a value takes for each state, inf where it cannot be kept."""
+    dtype = two.aval.dtype
+    if axis is None or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
+        return math.inf
+    return math.prod(two.aval.shape) // 2 * dtype.itemsize
+
+
+def _border(program: _Program, sizes: dict[Var, float], free: dict[Var, int]) -> list[Var]:
+    """Returns what the policy needs to be given but for parameters and what is free."""
+    cost = sizes | dict.fromkeys(free, 0.0)
+    kept = {x for x, mark in program.marks.items() if mark & _STATE and not mark & _ADAPTS}
+    for eqn in program.eqns:
+        if _is_cheap(eqn) and eqn.outvars[0] in kept:
+            operands = {x for x in eqn.invars if isinstance(x, Var) and program.marks[x] & _STATE}
+            again = sum(cost[x] for x in operands)
+            if again < cost[eqn.outvars[0]]:
+                cost[eqn.outvars[0]] = again
+                kept.remove(eqn.outvars[0])
+    wanted = set(filter(lambda x: isinstance(x, Var), program.outputs[_LOGITS:][:1]))
+    for eqn in reversed(program.eqns):
+        if any(x in wanted and x not in kept for x in eqn.outvars):
+            wanted.update(x for x in eqn.invars if isinstance(x, Var))
+    return [x for x in program.places if x in wanted and x in kept and x not in free]
+
+
+def _is_cheap(eqn: JaxprEqn) -> bool:
+    """Tells whether an equation costs next to nothing, such as `jnp.where`, which is a call."""
+    body = _body(eqn) if eqn.primitive.name in _TRANSPARENT else None
+    inner = [] if body is None else body.jaxpr.eqns
+    cheap = eqn.primitive.name in _CHEAP or (body is not None and all(map(_is_cheap, inner)))
+    return cheap and len(eqn.outvars) == 1
+
+
+def _is_torso(program: _Program, eqn: JaxprEqn) -> bool:
+    """Tells whether parts of the network that do not adapt meet the state in an equation."""
+    mark = _union([program.marks[x] for x in eqn.outvars])
+    return mark == _STATE | _FROZEN
+
+
+def _multiplies(eqn: JaxprEqn) -> bool:
+    """Tells whether an equation has a product of matrices or a convolution in it."""
+    parts = [x for value in eqn.params.values() for x in jax.tree.leaves(value)]
+    inner = [_closed(x).jaxpr for x in parts if isinstance(x, Jaxpr | ClosedJaxpr)]
+    return eqn.primitive.name in _PRODUCTS or any(
+        _multiplies(each) for jaxpr in inner for each in jaxpr.eqns
+    )
+
+
+def _needed(
+    program: _Program, inputs: Sequence[Var], outputs: Sequence[_Atom], effects: bool = False
+) -> list[JaxprEqn]:
+    """Returns the equations that lead from some values to others."""
+    wanted, eqns = {x for x in outputs if isinstance(x, Var)}, []
+    known = set(inputs)
+    for eqn in reversed(program.eqns):
+        if (effects and eqn.effects) or any(x in wanted and x not in known for x in eqn.outvars):
+            eqns.append(eqn)
+            wanted.update(x for x in eqn.invars if isinstance(x, Var))
+    return eqns[::-1]
+
+
+def _part(
+    program: _Program, inputs: Sequence[Var], outputs: Sequence[_Atom], effects: bool = False
+) -> Callable[..., list[chex.Array]]:
+    """Returns the part of a program that leads from some values to others, and its effects."""
+    eqns = _needed(program, inputs, outputs, effects)
+    jaxpr = Jaxpr([*program.constants], [*inputs], [*outputs], eqns)
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr, [*program.constants.values()]))

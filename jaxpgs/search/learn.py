@@ -1,0 +1,263 @@
+"""How a search learns: from the objective of an update to the adapted parameters.
+
+The estimator's objective gives a weight to each term of the policy at each step; the terms'
+derivatives by the logits are closed forms; and what leads these back to the parameters is one
+derivative of the policy's logits in the states where the simulations acted, each state once.
+"""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs import trees
+from jaxpgs.base import NodeStats, Params, Trajectory
+from jaxpgs.search.definition import Search
+from jaxpgs.search.policy import safe_log, terms_and_slopes
+from jaxpgs.search.walk import Blocks, Context, Simulations, Steps
+
+
+class Learned(NamedTuple):
+    """What an update has taught.
+
+    Attributes:
+      adapted: the parameters that adapt, after the update.
+      opt_state: the optimizer's state after it.
+      norm: `[B]` the gradient's norm, 0 where the update was left out.
+      skipped: `[B]` bool, where it was left out, because the gradient or what the optimizer made of
+        it was not finite.
+    """
+
+    adapted: Params
+    opt_state: Any
+    norm: chex.Array
+    skipped: chex.Array
+
+
+def learn(
+    context: Context,
+    blocks: Blocks,
+    stats: NodeStats,
+    opt_state: Any,
+    simulations: Simulations,
+    returns: chex.Array,
+) -> Learned:
+    """Moves the adapted parameters along the gradient of the objective.
+
+    Args:
+      context: what the update is made with.
+      blocks: the states in which the simulations acted.
+      stats: what was known at the root before the simulations.
+      opt_state: the optimizer's state.
+      simulations: the update's simulations.
+      returns: `[T, B, K]` what they returned.
+    """
+    trajectory, search = simulations.trajectory, context.search
+    cotangents = weights_of(search.estimator, stats, trajectory, returns, context.needed)
+    gradient = differentiate(context, blocks, simulations.steps, cotangents)
+    square = logit_square(trajectory, simulations.norms, cotangents)
+    # A root without simulations has nothing to learn from, whatever a model says of it.
+    ran = jnp.any(trajectory.alive, axis=(0, 2))
+    return ascend(search, context.adapted, opt_state, gradient, square, ran)
+
+
+def weights_of(
+    estimator: Any,
+    stats: NodeStats,
+    trajectory: Trajectory,
+    returns: chex.Array,
+    needed: frozenset[str],
+) -> dict[str, chex.Array]:
+    """Differentiates minus the objective by the needed terms, `[T, B, K]` each, by name."""
+
+    def loss(found: dict[str, chex.Array]) -> chex.Array:
+        # Each root has its own copy of the parameters, so their gradients do not mix.
+        return -jnp.sum(estimator(stats, trajectory._replace(**found), returns))
+
+    return jax.grad(loss)({name: getattr(trajectory, name) for name in sorted(needed)})
+
+
+@jax.named_scope("gradient")
+def differentiate(
+    context: Context,
+    blocks: Blocks,
+    steps: Steps,
+    cotangents: dict[str, chex.Array],
+) -> Params:
+    """Leads cotangents of the policy's terms back to the adapted parameters.
+
+    Simulations that acted in the same state are summed before the policy is differentiated, so the
+    work grows with the number of different states, not with K simulations of T steps.
+
+    Args:
+      context: what the update is made with.
+      blocks: the states in which the simulations acted.
+      steps: what the simulations did.
+      cotangents: of each needed term, `[T, B, K]`.
+
+    Returns:
+      The gradient, like the adapted parameters.
+    """
+    acting, action = in_rows(steps.acting), in_rows(steps.action)
+    weights = {n: jnp.where(acting, in_rows(x), 0.0) for n, x in cotangents.items()}
+
+    def one(i: Any) -> Params:
+        policy, prior, pull = blocks.evaluate(context.adapted, i)
+        row = jnp.where(acting, blocks.row - i * blocks.num_rows, -1)
+        return pull(_by_logits(context, policy, prior, row, action, weights))
+
+    if isinstance(blocks.num_blocks, int):
+        assert blocks.num_blocks == 1
+        found = one(0)
+        # Of states that nobody acted in, a head may have no derivative.
+        return trees.where(jnp.any(acting, axis=1), found, jax.tree.map(jnp.zeros_like, found))
+    zero = jnp.zeros_like(blocks.num_blocks)
+    add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
+    # The first block is mostly the only one, so it is worth not adding it to zeros.
+    start = (zero + 1, one(zero))
+    return jax.lax.while_loop(lambda carry: carry[0] < blocks.num_blocks, add, start)[1]
+
+
+def in_rows(x: chex.Array) -> chex.Array:
+    """Brings `[T, B, K, ...]` to `[B, T K, ...]`."""
+    return jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1, *x.shape[3:])
+
+
+def _by_logits(
+    context: Context,
+    policy: chex.Array,
+    prior: chex.Array | None,
+    row: chex.Array,
+    action: chex.Array,
+    weights: dict[str, chex.Array],
+) -> chex.Array:
+    """The gradient by the logits `[B, R, A]` of states in which steps `[B, S]` were taken."""
+    num_rows, num_actions = policy.shape[1:]
+    member = row[:, None, :] == jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+    total = jnp.zeros_like(policy)
+    if "log_prob" in weights:
+        if context.dense:
+            chosen = jax.nn.one_hot(action, num_actions, dtype=policy.dtype)
+            own = jnp.where(member, weights["log_prob"][:, None], 0.0)
+            chosen = jnp.einsum("brs,bsa->bra", own, chosen, precision="highest")
+        else:
+            place = jnp.where((row >= 0) & (row < num_rows), row, num_rows)
+            add = jax.vmap(lambda x, i, j, w: x.at[i, j].add(w, mode="drop"))
+            chosen = add(total, place, action, weights["log_prob"])
+        total = chosen - jnp.sum(chosen, axis=-1, keepdims=True) * policy
+    if set(weights) - {"log_prob"}:
+        entropy = -jnp.sum(policy * safe_log(policy), axis=-1)
+        _, slopes = terms_and_slopes(policy, prior, entropy, frozenset(weights))
+        for name in sorted(slopes):
+            share = jnp.sum(jnp.where(member, weights[name][:, None], 0.0), axis=-1)
+            total += share[..., None] * slopes[name]
+    return total
+
+
+def compact(
+    acting: chex.Array, first: chex.Array, num_rows: int
+) -> tuple[chex.Array, chex.Array, Any]:
+    """Numbers the different states in which steps were taken.
+
+    Args:
+      acting: `[T, B, K]` bool, the steps taken.
+      first: `[T, B, K]` int32, the first of the K simulations that is in the same state.
+      num_rows: R, how many states make a block.
+
+    Returns:
+      The number `[B, S]` of each step's state; the number of blocks; and `i -> [B, R]`, the steps
+      that have the states of block i (the root's first step where there are fewer).
+    """
+    _, _, num_walks = acting.shape
+    fresh = acting & (first == jnp.arange(num_walks, dtype=jnp.int32))
+    flat = in_rows(fresh)
+    rank = jnp.cumsum(flat, axis=-1, dtype=jnp.int32) - 1
+    by_step = rank.reshape(len(rank), -1, num_walks)
+    row = trees.take(by_step.reshape(-1, num_walks), jnp.moveaxis(first, 1, 0).reshape(-1, num_walks))
+    row = row.reshape(rank.shape)
+    size = flat.shape[1]
+    numbers = jnp.arange(size, dtype=jnp.int32)
+
+    def steps_of(i: Any) -> chex.Array:
+        wanted = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None] + i * num_rows
+        holds = flat[:, None] & (rank[:, None] == wanted)
+        found = jnp.min(jnp.where(holds, numbers, size), axis=-1)
+        some = jnp.min(jnp.where(flat, numbers, size), axis=-1, keepdims=True)
+        # Rows that are not real read a real state, as a head may have no derivative at zeros.
+        return jnp.minimum(jnp.where(found < size, found, some), size - 1)
+
+    num_blocks = -(-(jnp.max(rank) + 1) // num_rows)
+    return row, num_blocks, steps_of
+
+
+def logit_square(
+    trajectory: Trajectory, norms: dict[str, chex.Array], cotangents: dict[str, chex.Array]
+) -> chex.Array:
+    """Squared norm of the objective's gradient at the logits of all states visited, about.
+
+    Sums the squares of the single terms, as if their derivatives were at right angles. That of
+    `log_prob`, `e_a - pi`, has about the norm of `1 - pi_a`: the other `pi`, at most as large
+    together, are left out, as a trajectory knows the probabilities of its own actions only.
+
+    Args:
+      trajectory: the simulations.
+      norms: `[T, B, K]` by name, of the other terms' derivatives by the logits.
+      cotangents: `[T, B, K]` by name, the gradient of the objective by each needed term.
+
+    Returns:
+      `[B]`.
+    """
+    norms = norms | {"log_prob": -jnp.expm1(trajectory.log_prob)}
+    total = sum(jnp.square(cotangents[name] * norms[name]) for name in cotangents)
+    return jnp.sum(jnp.where(trajectory.alive, total, 0.0)[1:], axis=(0, 2))
+
+
+def ascend(
+    search: Search,
+    adapted: Params,
+    opt_state: Any,
+    gradient: Params,
+    square: chex.Array,
+    ran: chex.Array,
+) -> Learned:
+    """Takes a step of the optimizer, root by root, where its result is finite.
+
+    Args:
+      search: the parts.
+      adapted: the parameters that adapt.
+      opt_state: the optimizer's state.
+      gradient: of the loss, minus the objective.
+      square: `[B]` as `logit_square` returns it.
+      ran: `[B]` bool, where there is something to learn from.
+    """
+    assert search.optimizer is not None
+    with jax.named_scope("optimizer"):
+        norm = jax.vmap(optax.tree.norm)(gradient)
+        update = optax.with_extra_args_support(search.optimizer).update
+        updates, new_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
+            gradient, opt_state, adapted, square
+        )
+        moved = optax.apply_updates(adapted, updates)
+        sound = jnp.isfinite(norm) & _all_finite(moved) & ~_any_nan(new_state, norm)
+    adapted, opt_state = trees.where(sound & ran, (moved, new_state), (adapted, opt_state))
+    return Learned(adapted, opt_state, jnp.where(sound & ran, norm, 0.0), ran & ~sound)
+
+
+def _all_finite(tree: Any) -> chex.Array:
+    """Tells root by root whether all numbers are finite."""
+
+    def check(x: chex.Array) -> chex.Array:
+        # Times 0, numbers that are not finite are NaN. Sums over all axes but the last are many at
+        # once, and so faster than one sum over all.
+        sums = jnp.sum(x * 0, axis=tuple(range(1, x.ndim - 1)))
+        return jnp.all(sums.reshape(len(x), -1) == 0, axis=1)
+
+    return jnp.all(jnp.stack([check(x) for x in jax.tree.leaves(tree)]), axis=0)
+
+
+def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
+    """Tells root by root whether any number is NaN."""
+    rows = [jnp.any(jnp.isnan(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    return jnp.any(jnp.stack([*rows, like < 0]), axis=0)

@@ -1,0 +1,139 @@
+"""The policy that simulations draw by: probabilities, draws, and the terms an objective may use.
+
+With `pi` the simulation policy, `p0` the prior and `l` the logits of `pi`:
+
+- `d log pi(a) / dl = e_a - pi`,
+- `d H(pi) / dl = -pi (log pi + H)`,
+- `d KL(pi || p0) / dl = pi (log pi - log p0 - KL)`,
+- `d KL(p0 || pi) / dl = pi - p0`.
+
+Actions of probability 0 contribute exactly 0 to all of them.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Distribution(NamedTuple):
+    """A policy, ready to draw from.
+
+    Attributes:
+      policy: `[..., A]` probabilities.
+      cumulative: `[..., A]` their sums up to each action, -1 where the probability is 0.
+      last: `[...]` int32, the last action that is not impossible.
+      entropy: `[...]` in nats.
+
+    Example:
+      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).cumulative.round(2)
+      Array([0.21, 0.42, 1.  ], dtype=float32)
+    """
+
+    policy: chex.Array
+    cumulative: chex.Array
+    last: chex.Array
+    entropy: chex.Array
+
+
+def distribution(logits: chex.Array) -> Distribution:
+    """Makes the distribution of finite logits `[..., A]`; not differentiable.
+
+    Example:
+      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).policy.round(2)
+      Array([0.21, 0.21, 0.58], dtype=float32)
+    """
+    logits = jax.lax.stop_gradient(logits)
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+    weight = jnp.exp(shifted)
+    positive = weight > 0
+    cumulative = _cumsum(weight)
+    total = cumulative[..., -1:]
+    policy = weight / total
+    return Distribution(
+        policy=policy,
+        # Rounding of the sums must never pick an action of probability 0.
+        cumulative=jnp.where(positive, cumulative / total, -1.0),
+        last=jnp.max(jnp.where(positive, numbers_of(logits), 0), axis=-1),
+        entropy=jnp.log(total[..., 0])
+        - jnp.sum(jnp.where(positive, policy * shifted, 0.0), axis=-1),
+    )
+
+
+def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
+    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function.
+
+    Example:
+      >>> policy = jaxpgs.search.distribution(jnp.zeros(4))
+      >>> jaxpgs.search.invert(policy.cumulative, policy.last, jnp.float32(0.6))
+      Array(2, dtype=int32)
+    """
+    # The first of those reached; a minimum is a faster reduction than an argmax.
+    reached = cumulative > uniform[..., None]
+    first = jnp.min(jnp.where(reached, numbers_of(cumulative), cumulative.shape[-1]), axis=-1)
+    return jnp.minimum(first, last)
+
+
+def pick(x: chex.Array, action: chex.Array) -> chex.Array:
+    """Returns the entries `[...]` of `[..., A]` that belong to actions `[...]`."""
+    return jnp.sum(jnp.where(numbers_of(x) == action[..., None], x, 0), axis=-1, dtype=x.dtype)
+
+
+def numbers_of(x: chex.Array) -> chex.Array:
+    """The numbers of the last axis, with as many axes as `x`."""
+    return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+
+
+def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
+    """The cumulative sum over the last axis, most of it as one product with a triangle of ones."""
+    size = x.shape[-1]
+    num_blocks = -(-size // block)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_blocks * block - size)])
+    x = x.reshape(*x.shape[:-1], num_blocks, block)
+    within = jnp.matmul(x, np.triu(np.ones((block, block), x.dtype)), precision="highest")
+    if num_blocks > 1:
+        ends = jnp.cumsum(within[..., -1], axis=-1)
+        within = within.at[..., 1:, :].add(ends[..., :-1, None])
+    return within.reshape(*x.shape[:-2], num_blocks * block)[..., :size]
+
+
+def needs_prior(terms: frozenset[str]) -> bool:
+    """Tells whether any of the terms compares with the prior."""
+    return bool(terms & {"kl_to_prior", "kl_from_prior"})
+
+
+def terms_and_slopes(
+    policy: chex.Array, prior: chex.Array | None, entropy: chex.Array, needed: frozenset[str]
+) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
+    """Computes the terms but for the log probability, and their derivatives, from probabilities.
+
+    Args:
+      policy: `[..., A]` probabilities of the simulation policy.
+      prior: `[..., A]` those of the prior; None if no term compares with it.
+      entropy: `[...]` the policy's entropy.
+      needed: which terms.
+
+    Returns:
+      The entropy and the needed terms `[...]`, and the latter's derivatives by the logits
+      `[..., A]`, by name.
+    """
+    if not needed - {"log_prob"}:
+        return {"entropy": entropy}, {}
+    log_policy = safe_log(policy)
+    found = {"entropy": entropy}
+    slopes = {"entropy": -policy * (log_policy + entropy[..., None])}
+    if prior is not None:
+        ratio = log_policy - safe_log(prior)
+        found["kl_to_prior"] = jnp.sum(policy * ratio, axis=-1)
+        found["kl_from_prior"] = -jnp.sum(prior * ratio, axis=-1)
+        slopes["kl_to_prior"] = policy * (ratio - found["kl_to_prior"][..., None])
+        slopes["kl_from_prior"] = policy - prior
+    kept = {name: x for name, x in found.items() if name in needed | {"entropy"}}
+    return kept, {name: slope for name, slope in slopes.items() if name in needed}
+
+
+def safe_log(policy: chex.Array) -> chex.Array:
+    """The logarithm of probabilities, 0 where they are 0."""
+    return jnp.where(policy > 0, jnp.log(jnp.where(policy > 0, policy, 1.0)), 0.0)

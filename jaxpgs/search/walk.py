@@ -1,0 +1,450 @@
+"""The walk: the K simulations of an update, once for every search.
+
+A simulation takes an action, arrives in a state, stops or chooses its next action. Where the state
+comes from is the store's business: `store_tree` looks it up or makes it, `store_rollouts` computes
+it. Nothing else of the search knows the difference.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs import trees
+from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
+from jaxpgs.search.definition import Search
+from jaxpgs.search.model import Keys, Model
+from jaxpgs.search.parts.selection import UNROLLED, Selection, highest
+from jaxpgs.search.parts.target import SampledPolicy
+from jaxpgs.search.policy import (
+    Distribution,
+    invert,
+    pick,
+    terms_and_slopes,
+)
+
+
+class Context(NamedTuple):
+    """What an update is made with; what is not traced is worked out once.
+
+    Attributes:
+      search: the search.
+      model: its model.
+      adapted: the parameters that adapt, leading axis B.
+      needed: names of the `PolicyTerms` that the objective is differentiated by.
+      embedding: shapes `[B, K, ...]` of states.
+      features: shapes `[B, K, ...]` of what the policy reads.
+      max_depth: T.
+      rows: how a store lays out its memory, None if it has no need to.
+      keys: what the update's network calls draw by.
+      start: int32, the first row of the memory that the update writes.
+      dense: whether the program is for an accelerator.
+    """
+
+    search: Search
+    model: Model
+    adapted: Params
+    needed: frozenset[str]
+    embedding: Embedding
+    features: Any
+    max_depth: int
+    rows: Any = None
+    keys: Keys | None = None
+    start: chex.Array | None = None
+    dense: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        """Whether any parameter adapts."""
+        return self.search.adapt is not None
+
+
+class Reached(NamedTuple):
+    """Where a step has led, `[B, K]` each.
+
+    Attributes:
+      child: int32, the number of the state; 0 where it is yet to be made, or has none.
+      new: bool, where no simulation of an earlier update has taken this sequence.
+      reward: of the step.
+      discount: of the step, 1 where it is not known yet.
+      value: the network's, of the state.
+      evaluations: `[B]` int32, states evaluated.
+      calls: `[B]` int32, network calls.
+    """
+
+    child: chex.Array
+    new: chex.Array
+    reward: chex.Array
+    discount: chex.Array
+    value: chex.Array
+    evaluations: chex.Array
+    calls: chex.Array
+
+
+class Seen(NamedTuple):
+    """What a simulation sees where it is.
+
+    Attributes:
+      policy: the simulation policy.
+      prior: `[B, K, A]` the prior's, None if nothing compares with it.
+      stats: `[B, K, A]` what the node remembers, None without nodes.
+    """
+
+    policy: Distribution
+    prior: chex.Array | None
+    stats: NodeStats | None
+
+
+class Steps(NamedTuple):
+    """Steps that the simulation policy took, `[T, B, K]` each; never at t = 0, the selection's.
+
+    Attributes:
+      acting: bool, where it took one.
+      source: `[T, B, K, ...]`, by what the store finds the state it acted in.
+      action: int32, the action.
+    """
+
+    acting: chex.Array
+    source: Any
+    action: chex.Array
+
+
+class Blocks(NamedTuple):
+    """The states in which simulations acted, R of each root at a time, for the gradient.
+
+    Attributes:
+      row: `[B, S]` int32, where the state of each of the S = T K steps stands among all; anything
+        where no step was taken.
+      num_rows: R.
+      num_blocks: int or int32, how many blocks there are.
+      evaluate: `(adapted, i) -> (policy [B, R, A], prior, pull)`: the simulation policy in block i,
+        the prior's or None, and what leads derivatives by the logits back to the parameters.
+    """
+
+    row: chex.Array
+    num_rows: int
+    num_blocks: int | chex.Array
+    evaluate: Callable[[Params, Any], tuple[chex.Array, chex.Array | None, Callable[..., Any]]]
+
+
+class Store(NamedTuple):
+    """Where states come from, and what is remembered of them: pure functions of a context.
+
+    Attributes:
+      init: `(context, root, kept) -> memory`. Every array has a leading axis B.
+      begin: `(context, memory, actions) -> place`: all simulations at the root.
+      follow: `(context, memory, place, action, t, path) -> (memory, place, Reached)`.
+      look: `(context, memory, table, place) -> Seen`.
+      close: `(context, memory, place, action, waiting) -> (memory, Reached)`: makes the states in
+        which simulations stopped without knowing them.
+      make_table: `(context, memory) -> table`: what the whole update looks things up in.
+      blocks: `(context, memory, table, steps) -> Blocks`.
+      record: `place -> source`, what `blocks` needs of a place; None if its number suffices.
+      last: `(context, memory, place, child [B, K]) -> embedding`, the states reached.
+      remember: `(context, memory, simulations, returns [T, B, K]) -> memory`, for the next update.
+    """
+
+    init: Callable[..., Any]
+    begin: Callable[..., Any]
+    follow: Callable[..., Any]
+    look: Callable[..., Seen]
+    close: Callable[..., Any]
+    make_table: Callable[..., Any]
+    blocks: Callable[..., Blocks]
+    record: Callable[[Any], Any]
+    last: Callable[..., Embedding]
+    remember: Callable[..., Any]
+
+
+class Simulations(NamedTuple):
+    """The simulations of an update.
+
+    Attributes:
+      trajectory: step by step.
+      norms: `[T, B, K]` by name, norms of the needed terms' derivatives by the logits.
+      steps: what the simulation policy did.
+      child: `[T, B, K]` int32, the number of the state that each step reached.
+    """
+
+    trajectory: Trajectory
+    norms: dict[str, chex.Array]
+    steps: Steps
+    child: chex.Array
+
+
+class _Walk(NamedTuple):
+    """The simulations on their way.
+
+    Attributes:
+      path: as the truncation sees them.
+      place: where they are.
+      action: `[B, K]` what they do next.
+      limited: `[B, K]` bool, ended by `max_depth`.
+      waiting: `[B, K]` bool, stopped in a state that is yet to be made.
+      evaluations: `[B]` int32.
+      calls: `[B]` int32.
+      whole: `[T, 2, B, K]` int32: actions, and numbers of the states that they led to.
+      real: `[T, ..., B, K]`: reward, discount, value, and what is told of the choice.
+      source: `[T, B, K, ...]` the places where actions were chosen, None if nobody asks.
+    """
+
+    path: Path
+    place: Any
+    action: chex.Array
+    limited: chex.Array
+    waiting: chex.Array
+    evaluations: chex.Array
+    calls: chex.Array
+    whole: chex.Array
+    real: chex.Array
+    source: Any
+
+
+def walk(
+    context: Context,
+    store: Store,
+    memory: Any,
+    table: Any,
+    path: Path,
+    actions: chex.Array,
+    uniform: chex.Array,
+) -> tuple[Any, Simulations]:
+    """Runs the K simulations of an update.
+
+    Args:
+      context: what the update is made with.
+      store: where states come from.
+      memory: the store's.
+      table: what `store.make_table` returned.
+      path: the simulations before their first step.
+      actions: `[B, K]` the first actions.
+      uniform: `[T, B, K]` random numbers for the actions.
+
+    Returns:
+      The memory and the simulations.
+    """
+    state = _start(context, store, memory, path, actions)
+    t = jnp.max(state.calls)  # not a constant 0: it varies over devices as the rows do
+    told = dict.fromkeys(_told(context.needed), 0 * state.real[0, 0])
+    memory, state = _arrive(context, store, t, memory, state, told)
+
+    def step(carry: tuple) -> tuple:
+        t, memory, state = carry
+        t = t + 1
+        state, told = _choose(context, store, t, memory, table, state, uniform[t - 1])
+        return t, *_arrive(context, store, t, memory, state, told)
+
+    carry = (t, memory, state)
+    _, memory, state = jax.lax.while_loop(lambda c: jnp.any(c[2].path.alive), step, carry)
+    made = None
+    if context.search.truncation.one_call:
+        memory, made = store.close(context, memory, state.place, state.action, state.waiting)
+    return memory, _simulations(context, store, memory, state, made)
+
+
+def _told(needed: frozenset[str]) -> list[str]:
+    """Names of what is told of each choice: terms, and norms of their derivatives."""
+    others = sorted(needed - {"log_prob"})
+    terms = sorted({"log_prob", "entropy", *others})
+    return [*terms, *(f"norm of {name}" for name in others)]
+
+
+def _start(
+    context: Context, store: Store, memory: Any, path: Path, actions: chex.Array
+) -> _Walk:
+    """The simulations before their first step."""
+    rows = trees.zero_rows(actions)
+    place = store.begin(context, memory, actions)
+    steps = (context.max_depth, 3 + len(_told(context.needed)), *actions.shape)
+    source = jax.tree.map(
+        lambda x: trees.zeros((context.max_depth, *x.shape), x.dtype, rows, axis=1),
+        store.record(place) if context.needed else None,
+    )
+    return _Walk(
+        path=path._replace(code=extend_code(path.code, actions)),
+        place=place,
+        action=actions,
+        limited=path.alive & False,
+        waiting=path.alive & False,
+        evaluations=rows,
+        calls=rows,
+        whole=trees.zeros((steps[0], 2, *actions.shape), jnp.int32, rows, axis=2),
+        real=trees.zeros(steps, context.model.dtype, rows, axis=2),
+        source=source,
+    )
+
+
+def _arrive(
+    context: Context,
+    store: Store,
+    t: chex.Array,
+    memory: Any,
+    state: _Walk,
+    told: dict[str, chex.Array],
+) -> tuple[Any, _Walk]:
+    """Takes step t, writes down where it leads, and stops the simulations that must stop."""
+    search, alive = context.search, state.path.alive
+    memory, place, reached = store.follow(context, memory, state.place, state.action, t, state.path)
+    path = state.path._replace(
+        depth=state.path.depth + alive.astype(jnp.int32), new=alive & reached.new
+    )
+    own_end, at_limit = search.truncation.stop(path), path.depth >= context.max_depth
+    over = reached.discount == 0
+    rows = [reached.reward, reached.discount, reached.value, *told.values()]
+    real = jnp.where(alive, jnp.stack(rows), 0.0).astype(state.real.dtype)
+    whole = jnp.where(alive, jnp.stack([state.action, reached.child]), 0)
+    return memory, state._replace(
+        path=path._replace(alive=alive & ~(own_end | at_limit | over)),
+        place=place,
+        limited=state.limited | (alive & at_limit & ~own_end & ~over),
+        waiting=state.waiting | (alive & own_end & reached.new),
+        evaluations=state.evaluations + reached.evaluations,
+        calls=state.calls + reached.calls,
+        whole=state.whole.at[t].set(whole),
+        real=state.real.at[t].set(real),
+    )
+
+
+def _choose(
+    context: Context,
+    store: Store,
+    t: chex.Array,
+    memory: Any,
+    table: Any,
+    state: _Walk,
+    uniform: chex.Array,
+) -> tuple[_Walk, dict[str, chex.Array]]:
+    """Chooses the actions of step t; also returns what is told of the choice."""
+    path, interior = state.path, context.search.interior_selection
+    seen = store.look(context, memory, table, state.place)
+    policy = seen.policy
+    in_turn = functools.partial(_in_turn, seen.stats, state.place, path.alive)
+    if isinstance(interior, Selection):
+        action = in_turn(lambda node, pending, k: interior.select(None, node, pending))
+    elif isinstance(interior, SampledPolicy) and interior.by_counts:
+        action = in_turn(functools.partial(_by_counts, policy.policy))
+    else:
+        action = invert(policy.cumulative, policy.last, uniform)
+    log_prob = jnp.log(pick(policy.policy, action))
+    found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
+    norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
+    # Where a selection chooses no action is drawn, so its probability is nobody's to learn from.
+    drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
+    told = found | norms | {"log_prob": drawn}
+    state = state._replace(
+        path=path._replace(
+            code=jnp.where(path.alive, extend_code(path.code, action), path.code),
+            log_prob=path.log_prob + jnp.where(path.alive, log_prob, 0.0),
+        ),
+        action=jnp.where(path.alive, action, state.action),
+        source=jax.tree.map(
+            lambda x, new: x.at[t].set(new), state.source, store.record(state.place)
+        ) if state.source is not None else None,
+    )
+    return state, {name: told[name] for name in _told(context.needed)}
+
+
+def _in_turn(
+    stats: NodeStats,
+    place: Any,
+    alive: chex.Array,
+    choose: Callable[[NodeStats, chex.Array, Any], chex.Array],
+) -> chex.Array:
+    """Chooses an action in the node of each simulation, one simulation after another.
+
+    Earlier simulations in the same node are pending there, as if each had gone its whole way before
+    the next one began.
+
+    Args:
+      stats: `[B, K, A]` what the nodes remember.
+      place: where the simulations are.
+      alive: `[B, K]` bool, the simulations that go on.
+      choose: `(node, pending [B, A], k) -> [B]`.
+    """
+    num_walks, num_actions = stats.visits.shape[1:]
+    same = (place.node[:, :, None] == place.node[:, None, :]) & alive[:, None, :]
+
+    def one(pending: chex.Array, k: Any) -> tuple[chex.Array, chex.Array]:
+        action = choose(jax.tree.map(lambda x: x[:, k], stats), pending[:, k], k)
+        chosen = jax.nn.one_hot(action, num_actions, dtype=pending.dtype)
+        return pending + jnp.where(same[:, :, k, None], chosen[:, None], 0.0), action
+
+    pending = 0 * stats.value_sum
+    if num_walks > UNROLLED:
+        return jax.lax.scan(one, pending, jnp.arange(num_walks))[1].T
+    actions = []
+    for k in range(num_walks):
+        pending, action = one(pending, k)
+        actions.append(action)
+    return jnp.stack(actions, axis=1)
+
+
+def _by_counts(
+    policy: chex.Array, node: NodeStats, pending: chex.Array, k: Any
+) -> chex.Array:
+    """Chooses the action that brings a node's visits closest to the shares of a policy."""
+    own, taken = policy[:, k], node.visits.astype(policy.dtype) + pending
+    return highest(own - taken / (1 + jnp.sum(taken, axis=-1, keepdims=True)), own > 0)
+
+
+def _simulations(
+    context: Context, store: Store, memory: Any, state: _Walk, made: Reached | None
+) -> Simulations:
+    """Reads the trajectories from what was written down, and from the states made at the end."""
+    depth, names = state.path.depth, _told(context.needed)
+    number = jnp.arange(context.max_depth)[:, None, None]
+    alive = number < depth
+    reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
+    action, child = state.whole[:, 0], state.whole[:, 1]
+    evaluations, calls = state.evaluations, state.calls
+    if made is not None:
+        last = state.waiting & (number == depth - 1)
+        fresh = (made.reward, made.discount, made.value, made.child)
+        reward, discount, value, child = (
+            jnp.where(last, new, old)
+            for new, old in zip(fresh, (reward, discount, value, child), strict=True)
+        )
+        evaluations, calls = evaluations + made.evaluations, calls + made.calls
+    found = dict(zip(names, told, strict=True))
+    norms = {n: found[f"norm of {n}"] for n in PolicyTerms._fields if f"norm of {n}" in found}
+    trajectory = Trajectory(
+        alive=alive,
+        reward=reward,
+        discount=discount,
+        value=value,
+        **{name: found.get(name, 0 * value) for name in PolicyTerms._fields},
+        depth=depth,
+        limited=state.limited,
+        num_evaluations=evaluations,
+        num_calls=calls,
+        last=None,
+    )
+    if context.search.best_of is not None:
+        ends = jnp.max(jnp.where(number == depth - 1, child, 0), axis=0)
+        last_states = store.last(context, memory, state.place, ends)
+        trajectory = trajectory._replace(last=last_states)
+    before = jnp.concatenate([0 * child[:1], child[:-1]])
+    steps = Steps(alive & (number > 0), before if state.source is None else state.source, action)
+    return Simulations(trajectory, norms, steps, child)
+
+
+def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
+    """Hashes one more action into the codes of sequences (a multiply-and-shift mix of 32 bits)."""
+    code = (code ^ (action.astype(jnp.uint32) + 1)) * jnp.uint32(0x9E3779B1)
+    code = (code ^ (code >> 15)) * jnp.uint32(0x85EBCA77)
+    return code ^ (code >> 13)
+
+
+def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:
+    """Returns `[B]` keys for the network calls and `[T, B, K]` uniform numbers for the actions.
+
+    Every random number of the update comes in one draw: one uniform an action, not one a logit.
+    """
+    step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
+    # In one row: the generator's code for rows of rows is longer, and slower to compile.
+    count = max_depth * num_walks
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (count,)))(sample_keys)
+    return step_keys, jnp.moveaxis(uniform.reshape(-1, max_depth, num_walks), 0, 1)
