@@ -49,13 +49,13 @@ def distribution(logits: chex.Array) -> Distribution:
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     weight = jnp.exp(shifted)
     positive = weight > 0
-    cumulative = _cumsum(weight)
-    total = cumulative[..., -1:]
+    total = jnp.sum(weight, axis=-1, keepdims=True)
     policy = weight / total
+    cumulative = _cumsum(policy)  # of no cost where nothing is drawn
     return Distribution(
         policy=policy,
         # Rounding of the sums must never pick an action of probability 0.
-        cumulative=jnp.where(positive, cumulative / total, -1.0),
+        cumulative=jnp.where(positive, cumulative, -1.0),
         last=jnp.max(jnp.where(positive, numbers_of(logits), 0), axis=-1),
         entropy=jnp.log(total[..., 0])
         - jnp.sum(jnp.where(positive, policy * shifted, 0.0), axis=-1),

@@ -174,24 +174,26 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     batch_size, num_actions = root.prior_logits.shape
     zero = trees.zero_rows(root.prior_logits > 0)
     states = _pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], root.embedding))
-    numbers = context.rows.sections * num_actions + 3
+    numbers, num_rows = context.rows.sections * num_actions + 3, context.rows.num_rows
 
     def empty(rest: tuple[int, ...], dtype: Any) -> chex.Array:
-        return trees.zeros((batch_size, context.rows.num_rows, *rest), dtype, zero)
+        return trees.zeros((batch_size, num_rows, *rest), dtype, zero)
 
     features = jax.eval_shape(_pack, context.features) if context.adapts else ()
     nodes = Nodes(
         edge=empty((), jnp.int32) - 1,
         links=empty((2 * num_actions,), jnp.int32),
         numbers=empty((numbers,), context.model.dtype),
-        features=tuple(empty(x.shape[2:], x.dtype) for x in features),
-        embedding=tuple(empty(x.shape[2:], x.dtype) for x in states),
+        # Many a head has no derivative at zeros, and unused rows are looked at, too.
+        features=tuple(jnp.ones_like(empty(x.shape[2:], x.dtype)) for x in features),
+        embedding=tuple(jnp.broadcast_to(x, (len(x), num_rows, *x.shape[2:])) for x in states),
     )
     if kept is not None:
         _check_kept(kept, nodes)
         nodes = jax.tree.map(lambda old, new: new.at[:, : old.shape[1]].set(old), kept, nodes)
-    start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
-    return nodes._replace(embedding=tuple(start))
+        start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
+        nodes = nodes._replace(embedding=tuple(start))
+    return nodes
 
 
 def _check_kept(kept: Nodes, new: Nodes) -> None:
@@ -244,7 +246,8 @@ def follow(
         value=jnp.where(known, numbers[..., -1], 0.0),
     )
     # Who stops in a state that is yet to be made stays at its parent.
-    return nodes, Place(jnp.where(known, child, place.node), links, numbers), reached
+    node = jnp.where(path.alive & known, child, place.node)
+    return nodes, Place(node, links, numbers), reached
 
 
 def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
@@ -269,13 +272,8 @@ def make_table(context: Context, nodes: Nodes) -> Any:
     at_once = context.needed and context.search.truncation.one_call
     if not (context.dense and at_once and size <= _FEW_FEATURES):
         return None
-    # A head may have no derivative at zeros, so unused rows hold the state of a row that is used.
-    used, some = (nodes.edge >= 0)[..., None], context.rows.num_kept
-    states = (nodes.features, nodes.embedding)
-    states = jax.tree.map(lambda x: jnp.where(used, x, x[:, some : some + 1]), states)
-    whole = nodes._replace(features=states[0], embedding=states[1])
-    logits, pull = jax.vjp(lambda own: _logits(context, whole, own, None, whole), context.adapted)
-    return distribution(logits), _prior(context, whole, None), lambda x: pull(x)[0]
+    logits, pull = jax.vjp(lambda own: _logits(context, nodes, own, None, nodes), context.adapted)
+    return distribution(logits), _prior(context, nodes, None), lambda x: pull(x)[0]
 
 
 def _logits(
@@ -428,10 +426,10 @@ def _link(
     num_rows = links.shape[1]
     if context.dense and links.size * node.shape[1] <= _FEW_PAIRS:
         here = (jnp.arange(num_rows, dtype=jnp.int32)[:, None] == node[:, None]) & kept[:, None]
-        there = jnp.arange(links.shape[2], dtype=jnp.int32) == action[..., None]
+        there = jnp.arange(nodes.num_actions, dtype=jnp.int32) == action[..., None]
         both = here[..., None] & there[:, None]
         found = jnp.max(jnp.where(both, child[:, None, :, None], 0), axis=2)
-        return jnp.maximum(links, found)
+        return links + jnp.pad(found, [(0, 0), (0, 0), (0, nodes.num_actions)])
     place = jnp.where(kept, node, num_rows)
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
     return link(links, place, action, child)

@@ -15,6 +15,7 @@ from jaxpgs.base import Trajectory
 from jaxpgs.checks import check_number
 
 Backup = Callable[[Trajectory], chex.Array]
+_UNROLLED, _FEW_BLOCKS = 16, 4
 
 
 def n_step() -> Backup:
@@ -158,21 +159,35 @@ def _discounted(
 
     With a trace below 1, the value of the next state has a share of `1 - trace` in `G_{t+1}`.
     """
-    following = jnp.concatenate([trajectory.alive[1:], jnp.zeros_like(trajectory.alive[:1])])
+    # Many steps are written out at once, as each turn of a loop costs an accelerator several
+    # launches; and the loop's turns are known where a simulation cannot be long.
+    size = min(len(reward), _UNROLLED)
+    num_blocks = -(-len(reward) // size)
+    rows = [trajectory.alive, reward, trajectory.discount, trajectory.value]
+    rest = [(0, 0)] * (reward.ndim - 1)
+    rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
 
-    def back(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
-        t, returns = carry
-        later = returns[jnp.minimum(t + 1, len(returns) - 1)]
-        if not (isinstance(trace, int | float) and trace == 1):
-            later = trajectory.value[t] + trace * (later - trajectory.value[t])
-        target = jnp.where(following[t], later, trajectory.value[t])
-        discount = trajectory.discount[t]
-        # A zero discount must end the sum even if the value behind it is not finite.
-        tail = jnp.where(discount == 0, 0.0, discount * target)
-        now = jnp.where(trajectory.alive[t], reward[t] + tail, 0.0)
-        return t - 1, returns.at[t].set(now)
+    def back(i: chex.Array, carry: tuple) -> tuple:
+        returns, later, later_alive, end = carry
+        start = (end - 1 - i) * size
+        block = [jax.lax.dynamic_slice_in_dim(x, start, size) for x in rows]
+        found = []
+        for alive, paid, discount, value in reversed(list(zip(*block, strict=True))):
+            target = jnp.where(later_alive, later, value)
+            if not (isinstance(trace, int | float) and trace == 1):
+                target = jnp.where(later_alive, value + trace * (later - value), value)
+            # A zero discount must end the sum even if the value behind it is not finite.
+            tail = jnp.where(discount == 0, 0.0, discount * target)
+            later, later_alive = jnp.where(alive, paid + tail, 0.0), alive
+            found.append(later)
+        now = jnp.stack(found[::-1])
+        return jax.lax.dynamic_update_slice_in_dim(returns, now, start, 0), later, alive, end
 
-    # From the deepest step that any simulation took: most are far from the bound on their length.
-    last = jnp.max(trajectory.depth) - 1
-    start = (last, jnp.zeros_like(reward))
-    return jax.lax.while_loop(lambda carry: carry[0] >= 0, back, start)[1]
+    nothing = 0 * rows[1]
+    if num_blocks <= _FEW_BLOCKS:
+        end = num_blocks
+    else:
+        # From the deepest step that any simulation took: most are far from the bound.
+        end = -(-jnp.max(trajectory.depth) // size)
+    start = (nothing, nothing[0], rows[0][0] & False, end)
+    return jax.lax.fori_loop(0, end, back, start)[0][: len(reward)]
