@@ -13,7 +13,7 @@ from typing import Any
 import optax
 
 import jaxpgs
-from jaxpgs.search.presets.extended import SIGMA
+from jaxpgs.search.papers import SIGMA
 
 OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
 _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {

@@ -7,6 +7,7 @@ what adapts.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import games
 import jax
@@ -17,9 +18,7 @@ import optax
 
 import jaxpgs
 from jaxpgs.base import Path
-from jaxpgs.search import Search
-from jaxpgs.search.definition import MODES
-from jaxpgs.search.simulators.simulator import Context
+from jaxpgs.search import Estimator, Search, Selection, learn, loop
 
 
 def adapt_head(path, leaf):
@@ -107,34 +106,68 @@ def recurrent_fn(params, rng_key, action, node):
     return split_fn(params, rng_key, action, node)
 
 
-class Simulated:
-    """A simulator by itself: from node 0, with first actions and no bandit."""
+def _given(first, node, pending):
+    """The `select` of a selection whose state is the actions `[B, K]` to take one after another."""
+    del node
+    turn = jnp.sum(pending, axis=-1).astype(jnp.int32)
+    return jnp.take_along_axis(first, turn[:, None], axis=1)[:, 0]
+
+
+class Simulated(NamedTuple):
+    """The simulations of an update, and what they were made with."""
+
+    store: Any
+    context: Any
+    memory: Any
+    simulations: Any
+    table: Any
+
+    @property
+    def trajectory(self):
+        return self.simulations.trajectory
+
+    def gradient(self, cotangents):
+        """The gradient of the head `[B, F, A]`; `cotangents` are `PolicyTerms`."""
+        steps = self.simulations.steps
+        blocks = self.store.blocks(self.context, self.memory, self.table, steps)
+        wanted = {n: getattr(cotangents, n) for n in self.context.needed}
+        return learn.differentiate(self.context, blocks, steps, wanted)["head"]
+
+
+class Simulator:
+    """Simulations by themselves: from node 0, with given first actions and nothing learned.
+
+    In the mode "whole" the model is a plain function that cannot be cut, for rollouts.
+    """
 
     def __init__(self, params, truncation, max_depth, batch_size, mode, num_walks, needed, updates):
+        self.params = params
         self.search = Search(
-            recurrent_fn=recurrent_fn if mode == "constant" else split_fn,
+            recurrent_fn=recurrent_fn if mode == "whole" else split_fn,
             num_simulations=updates * num_walks,
             simulations_per_update=num_walks,
-            root_selection=jaxpgs.puct(),
+            root_selection=Selection(_given),
             truncation=truncation,
             backup=jaxpgs.n_step(),
             target=jaxpgs.visit_counts(),
             adapt=adapt_head,
             max_depth=max_depth,
-            mode=mode,
+            mode="rollouts" if mode == "whole" else mode,
+            estimator=Estimator(None, tuple(needed)) if needed else None,
+            optimizer=optax.sgd(0.0) if needed else None,
         )
-        adapted = jaxpgs.init_adapted(params, adapt_head, batch_size)
-        self.parts = MODES[mode]
-        self.context = Context(self.search, params, adapted, frozenset(needed))
-        self.memory = self.parts.init(self.context, root(params, [0] * batch_size), None)
+        keys = jax.random.split(jax.random.key(0), batch_size)
+        self.carry = loop.init(self.search, params, keys, root(params, [0] * batch_size))
 
-    def run(self, memory, rng_keys, first, n=0):
-        """The simulations of update n."""
-        return self.parts.simulate(self.context, memory, rng_keys, first, start_path(first, n))
-
-    def gradient(self, simulations, cotangents):
-        """The gradient of the head `[B, F, A]`."""
-        return self.parts.gradient(self.context, simulations, cotangents)[0]["head"]
+    def run(self, memory, rng_keys, first, n=0, head=None):
+        """The simulations of update n, by the network's own head or by one of each root."""
+        carry = self.carry._replace(memory=memory, update_keys=rng_keys, selection=first)
+        carry = carry._replace(num_updates=carry.num_updates + n)
+        if head is not None:
+            carry = carry._replace(adapted=dict.fromkeys(self.params) | {"head": head})
+        store, context = loop.prepare(self.search, self.params, carry, 1)
+        context, actions, _, memory, simulations, table = loop.simulate(store, context, carry)
+        return Simulated(store, context, memory, simulations, table)
 
 
 def start_path(first, n=0):
@@ -153,28 +186,34 @@ def start_path(first, n=0):
 
 @functools.partial(jax.jit, static_argnums=(3, 4, 5), compiler_options=games.QUICK)
 def simulate(params, rng_keys, first, truncation, max_depth, mode):
-    """Simulates from node 0 with given first actions `[U, B, K]`; U trajectories, stacked."""
+    """Simulates from node 0 with given first actions `[U, B, K]`; U trajectories, stacked.
+
+    Also returns what was remembered in the end.
+    """
     num_updates, batch_size, num_walks = first.shape
-    game = Simulated(params, truncation, max_depth, batch_size, mode, num_walks, (), num_updates)
+    game = Simulator(params, truncation, max_depth, batch_size, mode, num_walks, (), num_updates)
 
     def update(memory, n):
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, n))(rng_keys)
-        simulations = game.run(memory, keys, first[n], n)
-        return game.parts.remember(game.search, simulations, None), simulations.trajectory
+        now = game.run(memory, rng_keys, first[n], n)
+        returns = jnp.zeros_like(now.trajectory.value)
+        memory = now.store.remember(now.context, now.memory, now.simulations, returns)
+        return memory, now.trajectory
 
-    return jax.lax.scan(update, game.memory, jnp.arange(num_updates))[1]
+    memory, trajectories = jax.lax.scan(update, game.carry.memory, jnp.arange(num_updates))
+    return trajectories, memory
 
 
-def until_new(mode, truncation, count_siblings, depth=7):
+def until_new(mode, truncation, depth=7):
     """12 updates of 3 x 8 simulations of random sequences of two actions, at most `depth` long.
 
-    Returns the trajectories; the simulations' lengths `[12, 3, 8]`; those that a set of all
-    sequences gives, one simulation after another; and how many sequences each update adds to it.
+    Returns the trajectories; the simulations' lengths `[12, 3, 8]`; those that a set of the
+    sequences of all updates before gives; how many sequences each update adds to it; and the memory
+    in the end.
     """
     params = tree(2, depth, value=np.arange(2.0 ** (depth + 1) - 1))  # a value tells the node
     first = np.random.default_rng(11).integers(0, 2, (12, 3, 8)).astype(np.int32)
     keys = jax.random.split(jax.random.key(11), 3)
-    walks = simulate(params, keys, first, truncation, depth, mode)
+    walks, memory = simulate(params, keys, first, truncation, depth, mode)
     last = np.take_along_axis(walks.value, walks.depth[:, None] - 1, axis=1)[:, 0].astype(int)
     exact, num_new = np.zeros(first.shape, int), np.zeros((12, 3), int)
     seen = [set() for _ in range(3)]
@@ -183,12 +222,11 @@ def until_new(mode, truncation, count_siblings, depth=7):
         for k, node in enumerate(last[n, b].tolist()):
             sequence = actions_to(2, node)
             assert sequence[0] == first[n, b, k] and len(sequence) == walks.depth[n, b, k]
-            known = seen[b] if count_siblings else before
             prefixes = [sequence[:d] for d in range(1, len(sequence) + 1)]
-            exact[n, b, k] = next((len(p) for p in prefixes if p not in known), depth)
+            exact[n, b, k] = next((len(p) for p in prefixes if p not in before), depth)
             seen[b].update(prefixes)
         num_new[n, b] = len(seen[b]) - len(before)
-    return walks, np.asarray(walks.depth), exact, num_new
+    return walks, np.asarray(walks.depth), exact, num_new, memory
 
 
 def pgs(
@@ -203,7 +241,7 @@ def pgs(
     *,
     num_simulations,
     simulations_per_update,
-    mode="constant",
+    mode="rollouts",
 ):
     """Policy gradient search of the head, compiled once per shape, count and mode.
 

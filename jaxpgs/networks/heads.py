@@ -166,4 +166,6 @@ def _squeeze(
     """Applies the 1x1 convolution, if there is one, and joins all cells."""
     if conv is None or norm is None:
         return x
-    return jax.nn.relu(norm(conv(x))).reshape(len(x), -1)
+    # One axis of cells: rows of a board are short, and an accelerator pads the last axes.
+    cells = x.reshape(len(x), -1, x.shape[-1])
+    return jax.nn.relu(norm(conv(cells))).reshape(len(x), -1)

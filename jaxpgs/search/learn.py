@@ -110,9 +110,7 @@ def differentiate(
 
     if isinstance(blocks.num_blocks, int):
         assert blocks.num_blocks == 1
-        found = one(0)
-        # Of states that nobody acted in, a head may have no derivative.
-        return trees.where(jnp.any(acting, axis=1), found, jax.tree.map(jnp.zeros_like, found))
+        return one(0)
     zero = jnp.zeros_like(blocks.num_blocks)
     add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
     # The first block is mostly the only one, so it is worth not adding it to zeros.

@@ -1,7 +1,7 @@
 """How much memory a search needs, before it runs."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import mctx
@@ -88,7 +88,8 @@ def estimate_memory(
       >>> estimate.nodes > estimate.adapted  # bytes
       True
     """
-    preset = mcs_search if adapt is None else functools.partial(pgs_search, adapt=adapt)
+    learning = functools.partial(pgs_search, adapt=adapt, reuse=reuse)
+    preset: Any = mcs_search if adapt is None else learning
     search = preset(
         recurrent_fn,
         num_simulations,
@@ -97,7 +98,6 @@ def estimate_memory(
         truncation=truncation,
         max_depth=max_depth,
         capacity=capacity,
-        reuse=reuse,
     )
     key = jax.eval_shape(lambda: jax.random.key(0))
     kept = None

@@ -234,7 +234,7 @@ def walk(
     def step(carry: tuple) -> tuple:
         t, memory, state = carry
         t = t + 1
-        state, told = _choose(context, store, t, memory, table, state, uniform[t - 1])
+        state, told = _choose(context, store, t, memory, table, state, uniform)
         return t, *_arrive(context, store, t, memory, state, told)
 
     carry = (t, memory, state)
@@ -303,8 +303,8 @@ def _arrive(
         waiting=state.waiting | (alive & own_end & reached.new),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
-        whole=state.whole.at[t].set(whole),
-        real=state.real.at[t].set(real),
+        whole=_write(state.whole, whole, t),
+        real=_write(state.real, real, t),
     )
 
 
@@ -321,37 +321,46 @@ def _choose(
     path, interior = state.path, context.search.interior_selection
     seen = store.look(context, memory, table, state.place)
     policy = seen.policy
-    in_turn = functools.partial(_in_turn, seen.stats, state.place, path.alive)
     if isinstance(interior, Selection):
-        action = in_turn(lambda node, pending, k: interior.select(None, node, pending))
+        choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
+        action = _in_turn(seen.stats, state.place.node, path.alive, choose)
     elif isinstance(interior, SampledPolicy) and interior.by_counts:
-        action = in_turn(functools.partial(_by_counts, policy.policy))
+        at = (seen.stats, state.place.node, path.alive)
+        action = _by_counts(policy.policy, *at, context.dense)
     else:
-        action = invert(policy.cumulative, policy.last, uniform)
+        now = jax.lax.dynamic_index_in_dim(uniform, t - 1, keepdims=False)
+        action = invert(policy.cumulative, policy.last, now)
     log_prob = jnp.log(pick(policy.policy, action))
     found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
     norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
     # Where a selection chooses no action is drawn, so its probability is nobody's to learn from.
     drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
     told = found | norms | {"log_prob": drawn}
+    source = state.source
+    if source is not None:
+        record = store.record(state.place)
+        source = jax.tree.map(lambda x, new: _write(x, new, t), source, record)
     state = state._replace(
         path=path._replace(
             code=jnp.where(path.alive, extend_code(path.code, action), path.code),
             log_prob=path.log_prob + jnp.where(path.alive, log_prob, 0.0),
         ),
         action=jnp.where(path.alive, action, state.action),
-        source=jax.tree.map(
-            lambda x, new: x.at[t].set(new), state.source, store.record(state.place)
-        ) if state.source is not None else None,
+        source=source,
     )
     return state, {name: told[name] for name in _told(context.needed)}
 
 
+def _write(x: chex.Array, row: chex.Array, t: chex.Array) -> chex.Array:
+    """Writes row t; an indexed update would look whether there is one, in a launch of its own."""
+    return jax.lax.dynamic_update_index_in_dim(x, row, t, 0)
+
+
 def _in_turn(
     stats: NodeStats,
-    place: Any,
+    node: chex.Array,
     alive: chex.Array,
-    choose: Callable[[NodeStats, chex.Array, Any], chex.Array],
+    choose: Callable[[Any, NodeStats, chex.Array], chex.Array],
 ) -> chex.Array:
     """Chooses an action in the node of each simulation, one simulation after another.
 
@@ -360,15 +369,15 @@ def _in_turn(
 
     Args:
       stats: `[B, K, A]` what the nodes remember.
-      place: where the simulations are.
+      node: `[B, K]` their numbers.
       alive: `[B, K]` bool, the simulations that go on.
-      choose: `(node, pending [B, A], k) -> [B]`.
+      choose: `(k, node, pending [B, A]) -> [B]`.
     """
     num_walks, num_actions = stats.visits.shape[1:]
-    same = (place.node[:, :, None] == place.node[:, None, :]) & alive[:, None, :]
+    same = (node[:, :, None] == node[:, None, :]) & alive[:, None, :]
 
     def one(pending: chex.Array, k: Any) -> tuple[chex.Array, chex.Array]:
-        action = choose(jax.tree.map(lambda x: x[:, k], stats), pending[:, k], k)
+        action = choose(k, jax.tree.map(lambda x: x[:, k], stats), pending[:, k])
         chosen = jax.nn.one_hot(action, num_actions, dtype=pending.dtype)
         return pending + jnp.where(same[:, :, k, None], chosen[:, None], 0.0), action
 
@@ -383,11 +392,27 @@ def _in_turn(
 
 
 def _by_counts(
-    policy: chex.Array, node: NodeStats, pending: chex.Array, k: Any
+    policy: chex.Array, stats: NodeStats, node: chex.Array, alive: chex.Array, dense: bool
 ) -> chex.Array:
-    """Chooses the action that brings a node's visits closest to the shares of a policy."""
-    own, taken = policy[:, k], node.visits.astype(policy.dtype) + pending
-    return highest(own - taken / (1 + jnp.sum(taken, axis=-1, keepdims=True)), own > 0)
+    """Chooses the actions that bring the nodes' visits closest to the shares of a policy."""
+    visits = stats.visits.astype(policy.dtype)
+
+    def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        taken = visits[:, k] + pending
+        share = taken / (1 + jnp.sum(taken, axis=-1, keepdims=True))
+        return highest(policy[:, k] - share, policy[:, k] > 0)
+
+    def choose_at_once(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        scores = policy[:, k] - (visits[:, k] + pending) / total[:, k, None]
+        scores = jnp.where(policy[:, k] > 0, scores, -jnp.inf)
+        return jnp.argmax(scores, axis=-1).astype(jnp.int32)
+
+    if not (dense and len(policy) == 1):
+        return _in_turn(stats, node, alive, choose)
+    # For one root on an accelerator the same takes one launch a choice in place of three.
+    same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
+    total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
+    return _in_turn(stats, node, alive, choose_at_once)
 
 
 def _simulations(

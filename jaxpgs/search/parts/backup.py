@@ -15,7 +15,7 @@ from jaxpgs.base import Trajectory
 from jaxpgs.checks import check_number
 
 Backup = Callable[[Trajectory], chex.Array]
-_UNROLLED, _FEW_BLOCKS = 16, 4
+_UNROLLED, _FEW_BLOCKS = 32, 4
 
 
 def n_step() -> Backup:
