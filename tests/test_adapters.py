@@ -223,7 +223,7 @@ def _on_both(policies):
 
 def test_pgx_hex_gives_the_same_searches():
     knobs = {"adapt": lambda path, leaf: path[0].key == "policy", "optimizer": optax.sgd(0.1)}
-    knobs |= {"root_selection": jaxpgs.puct(), "mode": "constant"}
+    knobs |= {"root_selection": jaxpgs.puct(), "mode": "rollouts"}
 
     def pgs(params, key, root, recurrent_fn, invalid):
         return jaxpgs.pgs_policy(
@@ -295,7 +295,7 @@ def test_chance_is_drawn_by_the_key_anew_or_once():
                 (), key, root, recurrent_fn, num_simulations, mode=mode,
                 root_selection=jaxpgs.puct(100.0),
             ).search_state
-            for mode in ("constant", "cached")
+            for mode in ("rollouts", "tree")
         ]  # fmt: skip
         with games.lenient_promotion():
             tree = mctx.muzero_policy(
@@ -320,7 +320,7 @@ def test_one_position_is_searched_as_a_batch_of_one():
     env = games.Race((0, 1))
     params = {"policy": jnp.ones((2, 3)) / 8, "value": jnp.ones(2)}
     plan = jaxpgs.make_plan_fn(
-        env, _apply, jaxpgs.pgs_policy, 8, adapt="policy", mode="constant", max_depth=3,
+        env, _apply, jaxpgs.pgs_policy, 8, adapt="policy", mode="rollouts", max_depth=3,
         truncation=jaxpgs.fixed(3), optimizer=optax.sgd(1.0),
     )  # fmt: skip
     state, keys = env.step(env.init(), jnp.int32(1)), jax.random.split(jax.random.key(0), 1)

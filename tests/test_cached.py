@@ -1,4 +1,4 @@
-"""The cached mode: its memory against dictionaries, its searches against the constant mode."""
+"""The tree: its memory against dictionaries, its searches against rollouts."""
 
 import collections
 import dataclasses
@@ -19,8 +19,8 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs import networks
-from jaxpgs.search import Truncation
-from jaxpgs.search.simulators.nodes import expand, lookup, make_nodes, unique
+from jaxpgs.search import Truncation, loop, store_tree
+from jaxpgs.search.model import Keys
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -32,43 +32,52 @@ def keys(seed, count):
 # --- the memory -----------------------------------------------------------------------------------
 
 
-def test_unique_is_a_dictionary():
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.integers(0, 4, (200, 7)), jnp.int32)
-    wanted = rng.random((200, 7)) < rng.random((200, 1))
-    row, index, count = (np.asarray(y) for y in jax.jit(unique)(x, jnp.asarray(wanted)))
-    assert ((row >= 0) & (row < 7) & (index >= 0) & (index < 7)).all()
-    for b in range(200):
-        rows = {}
-        for k in np.flatnonzero(wanted[b]):
-            assert row[b, k] == rows.setdefault(int(x[b, k]), len(rows))
-        assert count[b] == len(rows)
-        assert x[b, index[b, : count[b]]].tolist() == list(rows)
-        assert (index[b, count[b] :] == 0).all()
+def counting_fn(num_actions):
+    """A model in two parts whose embedding is the number of the sequence, as in `toy.tree`."""
 
-
-def test_expand_is_a_dictionary():
-    batch_size, num_actions, num_walks, rounds = 4, 3, 5, 12
-    rng = np.random.default_rng(1)
-
-    def evaluate(params, rng_key, action, embedding):
-        # The embedding is the number of the sequence, as in `toy.tree`.
-        code = num_actions * embedding + action + 1
+    def expand(params, rng_key, action, code):
+        code = num_actions * code + action + 1
         number = code.astype(jnp.float32)
         parts = {"reward": number + 0.25, "discount": number + 0.5, "value": number}
         return jaxpgs.Expansion(**parts, features={"code": number[:, None]}), code
 
+    return jaxpgs.SplitRecurrentFn(expand, lambda params, x, code: x["code"] * params["head"])
+
+
+@pytest.mark.parametrize("capacity", [None, 20])
+def test_new_nodes_are_a_dictionary(capacity):
+    """Rounds of simulations that ask for children of any nodes, some for the same ones.
+
+    Simulation n makes row n + 1, the first of those that ask for the same child makes it, and a row
+    behind the capacity is told of and forgotten.
+    """
+    batch_size, num_actions, num_walks, rounds = 4, 3, 5, 12
+    rng = np.random.default_rng(1)
     root = mctx.RootFnOutput(
         prior_logits=jnp.zeros((batch_size, num_actions)),
         value=jnp.zeros(batch_size),
         embedding=jnp.zeros(batch_size, jnp.int32),
     )
-    nodes = make_nodes((), root, evaluate, (rounds + 1) * num_walks)
-    call = jax.vmap(lambda action, embedding: evaluate((), None, action, embedding))
-    add = jax.jit(lambda *arguments: expand(*arguments, call))
-    known = [{(): 0} for _ in range(batch_size)]
-    shared = 0
-    for _ in range(rounds):
+    params = {"head": jnp.ones((1, num_actions))}
+    search = jaxpgs.pgs_search(
+        counting_fn(num_actions), rounds * num_walks, adapt=toy.adapt_head, capacity=capacity,
+        simulations_per_update=num_walks,
+    )  # fmt: skip
+    carry = jaxpgs.search.init(search, params, keys(0, batch_size), root)
+    store, context = loop.prepare(search, params, carry, 1)
+    context = context._replace(keys=Keys(carry.update_keys, None))
+    limit = context.rows.limit
+    assert limit == (capacity or rounds * num_walks)
+
+    @jax.jit
+    def add(nodes, number, node, action, wanted):
+        start = jnp.minimum(1 + number * num_walks, limit + 1)
+        place = store_tree.Place(node, None, None)
+        return store.close(context._replace(start=start), nodes, place, action, wanted)
+
+    nodes = carry.memory
+    known, shared, forgotten = [{(): 0} for _ in range(batch_size)], 0, 0
+    for number in range(rounds):
         parent, action = np.zeros((2, batch_size, num_walks), np.int32)
         wanted = rng.random((batch_size, num_walks)) < 0.7
         asked = {}
@@ -78,47 +87,73 @@ def test_expand_is_a_dictionary():
             sequence, action[b, k] = free[rng.integers(min(len(free), 4))]
             parent[b, k] = known[b][sequence]
             asked[b, k] = (*sequence, int(action[b, k]))
-        nodes, child = add(nodes, jnp.asarray(parent), jnp.asarray(action), jnp.asarray(wanted))
+        nodes, reached = add(nodes, np.int32(number), parent, action, wanted)
+        made = [{} for _ in range(batch_size)]
         for (b, k), sequence in asked.items():
             if not wanted[b, k]:
-                assert child[b, k] == 0
+                assert reached.child[b, k] == 0 and not reached.new[b, k]
                 continue
-            shared += sequence in known[b]
-            # Numbers are given in the order of asking.
-            assert child[b, k] == known[b].setdefault(sequence, len(known[b]))
-    assert shared > 10
-    node, action = np.indices(nodes.children.shape, np.int32)[1:].reshape(2, batch_size, -1)
-    found = lookup(nodes, jnp.asarray(node), jnp.asarray(action))
-    np.testing.assert_array_equal(found, nodes.children.reshape(found.shape))
+            shared += sequence in made[b]
+            row = min(1 + number * num_walks, limit + 1) + k
+            assert reached.child[b, k] == made[b].setdefault(sequence, row)
+            code = toy.node_of(num_actions, sequence)
+            assert reached.new[b, k] and reached.value[b, k] == code
+            assert reached.reward[b, k] == code + 0.25 and reached.discount[b, k] == code + 0.5
+        np.testing.assert_array_equal(reached.evaluations, [len(x) for x in made])
+        np.testing.assert_array_equal(reached.calls, [len(x) > 0 for x in made])
+        for b in range(batch_size):
+            forgotten += sum(row > limit for row in made[b].values())
+            known[b] |= {sequence: row for sequence, row in made[b].items() if row <= limit}
+    assert shared > 10 and (forgotten > 10) == (capacity is not None)
+    np.testing.assert_array_equal(toy.num_used(nodes), [len(x) - 1 for x in known])
+    codes, features = (np.asarray(x)[..., 0] for x in (nodes.embedding[0], nodes.features[0]))
     for b in range(batch_size):
-        assert nodes.size[b] == len(known[b]) - 1
         children = np.zeros(nodes.children.shape[1:], int)
         for sequence, node in known[b].items():
             code = toy.node_of(num_actions, sequence)
-            assert nodes.embedding[b, node] == code
+            assert codes[b, node] == code
             if sequence:
-                assert nodes.parent[b, node] == known[b][sequence[:-1]]
-                children[known[b][sequence[:-1]], sequence[-1]] = node
+                parent = known[b][sequence[:-1]]
+                assert nodes.edge[b, node] == num_actions * parent + sequence[-1]
+                assert nodes.parent[b, node] == parent
+                children[parent, sequence[-1]] = node
                 assert nodes.reward[b, node] == code + 0.25
                 assert nodes.discount[b, node] == code + 0.5
-                assert nodes.value[b, node] == nodes.features["code"][b, node, 0] == code
+                assert nodes.value[b, node] == features[b, node] == code
         np.testing.assert_array_equal(nodes.children[b], children)
+        unused = np.setdiff1d(np.arange(len(children)), list(known[b].values()))
+        np.testing.assert_array_equal(nodes.edge[b, unused], -1)
 
 
-@pytest.mark.parametrize("count_siblings", [False, True])
-def test_until_new_is_a_set_of_sequences(count_siblings):
+def test_what_is_packed_comes_apart():
+    """Arrays of all types and ranks share one array a type."""
+    rng = np.random.default_rng(0)
+    tree = {
+        "board": jnp.asarray(rng.integers(0, 3, (2, 5, 3, 4)), jnp.int8),
+        "hand": (jnp.asarray(rng.integers(0, 3, (2, 5)), jnp.int8), None),
+        "over": jnp.asarray(rng.random((2, 5)) < 0.5),
+        "key": jax.random.split(jax.random.key(1), (2, 5)),
+        "empty": jnp.zeros((2, 5, 0)),
+        "hidden": jnp.asarray(rng.normal(size=(2, 5, 7)), jnp.float32),
+        "old key": jax.random.key_data(jax.random.split(jax.random.key(2), (2, 5))),
+    }
+    packed = store_tree._pack(tree)
+    assert len(packed) == len({str(x.dtype) for x in packed}) == 4
+    found = store_tree._unpack(packed, jax.eval_shape(lambda: tree))
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, tree)
+    assert jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, tree)
+    one, two = ({**x, "key": jax.random.key_data(x["key"])} for x in (found, tree))
+    chex.assert_trees_all_equal(one, two)
+
+
+def test_until_new_is_a_set_of_sequences():
     # One flag is enough where nothing is hashed.
-    truncation = jaxpgs.until_new(1, count_siblings=count_siblings)
-    walks, found, exact, num_new = toy.until_new("cached", truncation, count_siblings)
+    walks, found, exact, num_new, nodes = toy.until_new("tree", jaxpgs.until_new(1))
     np.testing.assert_array_equal(found, exact)
     np.testing.assert_array_equal(walks.num_evaluations, num_new)
-    if count_siblings:
-        assert set(walks.num_calls[:, 0].tolist()) >= {1, 2}
-        assert (walks.num_calls[:, 0] <= found.max((1, 2))).all()
-    else:
-        np.testing.assert_array_equal(walks.num_calls[:, 0], num_new.any(-1))
-    wide = jaxpgs.until_new(2**22, count_siblings=count_siblings)
-    rollouts, *_ = toy.until_new("constant", wide, count_siblings)
+    np.testing.assert_array_equal(walks.num_calls[:, 0], num_new.any(-1))
+    np.testing.assert_array_equal(toy.num_used(nodes), num_new.sum(0))
+    rollouts, *_ = toy.until_new("rollouts", jaxpgs.until_new(2**22))
     for name in ("alive", "reward", "discount", "value", "depth"):
         np.testing.assert_array_equal(getattr(walks, name), getattr(rollouts, name), name)
     for name in ("log_prob", "entropy"):
@@ -134,7 +169,6 @@ RULES = {
     "by_visits": jaxpgs.by_visits(2.0),
     "by_probability": jaxpgs.by_probability(0.01),
     "until_new": jaxpgs.until_new(),
-    "until_new, siblings": jaxpgs.until_new(count_siblings=True),
 }
 TRACES = collections.Counter()
 # So large that no two sequences of a search share a flag.
@@ -238,15 +272,15 @@ def _search(case, mode, params, keys, states, c_puct, rule, n_step):
     )
 
 
-def check_same(cached, constant):
+def check_same(tree, rollouts):
     """The same answer. Logits are computed in batches of other shapes, so they may differ in their
     last bits, but hardly ever enough for another action."""
-    one, two = cached.search_state, constant.search_state
-    chex.assert_tree_all_finite((cached.action_weights, one))
+    one, two = tree.search_state, rollouts.search_state
+    chex.assert_tree_all_finite((tree.action_weights, one))
     for name in ("visits", "depth", "skipped_updates"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name), name)
-    np.testing.assert_array_equal(cached.action, constant.action)
-    np.testing.assert_allclose(cached.action_weights, constant.action_weights, atol=1e-5)
+    np.testing.assert_array_equal(tree.action, rollouts.action)
+    np.testing.assert_allclose(tree.action_weights, rollouts.action_weights, atol=1e-5)
     for name in ("qvalues", "value", "entropy", "gradient_norm", "params"):
         close = {"atol": 1e-5, "rtol": 1e-4 if name == "gradient_norm" else 1e-5}
         chex.assert_trees_all_close(getattr(one, name), getattr(two, name), **close)
@@ -272,17 +306,17 @@ def test_same_key_same_answer(case, rule):
     assert states.terminated.tolist() == [False, False, False, True]
     for n_step in (False, True):
         knobs = {"rule": list(RULES).index(rule), "n_step": n_step}
-        cached = search(case, "cached", keys(6, 4), states, **knobs)
-        constant = search(case, "constant", keys(6, 4), states, **knobs)
-        check_same(cached, constant)
-        check_finished(cached, -1)
-    state = cached.search_state
+        tree = search(case, "tree", keys(6, 4), states, **knobs)
+        rollouts = search(case, "rollouts", keys(6, 4), states, **knobs)
+        check_same(tree, rollouts)
+        check_finished(tree, -1)
+    state = tree.search_state
     np.testing.assert_array_equal(state.visits[:-1].sum(-1), case.num_simulations)
     if case.policy == "pgs":
         assert (state.gradient_norm[:-1] > 0).all()
     if rule.startswith("until_new"):
         assert (state.num_evaluations <= case.num_simulations).all()
-        assert (constant.search_state.num_evaluations[:-1] > case.num_simulations).all()
+        assert (rollouts.search_state.num_evaluations[:-1] > case.num_simulations).all()
 
 
 @pytest.mark.parametrize(("max_batch", "largest"), [(1, 7), (1000, 35)])
@@ -301,7 +335,7 @@ def test_evaluation_in_pieces(max_batch, largest):
             42,
             ~states.legal_action_mask,
             simulations_per_update=7,
-            mode="cached",
+            mode="tree",
             adapt=adapt,
             optimizer=optax.sgd(0.02),
         )
@@ -323,17 +357,17 @@ def test_one_call_an_update():
         states = games.random_positions(case.env, seed, [25, 5, 15, seed])
         arguments = (keys(seed, 4), states)
         scale = 1 + 0.2 * seed
-        cached = search(case, "cached", *arguments, scale=scale)
-        constant = search(case, "constant", *arguments, scale=scale)
-        check_same(cached, constant)
-        check_finished(cached, 0)
-        state = cached.search_state
-        assert state.num_calls == 6 < constant.search_state.num_calls
+        tree = search(case, "tree", *arguments, scale=scale)
+        rollouts = search(case, "rollouts", *arguments, scale=scale)
+        check_same(tree, rollouts)
+        check_finished(tree, 0)
+        state = tree.search_state
+        assert state.num_calls == 6 < rollouts.search_state.num_calls
         # Every evaluation is a node, and simulations of the first update share some.
-        np.testing.assert_array_equal(state.num_evaluations, state.nodes.size)
+        np.testing.assert_array_equal(state.num_evaluations, toy.num_used(state.nodes))
         assert (state.num_evaluations[1:] > 6).all() and (state.num_evaluations < 42).any()
     # New keys, roots and parameters trace nothing anew.
-    assert TRACES[case, "cached"] == TRACES[case, "constant"] == 1
+    assert TRACES[case, "tree"] == TRACES[case, "rollouts"] == 1
 
 
 # --- searches with other keys ---------------------------------------------------------------------
@@ -371,20 +405,20 @@ def test_other_keys_same_distribution():
         output = search(case, mode, keys(seed, 500 * repeats), states, c_puct=c_puct)
         return np.asarray(output.search_state.visits).reshape(500, repeats, -1)
 
-    constant, cached = visits("constant", 1), visits("cached", 2)
-    assert energy_test(cached, constant) < 5
-    assert energy_test(visits("cached", 2, c_puct=2.1), constant) > 10
+    rollouts, tree = visits("rollouts", 1), visits("tree", 2)
+    assert energy_test(tree, rollouts) < 5
+    assert energy_test(visits("tree", 2, c_puct=2.1), rollouts) > 10
     # With the same key, only flags shared by two sequences make a difference, in one search of 60
     # at most (32^2 / 2 / 2^15).
-    same = (visits("cached", 1) == constant).all(-1)
+    same = (visits("tree", 1) == rollouts).all(-1)
     assert same.mean() > 0.98
-    assert (cached != constant).any(-1).mean() > 0.3
+    assert (tree != rollouts).any(-1).mean() > 0.3
 
 
 # --- networks in two parts ------------------------------------------------------------------------
 
 
-def learn(split_fn, params, mode="cached"):
+def learn(split_fn, params, mode="tree"):
     """A short search of a tree of three actions that learns."""
     root = toy.root(params, [0, 0])
     knobs = {"adapt": toy.adapt_head, "truncation": jaxpgs.fixed(3), "simulations_per_update": 4}
@@ -410,7 +444,7 @@ def test_leaves_that_are_none_are_no_parameters():
     plain, padded = learn(toy.split_fn, params), learn(toy.split_fn, params | {"bias": None})
     np.testing.assert_array_equal(plain.search_state.visits, padded.search_state.visits)
     root = toy.root(params, [0, 0])
-    search = jaxpgs.mcs_search(toy.recurrent_fn, 32, mode="cached")
+    search = jaxpgs.mcs_search(toy.recurrent_fn, 32, mode="tree")
     padded = params | {"bias": None}
     jax.eval_shape(lambda: jaxpgs.search.run(search, padded, jax.random.key(0), root))
 
@@ -421,7 +455,7 @@ def test_unused_rows_do_not_spoil_the_gradient():
         return features / jnp.linalg.norm(features, axis=-1, keepdims=True) @ params["head"]
 
     split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
-    states = [learn(split_fn, random_tree(), mode).search_state for mode in ("cached", "constant")]
+    states = [learn(split_fn, random_tree(), mode).search_state for mode in ("tree", "rollouts")]
     np.testing.assert_array_equal(states[0].skipped_updates, 0)
     np.testing.assert_allclose(states[0].gradient_norm, states[1].gradient_norm, rtol=1e-5)
 

@@ -89,11 +89,11 @@ def search(kind, num_candidates, key):
     env = Aim()
     states = jax.vmap(lambda _: env.init())(jnp.arange(8))
     adapts = kind != "mcs"
-    fixed = PARAMS if kind == "cached" else None
+    fixed = PARAMS if kind == "tree" else None
     root_fn, recurrent_fn = make_sampled_fns(env, APPLY, num_candidates, proposal_params=fixed)
     root = root_fn(PARAMS, key, states)
     knobs = {"truncation": jaxpgs.fixed(2), "backup": n_step(), "simulations_per_update": 8}
-    knobs["mode"] = "cached" if kind == "cached" else "constant"
+    knobs["mode"] = "tree" if kind == "tree" else "rollouts"
     policy = jaxpgs.mcs_policy
     if adapts:
         policy = jaxpgs.pgs_policy
@@ -117,7 +117,7 @@ def test_candidates_stand_for_the_policy_that_drew_them():
 
 
 def test_a_search_takes_the_best_candidates_and_pgs_moves_the_policy_to_them():
-    for kind in ("mcs", "constant", "cached"):
+    for kind in ("mcs", "rollouts", "tree"):
         root, output, chosen = search(kind, NUM_CANDIDATES, jax.random.key(1))
         actions = np.clip(np.asarray(root.embedding.actions) * [1, 4], [-1, -4], [1, 4])
         miss = ((actions - [0.5, -1]) ** 2).sum(-1)

@@ -1,5 +1,6 @@
 """Init, step, finish: one search however it is cut, asked or fed; and what used to go wrong."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -42,13 +43,13 @@ def game(branching=3, depth=4):
 
 
 def pgs(count=20, **knobs):
-    knobs = {"simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "cached"} | knobs
+    knobs = {"simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "tree"} | knobs
     return jaxpgs.pgs_search(toy.split_fn, count, **knobs)
 
 
 SEARCHES = {
-    "pgs, constant": lambda: pgs(mode="constant", optimizer=optax.sgd(0.1, momentum=0.9)),
-    "pgs, cached": pgs,
+    "pgs, rollouts": lambda: pgs(mode="rollouts", optimizer=optax.sgd(0.1, momentum=0.9)),
+    "pgs, tree": pgs,
     "pgs, reuse": lambda: pgs(reuse=jaxpgs.Reuse(2, num_epochs=2, clip=0.2)),
     "mcts": lambda: jaxpgs.batched_mcts_search(
         toy.split_fn, 20, simulations_per_update=4, dirichlet_fraction=0.25
@@ -99,7 +100,7 @@ def test_the_same_bits_however_the_steps_are_cut(name):
 
 
 def test_an_answer_at_any_time():
-    search, params = made("pgs, cached"), game()
+    search, params = made("pgs, tree"), game()
     roots = toy.root(params, [0, 1, 2, 5])
     carry = compiled(init, search)(params, keys(1), roots)
     before = compiled(finish, search)(carry)
@@ -118,7 +119,7 @@ def test_an_answer_at_any_time():
         chex.assert_trees_all_close(one, two, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 @pytest.mark.parametrize(("count", "width"), [(10, 4), (3, 5)])
 def test_any_number_of_simulations(mode, count, width):
     search = pgs(count, simulations_per_update=width, mode=mode, optimizer=optax.sgd(0.1))
@@ -145,7 +146,7 @@ KNOBS = {
 
 @functools.cache
 def unbounded():
-    return compiled(run, pgs(mode="constant", **KNOBS))
+    return compiled(run, pgs(mode="rollouts", **KNOBS))
 
 
 @pytest.mark.parametrize("capacity", [1, 9])
@@ -157,25 +158,32 @@ def test_a_full_memory_forgets_new_states_and_nothing_else(capacity):
     free = jax.device_get(unbounded()(*data).search_state)
     for field in ("visits", "qvalues", "params", "entropy"):
         chex.assert_trees_all_close(getattr(full, field), getattr(free, field), atol=1e-5)
-    assert (full.nodes.size <= capacity).all() and (full.nodes.size >= min(capacity, 5)).all()
+    size = toy.num_used(full.nodes)
+    assert (size <= capacity).all() and (size >= min(capacity, 5)).all()
     children = np.asarray(full.nodes.children)
     assert children.max() <= capacity, "nobody knows a state that is written over"
-    assert (full.num_evaluations >= full.nodes.size).all()
+    assert (full.num_evaluations >= size).all()
     assert (full.num_evaluations > capacity).any(), "so that it did run full"
 
 
-@pytest.mark.parametrize("name", ["pgs, cached", "mcts", "gumbel mcts"])
+@pytest.mark.parametrize("name", ["pgs, tree", "mcts", "gumbel mcts"])
 def test_a_full_memory_is_searched_to_the_end(name):
-    make = {"pgs, cached": pgs, "mcts": jaxpgs.batched_mcts_search}.get(name)
+    make = {"pgs, tree": pgs, "mcts": jaxpgs.batched_mcts_search}.get(name)
     knobs = {"simulations_per_update": 4, "capacity": 6}
-    if name == "pgs, cached":
+    if name == "pgs, tree":
         search = make(40, **knobs)
     else:
         search = (make or jaxpgs.gumbel_mcts_search)(toy.split_fn, 40, **knobs)
-    output = compiled(run, search)(game(), keys(4), toy.root(game(), [0, 1, 2, 0]))
+    data = game(), keys(4), toy.root(game(), [0, 1, 2, 0])
+    output = compiled(run, search)(*data)
     state = output.search_state
     np.testing.assert_array_equal(state.visits.sum(-1), 40)
-    np.testing.assert_array_equal(state.nodes.size, 6)
+    # What the first six simulations have found is all that is known in the end.
+    free = dataclasses.replace(search, capacity=None)
+    known = compiled(run, free)(*data).search_state.nodes
+    np.testing.assert_array_equal(state.nodes.edge[:, :7], known.edge[:, :7])
+    np.testing.assert_array_equal(toy.num_used(state.nodes), np.sum(known.edge[:, :7] >= 0, axis=1))
+    assert (toy.num_used(state.nodes) > 3).all() and np.max(state.nodes.children) <= 6
     chex.assert_tree_all_finite((output.action_weights, state.qvalues, state.params))
 
 
@@ -202,7 +210,7 @@ def test_a_loop_of_moves_needs_no_private_helper():
         jaxpgs.init_adapted(params, toy.adapt_head, B),
     )
     (end, nodes, heads), evaluations = jax.jit(lambda: jax.lax.scan(move, first, keys(6, 3)))()
-    assert (end > 0).all() and (nodes.size > 0).any()
+    assert (end > 0).all() and (toy.num_used(nodes) > 0).any()
     assert (np.asarray(heads["head"]) != np.asarray(params["head"])).any((1, 2)).all()
     # The first search is one that was handed nothing.
     fresh = jax.jit(functools.partial(run, search))(params, keys(6, 3)[0], toy.root(params, start))
@@ -210,10 +218,10 @@ def test_a_loop_of_moves_needs_no_private_helper():
 
 
 def test_nothing_to_hand_on_is_named():
-    with pytest.raises(ValueError, match='reroot needs the nodes of a search with mode="cached"'):
+    with pytest.raises(ValueError, match='reroot needs the nodes of a search with mode="tree"'):
         jaxpgs.reroot(None, jnp.zeros(B, jnp.int32), num_kept=4)
-    with pytest.raises(ValueError, match='init_nodes needs a search with mode="cached"'):
-        jaxpgs.init_nodes(pgs(mode="constant"), game(), toy.root(game(), [0]), 4)
+    with pytest.raises(ValueError, match='init_nodes needs a search with mode="tree"'):
+        jaxpgs.init_nodes(pgs(mode="rollouts"), game(), toy.root(game(), [0]), 4)
     with pytest.raises(ValueError, match="num_kept must be at least 1"):
         jaxpgs.init_nodes(pgs(), game(), toy.root(game(), [0]), 0)
 
@@ -242,12 +250,12 @@ def chain(length, reward=1.0, discount=0.9):
     return params, toy.root(params, [0])
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_rewards_on_the_way_count_by_default(mode):
     params, root = chain(12)
     expected = sum(0.9**t for t in range(10))  # ten steps, as far as max_depth
     knobs = {"mode": mode, "max_depth": 10, "truncation": jaxpgs.fixed(10)}
-    search = pgs(8, **knobs) if mode == "cached" else jaxpgs.mcs_search(toy.split_fn, 8, **knobs)
+    search = pgs(8, **knobs) if mode == "tree" else jaxpgs.mcs_search(toy.split_fn, 8, **knobs)
     state = compiled(run, search)(params, keys(0, 1), root).search_state
     np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
 
@@ -256,22 +264,22 @@ def test_no_silent_bound_in_the_cached_mode():
     params, root = chain(60)
     for search in (
         jaxpgs.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1),
-        jaxpgs.mcs_search(toy.split_fn, 40, simulations_per_update=1, mode="cached"),
+        jaxpgs.mcs_search(toy.split_fn, 40, simulations_per_update=1, mode="tree"),
     ):
         state = compiled(run, search)(params, keys(0, 1), root).search_state
         # Every simulation goes one step further than the last.
         np.testing.assert_allclose(state.depth, np.mean(np.arange(1, 41)), rtol=1e-6)
         assert state.depth_limited == 0
-    constant = {"simulations_per_update": 1, "mode": "constant"}
-    shallow = jaxpgs.mcs_search(toy.split_fn, 40, **constant)
+    rollouts = {"simulations_per_update": 1, "mode": "rollouts"}
+    shallow = jaxpgs.mcs_search(toy.split_fn, 40, **rollouts)
     state = compiled(run, shallow)(params, keys(0, 1), root).search_state
     np.testing.assert_allclose(state.depth_limited, 24 / 40, rtol=1e-6)  # all after the 16th
-    explicit = jaxpgs.mcs_search(toy.split_fn, 40, max_depth=40, **constant)
+    explicit = jaxpgs.mcs_search(toy.split_fn, 40, max_depth=40, **rollouts)
     state = compiled(run, explicit)(params, keys(0, 1), root).search_state
     assert state.depth_limited == 0
     with pytest.raises(ValueError, match="sets no bound: max_depth must be given"):
         endless = jaxpgs.mcs_search(
-            toy.split_fn, 8, mode="cached", truncation=jaxpgs.by_probability(0.1)
+            toy.split_fn, 8, mode="tree", truncation=jaxpgs.by_probability(0.1)
         )
         jax.eval_shape(functools.partial(run, endless), params, keys(0, 1), root)
 
@@ -279,9 +287,9 @@ def test_no_silent_bound_in_the_cached_mode():
 @pytest.mark.parametrize(
     ("types", "mode"),
     [
-        (("bfloat16", "bfloat16"), "constant"),
-        (("bfloat16", "float32"), "cached"),
-        (("float16", "float16"), "cached"),
+        (("bfloat16", "bfloat16"), "rollouts"),
+        (("bfloat16", "float32"), "tree"),
+        (("float16", "float16"), "tree"),
     ],
 )
 def test_statistics_are_float32_or_wider(types, mode):
@@ -314,9 +322,8 @@ def test_statistics_are_float32_or_wider(types, mode):
 
 
 def test_lost_positions_have_negative_values():
-    params, root = chain(3, reward=0.0)
-    params = params | {"value": jnp.full(4, -0.5), "discount": jnp.ones((4, 1))}
-    root = root.replace(prior_logits=jnp.zeros((1, 5)))
+    params = toy.tree(5, 2, value=np.full(31, -0.5))
+    root = toy.root(params)
     search = jaxpgs.mcs_search(toy.recurrent_fn, 3, root_selection=jaxpgs.puct(0.0))
     state = jax.jit(functools.partial(run, search))(params, keys(0, 1), root).search_state
     assert (np.asarray(state.visits) == 0).any()
@@ -324,7 +331,7 @@ def test_lost_positions_have_negative_values():
     assert np.isfinite(state.qvalues).all()
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_targets_read_the_prior_without_noise(mode):
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])
@@ -393,7 +400,7 @@ def test_nan_behind_the_end_of_a_game_is_nobodys():
         "discount": params["discount"].at[0].set(0.0),
         "torso": params["torso"].at[4:13].set(jnp.nan),  # two steps from node 0
     }
-    search = pgs(mode="constant", truncation=jaxpgs.fixed(3), optimizer=optax.sgd(0.1))
+    search = pgs(mode="rollouts", truncation=jaxpgs.fixed(3), optimizer=optax.sgd(0.1))
     for nodes in ([0, 20, 20, 20], [0, 0, 0, 0]):
         state = compiled(run, search)(params, keys(3), toy.root(params, nodes)).search_state
         np.testing.assert_array_equal(state.skipped_updates, 0)
@@ -413,7 +420,7 @@ def test_what_the_optimizer_makes_is_looked_at():
     np.testing.assert_array_equal(state.params["head"][0], game()["head"])
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_features_of_zero_move_nothing(mode):
     params = game() | {"torso": jnp.zeros((121, 4))}
     state = compiled(run, pgs(mode=mode))(
@@ -448,18 +455,19 @@ def test_models_may_use_their_key():
     searches = [
         jaxpgs.mcs_search(noisy_fn, 8),
         jaxpgs.batched_mcts_search(noisy_fn, 8),
-        jaxpgs.pgs_search(noisy_split(), 8, adapt=toy.adapt_head, mode="cached"),
+        jaxpgs.pgs_search(noisy_split(), 8, adapt=toy.adapt_head, mode="tree"),
     ]
     for search in searches:
         plan = jax.jit(functools.partial(run, search))
         one, two = (plan(params, key, roots).search_state for key in (keys(1), keys(2)))
         assert (one.value != two.value).all()
-    for mode in ("constant", "cached"):
+    for mode in ("rollouts", "tree"):
         assert jaxpgs.estimate_memory(params, roots, noisy_fn, 64, mode=mode).total > 0
 
 
 def test_an_objective_that_teaches_nothing_is_named():
-    blind = pgs(estimator=lambda root, trajectory, returns: jnp.sum(returns[0], axis=-1))
+    first = lambda root, trajectory, returns: jnp.sum(returns[0], axis=-1)  # noqa: E731
+    blind = pgs(estimator=jaxpgs.search.Estimator(first, ()))
     with pytest.raises(ValueError, match="objective depends on nothing that adapts: use log_prob"):
         run(blind, game(), keys(), toy.root(game(), [0] * B))
 
@@ -556,7 +564,7 @@ share = functools.partial(jax.shard_map, mesh=mesh, out_specs=P("roots"))
 
 # A search step by step.
 search = jaxpgs.pgs_search(
-    toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="cached",
+    toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="tree",
     optimizer=optax.sgd(0.1, momentum=0.9),
 )
 alone = jax.jit(functools.partial(run, search))(params, keys(1), roots)

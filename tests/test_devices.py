@@ -19,7 +19,7 @@ FOLDER = pathlib.Path(__file__).parent
 ADAPT = {"adapt": toy.adapt_head}
 PRESETS = {
     "mcs": (jaxpgs.mcs_policy, {"dirichlet_fraction": 0.25}),
-    "mcs, constant": (jaxpgs.mcs_policy, {"mode": "constant"}),
+    "mcs, rollouts": (jaxpgs.mcs_policy, {"mode": "rollouts"}),
     "mcts": (jaxpgs.batched_mcts_policy, {}),
     "gumbel mcts": (jaxpgs.gumbel_mcts_policy, {}),
     "pgs": (jaxpgs.pgs_policy, ADAPT),

@@ -1,5 +1,6 @@
 """The extensions of policy gradient search: returns, the update per step, the preset, reuse."""
 
+import dataclasses
 import functools
 
 import chex
@@ -15,7 +16,6 @@ import jaxpgs
 from jaxpgs.base import NodeStats
 from jaxpgs.search import init, step
 from jaxpgs.search.parts.reuse import reweigh
-from jaxpgs.search.simulators import constant
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -180,7 +180,7 @@ def head(output):
 
 def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
     outputs = []
-    for mode in ("constant", "cached"):
+    for mode in ("rollouts", "tree"):
         paper = jaxpgs.paper_extended_pgs() | {
             "simulations_per_update": 4, "mode": mode, "kl_from_prior": 0.1,
             "truncation": jaxpgs.by_visits(2.0, count_first=False),
@@ -191,13 +191,13 @@ def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
         )  # fmt: skip
         with games.lenient_promotion():  # optax's Adam
             outputs.append(jax.jit(policy)(*data()))
-    constant, cached = outputs
-    np.testing.assert_array_equal(constant.search_state.visits, cached.search_state.visits)
-    np.testing.assert_allclose(constant.action_weights, cached.action_weights, atol=1e-6)
-    np.testing.assert_allclose(head(constant), head(cached), atol=1e-5)
-    assert (np.abs(head(cached) - np.asarray(game()["head"])[None]) > 1e-4).any((1, 2)).all()
+    rollouts, tree = outputs
+    np.testing.assert_array_equal(rollouts.search_state.visits, tree.search_state.visits)
+    np.testing.assert_allclose(rollouts.action_weights, tree.action_weights, atol=1e-6)
+    np.testing.assert_allclose(head(rollouts), head(tree), atol=1e-5)
+    assert (np.abs(head(tree) - np.asarray(game()["head"])[None]) > 1e-4).any((1, 2)).all()
     # Of eq. 3.4: what was tried seldom keeps the weight of its prior.
-    assert (np.asarray(cached.action_weights) > 0).all()
+    assert (np.asarray(tree.action_weights) > 0).all()
 
 
 def test_the_preset_without_its_extensions_is_pgs():
@@ -223,7 +223,7 @@ def test_the_preset_without_its_extensions_is_pgs():
 
 def pgs(count=12, **knobs):
     knobs = {
-        "simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "cached",
+        "simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "tree",
         "optimizer": optax.sgd(0.3), "truncation": jaxpgs.fixed(3),
         "estimator": jaxpgs.regularized(
             jaxpgs.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1
@@ -237,9 +237,9 @@ def reference_gradient(carry, head, reuse, weights):
     """The gradient of root 0's ring, as the textbooks write the objective."""
     ring = jax.tree.map(lambda x: x[0, 1:], carry.ring)  # the policy acts from t = 1 on
     value = carry.ring.value[0, :-1]
-    source = ring.steps.source  # nodes, or in constant mode features and states
-    if hasattr(carry.memory, "nodes"):
-        seen = game()["torso"][carry.memory.nodes.embedding[0][source]]
+    source = ring.steps.source  # nodes, or of rollouts the features and states
+    if isinstance(carry.memory, jaxpgs.search.Nodes):
+        seen = game()["torso"][carry.memory.embedding[0][0, :, 0][source]]
     else:
         seen = source[0]
     log_q = jax.nn.log_softmax(seen @ game()["head"])
@@ -266,7 +266,7 @@ def reference_gradient(carry, head, reuse, weights):
 
 @pytest.mark.parametrize(
     "mode, reuse",
-    [("cached", jaxpgs.Reuse(2)), ("constant", jaxpgs.Reuse(2, num_epochs=2, clip=0.1))],
+    [("tree", jaxpgs.Reuse(2)), ("rollouts", jaxpgs.Reuse(2, num_epochs=2, clip=0.1))],
 )
 def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
     """The first update is the plain one, the second learns from both, the third forgets the first.
@@ -296,7 +296,7 @@ def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
         chex.assert_trees_all_equal(getattr(carries[4], field), getattr(carries[3], field))
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_every_loop_starts_from_data(mode):
     """As `jax.shard_map` asks, which tells when it is traced, for one device as for many."""
     search = pgs(
@@ -326,6 +326,11 @@ def test_weights_by_hand():
         np.testing.assert_array_equal(reweigh(reuse, gradient, 0 * ratio), gradient)
 
 
+def begin(search):
+    """Begins a search, but for its numbers."""
+    return jax.eval_shape(functools.partial(init, search), *data())
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -335,32 +340,32 @@ def test_weights_by_hand():
         (lambda: jaxpgs.Reuse(0), "Reuse needs num_updates to be .* at least 1; got 0"),
         (lambda: jaxpgs.Reuse(num_epochs=0), "Reuse needs num_epochs"),
         (lambda: jaxpgs.Reuse(clip=0.0), "Reuse needs clip to be .* above 0"),
-        (
-            lambda: jaxpgs.pgs_search(
-                toy.recurrent_fn, 4, adapt=toy.adapt_head, reuse=jaxpgs.Reuse()
-            ),
-            "reuse needs a model whose policy can be computed alone",
-        ),
-        (
-            lambda: pgs(reuse=jaxpgs.Reuse(), mode=constant.simulator._replace(replay=None)),
-            'can replay simulations, as "constant" and "cached" can',
-        ),
-        (
-            lambda: jax.eval_shape(
-                functools.partial(
-                    init,
-                    pgs(
-                        reuse=jaxpgs.Reuse(),
-                        mode="constant",
-                        adapt=lambda path, leaf: path[0].key != "next",
-                    ),
+        *[
+            (
+                lambda mode=mode: begin(
+                    jaxpgs.pgs_search(
+                        toy.recurrent_fn, 4, adapt=toy.adapt_head, reuse=jaxpgs.Reuse(), mode=mode
+                    )
                 ),
-                *data(),
+                "reuse needs a model that can be cut .*nothing of the network is independent",
+            )
+            for mode in ("rollouts", "tree", None)
+        ],
+        (
+            lambda: begin(
+                pgs(
+                    reuse=jaxpgs.Reuse(),
+                    mode="rollouts",
+                    adapt=lambda path, leaf: path[0].key != "next",
+                )
             ),
-            "reuse remember the evaluation of every state",
+            "reuse needs a model that can be cut .*depends on .*'torso'",
         ),
         (lambda: pgs(reuse=jaxpgs.Reuse(), capacity=3), "capacity and interior_selection must be"),
-        (lambda: jaxpgs.mcs_search(toy.split_fn, 4, reuse=jaxpgs.Reuse()), "needs an estimator"),
+        (
+            lambda: dataclasses.replace(jaxpgs.mcs_search(toy.split_fn, 4), reuse=jaxpgs.Reuse()),
+            "needs an estimator",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(make, message):

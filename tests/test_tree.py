@@ -1,4 +1,4 @@
-"""Tree search on the cached nodes, and handing nodes on from move to move."""
+"""Tree search on the nodes that are kept, and handing nodes on from move to move."""
 
 import functools
 import types
@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 import pytest
+import toy
 from flax import nnx
 from games import lenient_promotion
 
 import jaxpgs
-from jaxpgs import device_memory
-from jaxpgs.search import Nodes
-from jaxpgs.search.simulators.nodes import node_stats
+from jaxpgs.search import Nodes, node_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -85,7 +84,7 @@ BY_EIGHTS = {
     "mcts": functools.partial(mcts, simulations_per_update=8),
     "pgs": functools.partial(
         jaxpgs.pgs_policy, adapt=lambda path, leaf: path[0].key == "policy_head",
-        simulations_per_update=8, mode="cached", interior_selection=None,
+        simulations_per_update=8, mode="tree", interior_selection=None,
     ),
 }  # fmt: skip
 
@@ -192,13 +191,17 @@ def test_every_simulation_is_counted_and_nothing_twice():
     np.testing.assert_array_equal(state.visits.sum(-1), 128)
     assert int(state.num_calls) <= 128 // 16
     assert (np.asarray(state.num_evaluations) <= 128).all()
-    np.testing.assert_array_equal(state.num_evaluations, state.nodes.size)
+    np.testing.assert_array_equal(state.num_evaluations, toy.num_used(state.nodes))
     visits, value_sum = np.asarray(state.nodes.visits), np.asarray(state.nodes.value_sum)
     children = np.asarray(state.nodes.children)
-    for b in range(NUM_ROOTS):
-        below = children[b, 0][children[b, 0] > 0]
-        assert visits[b, below].sum() == 128
-        np.testing.assert_allclose(value_sum[b, below].sum() / 128, state.value[b], atol=1e-5)
+    np.testing.assert_array_equal(visits > 0, children > 0)
+    np.testing.assert_array_equal(visits[:, 0], state.visits)
+    np.testing.assert_allclose(value_sum[:, 0].sum(-1) / 128, state.value, atol=1e-5)
+    for b, node in np.argwhere(np.asarray(state.nodes.edge) >= 0):
+        # Who went on from a node had come there, and did not stop, as who made it did.
+        parent, action = divmod(int(state.nodes.edge[b, node]), children.shape[-1])
+        assert children[b, parent, action] == node
+        assert visits[b, node].sum() < visits[b, parent, action]
 
 
 def test_options_of_the_root():
@@ -275,10 +278,11 @@ def sequences(nodes, b):
         for action in np.flatnonzero(children[node]):
             child = int(children[node, action])
             longer = (*sequence, int(action))
-            found[longer] = (float(nodes.value[b, child]), int(nodes.visits[b, child]))
-            assert int(nodes.parent[b, child]) == node < child <= int(nodes.size[b])
+            found[longer] = (float(nodes.value[b, child]), int(nodes.visits[b, node, action]))
+            assert int(nodes.parent[b, child]) == node < child
+            assert int(nodes.edge[b, child]) % nodes.num_actions == action
             stack.append((longer, child))
-    assert len(found) == int(nodes.size[b])
+    assert len(found) == int(toy.num_used(nodes)[b])
     return found
 
 
@@ -363,9 +367,9 @@ def test_bad_input():
         run(mcts, count=16, nodes=fewer, simulations_per_update=8)
     with pytest.raises(ValueError, match="no policy that could adapt"):
         head = jaxpgs.networks.policy_head(s.params)
-        run(functools.partial(mcts, adapt=head), count=16, simulations_per_update=8)
-    with pytest.raises(ValueError, match='capacity and transpositions are for mode="cached"'):
-        knobs = {"mode": "constant", "interior_selection": jaxpgs.puct()}
+        jaxpgs.pgs_search(s.recurrent_fn, 16, adapt=head, interior_selection=jaxpgs.puct())
+    with pytest.raises(ValueError, match='capacity are for mode="tree"'):
+        knobs = {"mode": "rollouts", "interior_selection": jaxpgs.puct()}
         run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32)
 
 
@@ -377,54 +381,25 @@ def test_estimate_counts_the_nodes(adapts):
     s = setting()
     root = jax.eval_shape(lambda: s.root_fn(s.params, None, s.states))
     head = jaxpgs.networks.policy_head(s.params) if adapts else None
-    knobs = {"mode": "cached", "adapt": head, "simulations_per_update": 8}
+    knobs = {"mode": "tree", "adapt": head, "simulations_per_update": 8}
+    more = {"mode": "tree", "simulations_per_update": 8} | ({"adapt": head} if adapts else {})
+    policy = functools.partial(jaxpgs.pgs_policy if adapts else jaxpgs.mcs_policy, **more)
     estimate = jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, 32, **knobs)
-    nodes = run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32).search_state.nodes
+    nodes = run(policy, count=32).search_state.nodes
     assert isinstance(nodes, Nodes)
-    arrays = jax.tree.leaves(nodes._replace(size=None))
+    arrays = jax.tree.leaves(nodes)
     assert estimate.nodes == sum(x.size * x.dtype.itemsize for x in arrays)
     assert estimate.nodes == NUM_ROOTS * (32 + 8 + 1) * estimate.per_node
     longer = jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, 3200, **knobs)
-    knobs |= {"mode": "constant"}
-    constant = [
+    knobs |= {"mode": "rollouts"}
+    rollouts = [
         jaxpgs.estimate_memory(s.params, root, s.recurrent_fn, n, **knobs) for n in (32, 3200)
     ]
-    assert constant[0] == constant[1] and constant[0].nodes == 0
+    assert rollouts[0] == rollouts[1] and rollouts[0].nodes == 0
     assert longer.total > 50 * estimate.nodes
 
 
-def test_what_cannot_fit_is_refused_before_it_runs():
-    with pytest.raises(MemoryError, match=r"nodes of each of 6 roots need .* GiB.*mode=.constant"):
-        run(functools.partial(jaxpgs.mcs_policy, mode="cached"), count=2**30)
-    constant = functools.partial(jaxpgs.mcs_policy, mode="constant")
-    with pytest.raises(MemoryError, match=r"simulations that 6 roots run .* GiB.*fewer roots"):
-        run(functools.partial(constant, simulations_per_update=2**29), count=2**30)
-    for mode in ("constant", "cached"):
-        with pytest.raises(ValueError, match=r"num_simulations must .* at most 2\^30 .* got 429"):
-            run(functools.partial(jaxpgs.mcs_policy, mode=mode), count=2**32)
-
-
-def test_what_is_taken_already_is_not_free(monkeypatch):
-    nodes = jax.ShapeDtypeStruct((2**20,), "int8")
-    check = functools.partial(device_memory.check_fits, nodes, "The nodes", "Take fewer.")
-    for in_use in (0, 3 * 2**20):
-        stats = {"bytes_limit": 4 * 2**20, "bytes_in_use": in_use}
-        device = types.SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        monkeypatch.setattr(jax, "local_devices", lambda device=device: [device])
-        check()
-    stats["bytes_in_use"] += 1
-    with pytest.raises(MemoryError, match=r"The nodes need .* GiB, and the .* free\. Take fewer"):
-        check()
-    nodes = jax.ShapeDtypeStruct((2, 2**31), "int8")
-    with pytest.raises(MemoryError, match=r"more than 32-bit indices can tell"):
-        device_memory.check_fits(nodes, "The nodes", "Take fewer.")
-
-
-def test_a_containers_limit_counts(monkeypatch, tmp_path):
-    monkeypatch.setattr(device_memory, "_GROUP", tmp_path)
-    stat = "x 1\ninactive_file 7\n"
-    for name, text in (("max", "5000"), ("current", "4000\n"), ("stat", stat)):
-        (tmp_path / f"memory.{name}").write_text(text)
-    assert device_memory._left_to_group() == 1007
-    (tmp_path / "memory.max").write_text("max\n")
-    assert device_memory._left_to_group() is None
+@pytest.mark.parametrize("mode", ["rollouts", "tree"])
+def test_more_than_indices_can_tell_is_refused(mode):
+    with pytest.raises(ValueError, match=r"num_simulations must .* at most 2\^30.* got 429"):
+        run(functools.partial(jaxpgs.mcs_policy, mode=mode), count=2**32)

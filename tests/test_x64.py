@@ -13,9 +13,9 @@ from jaxpgs import envs
 PGS = {"adapt": toy.adapt_head}
 SEARCHES = {
     "mcs": (jaxpgs.mcs_search, {}),
-    "mcs, constant": (jaxpgs.mcs_search, {"mode": "constant"}),
+    "mcs, rollouts": (jaxpgs.mcs_search, {"mode": "rollouts"}),
     "pgs": (jaxpgs.pgs_search, PGS),
-    "pgs, constant": (jaxpgs.pgs_search, PGS | {"mode": "constant"}),
+    "pgs, rollouts": (jaxpgs.pgs_search, PGS | {"mode": "rollouts"}),
     "pgs, reuse": (jaxpgs.pgs_search, PGS | {"reuse": jaxpgs.Reuse(2)}),
     "mcts": (jaxpgs.batched_mcts_search, {}),
     "extended pgs": (jaxpgs.extended_pgs_search, PGS),

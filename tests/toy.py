@@ -166,8 +166,13 @@ class Simulator:
         if head is not None:
             carry = carry._replace(adapted=dict.fromkeys(self.params) | {"head": head})
         store, context = loop.prepare(self.search, self.params, carry, 1)
-        context, actions, _, memory, simulations, table = loop.simulate(store, context, carry)
+        context, _, _, memory, simulations, table = loop.simulate(store, context, carry)
         return Simulated(store, context, memory, simulations, table)
+
+
+def num_used(nodes):
+    """How many nodes of each root are in use `[B]`, the root not counted."""
+    return np.sum(np.asarray(nodes.edge) >= 0, axis=-1)
 
 
 def start_path(first, n=0):

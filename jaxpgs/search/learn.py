@@ -15,7 +15,7 @@ import optax
 from jaxpgs import trees
 from jaxpgs.base import NodeStats, Params, Trajectory
 from jaxpgs.search.definition import Search
-from jaxpgs.search.policy import safe_log, terms_and_slopes
+from jaxpgs.search.policy import numbers_of, safe_log, terms_and_slopes
 from jaxpgs.search.walk import Blocks, Context, Simulations, Steps
 
 
@@ -108,14 +108,21 @@ def differentiate(
         row = jnp.where(acting, blocks.row - i * blocks.num_rows, -1)
         return pull(_by_logits(context, policy, prior, row, action, weights))
 
+    found = one(0)
     if isinstance(blocks.num_blocks, int):
         assert blocks.num_blocks == 1
-        return one(0)
-    zero = jnp.zeros_like(blocks.num_blocks)
-    add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
-    # The first block is mostly the only one, so it is worth not adding it to zeros.
-    start = (zero + 1, one(zero))
-    return jax.lax.while_loop(lambda carry: carry[0] < blocks.num_blocks, add, start)[1]
+        return found
+
+    def add(carry: tuple[chex.Array, Params]) -> tuple[chex.Array, Params]:
+        return carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0]))
+
+    def add_others(found: Params) -> Params:
+        start = (jnp.ones_like(blocks.num_blocks), found)
+        return jax.lax.while_loop(lambda carry: carry[0] < blocks.num_blocks, add, start)[1]
+
+    # The first block is mostly the only one. A loop outside of a condition would hold on to the
+    # memory that it reads, which would then be copied before it is written into.
+    return jax.lax.cond(blocks.num_blocks > 1, add_others, lambda found: found, found)
 
 
 def in_rows(x: chex.Array) -> chex.Array:
@@ -168,13 +175,12 @@ def compact(
       The number `[B, S]` of each step's state; the number of blocks; and `i -> [B, R]`, the steps
       that have the states of block i (the root's first step where there are fewer).
     """
-    _, _, num_walks = acting.shape
-    fresh = acting & (first == jnp.arange(num_walks, dtype=jnp.int32))
+    num_walks = acting.shape[2]
+    fresh = acting & (first == numbers_of(first))
     flat = in_rows(fresh)
     rank = jnp.cumsum(flat, axis=-1, dtype=jnp.int32) - 1
-    by_step = rank.reshape(len(rank), -1, num_walks)
-    row = trees.take(by_step.reshape(-1, num_walks), jnp.moveaxis(first, 1, 0).reshape(-1, num_walks))
-    row = row.reshape(rank.shape)
+    start = num_walks * jnp.arange(len(first), dtype=jnp.int32)
+    row = trees.take(rank, in_rows(start[:, None, None] + first))
     size = flat.shape[1]
     numbers = jnp.arange(size, dtype=jnp.int32)
 

@@ -213,7 +213,14 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     """
     shape, dtype = carry.stats.prior_logits.shape, carry.stats.value.dtype
     found = model.make_model(
-        search.recurrent_fn, params, search.adapt, carry.root, shape, dtype, search.mode
+        search.recurrent_fn,
+        params,
+        search.adapt,
+        carry.root,
+        carry.stats.prior_logits,
+        dtype,
+        search.mode,
+        search.reuse is not None,
     )
     is_tree = found.whole is None and search.mode != "rollouts"
     if not is_tree:
@@ -328,7 +335,9 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     if search.best_of is not None:
         best = _better(search.best_of, best, trajectory.last)
     with jax.named_scope("remember"):
-        memory = store.remember(context, memory, simulations, returns)
+        # What is learned reads the memory: written into before that, it would have to be copied.
+        after = returns + 0 * learned.norm[None, :, None]
+        memory = store.remember(context, memory, simulations, after)
     goes_on = carry.num_updates < search.num_updates
     return carry._replace(
         num_updates=carry.num_updates + goes_on.astype(jnp.int32),

@@ -74,9 +74,10 @@ def make_model(
     params: Params,
     adapt: Adapt,
     embedding: Embedding,
-    shape: tuple[int, int],
+    logits: chex.Array,
     dtype: Any,
     mode: str | None,
+    reuse: bool,
 ) -> Model:
     """Prepares the model of a search.
 
@@ -85,15 +86,16 @@ def make_model(
       params: the network's parameters.
       adapt: which of them adapt.
       embedding: `[B, ...]` the roots' states.
-      shape: B and A.
+      logits: `[B, A]` the roots' logits; their shape counts, and how they lie on devices.
       dtype: of the statistics.
       mode: the search's.
+      reuse: whether the search learns from simulations of earlier updates.
 
     Raises:
       ValueError: if what the model returns does not fit, or a tree is wanted and the model cannot
         be cut into what is remembered and what adapts.
     """
-    batch_size, num_actions = shape
+    num_actions = logits.shape[1]
     mask = adapt_mask(params, adapt)
     own, frozen = split(params, mask)
     check = functools.partial(_check, embedding, dtype)
@@ -117,13 +119,13 @@ def make_model(
         policy=lambda adapted, *state: features_are_logits(*state),
         prior=features_are_logits,
         whole=None,
-        features=jax.ShapeDtypeStruct(shape, dtype),
+        features=jax.ShapeDtypeStruct(logits.shape, dtype),
         num_actions=num_actions,
         dtype=dtype,
     )
     if not any(mask):
         return plain
-    key, action = jax.random.key(0), jnp.zeros(batch_size, jnp.int32)
+    key, action = jax.random.key(0), trees.zero_rows(logits > 0)
     found: Any = recurrent_fn
     if not isinstance(found, SplitRecurrentFn):
         found = cut_model(recurrent_fn, params, mask, key, action, embedding)
@@ -132,7 +134,7 @@ def make_model(
     else:
         reason = found
     if reason:
-        _tell(reason, mode)
+        _tell(reason, mode, reuse)
         whole = _whole(evaluate, expand, own, frozen, (key, action, embedding))
         return plain._replace(whole=whole)
 
@@ -156,8 +158,13 @@ def make_model(
     )
 
 
-def _tell(reason: str, mode: str | None) -> None:
-    """Says why there is no tree, where somebody may expect one."""
+def _tell(reason: str, mode: str | None, reuse: bool) -> None:
+    """Says why there is no tree, where somebody may expect one or needs what it needs."""
+    if reuse:
+        raise ValueError(
+            "reuse needs a model that can be cut into what is remembered of a state and what "
+            f"adapts: {reason}."
+        )
     if mode == "tree":
         raise ValueError(
             f'mode="tree" remembers the evaluation of every state but for what adapts: {reason}, '

@@ -341,7 +341,8 @@ def _is_whole(count: Any) -> bool:
 
 
 def _is_part(part: Any, kind: Any) -> bool:
-    if isinstance(kind, type | tuple):
+    if isinstance(kind, type | tuple) and kind is not Estimator:
         return isinstance(part, kind)
     # A function; one that returns this kind of part makes one and is none.
-    return callable(part) and getattr(part, "__annotations__", {}).get("return") != kind
+    makes_one = isinstance(part, type) or getattr(part, "__annotations__", {}).get("return") == kind
+    return callable(part) and not makes_one

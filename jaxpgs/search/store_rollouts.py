@@ -105,7 +105,7 @@ def follow(
         discount=expansion.discount,
         value=expansion.value,
         evaluations=jnp.sum(number, axis=-1),
-        calls=1 + trees.zero_rows(number),
+        calls=jnp.any(path.alive).astype(jnp.int32) + trees.zero_rows(number),
     )
     return memory, Place(after, expansion.features, prior, before), reached
 
@@ -150,6 +150,7 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
     size = min(2 * shape[2], shape[0] * shape[2])
     row, num_blocks, steps_of = compact(steps.acting, own, size)
     source = jax.tree.map(in_rows, steps.source)
+    acted = jnp.any(steps.acting, axis=(0, 2))
 
     def evaluate(adapted: Params, i: Any) -> tuple[chex.Array, chex.Array | None, Any]:
         state = trees.take(source, steps_of(i))
@@ -157,7 +158,11 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
         prior = None
         if needs_prior(context.needed):
             prior = jax.nn.softmax(context.model.prior(*state), axis=-1)
-        return distribution(logits).policy, prior, lambda x: pull(x)[0]
+        # Behind the end of an episode a model may say anything, and NaN there would spoil the
+        # gradient of a root where nobody acted.
+        nothing = jax.tree.map(jnp.zeros_like, adapted)
+        own = lambda x: trees.where(acted, pull(x)[0], nothing)  # noqa: E731
+        return distribution(logits).policy, prior, own
 
     return Blocks(row, size, num_blocks, evaluate)
 

@@ -23,7 +23,7 @@ from jaxpgs.base import Embedding, NodeStats, Params
 from jaxpgs.search.definition import Search
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.learn import compact, in_rows
-from jaxpgs.search.policy import distribution, needs_prior, pick
+from jaxpgs.search.policy import distribution, needs_prior, numbers_of, pick
 from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 
 # On accelerators, scatters become comparisons of every row with every index up to so many of both,
@@ -378,10 +378,11 @@ def _expand(
     expansion, after = context.model.expand(context.keys.fold_in(t), action, embedding)
     start = context.start + (0 if context.search.truncation.one_call else t * num_walks)
     child = start + first
-    made = wanted & (first == numbers)
+    made = wanted & (first == numbers_of(first))
     kept = made & (child <= rows.limit)
     told = jnp.stack([expansion.reward, expansion.discount, expansion.value], axis=-1)
-    sections = jnp.zeros((*child.shape, nodes.numbers.shape[-1] - 3), told.dtype)
+    width = nodes.numbers.shape[-1] - 3
+    sections = trees.zeros((*child.shape, width), told.dtype, trees.zero_rows(action))
     if not context.adapts:
         sections = sections.at[..., nodes.num_actions : 2 * nodes.num_actions].set(
             expansion.features
@@ -425,8 +426,9 @@ def _link(
     links = nodes.links
     num_rows = links.shape[1]
     if context.dense and links.size * node.shape[1] <= _FEW_PAIRS:
-        here = (jnp.arange(num_rows, dtype=jnp.int32)[:, None] == node[:, None]) & kept[:, None]
-        there = jnp.arange(nodes.num_actions, dtype=jnp.int32) == action[..., None]
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        here = (rows == node[:, None]) & kept[:, None]
+        there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
         both = here[..., None] & there[:, None]
         found = jnp.max(jnp.where(both, child[:, None, :, None], 0), axis=2)
         return links + jnp.pad(found, [(0, 0), (0, 0), (0, nodes.num_actions)])
@@ -462,10 +464,17 @@ def _unpack(packed: tuple[chex.Array, ...], like: Any) -> Any:
         x = source[name][..., taken[name] : taken[name] + size]
         x = x.reshape(*x.shape[:2], *stored.shape[2:])
         if stored is not leaf:
-            x = jax.random.wrap_key_data(x, impl=jax.random.key_impl(leaf))
+            x = jax.random.wrap_key_data(x, impl=_kind_of_key(leaf))
         found.append(x)
         taken[name] += size
     return jax.tree.unflatten(treedef, found)
+
+
+def _kind_of_key(leaf: Any) -> Any:
+    """Returns the generator of keys, of which shapes suffice."""
+    found: list[Any] = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
+    return found[0]
 
 
 def _stored(leaf: Any) -> Any:
@@ -517,7 +526,8 @@ def remember(
     num_rows = nodes.edge.shape[1]
     ranges = context.rows.sections > 2
     if context.dense and not ranges and nodes.edge.size * node.shape[1] <= _FEW_PAIRS:
-        member = (jnp.arange(num_rows, dtype=jnp.int32)[:, None] == node[:, None]) & counts[:, None]
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        member = (rows == node[:, None]) & counts[:, None]
         chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)
         both = jnp.concatenate([chosen, chosen * returns[..., None]], axis=-1)
         added = jnp.einsum("bms,bsa->bma", member.astype(returns.dtype), both, precision="highest")
@@ -536,7 +546,7 @@ def remember(
         numbers = _extend(numbers, 2, nodes.visits, node, action, returns)
         numbers = -_extend(-numbers, 1, nodes.visits, node, action, -returns)
     return nodes._replace(
-        links=add(nodes.links, node, num_actions + action, jnp.ones_like(node)),
+        links=add(nodes.links, node, num_actions + action, 1 + (0 * returns).astype(jnp.int32)),
         numbers=add(numbers, node, action, returns),
     )
 

@@ -17,7 +17,7 @@ from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
 from jaxpgs.search.model import Keys, Model
-from jaxpgs.search.parts.selection import UNROLLED, Selection, highest
+from jaxpgs.search.parts.selection import Selection, highest, in_turn
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import (
     Distribution,
@@ -323,7 +323,7 @@ def _choose(
     policy = seen.policy
     if isinstance(interior, Selection):
         choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
-        action = _in_turn(seen.stats, state.place.node, path.alive, choose)
+        action = _in_turn(seen.stats, state.place.node, path.alive, choose, context.dense)
     elif isinstance(interior, SampledPolicy) and interior.by_counts:
         at = (seen.stats, state.place.node, path.alive)
         action = _by_counts(policy.policy, *at, context.dense)
@@ -361,6 +361,7 @@ def _in_turn(
     node: chex.Array,
     alive: chex.Array,
     choose: Callable[[Any, NodeStats, chex.Array], chex.Array],
+    dense: bool,
 ) -> chex.Array:
     """Chooses an action in the node of each simulation, one simulation after another.
 
@@ -372,6 +373,7 @@ def _in_turn(
       node: `[B, K]` their numbers.
       alive: `[B, K]` bool, the simulations that go on.
       choose: `(k, node, pending [B, A]) -> [B]`.
+      dense: whether the program is for an accelerator, which rather waits for nothing.
     """
     num_walks, num_actions = stats.visits.shape[1:]
     same = (node[:, :, None] == node[:, None, :]) & alive[:, None, :]
@@ -381,14 +383,14 @@ def _in_turn(
         chosen = jax.nn.one_hot(action, num_actions, dtype=pending.dtype)
         return pending + jnp.where(same[:, :, k, None], chosen[:, None], 0.0), action
 
+    def one_if_alive(pending: chex.Array, k: Any) -> tuple[chex.Array, chex.Array]:
+        none = lambda pending, k: (pending, 0 * node[:, 0])  # noqa: E731
+        return jax.lax.cond(jnp.any(alive[:, k]), one, none, pending, k)
+
     pending = 0 * stats.value_sum
-    if num_walks > UNROLLED:
-        return jax.lax.scan(one, pending, jnp.arange(num_walks))[1].T
-    actions = []
-    for k in range(num_walks):
-        pending, action = one(pending, k)
-        actions.append(action)
-    return jnp.stack(actions, axis=1)
+    if not dense:
+        return jax.lax.scan(one_if_alive, pending, jnp.arange(num_walks))[1].T
+    return in_turn(one, pending, num_walks)
 
 
 def _by_counts(
@@ -408,11 +410,11 @@ def _by_counts(
         return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
     if not (dense and len(policy) == 1):
-        return _in_turn(stats, node, alive, choose)
+        return _in_turn(stats, node, alive, choose, dense)
     # For one root on an accelerator the same takes one launch a choice in place of three.
     same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
     total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
-    return _in_turn(stats, node, alive, choose_at_once)
+    return _in_turn(stats, node, alive, choose_at_once, dense)
 
 
 def _simulations(
@@ -421,12 +423,12 @@ def _simulations(
     """Reads the trajectories from what was written down, and from the states made at the end."""
     depth, names = state.path.depth, _told(context.needed)
     number = jnp.arange(context.max_depth)[:, None, None]
-    alive = number < depth
+    alive = number < depth[None]
     reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
     action, child = state.whole[:, 0], state.whole[:, 1]
     evaluations, calls = state.evaluations, state.calls
     if made is not None:
-        last = state.waiting & (number == depth - 1)
+        last = state.waiting[None] & (number == depth[None] - 1)
         fresh = (made.reward, made.discount, made.value, made.child)
         reward, discount, value, child = (
             jnp.where(last, new, old)
@@ -448,7 +450,7 @@ def _simulations(
         last=None,
     )
     if context.search.best_of is not None:
-        ends = jnp.max(jnp.where(number == depth - 1, child, 0), axis=0)
+        ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)
         last_states = store.last(context, memory, state.place, ends)
         trajectory = trajectory._replace(last=last_states)
     before = jnp.concatenate([0 * child[:1], child[:-1]])

@@ -5,6 +5,7 @@ A backup is a function `(trajectory) -> returns [T, B, K]`: entry t is `G_t`, th
 the later actions by theirs.
 """
 
+import functools
 from collections.abc import Callable
 
 import chex
@@ -15,7 +16,7 @@ from jaxpgs.base import Trajectory
 from jaxpgs.checks import check_number
 
 Backup = Callable[[Trajectory], chex.Array]
-_UNROLLED, _FEW_BLOCKS = 32, 4
+_UNROLLED, _FEW_STEPS = 32, 128
 
 
 def n_step() -> Backup:
@@ -159,19 +160,34 @@ def _discounted(
 
     With a trace below 1, the value of the next state has a share of `1 - trace` in `G_{t+1}`.
     """
-    # Many steps are written out at once, as each turn of a loop costs an accelerator several
-    # launches; and the loop's turns are known where a simulation cannot be long.
-    size = min(len(reward), _UNROLLED)
+    # A processor goes back step by step from the deepest one that any simulation took. For an
+    # accelerator many steps are written out, as each turn of a loop costs it several launches.
+    return jax.lax.platform_dependent(
+        trajectory,
+        reward,
+        cpu=functools.partial(_in_blocks, trace=trace, size=1),
+        default=functools.partial(_in_blocks, trace=trace, size=min(len(reward), _UNROLLED)),
+    )
+
+
+def _in_blocks(
+    trajectory: Trajectory, reward: chex.Array, *, trace: float | chex.Array, size: int
+) -> chex.Array:
+    """Does what `_discounted` does, a block of steps at a time."""
     num_blocks = -(-len(reward) // size)
     rows = [trajectory.alive, reward, trajectory.discount, trajectory.value]
     rest = [(0, 0)] * (reward.ndim - 1)
     rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
+    if 1 < size and num_blocks * size <= _FEW_STEPS:
+        end = num_blocks  # a loop whose turns are known
+    else:
+        end = -(-jnp.max(trajectory.depth) // size)
 
     def back(i: chex.Array, carry: tuple) -> tuple:
-        returns, later, later_alive, end = carry
+        returns, later, later_alive = carry
         start = (end - 1 - i) * size
-        block = [jax.lax.dynamic_slice_in_dim(x, start, size) for x in rows]
         found = []
+        block = [jax.lax.dynamic_slice_in_dim(x, start, size) for x in rows]
         for alive, paid, discount, value in reversed(list(zip(*block, strict=True))):
             target = jnp.where(later_alive, later, value)
             if not (isinstance(trace, int | float) and trace == 1):
@@ -181,13 +197,8 @@ def _discounted(
             later, later_alive = jnp.where(alive, paid + tail, 0.0), alive
             found.append(later)
         now = jnp.stack(found[::-1])
-        return jax.lax.dynamic_update_slice_in_dim(returns, now, start, 0), later, alive, end
+        return jax.lax.dynamic_update_slice_in_dim(returns, now, start, 0), later, alive
 
     nothing = 0 * rows[1]
-    if num_blocks <= _FEW_BLOCKS:
-        end = num_blocks
-    else:
-        # From the deepest step that any simulation took: most are far from the bound.
-        end = -(-jnp.max(trajectory.depth) // size)
-    start = (nothing, nothing[0], rows[0][0] & False, end)
+    start = (nothing, nothing[0], rows[0][0] & False)
     return jax.lax.fori_loop(0, end, back, start)[0][: len(reward)]

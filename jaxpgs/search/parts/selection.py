@@ -16,8 +16,7 @@ from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import check_number, check_word
 
 
-# Up to so many choices in turn are written out: a loop costs an accelerator a launch each.
-UNROLLED = 8
+_UNROLLED = 8
 
 
 def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> None:
@@ -69,20 +68,34 @@ def select_in_turn(
       Array([[1, 0, 2, 1]], dtype=int32)
     """
 
-    def choose(pending: chex.Array, _: None) -> tuple[chex.Array, chex.Array]:
+    def choose(pending: chex.Array, _: Any) -> tuple[chex.Array, chex.Array]:
         action = selection.select(state, node, pending)
         chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
         return pending + chosen, action.astype(jnp.int32)
 
     # Not plain zeros: they vary over devices as the visits do.
     start = (node.visits * 0).astype(node.value_sum.dtype)
-    if num_actions > UNROLLED:
-        return jax.lax.scan(choose, start, length=num_actions, unroll=2)[1].T
-    actions = []
-    for _ in range(num_actions):
-        start, action = choose(start, None)
-        actions.append(action)
-    return jnp.stack(actions, axis=1)
+    return jax.lax.platform_dependent(
+        start,
+        cpu=lambda x: jax.lax.scan(choose, x, length=num_actions, unroll=min(num_actions, 2))[1].T,
+        default=lambda x: in_turn(choose, x, num_actions),
+    )
+
+
+def in_turn(
+    choose: Callable[[Any, Any], tuple[Any, chex.Array]], carry: Any, num: int
+) -> chex.Array:
+    """Makes so many choices `[B]` in turn, `(carry, k) -> (carry, choice)`; returns `[B, num]`.
+
+    Few of them are written out, as each turn of a loop costs an accelerator several launches.
+    """
+    if num > _UNROLLED:
+        return jax.lax.scan(choose, carry, jnp.arange(num))[1].T
+    choices = []
+    for k in range(num):
+        carry, choice = choose(carry, k)
+        choices.append(choice)
+    return jnp.stack(choices, axis=1)
 
 
 def by_score(
