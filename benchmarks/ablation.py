@@ -5,7 +5,7 @@
     python -m benchmarks.ablation        # the tables and the picture from all those files
 
 Plain is the thesis's own: five actions a simulation, PUCT with 5, REINFORCE without a baseline on
-the last value, SGD with 1e-3 on the last linear layer, the action of most visits; in constant mode.
+the last value, SGD with 1e-3 on the last linear layer, the action of most visits; in rollouts.
 It differs in K, which is 4 for all here and 1 there, so that the games are affordable. Every other
 player is plain but for one change, and plays plain alone.
 """

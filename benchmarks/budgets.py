@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         jaxpgs.make_recurrent_fn(net.env, net.apply_fn),
         1_000_000,
         adapt=jaxpgs.networks.policy_head(net.params),
-        mode="cached",
+        mode="tree",
         max_depth=32,
         capacity=2_000,
         simulations_per_update=16,

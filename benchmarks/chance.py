@@ -4,7 +4,7 @@
     python -m benchmarks.chance --preset tiny    # seconds
 
 pgx's 2048, 100 moves from boards that 60 random moves have filled, and the dice game Pig. All
-players have the same policy, uniform at first, and the same value by hand. In constant mode PGS and
+players have the same policy, uniform at first, and the same value by hand. In rollouts PGS and
 Monte Carlo search draw chance anew in each simulation.
 `mctx.muzero_policy` and `mctx.gumbel_muzero_policy` keep the first outcome that they drew of every
 action; `mctx.stochastic_muzero_policy` is told the odds and has a node for each outcome. For each
@@ -179,7 +179,7 @@ def make_player(
     if depth:
         knobs = {
             "truncation": jaxpgs.fixed(depth), "simulations_per_update": SIMULATIONS_PER_UPDATE,
-            "mode": "constant", "root_selection": jaxpgs.max_min_puct(numbers["c"]),
+            "mode": "rollouts", "root_selection": jaxpgs.max_min_puct(numbers["c"]),
             "target": jaxpgs.best_value(), "max_depth": depth,
         }  # fmt: skip
 

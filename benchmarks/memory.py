@@ -5,7 +5,7 @@
 
 Every search is compiled for several numbers of simulations; `memory_analysis` tells what scratch
 memory it reserves. The slope between them is the price of a simulation, shown beside what our
-formula (`jaxpgs.estimate_memory`) and mctx's tree say it should be. Constant mode must be flat.
+formula (`jaxpgs.estimate_memory`) and mctx's tree say it should be. Rollouts must be flat.
 """
 
 import math
@@ -85,24 +85,19 @@ def measure(
     """Compiles one search for several numbers of simulations.
 
     Returns:
-      A dict ready for JSON: bytes at each N (None where they exceed this machine's memory), bytes
-      per simulation and root, the formula's, and the largest N for some sizes of memory.
+      A dict ready for JSON: bytes at each N, bytes per simulation and root, the formula's, and the
+      largest N for some sizes of memory.
     """
     network = load(name)
     env = network.env
     states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
     key = jax.eval_shape(lambda: jax.random.key(0))
-    sizes: dict[int, int | None] = {}
+    sizes: dict[int, int] = {}
     for count in simulations:
         player = make_player(spec, network, count)
-        try:
-            compiled = jax.jit(player.act).lower(key, states, ()).compile()
-        except MemoryError:
-            sizes[count] = None
-        else:
-            memory: Any = compiled.memory_analysis()
-            sizes[count] = memory.temp_size_in_bytes
-    (n0, b0), *_, (n1, b1) = [(n, b) for n, b in sizes.items() if b is not None]
+        compiled: Any = jax.jit(player.act).lower(key, states, ()).compile()
+        sizes[count] = compiled.memory_analysis().temp_size_in_bytes
+    (n0, b0), *_, (n1, b1) = sizes.items()
     slope = (b1 - b0) / (n1 - n0)
     fixed = b0 - slope * n0
     # A slope within a page per simulation is rounding; then nothing grows.
@@ -143,7 +138,7 @@ def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> fl
             root,
             jaxpgs.make_recurrent_fn(env, network.apply_fn),
             count,
-            mode="cached",
+            mode="tree",
             adapt=jaxpgs.networks.policy_head(network.params) if spec.search == "pgs" else None,
         ).total
         for count in (few, many)

@@ -68,8 +68,8 @@ def make_game() -> Game:
 
 # From a game to a search (rng_key, root, recurrent_fn, num_simulations) -> output.
 SEARCHES: dict[str, Callable[..., Any]] = {
-    "MCS constant": lambda game, *x: jaxpgs.mcs_policy(game.params, *x, mode="constant"),
-    "MCS cached": lambda game, *x: jaxpgs.mcs_policy(game.params, *x, mode="cached"),
+    "MCS constant": lambda game, *x: jaxpgs.mcs_policy(game.params, *x, mode="rollouts"),
+    "MCS cached": lambda game, *x: jaxpgs.mcs_policy(game.params, *x, mode="tree"),
     "mctx MuZero": lambda game, *x: mctx.muzero_policy(game.params, *x, **_NO_NOISE),
     "mctx Gumbel": lambda game, *x: mctx.gumbel_muzero_policy(game.params, *x, gumbel_scale=0.0),
     "mctx stochastic MuZero": lambda game, rng_key, root, _, count: mctx.stochastic_muzero_policy(

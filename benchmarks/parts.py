@@ -88,8 +88,9 @@ def put_parts(knobs: dict[str, Any]) -> None:
     Raises:
       ValueError: as `make_part`.
     """
-    if "count_siblings" in knobs:
-        knobs["truncation"] = jaxpgs.until_new(count_siblings=knobs.pop("count_siblings"))
+    for knob in ("count_siblings", "transpositions"):  # in files of results
+        if knobs.pop(knob, False):
+            raise ValueError(f"The knob {knob} is gone; commit be8a545 has it.")
     for kind in _MAKERS:
         if isinstance(knobs.get(kind), str):
             knobs[kind] = make_part(kind, knobs[kind])

@@ -15,7 +15,7 @@ from jaxpgs.adapters import chance_key, step_with_keys
 from jaxpgs.base import Params
 from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.networks import SplitApplyFn
-from jaxpgs.search.simulators.adaptation import merge, split
+from jaxpgs.search.model import merge, split
 
 SIMULATIONS_PER_UPDATE = 4
 ADAPT = {"policy_head": {"log_std": False, "mean": True}}
@@ -115,7 +115,7 @@ def make_search(
     knobs: dict[str, Any] = {
         "truncation": jaxpgs.fixed(budget.depth),
         "simulations_per_update": SIMULATIONS_PER_UPDATE,
-        "mode": "constant",
+        "mode": "rollouts",
         "root_selection": jaxpgs.max_min_puct(numbers["c"]),
         "target": jaxpgs.best_value(),
     }

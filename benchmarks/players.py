@@ -50,7 +50,8 @@ class Spec(NamedTuple):
     knobs: Mapping[str, Any] = MappingProxyType({})
 
 
-# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
+# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time. Files
+# of results hold these words, among them former names: "cached" is "tree", "constant" is "rollouts".
 CENTRE: dict[str, Any] = {
     "mode": "cached",
     "c_puct": 0.5,
@@ -190,8 +191,6 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     if spec.search == "random":
         return evaluation.uniform_random(env, name=spec.name)
     knobs = arguments(spec, params, num_simulations)
-    if knobs.pop("transpositions", False):
-        knobs["transpositions"] = jax.vmap(env.observe)
     num_simulations = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in MCTX:
         policy_fn = MCTX[spec.search]
@@ -245,7 +244,7 @@ def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
     search = make_search(model_fns(spec, network)[1], count, **knobs)
     bound = search.truncation.max_depth
     depth = (
-        search.max_depth or (bound and bound(count)) or (16 if search.mode == "constant" else None)
+        search.max_depth or (bound and bound(count)) or (16 if search.mode == "rollouts" else None)
     )
     return {
         "simulations": count,
@@ -319,7 +318,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         considered = knobs.pop("max_num_considered_actions", _CONSIDERED)
         knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
         knobs["target"] = jaxpgs.gumbel_target()
-        knobs["mode"] = "cached"
+        knobs["mode"] = "tree"
         knobs.setdefault("simulations_per_update", default_simulations_per_update(num_simulations))
         improved.setdefault("temperature", 0.5)  # drawn: by counts it would be Gumbel MCTS
     if improved:

@@ -126,7 +126,7 @@ def remarks(preset: Preset, table: Sequence[Mapping[str, Any]]) -> list[str]:
         said.append(f"ours differ in K ({', '.join(map(str, ours))}): {preset.reason}")
     if len(depths) > 1:
         bounded = max(depth for depth in depths if depth is not None)
-        said.append(f"in constant mode a simulation has at most {bounded} actions")
+        said.append(f"in rollouts a simulation has at most {bounded} actions")
     spent = [row["relative"] for row in table if row["relative"] is not None]
     if spent:
         apart = 100 * (max(spent) / min(spent) - 1)

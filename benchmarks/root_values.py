@@ -138,7 +138,7 @@ def _ask(
     head = network["policy_head"]
     params = {"policy_head": head | {"log_std": head["log_std"] + numbers["log_std"]}}
     search = jaxpgs.pgs_search(
-        recurrent_fn, SIMULATIONS, adapt=planners.ADAPT, mode="constant",
+        recurrent_fn, SIMULATIONS, adapt=planners.ADAPT, mode="rollouts",
         truncation=jaxpgs.fixed(static.depth), max_depth=static.depth, simulations_per_update=K,
         estimator=jaxpgs.reinforce(static.baseline, normalize=static.normalize),
         optimizer=jaxpgs.auto_sgd(numbers["step"]), target=jaxpgs.best_value(),

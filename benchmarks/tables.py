@@ -19,6 +19,7 @@ from benchmarks import (
     breakdown,
     budgets,
     chance,
+    compiled,
     continuous,
     cost,
     devices,
@@ -85,6 +86,10 @@ Since dd766fb only boards of more than 100 cells have the other logit (`default_
 
 Before 4d98395 the values of PGS-UF came from the network that it had adapted; since then from the
 network itself, as in the paper.
+
+Some rows have former names: "cached" is `mode="tree"` now, and "constant" is `mode="rollouts"`.
+The knobs `count_siblings` and `transpositions` are gone. Neither made a search stronger, and commit
+be8a545 has both, with more tournaments of them.
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",
@@ -413,6 +418,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("grown.json", "Networks on larger boards than they learned on", rows_only(grown.table)),
     ("models.json", "Models that were learned: {simulations} simulations a move", model_figures),
     ("speed_*.json", "Speed ({file})", speeds),
+    ("compiled.json", "What searches compile to: the compiler's estimate, not a measurement",
+     rows_only(compiled.table)),
     ("evaluations.json", "Networks by themselves", rows_only(evaluations.table)),
     ("breakdown.json", "Where the time goes: {simulations} simulations",
      rows_only(breakdown.table)),
@@ -428,7 +435,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("mutations.json", "Faults that the tests catch", rows_only(mutations.table, _caught)),
     ("faults.json", "Faults that befall a run", rows_only(faults.table)),
     ("memory_*.json", "Memory ({file})", rows_only(memory.table)),
-    ("cost.json", "Cost before running: {network}, {roots} roots, constant mode",
+    ("cost.json", "Cost before running: {network}, {roots} roots, rollouts",
      rows_only(cost.table)),
     ("environments_[fq]*.json", "Hex environments ({file})", rows_only(environments.table)),
     ("environments_samegame_*.json", "SameGame: random games on 15x15 with five colours",

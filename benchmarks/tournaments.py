@@ -114,7 +114,7 @@ PRESETS = {
     "full-duel": Preset(
         "hex-7x7-early", 800, [s for s in _K16 if s.name in ("MCS", "PGS", "MCTS")], repeats=6
     ),
-    # In cached mode ours evaluate a state once, so equal simulations are no more evaluations.
+    # In a tree ours evaluate a state once, so equal simulations are no more evaluations.
     "equal": Preset(
         "hex-7x7-early", 256, [s for s in SEARCHES if s.search not in ("network", "pgs-uf")]
     ),
@@ -215,7 +215,7 @@ PRESETS = {
         256,
         [
             _REFERENCE,
-            *_grid("mcs", CENTRE, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
+            *_grid("mcs", CENTRE, simulations_per_update=(4, 8, 32)),
             *_grid("mcs", CENTRE, c_puct=(0.25, 1.0, 2.0, 5.0)),
             *_grid("mcs", CENTRE, virtual_loss=(None, 0.3, 0.6, 1.5, 2.5)),
             *_grid("mcs", CENTRE, unvisited=("value",)),
@@ -231,7 +231,7 @@ PRESETS = {
             Spec("MCS", "mcs", CENTRE),
             *_grid("pgs", _PGS, step_size=(3e-4, 1e-3, 3e-3, 1e-2)),
             *_grid("pgs", _PGS | {"baseline": "none"}, step_size=(1e-4, 1e-3, 3e-3)),
-            *_grid("pgs", _PGS, simulations_per_update=(4, 8, 32), count_siblings=(True,)),
+            *_grid("pgs", _PGS, simulations_per_update=(4, 8, 32)),
             *_grid("pgs", _PGS, virtual_loss=(0.5, 2.0), c_puct=(0.25, 1.0)),
         ],
         repeats=4,

@@ -62,9 +62,9 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
 
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
-    pgx. A search in constant mode then draws anew in every simulation, so that its Q-values are
-    means over chance. In cached mode, and in mctx's searches but `mctx.stochastic_muzero_policy`,
-    what was drawn first stays, as each node is one state: the search plans as if it knew the dice.
+    pgx. With `mode="rollouts"` a search draws anew in every simulation, so that its Q-values are
+    means over chance. In a tree, and in mctx's searches but `mctx.stochastic_muzero_policy`, what
+    was drawn first stays, as each node is one state: the search plans as if it knew the dice.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx.
@@ -72,8 +72,8 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 
     Returns:
       `recurrent_fn(params, rng_key, action [B], embedding)`, giving
-      `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, as the cached mode of a
-      search that adapts needs, if `apply_fn` is a `networks.SplitApplyFn`, as those of
+      `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, of which a search
+      remembers the first part, if `apply_fn` is a `networks.SplitApplyFn`, as those of
       `networks.functional` are for our modules.
 
     Example:
@@ -269,7 +269,7 @@ def make_model_fns(
         and `predict`, its `policy_head` with `before_linear` and `linear`, and its `value_head`.
       env: the environment of two players who take turns. None takes observations for states, in
         whose frame all actions are then; `invalid_actions` tells a search what is legal.
-      part: which part of the policy head a search in cached mode may adapt: "linear", of which the
+      part: which part of the policy head a search may adapt and keep a tree: "linear", of which the
         nodes remember the inputs, for `adapt="policy_head.linear"`, or "head" for all of it, for
         `adapt="policy_head"`. `networks.policy_head` takes the same words.
 

@@ -31,10 +31,11 @@ Adapt = Any
 class RecurrentFn(Protocol):
     """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
 
-    There is one key for all the states of a call, which may be simulations of one root. What chance
-    decides must be drawn for each of them, with the shape `action.shape`: a scalar draw would
-    befall all the simulations of an update alike, and their returns would tell less than their
-    number says. Draw with `jax.random.split(rng_key, len(action))` where each state needs a key.
+    A search calls it with a state of each of its B roots, once for each of the K simulations of an
+    update, under `jax.vmap` over K. With a key for each root, and where parameters adapt inside of
+    it, it gets K states of one root instead. There is one key for all the states of a call, so
+    draw what chance decides for each of them, with the shape `action.shape`: a scalar draw would
+    befall them all alike. Draw with `jax.random.split(rng_key, len(action))` where each state needs a key.
 
     Example:
       >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it
@@ -104,8 +105,8 @@ class SplitRecurrentFn:
         actions and evaluates where they lead, but for the policy.
       policy: `(params, features [B, ...], embedding [B, ...]) -> logits [B, A]`, illegal actions at
         the lowest float.
-      max_batch: about the most states that the cached mode evaluates at once; None is all K of all
-        roots, which suits an accelerator. Convolutions on a processor are faster in pieces that
+      max_batch: about the most states that a search evaluates at once; None is all K of all roots,
+        which suits an accelerator. With it, rows may be grouped in any way. Convolutions on a processor are faster in pieces that
         fit its cache.
 
     Example:
@@ -190,7 +191,7 @@ class Path(NamedTuple):
     Example:
       >>> stop = lambda path: path.depth >= 1 + path.visits  # deeper where visited more
       >>> rule = jaxpgs.Truncation(stop, max_depth=lambda num_simulations: num_simulations)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, truncation=rule, mode="constant")
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, truncation=rule, mode="rollouts")
     """
 
     depth: chex.Array
@@ -293,7 +294,7 @@ class SearchState:
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
       skipped_updates: `[B]` int32, updates left out because the gradient, or what the optimizer
         made of it, was not finite.
-      nodes: the visited states of the cached mode, else None. They take most of a search's memory,
+      nodes: the visited states of "tree", None for "rollouts". They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
         root's included, if `best_of` was given, else None.

@@ -55,8 +55,8 @@ def make_sampled_fns(
       num_candidates: A, at least 2.
       discount: what a later reward is multiplied by, above 0 to 1.
       proposal_params: the parameters of the policy that draws candidates; those of the search if
-        None, so that candidates below the root follow what PGS adapts. A search that adapts in
-        cached mode needs them, as it evaluates a state once.
+        None, so that candidates below the root follow what PGS adapts. A search that adapts and
+        keeps a tree needs them, as it evaluates a state once; others take `mode="rollouts"`.
 
     Returns:
       `root_fn(params, rng_key, state)` and `recurrent_fn`; see `make_recurrent_fn`. The embeddings
@@ -128,7 +128,7 @@ def make_sampled_fns(
     recurrent_fn = SplitRecurrentFn(expand, policy, apply_fn.max_batch)
     if proposal_params is not None:
         return root_fn, recurrent_fn
-    # What draws may depend on what adapts: to be called as a whole, as the constant mode does.
+    # What draws may depend on what adapts: to be called as a whole, as rollouts do.
     return root_fn, lambda *inputs: recurrent_fn(*inputs)
 
 

@@ -41,7 +41,7 @@ def make_playout_fns(
         None.
       playout: the network whose policy plays the games to their end; uniform if None.
       playout_params: its parameters; those of the search if None. A search that adapts the prior
-        in cached mode needs them, as values there must not depend on what adapts.
+        and keeps a tree needs them, as what it remembers must not depend on what adapts.
       max_moves: moves of a playout after which it counts as a draw; None plays to the end.
 
     Returns:

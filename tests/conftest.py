@@ -9,6 +9,8 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ["JAXPGS_TINY"] = "1"  # notebooks run their commands small
+# With libtpu installed, JAX would look for a TPU first.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest

@@ -57,6 +57,11 @@ def reroot(**fields):
     return toy.root(game(), [0, 0, 0]).replace(**fields)
 
 
+def no_nodes():
+    search = jaxpgs.pgs_search(toy.split_fn, 4, adapt=toy.adapt_head)
+    return jaxpgs.init_nodes(search, game(), toy.root(game(), [0, 0, 0]), 2)
+
+
 HEADS = {name: None for name in game()}
 
 BAD_CALLS = {
@@ -93,31 +98,46 @@ BAD_CALLS = {
         {"root": reroot(embedding=jnp.zeros((), jnp.int32))},
         r"leading axis of 3 roots; got leaves of shapes \[\(\)\]",
     ),
-    "K of 0": ({"simulations_per_update": 0}, "simulations_per_update must be at least 1, got 0"),
+    "K of a float": ({"simulations_per_update": 2.0}, "simulations_per_update to be a whole.*2.0"),
+    "K of 0": (
+        {"simulations_per_update": 0},
+        "simulations_per_update must be an int of at least 1.*got 0",
+    ),
     "K below 0": ({"simulations_per_update": -2}, "simulations_per_update must be .* got -2"),
-    "capacity of 0": ({"mode": "tree", "capacity": 0}, "capacity must be at least 1, got 0"),
-    "capacity, rollouts": ({"capacity": 8}, 'capacity and .* for mode="tree".*None, 8, None'),
+    "capacity of 0": (
+        {"mode": "tree", "capacity": 0},
+        "capacity must be an int of at least 1.*got 0",
+    ),
+    "capacity, rollouts": (
+        {"capacity": 8, "mode": "rollouts"},
+        'interior_selection and capacity are for mode="tree".*Got None and 8',
+    ),
+    "capacity, network of one part": (
+        {"capacity": 8},
+        'mode="tree" remembers .*: nothing of the network is independent',
+    ),
     "no roots": (
         {"root": toy.root(game(), [])},
         r"at least one root and one action; got prior_logits of shape \(0, 2\)",
     ),
-    "N of 0": ({"num_simulations": 0}, "num_simulations must be at least 1, got 0"),
-    "N below 0": ({"num_simulations": -4}, "num_simulations must be at least 1, got -4"),
-    "max_depth of 0": ({"max_depth": 0}, "max_depth must be at least 1, got 0"),
-    "max_depth below 0": ({"max_depth": -1}, "max_depth must be at least 1, got -1"),
-    "mode": ({"mode": "chached"}, """mode must be "rollouts" or "tree", got 'chached'"""),
-    "nodes, rollouts": ({"nodes": ()}, 'nodes .*for mode="tree"'),
+    "N of 0": ({"num_simulations": 0}, "num_simulations must be an int of at least 1.*got 0"),
+    "N below 0": ({"num_simulations": -4}, "num_simulations must be an int of at least 1.*got -4"),
+    "max_depth of 0": ({"max_depth": 0}, "max_depth must be an int of at least 1.*got 0"),
+    "max_depth below 0": ({"max_depth": -1}, "max_depth must be an int of at least 1.*got -1"),
+    "mode": ({"mode": "chached"}, """mode must be "tree", "rollouts" or None; got 'chached'"""),
+    "nodes, rollouts": ({"nodes": no_nodes(), "mode": "rollouts"}, 'nodes are for mode="tree"'),
+    "nodes, network of one part": ({"nodes": no_nodes()}, 'nodes are for mode="tree"'),
     "tree, network of one part": (
         {"mode": "tree"},
-        "must know the parts of the network: make_recurrent_fn with .* or a SplitRecurrentFn",
+        'mode="tree" remembers .*: nothing of the network is independent.*use mode="rollouts"',
     ),
     "tree, torso adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
-        "remember depends on .'torso'., which therefore may not adapt.*use mode=.rollouts.",
+        "remembered of every state.*depends on .'torso'., which adapt.*use mode=.rollouts.",
     ),
     "tree, value adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": "everything"},
-        r"remember depends on .*'torso', 'value'\], which therefore may not adapt",
+        r"remembered of every state.*depends on .*'torso', 'value'\], which adapt",
     ),
     "too few keys": (
         {"rng_key": jax.random.split(jax.random.key(0), 2)},

@@ -46,7 +46,7 @@ def test_presets_describe_themselves():
             about = players.describe(spec, network, preset.num_simulations)
             assert (about["K"] is None) == (spec.search in players.SIMPLE)
     about = players.describe(players.Spec("x", "gumbel-mcs"), plain, 64)
-    assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "cached"}
+    assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "tree"}
     about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), plain, 64)
     assert (about["simulations"], about["K"]) == (8, 1)
     for name in ("hex", "dense-3x3-2x1"):

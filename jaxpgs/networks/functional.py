@@ -28,7 +28,7 @@ PARTS = ("head", "linear")
 
 @dataclasses.dataclass(frozen=True)
 class SplitApplyFn:
-    """An `apply_fn` whose parts can be called alone, as the cached mode of a search does.
+    """An `apply_fn` whose parts can be called alone, as a search that keeps a tree does.
 
     Make one of your own network's parts to use it there.
 
@@ -36,8 +36,7 @@ class SplitApplyFn:
       torso: `(params, observation [B, ...]) -> features`, a pytree of arrays `[B, ...]`.
       policy_head: `(params, features) -> logits [B, A]`.
       value_head: `(params, features) -> value [B]`.
-      max_batch: about the most states that a search in cached mode evaluates at once; None is all.
-        Set it by `dataclasses.replace(apply_fn, max_batch=32)`.
+      max_batch: about the most states that a search evaluates at once; None is all. Set it by `dataclasses.replace(apply_fn, max_batch=32)`.
 
     Example:
       >>> apply_fn = jaxpgs.networks.SplitApplyFn(

@@ -6,9 +6,6 @@ position to its end, `judging` games that another search judges, and `nrpa_loop`
 policy adaptation for any game.
 """
 
-from typing import TYPE_CHECKING
-
-from jaxpgs.deprecation import former_names
 from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes
 from jaxpgs.puzzles.judging import judged
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
@@ -45,13 +42,3 @@ __all__ = [
     "solve",
     "start_episodes",
 ]
-
-if not TYPE_CHECKING:  # or no misspelt name would be found
-    __getattr__ = former_names(
-        __name__,
-        {
-            "Line": "jaxpgs.puzzles:Episode",
-            "make_line_fns": "jaxpgs.puzzles:make_episode_fns",
-            "start_lines": "jaxpgs.puzzles:start_episodes",
-        },
-    )

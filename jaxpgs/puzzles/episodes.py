@@ -130,7 +130,7 @@ def make_episode_fns(
         network's value.
       rollout_share: weight of what the rollout earns in the state's value, from 0 to 1; the rest is
         the network's. Whatever it is, the rollout's game counts as one that was seen.
-      split: whether to return a `SplitRecurrentFn`, for a search that adapts in cached mode. As
+      split: whether to return a `SplitRecurrentFn`, for a search that adapts and keeps a tree. As
         nothing that is remembered may depend on what adapts, its rollouts see a uniform prior.
 
     Returns:
@@ -157,7 +157,7 @@ def make_episode_fns(
     if draws_chance(env):
         raise ValueError(
             f"Episodes are for games without chance, as their best moves are played again; "
-            f"{type(env).__name__} draws chance. Search it with pgs_policy and mode='constant'."
+            f"{type(env).__name__} draws chance. Search it with pgs_policy and mode='rollouts'."
         )
     setting = _Setting(env, apply_fn, rollout, rollout_share)
     root_fn = functools.partial(_evaluate_root, setting)

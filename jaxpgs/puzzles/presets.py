@@ -324,7 +324,7 @@ def _sampling(
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
         "target": best_value(),
-        "mode": "constant",
+        "mode": "rollouts",
         "interior_selection": None,
     }
 

@@ -219,7 +219,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         carry.root,
         carry.stats.prior_logits,
         dtype,
-        search.mode,
+        "tree" if search.capacity is not None else search.mode,  # which it is for
         search.reuse is not None,
     )
     is_tree = found.whole is None and search.mode != "rollouts"

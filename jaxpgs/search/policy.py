@@ -51,7 +51,7 @@ def distribution(logits: chex.Array) -> Distribution:
     positive = weight > 0
     total = jnp.sum(weight, axis=-1, keepdims=True)
     policy = weight / total
-    cumulative = _cumsum(policy)  # of no cost where nothing is drawn
+    cumulative = _cumsum(weight) / total  # of no cost where nothing is drawn
     return Distribution(
         policy=policy,
         # Rounding of the sums must never pick an action of probability 0.

@@ -50,7 +50,7 @@ class Nodes(NamedTuple):
     Example:
       >>> nodes = output.search_state.nodes
       >>> nodes.children.shape  # two searches, M rows each
-      (2, 17, 9)
+      (2, 21, 9)
     """
 
     edge: chex.Array
@@ -101,11 +101,15 @@ class Nodes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where simulations are: the node `[B, K]`, and its `links` and `numbers`."""
+    """Where simulations are: the node `[B, K]`, and its `links` and `numbers`.
+
+    On an accelerator these are read once, when the node is reached; on a processor, where carrying
+    them costs more than reading, they are None until somebody looks.
+    """
 
     node: chex.Array
-    links: chex.Array
-    numbers: chex.Array
+    links: chex.Array | None = None
+    numbers: chex.Array | None = None
 
 
 class Layout(NamedTuple):
@@ -213,7 +217,8 @@ def _check_kept(kept: Nodes, new: Nodes) -> None:
 
 def begin(context: Context, nodes: Nodes, actions: chex.Array) -> Place:
     """All simulations at the root."""
-    del context
+    if not context.dense:
+        return Place(actions * 0)
 
     def spread(x: chex.Array) -> chex.Array:
         return jnp.broadcast_to(x[:, :1], (*actions.shape, *x.shape[2:]))
@@ -225,7 +230,12 @@ def follow(
     context: Context, nodes: Nodes, place: Place, action: chex.Array, t: chex.Array, path: Any
 ) -> tuple[Nodes, Place, Reached]:
     """Goes to the children that the actions lead to, as far as they are known."""
-    child = pick(place.links[..., : nodes.num_actions], action)
+    num_actions = nodes.num_actions
+    if place.links is not None:
+        child = pick(place.links[..., :num_actions], action)
+    else:
+        read = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
+        child = read(nodes.links, place.node, action)
     new, wanted = child == 0, path.alive & (child == 0)
     made = _nothing(child, nodes.numbers.dtype)
     if not context.search.truncation.one_call:
@@ -236,14 +246,19 @@ def follow(
             nodes,
         )
         child = jnp.where(wanted, made.child, child)
-    links, numbers = trees.take((nodes.links, nodes.numbers), child)
     known = child > 0
+    links, numbers, told = None, None, None
+    if context.dense:
+        links, numbers = trees.take((nodes.links, nodes.numbers), child)
+        told = numbers[..., -3:]
+    else:
+        told = trees.take(nodes.numbers[..., -3:], child)
     reached = made._replace(
         child=child,
         new=new,
-        reward=jnp.where(known, numbers[..., -3], 0.0),
-        discount=jnp.where(known, numbers[..., -2], 1.0),
-        value=jnp.where(known, numbers[..., -1], 0.0),
+        reward=jnp.where(known, told[..., 0], 0.0),
+        discount=jnp.where(known, told[..., 1], 1.0),
+        value=jnp.where(known, told[..., 2], 0.0),
     )
     # Who stops in a state that is yet to be made stays at its parent.
     node = jnp.where(path.alive & known, child, place.node)
@@ -255,8 +270,11 @@ def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
     if table is not None:
         policy, prior = trees.take(table[:2], place.node)
         return Seen(policy, prior, _stats(place.links, place.numbers, policy.policy))
+    reads_nodes = context.search.interior_selection is not None
+    if place.links is None and reads_nodes:
+        place = Place(place.node, *trees.take((nodes.links, nodes.numbers), place.node))
     logits = _logits(context, nodes, context.adapted, place.node, place)
-    stats = _stats(place.links, place.numbers, logits)
+    stats = _stats(place.links, place.numbers, logits) if reads_nodes else None
     return Seen(distribution(logits), _prior(context, nodes, place.node), stats)
 
 
@@ -280,11 +298,13 @@ def _logits(
     context: Context, nodes: Nodes, adapted: Params, node: chex.Array | None, rows: Any
 ) -> chex.Array:
     """The logits `[B, R, A]` that simulations draw by, in the nodes given or in all."""
-    if not context.adapts:
-        num_actions = nodes.num_actions
-        logits = rows.numbers[..., num_actions : 2 * num_actions]
-    else:
+    columns = slice(nodes.num_actions, 2 * nodes.num_actions)
+    if context.adapts:
         logits = context.model.policy(adapted, *_states(context, nodes, node))
+    elif rows.numbers is not None:
+        logits = rows.numbers[..., columns]
+    else:
+        logits = trees.take(nodes.numbers[..., columns], node)
     interior = context.search.interior_selection
     if not isinstance(interior, SampledPolicy):
         return logits
@@ -381,26 +401,25 @@ def _expand(
     made = wanted & (first == numbers_of(first))
     kept = made & (child <= rows.limit)
     told = jnp.stack([expansion.reward, expansion.discount, expansion.value], axis=-1)
-    width = nodes.numbers.shape[-1] - 3
-    sections = trees.zeros((*child.shape, width), told.dtype, trees.zero_rows(action))
-    if not context.adapts:
-        sections = sections.at[..., nodes.num_actions : 2 * nodes.num_actions].set(
-            expansion.features
-        )
     block = Nodes(
         edge=jnp.where(kept, edge, -1),
         links=None,
-        numbers=jnp.concatenate([sections, told], axis=-1),
+        numbers=None,
         features=_pack(expansion.features) if context.adapts else (),
         embedding=_pack(after),
     )
 
-    def write(old: chex.Array, new: chex.Array) -> chex.Array:
-        at = (start * 0, start, *[start * 0] * (old.ndim - 2))
+    def write(old: chex.Array, new: chex.Array, column: int = 0) -> chex.Array:
+        at = (start * 0, start, *[start * 0 + column] * (old.ndim - 2))
         return jax.lax.dynamic_update_slice(old, new, at)
 
+    # The other columns are 0 where a node is new: returns are written down of known nodes only.
+    numbers = write(nodes.numbers, told, nodes.numbers.shape[-1] - 3)
+    if not context.adapts:
+        numbers = write(numbers, expansion.features, nodes.num_actions)
     links = _link(context, nodes, node, action, child, kept)
-    nodes = jax.tree.map(write, nodes._replace(links=None), block)._replace(links=links)
+    nodes = jax.tree.map(write, nodes._replace(links=None, numbers=None), block)
+    nodes = nodes._replace(links=links, numbers=numbers)
     # Who asks for what another one asks for gets what the other one's call has told.
     told = trees.take(told, first)
     return nodes, Reached(

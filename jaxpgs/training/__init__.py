@@ -1,8 +1,5 @@
 """Training networks by self-play of a search."""
 
-from typing import TYPE_CHECKING
-
-from jaxpgs.deprecation import former_names
 from jaxpgs.training import (
     expert_iteration,
     experts,
@@ -42,6 +39,3 @@ __all__ = [
     "unrolls",
     "value_equivalent",
 ]
-
-if not TYPE_CHECKING:  # or no misspelt name would be found
-    __getattr__ = former_names(__name__, {"generations": "jaxpgs.training.generations"})

@@ -103,7 +103,7 @@ def improved_weights(node: NodeStats, bonus: chex.Array) -> chex.Array:
 
 
 class SampledPolicy(NamedTuple):
-    """A simulation policy that reads the statistics of the nodes it is in (cached mode).
+    """A simulation policy that reads the statistics of the nodes it is in ("tree").
 
     Attributes:
       logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
@@ -114,7 +114,7 @@ class SampledPolicy(NamedTuple):
 
     Example:
       >>> flatter = jaxpgs.SampledPolicy(lambda node: 0.5 * node.prior_logits)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, mode="cached", interior_selection=flatter)
+      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, mode="tree", interior_selection=flatter)
     """
 
     logits: Callable[[NodeStats], chex.Array]
