@@ -38,6 +38,8 @@ def zeros(shape: tuple[int, ...], dtype: Any, like: chex.Array, axis: int = 0) -
       like: `[B]` int32 zeros of the rows, such as `zero_rows` makes.
       axis: which axis counts the rows.
     """
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jnp.zeros(shape, dtype)
     rows = like.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return jnp.broadcast_to(rows.astype(dtype), shape)
 

@@ -197,9 +197,7 @@ def test_nodes_keep_the_range_of_their_returns():
 
     state = run(jax.random.key(0))
     at_root = jnp.zeros(NUM_BOARDS, jnp.int32)
-    known = jit(functools.partial(node_stats, ranges=True))(
-        state.nodes, at_root, jnp.zeros(state.visits.shape)
-    )
+    known = jit(node_stats)(state.nodes, at_root, jnp.zeros(state.visits.shape))
     lowest, highest = np.asarray(known.lowest), np.asarray(known.highest)
     tried = np.asarray(state.visits) > 0
     q, low, high = (np.asarray(x)[tried] for x in (state.qvalues, lowest, highest))

@@ -562,11 +562,12 @@ def test_memory_does_not_depend_on_the_number_of_simulations():
 
 
 def test_only_the_head_is_differentiated():
-    # A loop's body counts once, so the ratio is that of one step of a simulation.
+    # A loop's body counts once, so the ratio is that of one step of a simulation. The gradient of a
+    # block of states is in the program twice, in front of the loop over blocks and inside of it.
     plain, head, everything = (
         _compiled(adapt).cost_analysis()["flops"] for adapt in ("nothing", "head", "everything")
     )
     assert head > plain
-    assert head <= 1.1 * plain
+    assert (head - plain) / 2 <= 0.1 * plain
     # The measure can tell: differentiating the whole network costs more than twice as much.
     assert everything > 2 * plain

@@ -62,6 +62,10 @@ def no_nodes():
     return jaxpgs.init_nodes(search, game(), toy.root(game(), [0, 0, 0]), 2)
 
 
+def numbers(path, leaf):
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
 HEADS = {name: None for name in game()}
 
 BAD_CALLS = {
@@ -136,7 +140,7 @@ BAD_CALLS = {
         "remembered of every state.*depends on .'torso'., which adapt.*use mode=.rollouts.",
     ),
     "tree, value adapts": (
-        {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": "everything"},
+        {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": numbers},
         r"remembered of every state.*depends on .*'torso', 'value'\], which adapt",
     ),
     "too few keys": (

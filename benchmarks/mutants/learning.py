@@ -8,8 +8,7 @@ _PLAYOUTS = "../playouts.py"
 _SELFPLAY = "../training/selfplay.py"
 _REPLAY = "../training/replay.py"
 _TREES = "../trees.py"
-_LEARNING = "learning.py"
-_STEP = "parts/step_size.py"
+_LEARNING = "learn.py"
 _ESTIMATOR = "parts/estimator.py"
 
 MUTATIONS = (
@@ -22,6 +21,28 @@ MUTATIONS = (
         "everything: the scale of Linen's batch normalisation, too", _TREES,
         "[names[linen:] for names in leaves]", "[names[0:] for names in leaves]",
         "linen_modules_are_split", "test_networks.py",
+    ),
+    # The gradient.
+    Mutation(
+        "log probabilities are differentiated by the actions taken alone", _LEARNING,
+        "total = chosen - jnp.sum(chosen, axis=-1, keepdims=True) * policy", "total = chosen",
+        "finite_difference", "test_search_parts.py",
+    ),
+    Mutation(
+        "only the first block of states teaches", _LEARNING,
+        "lambda carry: carry[0] < blocks.num_blocks, add, start)",
+        "lambda carry: carry[0] < 0 * blocks.num_blocks, add, start)", "plain_autodiff",
+        "test_terms.py",
+    ),
+    Mutation(
+        "what lies behind the end of a game teaches", "store_rollouts.py",
+        "own = lambda x: trees.where(acted, pull(x)[0], nothing)", "own = lambda x: pull(x)[0]",
+        "behind_the_end", "test_contract.py",
+    ),
+    Mutation(
+        "KL(pi || prior) has the slope of the other", "policy.py",
+        'slopes["kl_from_prior"] = policy - prior', 'slopes["kl_from_prior"] = prior - policy',
+        "closed_forms", "test_terms.py",
     ),
     # The optimizer.
     Mutation(
@@ -45,32 +66,32 @@ MUTATIONS = (
         "optimizers_state",
     ),
     Mutation(
-        "the norm at the logits is another", "simulators/terms.py",
-        "return -jnp.expm1(log_prob)", "return -log_prob", "optimizers_state",
+        "the norm at the logits is another", _LEARNING,
+        "-jnp.expm1(trajectory.log_prob)", "-trajectory.log_prob", "optimizers_state",
     ),
     Mutation(
-        "auto_sgd forgets the logits' squares", _STEP,
+        "auto_sgd forgets the logits' squares", _ESTIMATOR,
         "AutoState(square, state.logit_square + logit_square,", "AutoState(square, logit_square,",
         "auto_sgd",
     ),
     Mutation(
-        "auto_sgd forgets the parameters' squares", _STEP,
+        "auto_sgd forgets the parameters' squares", _ESTIMATOR,
         "square = state.parameter_square + now", "square = now", "auto_sgd",
     ),
     Mutation(
-        "auto_sgd has no bound", _STEP,
+        "auto_sgd has no bound", _ESTIMATOR,
         "jnp.minimum(state.longest / length, 1.0)", "1.0", "auto_sgd",
     ),
     Mutation(
-        "auto_sgd lengthens short steps", _STEP,
+        "auto_sgd lengthens short steps", _ESTIMATOR,
         "jnp.minimum(state.longest / length, 1.0)", "(state.longest / length)", "auto_sgd",
     ),
     Mutation(
-        "auto_sgd's bound of 1 is gone", _STEP,
+        "auto_sgd's bound of 1 is gone", _ESTIMATOR,
         "jnp.maximum(optax.tree.norm(params), 1.0)", "optax.tree.norm(params)", "auto_sgd",
     ),
     Mutation(
-        "auto_sgd's bound is always 1", _STEP,
+        "auto_sgd's bound is always 1", _ESTIMATOR,
         "jnp.maximum(optax.tree.norm(params), 1.0)", "1.0", "auto_sgd",
     ),
     Mutation(

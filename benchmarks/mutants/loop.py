@@ -1,65 +1,145 @@
-"""Mistakes in the loop, the simulators, kept trees and memory."""
+"""Mistakes in the loop, the walk, the stores, kept trees and memory."""
 
 from benchmarks.mutants import Mutation
 
 _LOOP = "loop.py"
 _MEMORY = "memory.py"
-_CONSTANT = "simulators/constant.py"
-_CACHED = "simulators/cached.py"
-_NODES = "simulators/nodes.py"
+_MODEL = "model.py"
+_ROLLOUTS = "store_rollouts.py"
+_TREE = "store_tree.py"
+_WALK = "walk.py"
 
 MUTATIONS = (
     # What is counted.
     Mutation(
-        "constant: calls are computed from the bound", _CONSTANT,
-        "num_calls=end.num_calls,", "num_calls=end.num_calls * 0 + len(uniform),", "calls_are",
+        "rollouts: a call is counted when all have stopped", _ROLLOUTS,
+        "calls=jnp.any(path.alive).astype(jnp.int32) +", "calls=1 +", "however_the_steps",
+        "test_contract.py",
     ),
     Mutation(
-        "constant: the model is called when all have stopped", _CONSTANT,
-        "jnp.any(rollouts.path.alive),\n", "jnp.any(rollouts.path.alive | True),\n", "calls_are",
+        "the walk takes a step too many", _WALK,
+        "lambda c: jnp.any(c[2].path.alive), step,",
+        "lambda c: (c[0] < context.max_depth - 1) | jnp.any(c[2].path.alive), step,", "calls_are",
     ),
     Mutation(
-        "constant: an evaluation too many", _CONSTANT,
-        "num_evaluations=jnp.sum(end.path.depth, axis=-1),",
-        "num_evaluations=jnp.sum(end.path.depth, axis=-1) + 1,", "calls_are",
+        "rollouts: evaluations of those that have stopped", _ROLLOUTS,
+        "evaluations=jnp.sum(number, axis=-1),", "evaluations=jnp.sum(number | 1, axis=-1),",
+        "calls_are",
     ),
     Mutation(
-        "cached: a call is counted that nobody wanted", _CACHED,
-        "called = jnp.any(wanted).astype(jnp.int32)\n",
-        "called = jnp.any(wanted | True).astype(jnp.int32)\n", "bound_ended and cached",
+        "tree: a call is counted that nobody wanted", _TREE,
+        "calls=jnp.any(made).astype(jnp.int32) +", "calls=1 +", "bound_ended and tree",
     ),
     Mutation(
-        "constant: limited though it stopped by itself", _CONSTANT,
-        "(alive & at_limit & ~own_end)", "(alive & at_limit)", "bound_ended and constant",
+        "tree: who asks for the same state is counted twice", _TREE,
+        "evaluations=jnp.sum(made,", "evaluations=jnp.sum(wanted,", "new_nodes_are",
+        "test_cached.py",
     ),
     Mutation(
-        "cached: limited though it stopped by itself", _CACHED,
-        "(alive & at_limit & ~own_end & ~over)", "(alive & at_limit & ~over)",
-        "bound_ended and cached",
+        "limited though it stopped by itself", _WALK,
+        "(alive & at_limit & ~own_end & ~over)", "(alive & at_limit & ~over)", "bound_ended",
     ),
     Mutation(
-        "cached: limited though the episode ended", _CACHED,
-        "(alive & at_limit & ~own_end & ~over)", "(alive & at_limit & ~own_end)",
-        "bound_ended and cached",
+        "limited though the episode ended", _WALK,
+        "(alive & at_limit & ~own_end & ~over)", "(alive & at_limit & ~own_end)", "bound_ended",
     ),
     Mutation(
         "the share of the limited is of the updates", _LOOP,
         "depth_limited=_mean(totals.limited, totals.simulations),",
-        "depth_limited=_mean(totals.limited, carry.num_updates),", "bound_ended and constant",
+        "depth_limited=_mean(totals.limited, carry.num_updates),", "bound_ended and rollouts",
     ),
     Mutation(
-        "constant: another bound by default", _CONSTANT,
-        "DEFAULT_MAX_DEPTH = 16", "DEFAULT_MAX_DEPTH = 17", "estimate_of_the_constant",
+        "rollouts: another bound by default", _ROLLOUTS,
+        "DEFAULT_MAX_DEPTH = 16", "DEFAULT_MAX_DEPTH = 17", "estimate_of_rollouts",
+    ),
+    # The model.
+    Mutation(
+        "rollouts: values of the adapted network", _MODEL,
+        "        if adapts:\n", "        if False:\n", "values_do_not", "test_search.py",
     ),
     Mutation(
-        "constant: values of the adapted network", _CONSTANT,
-        "        if update.recalls_values:\n", "        if False:\n", "values_do_not",
+        "models: rows of one root at a time", _MODEL,
+        "    if keys.shared is None:\n", "    if True:\n", "row_for_each_root",
+        "test_model_contract.py",
+    ),
+    Mutation(
+        "models: one key for the K simulations", _MODEL,
+        "each = jax.random.split(keys.shared, num_walks)",
+        "each = jax.random.split(keys.shared, num_walks)[jnp.arange(num_walks) * 0]",
+        "one_key_every_call", "test_model_contract.py",
+    ),
+    Mutation(
+        "models: one value may stand for all", _MODEL,
+        'for name in ("reward", "discount", "value"):', 'for name in ("reward", "discount"):',
+        "wrong_shapes and value", "test_model_contract.py",
+    ),
+    Mutation(
+        "models: numbers may become states that are none", _MODEL,
+        "kinds == [True, False]", "kinds == [True, None]", "another_kind",
+        "test_model_contract.py",
+    ),
+    Mutation(
+        "models: reuse of what is not remembered", _LOOP,
+        "        search.reuse is not None,\n", "        False,\n", "cannot_be_is_named",
+        "test_extended.py",
+    ),
+    # New nodes.
+    Mutation(
+        "tree: two make the same state", _TREE,
+        "child = start + first\n", "child = start + numbers_of(first)\n", "new_nodes_are",
+        "test_cached.py",
+    ),
+    Mutation(
+        "tree: an update's rows begin at the last one's", _LOOP,
+        "number * context.rows.per_update", "(number // 2) * context.rows.per_update",
+        "until_new_is_a_set", "test_cached.py",
+    ),
+    Mutation(
+        "tree: steps of an update share their rows", _TREE,
+        "else t * num_walks)", "else 0 * t)", "same_key_same_answer and own-fixed",
+        "test_cached.py",
+    ),
+    Mutation(
+        "tree: parents know every child", _TREE,
+        "place = jnp.where(kept, node, num_rows)", "place = node", "new_nodes_are",
+        "test_cached.py",
+    ),
+    Mutation(
+        "tree: who shares a state is told of another", _TREE,
+        "told = trees.take(told, first)", "told = told[:, ::-1]", "new_nodes_are",
+        "test_cached.py",
+    ),
+    Mutation(
+        "tree: types are joined in another order than they are taken apart", _TREE,
+        "axis=-1) for name in sorted(rows))", "axis=-1) for name in rows)", "is_packed",
+        "test_cached.py",
+    ),
+    # The program for accelerators.
+    Mutation(
+        "dense: links of nobody are made", _TREE,
+        "here = (rows == node[:, None]) & kept[:, None]", "here = rows == node[:, None]",
+        "same_answer and mcts", "test_dense.py",
+    ),
+    Mutation(
+        "dense: visits are counted of none", _TREE,
+        "member = (rows == node[:, None]) & counts[:, None]", "member = rows == node[:, None]",
+        "behind_the_limit",
+    ),
+    Mutation(
+        "dense: returns of other actions", _TREE,
+        "[chosen, chosen * returns[..., None]]", "[chosen, chosen[:, ::-1] * returns[..., None]]",
+        "behind_the_limit",
+    ),
+    Mutation(
+        "dense: log probabilities without weights", "learn.py",
+        'own = jnp.where(member, weights["log_prob"][:, None], 0.0)',
+        "own = member.astype(policy.dtype)", "same_answer and pgs", "test_dense.py",
     ),
     # The best state.
     Mutation(
         "best_of: an equal state takes the place", _LOOP,
         "jnp.max(scores, axis=1) > best_of(best)", "jnp.max(scores, axis=1) >= best_of(best)",
-        "bound_ended and constant",
+        "bound_ended and rollouts",
     ),
     Mutation(
         "best_of: not the best of the update", _LOOP,
@@ -69,26 +149,37 @@ MUTATIONS = (
     Mutation(
         "best_of: only the last update's", _LOOP,
         "best = _better(search.best_of, best, trajectory.last)",
-        "best = jax.tree.map(lambda x: x[:, 0], trajectory.last)", "bound_ended and constant",
+        "best = jax.tree.map(lambda x: x[:, 0], trajectory.last)", "bound_ended and rollouts",
     ),
     Mutation(
-        "best_of, constant: states after the stop", _CONSTANT,
-        "embedding = trees.where(alive, embedding, rollouts.embedding)", "pass", "calls_are",
+        "best_of, rollouts: states after the stop", _ROLLOUTS,
+        "after = trees.where(path.alive, after, start)", "pass", "calls_are",
     ),
     Mutation(
-        "best_of, cached: the first state, not the last", _CACHED,
-        "jnp.max(jnp.where(alive, visited, 0), axis=0)", "visited[0]", "bound_ended and cached",
+        "best_of, tree: the first state, not the last", _WALK,
+        "ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)",
+        "ends = child[0]", "bound_ended and tree",
     ),
     # Trees that go on.
     Mutation(
-        "a kept root's returns change sign", _NODES,
-        "value_sum=jnp.where(known, value_sum, 0.0)", "value_sum=jnp.where(known, -value_sum, 0.0)",
-        "kept_root",
+        "a kept root's returns change sign", _TREE,
+        "value_sum=jnp.where(known, numbers[..., :num_actions], 0.0)",
+        "value_sum=jnp.where(known, -numbers[..., :num_actions], 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes' returns change sign", _NODES,
-        "jnp.where(used, rows.value_sum, 0.0)", "jnp.where(used, -rows.value_sum, 0.0)",
-        "kept_root",
+        "kept nodes' returns change sign", _TREE,
+        "jnp.where(used[..., None], rows.numbers, 0.0)",
+        "jnp.where(used[..., None], -rows.numbers, 0.0)", "kept_root",
+    ),
+    Mutation(
+        "kept nodes count visits of what was dropped", _TREE,
+        "visits = jnp.where(children > 0, rows.visits, 0)\n", "visits = rows.visits\n",
+        "reroot_keeps", "test_tree.py",
+    ),
+    Mutation(
+        "kept nodes have their parent's former number", _TREE,
+        "edge = trees.take(renamed, rows.parent) *", "edge = rows.parent *", "reroot_keeps",
+        "test_tree.py",
     ),
     Mutation(
         "a kept root starts from nothing", _LOOP,
@@ -104,14 +195,12 @@ MUTATIONS = (
         '("visits", "value_sum", *', '("value_sum", *', "kept_root",
     ),
     Mutation(
-        "a kept root's range is upside down", _NODES,
-        "take((nodes.lowest, nodes.highest), child)", "take((nodes.highest, nodes.lowest), child)",
-        "kept_root",
+        "a kept root's range is upside down", _TREE,
+        "for i in (2, 1))", "for i in (1, 2))", "kept_root",
     ),
     Mutation(
-        "nodes' ranges include 0", _NODES,
-        "low(jnp.where(tried, nodes.lowest, jnp.inf), visited", "low(nodes.lowest, visited",
-        "behind_the_limit",
+        "nodes' ranges include 0", _TREE,
+        "low(jnp.where(visits > 0, known, jnp.inf), node", "low(known, node", "behind_the_limit",
     ),
     Mutation(
         "the root's range is the last update's", _LOOP,
@@ -134,49 +223,63 @@ MUTATIONS = (
     ),
     # Memory.
     Mutation(
-        "capacity: a state too many is linked", _NODES,
-        "linked &= child <= limit", "linked &= child <= limit + 1", "states_it_holds",
+        "capacity: a state too many is kept", _TREE,
+        "kept = made & (child <= rows.limit)", "kept = made & (child <= rows.limit + 1)",
+        "states_it_holds or new_nodes_are", "test_cached.py",
     ),
     Mutation(
-        "capacity: visits beyond the limit are added", _NODES,
-        "alive & (visited <= limit)", "alive", "behind_the_limit",
+        "capacity: visits beyond the limit are added", _TREE,
+        "in_rows(trajectory.alive & (child <= limit))", "in_rows(trajectory.alive)",
+        "behind_the_limit",
     ),
     Mutation(
-        "capacity: the limit of visits is one too low", _CACHED,
-        "num_spare(search) - 1\n    visited", "num_spare(search) - 2\n    visited",
-        "states_it_holds",
+        "capacity: the limit of visits is one too low", _TREE,
+        "in_rows(trajectory.alive & (child <= limit))",
+        "in_rows(trajectory.alive & (child < limit))",
+        "behind_the_limit",
     ),
     Mutation(
-        "capacity: the memory is full of what is forgotten", _CACHED,
-        "nodes._replace(size=jnp.minimum(nodes.size, limit))", "nodes", "states_it_holds",
+        "capacity: rows behind the limit are not used again", _LOOP,
+        "jnp.minimum(start, context.rows.limit + 1)", "start", "full_memory", "test_contract.py",
+    ),
+    Mutation(
+        "capacity: one state less", _TREE,
+        "min(search.capacity or num_new, num_new) - 1",
+        "min(search.capacity or num_new, num_new) - 2",
+        "new_nodes_are", "test_cached.py",
+    ),
+    Mutation(
+        "capacity: without a tree it means nothing", _LOOP,
+        '"tree" if search.capacity is not None else search.mode', "search.mode",
+        "mistakes_are_named and capacity", "test_search_inputs.py",
     ),
     Mutation(
         "estimate: two copies of what adapts", _MEMORY,
-        "3 * num_bytes(carry.adapted)", "2 * num_bytes(carry.adapted)", "estimate_of_the",
+        "3 * num_bytes(carry.adapted)", "2 * num_bytes(carry.adapted)", "estimate_of",
     ),
     Mutation(
-        "estimate: a number of each node is left out", _MEMORY,
-        "4 * num_actions + 12", "4 * num_actions + 8", "estimate_of_the",
+        "estimate: nodes without features", _MEMORY,
+        "nodes = num_bytes(carry.memory)", "nodes = num_bytes(carry.memory._replace(features=()))",
+        "estimate_of_a_tree",
     ),
     Mutation(
         "estimate: no kept nodes", _MEMORY, "num_kept > 1:", "num_kept > 99:",
-        "estimate_of_the",
+        "estimate_of_a_tree",
     ),
     Mutation(
         "estimate: kept nodes make nothing deeper", _MEMORY,
-        "room.max_depth(search, num_kept)", "room.max_depth(search, 1)", "estimate_of_the",
+        "prepare(search, params, carry, num_kept)", "prepare(search, params, carry, 1)",
+        "estimate_of_a_tree",
     ),
     Mutation(
-        "estimate: no capacity", _MEMORY, "capacity=capacity,", "capacity=None,", "estimate_of_the",
+        "estimate: no capacity", _MEMORY, "capacity=capacity,", "capacity=None,",
+        "estimate_of_a_tree",
     ),
     Mutation(
-        "estimate: no table", _MEMORY, "num_bytes(carry.memory.seen)", "0", "estimate_of_the",
+        "estimate: no table", _MEMORY, "num_bytes(carry.memory.seen)", "0", "estimate_of_rollouts",
     ),
     Mutation(
-        "estimate: no features", _MEMORY, "steps * features if any(mask) else 0", "0",
-        "estimate_of_the",
-    ),
-    Mutation(
-        "estimate: fewer numbers a step", _MEMORY, "* 4 * 10", "* 4 * 9", "estimate_of_the",
+        "estimate: no simulations", _MEMORY,
+        "walks = num_bytes(jax.eval_shape(walks_of, params, carry))", "walks = 0", "estimate_of",
     ),
 )  # fmt: skip

@@ -2,68 +2,79 @@
 
 from benchmarks.mutants import Mutation
 
-_MCS = "presets/mcs.py"
-_MCTS = "presets/mcts.py"
-_PGS = "presets/pgs.py"
-_DEFAULTS = "presets/defaults.py"
-_GUMBEL_PRESETS = "presets/gumbel.py"
+_PRESETS = "presets.py"
+_PAPERS = "papers.py"
 _SELECTION = "parts/selection.py"
 _TARGET = "parts/target.py"
 _GUMBEL = "parts/gumbel.py"
-_STEP = "parts/step_size.py"
+_ESTIMATOR = "parts/estimator.py"
+_WALK = "walk.py"
 
 MUTATIONS = (
     # Defaults.
     Mutation(
-        "another c_puct", _DEFAULTS, "return puct(1.5,", "return puct(1.0,", "defaults_of",
-    ),
-    Mutation(
-        "another mode", _DEFAULTS, 'return "cached" if splits', 'return "constant" if splits',
-        "cached_one_where",
-    ),
-    Mutation(
-        "the paper's target is another", _MCS,
-        '"target": visit_counts(),', '"target": visit_counts(0.0),', "settings_of_the_paper",
-    ),
-    Mutation(
-        "MCTS: inner nodes choose by another rule", _MCTS,
-        "interior_selection=interior_selection or root_selection,",
-        "interior_selection=interior_selection,", "defaults_of",
-    ),
-    Mutation(
-        "another target", _MCS, "completed_q(0.0, q", "completed_q(1.0, q",
+        "another c_puct", _PRESETS,
+        "\"root_selection\": puct(1.5,", "\"root_selection\": puct(1.0,",
         "defaults_of",
     ),
     Mutation(
-        "answers without a least range", _MCS, "(0.0, qtransform=QTRANSFORM)", "(0.0)",
+        "another mode", _PRESETS,
+        'chosen.setdefault("mode", "tree")', 'chosen.setdefault("mode", "rollouts")',
+        "tree_where",
+    ),
+    Mutation(
+        "the paper's target is another", _PAPERS,
+        '"target": visit_counts(),', '"target": visit_counts(0.0),',
+        "settings_of_the_paper",
+    ),
+    Mutation(
+        "MCTS: inner nodes choose by another rule", _PRESETS,
+        'inner = options.get("root_selection") or MCS["root_selection"]',
+        'inner = MCS["root_selection"]',
+        "hand_their_knobs",
+    ),
+    Mutation(
+        "another target", _PRESETS,
+        '"target": completed_q(0.0, q', '"target": completed_q(1.0, q',
         "defaults_of",
     ),
     Mutation(
-        "another backup", _MCS, "backup or n_step()", "backup or last_value()",
+        "answers without a least range", _PRESETS,
+        "completed_q(0.0, qtransform=QTRANSFORM)", "completed_q(0.0)",
         "defaults_of",
     ),
     Mutation(
-        "another truncation", _MCS,
-        "truncation or until_new()", "truncation or until_new(count_siblings=True)", "defaults_of",
+        "another backup", _PRESETS,
+        '"backup": n_step(),', '"backup": last_value(),',
+        "defaults_of",
+    ),
+    Mutation(
+        "another truncation", _PRESETS,
+        '"truncation": until_new(),', '"truncation": until_new(2**10),',
+        "defaults_of",
     ),
     Mutation(
         "another table", "parts/truncation.py",
         "table_size: int = 2**15", "table_size: int = 2**14", "defaults_of",
     ),
     Mutation(
-        "another estimator", _DEFAULTS,
-        'return reinforce("value")', "return reinforce()", "defaults_of",
+        "another estimator", _PRESETS,
+        '"estimator": reinforce("value")', '"estimator": reinforce()',
+        "defaults_of",
     ),
     Mutation(
-        "another optimizer", _PGS,
-        "optimizer or auto_sgd()", "optimizer or optax.sgd(1e-3)", "defaults_of",
+        "another optimizer", _PRESETS,
+        '"optimizer": auto_sgd()', '"optimizer": auto_sgd(1.0)',
+        "defaults_of",
     ),
     Mutation(
-        "another step size", _STEP,
-        "step_size: float | chex.Array = 3.0", "step_size: float | chex.Array = 1.0", "defaults_of",
+        "another step size", _ESTIMATOR,
+        "step_size: float | chex.Array = 3.0", "step_size: float | chex.Array = 1.0",
+        "defaults_of",
     ),
     Mutation(
-        "another K", _DEFAULTS, "num_simulations / 16", "num_simulations / 8",
+        "another K", _PRESETS,
+        "round(num_simulations / 16)", "round(num_simulations / 8)",
         "defaults_of",
     ),
     Mutation(
@@ -72,34 +83,40 @@ MUTATIONS = (
         "= 5.0,\n    *,\n    virtual_loss: float | chex.Array | None = 0.5,", "defaults_of",
     ),
     Mutation(
-        "another largest K", _DEFAULTS, "/ 16)), 8)", "/ 16)), 50)", "defaults_of",
-    ),
-    Mutation(
-        "actions of PGS are drawn", _PGS,
-        "qtransform=QTRANSFORM, by_counts=True)", "qtransform=QTRANSFORM)",
+        "another largest K", _PRESETS,
+        "/ 16)), 8)", "/ 16)), 50)",
         "defaults_of",
     ),
     Mutation(
-        "the range of Q-values has no least one", "parts/improvement.py",
-        "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)", "completed_q_is",
-        "test_tree.py",
+        "actions of PGS are drawn", _PRESETS,
+        "improved_policy(by_counts=True, ", "improved_policy(",
+        "defaults_of",
     ),
     Mutation(
-        "by counts: simulations in flight are not counted", "simulators/tree.py",
-        ", alive[:, k].astype(", ", 0 * alive[:, k].astype(", "followed_by_counts", "test_terms.py",
+        "the range of Q-values has no least one", _TARGET,
+        "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)",
+        "completed_q_is", "test_tree.py",
     ),
     Mutation(
-        "by counts: visits are not counted", "simulators/tree.py",
-        "scores = own - taken /", "scores = own - 0 * taken /", "followed_by_counts",
-        "test_terms.py",
+        "by counts: simulations in flight are not counted", _WALK,
+        "taken = visits[:, k] + pending", "taken = visits[:, k] + 0 * pending",
+        "followed_by_counts", "test_terms.py",
     ),
     Mutation(
-        "extended PGS: the thesis's settings read the nodes", "presets/extended.py",
-        '"interior_selection": None,', "", "settings_of_the_thesis",
+        "by counts: visits are not counted", _WALK,
+        "policy[:, k] - share,", "policy[:, k] - 0 * share,",
+        "followed_by_counts", "test_terms.py",
     ),
     Mutation(
-        "Gumbel PGS: another share of actions", _DEFAULTS,
-        "max(8, math", "max(16, math", "defaults_of",
+        "extended PGS: the thesis's settings read the nodes", _PAPERS,
+        '"simulations_per_update": 1,\n        "interior_selection": None,',
+        '"simulations_per_update": 1,',
+        "settings_of_the_thesis",
+    ),
+    Mutation(
+        "Gumbel PGS: another share of actions", _PRESETS,
+        "max(8, math", "max(16, math",
+        "defaults_of",
     ),
     Mutation(
         "Gumbel: another number of actions", _GUMBEL,
@@ -107,17 +124,22 @@ MUTATIONS = (
         "defaults_of_the_parts",
     ),
     Mutation(
-        "Gumbel: the presets ignore the scale", _GUMBEL_PRESETS,
-        "gumbel_root(max_num_considered_actions, gumbel_scale)",
-        "gumbel_root(max_num_considered_actions)", "hand_their_knobs",
+        "Gumbel: the presets ignore the scale", _PRESETS,
+        "gumbel_root(most if given is None else given, scale)",
+        "gumbel_root(most if given is None else given)",
+        "hand_their_knobs",
     ),
     Mutation(
-        "Gumbel: another sigma below the root", _GUMBEL_PRESETS,
-        "gumbel_inner())", "gumbel_inner(qtransform=lambda node: node.qvalues))", "defaults_of",
+        "Gumbel: another sigma below the root", _PRESETS,
+        "_tree_options(options, gumbel_inner())",
+        "_tree_options(options, gumbel_inner(qtransform=lambda node: node.qvalues))",
+        "defaults_of",
     ),
     Mutation(
-        "Gumbel: another sigma in the target", _GUMBEL_PRESETS,
-        "gumbel_target(),", "gumbel_target(qtransform=lambda node: node.qvalues),", "defaults_of",
+        "Gumbel: another sigma in the target", _PRESETS,
+        '"target": gumbel_target()}',
+        '"target": gumbel_target(qtransform=lambda node: node.qvalues)}',
+        "defaults_of",
     ),
     # Selections and targets.
     Mutation(
@@ -156,13 +178,13 @@ MUTATIONS = (
         "hand_their_knobs",
     ),
     Mutation(
-        "noise: the presets ignore alpha", _MCS,
-        "(root_selection, dirichlet_fraction, dirichlet_alpha)",
-        "(root_selection, dirichlet_fraction)", "hand_their_knobs",
+        "noise: the presets ignore alpha", _PRESETS,
+        '(parts["root_selection"], fraction, alpha)', '(parts["root_selection"], fraction)',
+        "hand_their_knobs",
     ),
     Mutation(
-        "noise: another alpha by default", _MCS,
-        "dirichlet_alpha: float | chex.Array = 0.12", "dirichlet_alpha: float | chex.Array = 0.3",
+        "noise: another alpha by default", _PRESETS,
+        '"dirichlet_alpha", 0.12', '"dirichlet_alpha", 0.3',
         "hand_their_knobs",
     ),
     # Gumbel.

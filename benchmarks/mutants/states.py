@@ -1,8 +1,7 @@
-"""Mistakes in which states or moves are the same, in games of one player, and in matches."""
+"""Mistakes in which moves are the same, in games of one player, and in matches."""
 
 from benchmarks.mutants import Mutation
 
-_SAME = "simulators/transpositions.py"
 _JUDGING = "../puzzles/judging.py"
 _RAW = "../puzzles/raw_games.py"
 _COLUMNS = "../envs/columns.py"
@@ -11,42 +10,6 @@ _RECORDS = "../evaluation/records.py"
 _SEQUENCES = "../envs/samegame_sequences.py"
 
 MUTATIONS = (
-    # Transpositions.
-    Mutation(
-        "states: a code has no depth", _SAME,
-        "parent[..., 2] + jnp.uint32(1)]", "parent[..., 2]]", "no_state_leads_to_itself",
-        "test_transpositions.py",
-    ),
-    Mutation(
-        "states: rewards do not tell them apart", _SAME,
-        "(key, expansion.reward, expansion.discount)", "(key, expansion.discount)",
-        "other_rewards or every_type", "test_transpositions.py",
-    ),
-    Mutation(
-        "states: minus zero is another number", _SAME,
-        "x = x + jnp.zeros((), x.dtype)", "x = x * jnp.ones((), x.dtype)", "every_type",
-        "test_transpositions.py",
-    ),
-    Mutation(
-        "states: words may change places", _SAME,
-        "_mix(word ^ _mix(place + np.uint32(seed)))", "_mix(word ^ np.uint32(seed))", "every_type",
-        "test_transpositions.py",
-    ),
-    Mutation(
-        "states: the root may be a child", _SAME,
-        "same &= (number > 0) & (number <=", "same &= (number >= 0) & (number <=",
-        "first_of_equal", "test_transpositions.py",
-    ),
-    Mutation(
-        "states: nodes not in use count", _SAME,
-        "(number > 0) & (number <= size[:, None, None])", "number > 0", "first_of_equal",
-        "test_transpositions.py",
-    ),
-    Mutation(
-        "states: equal new nodes are two", _SAME,
-        "jnp.min(jnp.where(twin, row, row.size), axis=-1)",
-        "jnp.max(jnp.where(twin, row, 0), axis=-1)", "first_of_equal", "test_transpositions.py",
-    ),
     # Judged positions.
     Mutation(
         "judging: the judge always has the last word", _JUDGING,

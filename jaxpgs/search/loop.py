@@ -229,9 +229,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         )
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
-    depth = (
-        store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
-    )
+    depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
     num_walks = search.simulations_per_update
 
     def in_walks(x: Any) -> Any:

@@ -138,22 +138,37 @@ def make_model(
         whole = _whole(evaluate, expand, own, frozen, (key, action, embedding))
         return plain._replace(whole=whole)
 
+    return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _in_two(
+    plain: Model,
+    split_fn: SplitRecurrentFn,
+    params: Params,
+    frozen: Params,
+    check: Callable[..., tuple[Expansion, Embedding]],
+    in_rows: Callable[..., Any],
+    inputs: tuple[Any, ...],
+) -> Model:
+    """A model whose first part is remembered and whose second part adapts."""
+
     def torso(*inputs: Any) -> tuple[Expansion, Embedding]:
-        return check(inputs[1], *found.expand(params, *inputs))
+        return check(inputs[1], *split_fn.expand(params, *inputs))
 
     def head(params: Params, features: Any, embedding: Embedding) -> chex.Array:
-        logits = found.policy(params, features, embedding)
+        logits = split_fn.policy(params, features, embedding)
         num_rows = next((len(x) for x in jax.tree.leaves((features, embedding))), len(logits))
-        _check_shape("prior_logits", logits, (num_rows, num_actions))
-        return as_logits(logits, dtype)
+        _check_shape("prior_logits", logits, (num_rows, plain.num_actions))
+        return as_logits(logits, plain.dtype)
 
-    features = jax.eval_shape(torso, key, action, embedding)[0].features
+    def policy(adapted: Params, *state: Any) -> chex.Array:
+        apply = jax.vmap(lambda own, *state: head(merge(own, frozen), *state))
+        return apply(adapted, *state)
+
     return plain._replace(
-        features=features,
+        features=jax.eval_shape(torso, *inputs)[0].features,
         expand=functools.partial(in_rows, torso),
-        policy=lambda adapted, *state: jax.vmap(
-            lambda own, *state: head(merge(own, frozen), *state)
-        )(adapted, *state),
+        policy=policy,
         prior=lambda *state: jax.vmap(functools.partial(head, params))(*state),
     )
 

@@ -9,7 +9,6 @@ A node is one state. Where the model draws chance, the first outcome of an actio
 simulations know it in advance; rollouts draw anew.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params
 from jaxpgs.search.definition import Search
-from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.learn import compact, in_rows
+from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import distribution, needs_prior, numbers_of, pick
 from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 

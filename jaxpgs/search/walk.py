@@ -5,7 +5,6 @@ comes from is the store's business: `store_tree` looks it up or makes it, `store
 it. Nothing else of the search knows the difference.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -252,15 +251,13 @@ def _told(needed: frozenset[str]) -> list[str]:
     return [*terms, *(f"norm of {name}" for name in others)]
 
 
-def _start(
-    context: Context, store: Store, memory: Any, path: Path, actions: chex.Array
-) -> _Walk:
+def _start(context: Context, store: Store, memory: Any, path: Path, actions: chex.Array) -> _Walk:
     """The simulations before their first step."""
     rows = trees.zero_rows(actions)
     place = store.begin(context, memory, actions)
     steps = (context.max_depth, 3 + len(_told(context.needed)), *actions.shape)
     source = jax.tree.map(
-        lambda x: trees.zeros((context.max_depth, *x.shape), x.dtype, rows, axis=1),
+        lambda x: jnp.broadcast_to(x, (context.max_depth, *x.shape)),
         store.record(place) if context.needed else None,
     )
     return _Walk(

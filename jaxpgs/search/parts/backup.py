@@ -178,7 +178,7 @@ def _in_blocks(
     rows = [trajectory.alive, reward, trajectory.discount, trajectory.value]
     rest = [(0, 0)] * (reward.ndim - 1)
     rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
-    if 1 < size and num_blocks * size <= _FEW_STEPS:
+    if size > 1 and num_blocks * size <= _FEW_STEPS:
         end = num_blocks  # a loop whose turns are known
     else:
         end = -(-jnp.max(trajectory.depth) // size)

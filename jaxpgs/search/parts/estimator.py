@@ -37,9 +37,7 @@ class Estimator(NamedTuple):
     objective: Callable[[NodeStats, Trajectory, chex.Array], chex.Array]
     terms: tuple[str, ...] = ("log_prob",)
 
-    def __call__(
-        self, root: NodeStats, trajectory: Trajectory, returns: chex.Array
-    ) -> chex.Array:
+    def __call__(self, root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
         """Returns the objective `[B]`."""
         return self.objective(root, trajectory, returns)
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import check_number, check_word
 
-
 _UNROLLED = 8
 
 

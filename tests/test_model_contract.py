@@ -1,0 +1,378 @@
+"""What a search gives a model and takes from it: rows, keys, shapes and types, as in mctx."""
+
+import functools
+
+import games
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import optax
+import pytest
+from games import lenient_promotion
+
+import jaxpgs
+from jaxpgs.search import run
+
+pytestmark = pytest.mark.usefixtures("strict_promotion")
+
+B, A = 3, 4
+FIELDS = ("reward", "discount", "value", "prior_logits")
+
+
+def make_fn(**changes):
+    """A walk along a line whose policy has a torso; what `changes` names goes through a function.
+
+    The state is where one is, and how many steps were taken.
+    """
+
+    def recurrent_fn(params, rng_key, action, state):
+        del rng_key
+        place, count = state
+        place = place + 0.25 * action.astype(jnp.float32)
+        seen = jnp.stack([jnp.sin(place), jnp.cos(place)], axis=-1)
+        output = {
+            "reward": jnp.sin(3 * place),
+            "discount": 0 * place - 0.9,
+            "value": jnp.cos(2 * place),
+            "prior_logits": jnp.tanh(seen @ params["torso"]) @ params["head"],
+            "embedding": (place, count + 1),
+        }
+        output |= {name: change(output[name]) for name, change in changes.items()}
+        embedding = output.pop("embedding")
+        return mctx.RecurrentFnOutput(**output), embedding
+
+    return recurrent_fn
+
+
+def make_params():
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    return {"torso": draw(2, 5), "head": draw(5, A)}
+
+
+def make_root(embedding=None, batch_size=B):
+    place = jnp.linspace(0.0, 2.0, B)[:batch_size]
+    if embedding is None:
+        embedding = place, jnp.zeros(batch_size, jnp.int32)
+    return mctx.RootFnOutput(
+        prior_logits=jnp.zeros((batch_size, A)), value=jnp.cos(2 * place), embedding=embedding
+    )
+
+
+HEAD = {"adapt": "head"}
+# Models that come apart, models that adapt as a whole, and those of which nothing adapts.
+SEARCHES = {
+    "mcs": (jaxpgs.mcs_search, {}),
+    "mcs, rollouts": (jaxpgs.mcs_search, {"mode": "rollouts"}),
+    "pgs": (jaxpgs.pgs_search, HEAD | {"mode": "tree"}),
+    "pgs, rollouts": (jaxpgs.pgs_search, HEAD | {"mode": "rollouts"}),
+    "pgs, whole": (jaxpgs.pgs_search, {"adapt": "everything", "mode": "rollouts"}),
+    "pgs, fixed": (jaxpgs.pgs_search, HEAD | {"truncation": jaxpgs.fixed(2)}),
+    "mcts": (jaxpgs.batched_mcts_search, {}),
+    "gumbel mcts": (jaxpgs.gumbel_mcts_search, {}),
+    "pgs, reuse of rollouts": (
+        jaxpgs.pgs_search, HEAD | {"mode": "rollouts", "reuse": jaxpgs.Reuse(2)},
+    ),
+}  # fmt: skip
+
+
+def search_of(name, recurrent_fn, count=8, **knobs):
+    make, more = SEARCHES[name]
+    return make(recurrent_fn, count, **more | knobs)
+
+
+def every_action(name):
+    """Knobs by which a search of as many simulations takes every action once."""
+    if name == "gumbel mcts":
+        return {"max_num_considered_actions": A, "gumbel_scale": 0.0}
+    return {"root_selection": jaxpgs.ucb1()}
+
+
+def searched(search, key, root, params=None):
+    plan = jax.jit(functools.partial(run, search), compiler_options=games.QUICK)
+    return plan(make_params() if params is None else params, key, root).search_state
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_walks", [1, 2])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
+    """As with mctx, which calls the model with the roots in their order."""
+    pays = jnp.asarray(np.random.default_rng(1).permutation(B * A).reshape(B, A), jnp.float32)
+
+    def recurrent_fn(params, rng_key, action, state):
+        output, state = make_fn()(params, rng_key, action, state)
+        assert action.shape == (B,)
+        pay = jnp.take_along_axis(pays, action[:, None], axis=1)[:, 0]
+        return output.replace(reward=pay, discount=0 * pay), state
+
+    knobs = {"simulations_per_update": num_walks} | every_action(name)
+    state = searched(search_of(name, recurrent_fn, **knobs), jax.random.key(0), make_root())
+    assert (state.visits > 0).all()
+    np.testing.assert_allclose(state.qvalues, pays, rtol=1e-6)
+    with lenient_promotion():
+        theirs = mctx.gumbel_muzero_policy(
+            make_params(), jax.random.key(0), make_root(), recurrent_fn, 8, gumbel_scale=0.0
+        )
+        expected = theirs.search_tree.summary()
+    tried = np.asarray(expected.visit_counts) > 0
+    np.testing.assert_allclose(state.qvalues[tried], expected.qvalues[tried], rtol=1e-6)
+
+
+@pytest.mark.parametrize("per_root", [False, True])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_how_many_rows_a_model_is_given(name, per_root):
+    """B in the order of the roots with one key; K of one root with a key for each of them."""
+    sizes = set()
+
+    def recurrent_fn(params, rng_key, action, state):
+        sizes.add((len(action), len(state[0])))
+        return make_fn()(params, rng_key, action, state)
+
+    key = jax.random.split(jax.random.key(0), B) if per_root else jax.random.key(0)
+    search = search_of(name, recurrent_fn, simulations_per_update=5)
+    root = make_root()
+    carry = jax.eval_shape(functools.partial(jaxpgs.search.init, search), make_params(), key, root)
+    sizes.clear()
+    jax.eval_shape(functools.partial(jaxpgs.search.step, search), make_params(), carry)
+    # Models are cut by what they do to 2, 3 and B states; what adapts as a whole has a call a root.
+    sizes -= {(2, 2), (B, B)} if per_root or name == "pgs, whole" else {(2, 2)}
+    # Of a model that was cut, the program is known by now.
+    came_apart = search.adapt == "head"
+    assert sizes == ({(5, 5)} if per_root or name == "pgs, whole" else {(B, B)}) or came_apart
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+SHAPES = {
+    "one for all": lambda x: x[:1],
+    "a column": lambda x: x[:, None],
+    "none": lambda x: x[0],
+    "one too many": lambda x: jnp.concatenate([x, x[:1]]),
+}
+WRONG = [
+    *((field, how) for field in FIELDS for how in SHAPES),
+    ("prior_logits", "an action less"),
+    ("embedding", "one for all"),
+    ("embedding", "a column"),
+]
+
+
+@pytest.mark.parametrize(("field", "how"), WRONG)
+def test_wrong_shapes_are_named(field, how):
+    change = SHAPES.get(how, lambda x: x[:, :-1])
+    changed = change if field != "embedding" else (lambda state: (state[0], change(state[1])))
+    shape = (B, A) if field == "prior_logits" else (B,)
+    got = jax.eval_shape(change, jnp.zeros(shape)).shape
+    message = r"recurrent_fn must return {}.* of shape {}, a row .*; got {}\.".format(
+        field, *(str([*x]).replace("[", r"\[").replace("]", r"\]") for x in (shape, got))
+    )
+    for name in ("mcs", "mcs, rollouts", "pgs, whole"):
+        for num_walks in (1, 4):
+            recurrent_fn = make_fn(**{field: changed})
+            search = search_of(name, recurrent_fn, simulations_per_update=num_walks)
+            with pytest.raises(ValueError, match=message):
+                jax.eval_shape(
+                    functools.partial(run, search), make_params(), jax.random.key(0), make_root()
+                )
+
+
+@pytest.mark.parametrize("field", [*FIELDS, "embedding"])
+def test_wrong_shapes_of_a_model_in_two_parts_are_named(field):
+    wrong = {"prior_logits": lambda x: x[:, :-1]}.get(field, lambda x: x[:, None])
+
+    def expand(params, rng_key, action, place):
+        number = {name: jnp.sin(place) for name in ("reward", "discount", "value")}
+        if field in number:
+            number[field] = wrong(number[field])
+        after = wrong(place) if field == "embedding" else place
+        return jaxpgs.Expansion(**number, features=place[:, None]), after
+
+    def policy(params, features, place):
+        logits = features @ params["head"][:1]
+        return wrong(logits) if field == "prior_logits" else logits
+
+    split_fn = jaxpgs.SplitRecurrentFn(expand, policy)
+    for mode in ("tree", "rollouts"):
+        search = jaxpgs.pgs_search(split_fn, 8, adapt="head", mode=mode)
+        root = make_root(embedding=jnp.zeros(B))
+        with pytest.raises(ValueError, match=f"recurrent_fn must return {field} of shape"):
+            jax.eval_shape(functools.partial(run, search), make_params(), jax.random.key(0), root)
+
+
+def test_embeddings_of_another_structure_are_named():
+    for name in SEARCHES:
+        search = search_of(name, make_fn(embedding=lambda state: state[0]))
+        with pytest.raises(ValueError, match=r"embedding of the root's structure; expected .*got"):
+            jax.eval_shape(
+                functools.partial(run, search), make_params(), jax.random.key(0), make_root()
+            )
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "returned"),
+    [("int8", "int32"), ("int32", "int16"), ("uint8", "int32"), ("float32", "int32")],
+)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_states_keep_the_type_of_the_roots(name, own, returned):
+    """As mctx, which writes them into arrays of the root's."""
+    seen = set()
+
+    def widen(state):
+        seen.add(str(state[1].dtype))
+        return state[0], state[1].astype(returned)
+
+    place = jnp.linspace(0.0, 2.0, B)
+    state, plain = (
+        searched(
+            search_of(name, make_fn(**changes), simulations_per_update=2),
+            jax.random.key(0),
+            make_root((place, jnp.zeros(B, dtype))),
+        )
+        for changes, dtype in (({"embedding": widen}, own), ({}, "int32"))
+    )
+    assert seen == {own}
+    np.testing.assert_array_equal(state.visits, plain.visits)
+    np.testing.assert_allclose(state.qvalues, plain.qvalues, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "got"),
+    [
+        (lambda state: (state[0], state[1].astype(jnp.float32)), "int32", "float32"),
+        (lambda state: (jax.random.split(jax.random.key(0), B), state[1]), "float32", "key"),
+    ],
+)
+def test_states_of_another_kind_are_refused(change, own, got):
+    for name in SEARCHES:
+        search = search_of(name, make_fn(embedding=change))
+        message = rf"recurrent_fn must return embedding\[\d\] of the root's type {own}; got {got}"
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(
+                functools.partial(run, search), make_params(), jax.random.key(0), make_root()
+            )
+
+
+def with_key(recurrent_fn, wrap, unwrap):
+    """A model whose state has a key of its own, in some form."""
+
+    def keyed(params, rng_key, action, state):
+        inner, keys = state
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(wrap(keys))
+        noise = jax.vmap(jax.random.uniform)(keys)
+        output, inner = recurrent_fn(params, rng_key, action, inner)
+        return output.replace(value=output.value + noise), (inner, unwrap(keys))
+
+    return keyed
+
+
+KEY_FORMS = {
+    "typed": (lambda keys: keys, lambda keys: keys),
+    "plain": (jax.random.wrap_key_data, jax.random.key_data),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_states_may_have_typed_keys(name):
+    keys, inner = jax.random.split(jax.random.key(5), B), make_root().embedding
+    found = [
+        searched(
+            search_of(name, with_key(make_fn(), *form), simulations_per_update=2),
+            jax.random.key(0),
+            make_root((inner, form[1](keys))),
+        )
+        for form in KEY_FORMS.values()
+    ]
+    np.testing.assert_array_equal(found[0].visits, found[1].visits)
+    np.testing.assert_allclose(found[0].qvalues, found[1].qvalues, rtol=1e-5)
+    plain = searched(
+        search_of(name, make_fn(), simulations_per_update=2), jax.random.key(0), make_root()
+    )
+    assert (plain.qvalues != found[0].qvalues).any(), "the noise counts"
+
+
+@pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "mcts", "gumbel mcts"])
+def test_numbers_of_a_model_may_be_integers(name):
+    whole = {name: lambda x: jnp.round(2 * x) for name in FIELDS}
+    cast = {name: lambda x: jnp.round(2 * x).astype(jnp.int32) for name in FIELDS}
+    one, two = (
+        searched(search_of(name, make_fn(**c), 16), jax.random.key(0), make_root())
+        for c in (whole, cast)
+    )
+    np.testing.assert_array_equal(one.visits, two.visits)
+    np.testing.assert_array_equal(one.qvalues, two.qvalues)
+    assert two.qvalues.dtype == jnp.float32
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def drawn(of_rows):
+    """A model that pays what it draws: a number for each row, or the same one for all."""
+
+    def recurrent_fn(params, rng_key, action, state):
+        output, state = make_fn()(params, rng_key, action, state)
+        noise = jax.random.uniform(rng_key, action.shape if of_rows else ())
+        return output.replace(reward=noise + 0 * output.reward, discount=0 * output.reward), state
+
+    return recurrent_fn
+
+
+@pytest.mark.parametrize("num_walks", [1, 4])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
+    # Each simulation takes another action, so that its return can be read.
+    knobs = {"simulations_per_update": num_walks} | every_action(name)
+    of_all, of_rows = (
+        searched(search_of(name, drawn(x), A, **knobs), jax.random.key(3), make_root())
+        for x in (False, True)
+    )
+    np.testing.assert_array_equal(of_all.visits, 1)
+    drawn_by_call = np.asarray(of_all.qvalues)
+    if name != "pgs, whole":  # which has a call for each root
+        # Roots take the actions in different turns, by the prior; it is uniform here.
+        np.testing.assert_array_equal(drawn_by_call, np.broadcast_to(drawn_by_call[:1], (B, A)))
+    assert len(np.unique(drawn_by_call[0])) == A, "simulations of an update draw each for itself"
+    assert len(np.unique(of_rows.qvalues)) == B * A
+
+
+@pytest.mark.parametrize("num_walks", [1, 4])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
+    def noisy(params, rng_key, action, state):
+        output, state = make_fn()(params, rng_key, action, state)
+        return output.replace(value=output.value + jax.random.normal(rng_key, action.shape)), state
+
+    keys = jax.random.split(jax.random.key(7), B)
+    knobs = {"simulations_per_update": num_walks}
+    knobs |= {"optimizer": optax.sgd(0.1)} if name.startswith("pgs") else {}
+    search = search_of(name, noisy, 16, **knobs)
+    together = searched(search, keys, make_root())
+    for b in range(B):
+        alone = jax.tree.map(lambda x, b=b: x[b : b + 1], (keys, make_root()))
+        state = searched(search, *alone)
+        np.testing.assert_array_equal(state.visits[0], together.visits[b])
+        np.testing.assert_allclose(state.qvalues[0], together.qvalues[b], rtol=1e-4)
+    other = searched(search, jax.random.split(jax.random.key(8), B), make_root())
+    assert (other.qvalues != together.qvalues).any()
+
+
+def test_params_may_hold_functions_where_nothing_adapts():
+    params = make_params() | {"activation": jnp.tanh}
+
+    def recurrent_fn(params, rng_key, action, state):
+        output, state = make_fn()(params, rng_key, action, state)
+        return output.replace(value=params["activation"](output.value)), state
+
+    numbers = {name: x for name, x in params.items() if name != "activation"}
+    with_tanh = make_fn(value=jnp.tanh)
+    for name in ("mcs", "mcs, rollouts", "mcts"):
+        found = run(search_of(name, recurrent_fn), params, jax.random.key(0), make_root())
+        plain = searched(search_of(name, with_tanh), jax.random.key(0), make_root(), numbers)
+        np.testing.assert_array_equal(found.search_state.visits, plain.visits)
