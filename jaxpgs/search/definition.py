@@ -106,7 +106,7 @@ class Search:
         of_nodes = (self.interior_selection, self.capacity)
         if self.mode == "rollouts" and any(part is not None for part in of_nodes):
             raise ValueError(
-                'interior_selection and capacity are for mode="tree"; mode="rollouts" has no nodes. '
+                'interior_selection and capacity are for mode="tree"; rollouts have no nodes. '
                 f"Got {self.interior_selection!r} and {self.capacity!r}."
             )
         if isinstance(self.interior_selection, Selection) and self.adapt is not None:

@@ -63,7 +63,7 @@ class Model(NamedTuple):
     expand: Callable[..., tuple[Expansion, Embedding]]
     policy: Callable[..., chex.Array]
     prior: Callable[..., chex.Array]
-    whole: Callable[..., tuple[Expansion, Embedding]] | None
+    whole: Any
     features: Any
     num_actions: int
     dtype: Any
@@ -257,7 +257,7 @@ def _check(
     num_rows = len(action)
     for name in ("reward", "discount", "value"):
         _check_shape(name, getattr(expansion, name), (num_rows,))
-    if jax.tree.structure(embedding) != jax.tree.structure(like):
+    if jax.tree.structure(embedding) != jax.tree.structure(like):  # type: ignore[operator]
         raise ValueError(
             "recurrent_fn must return an embedding of the root's structure; expected "
             f"{jax.tree.structure(like)}, got {jax.tree.structure(embedding)}."

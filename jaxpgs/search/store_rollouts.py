@@ -168,7 +168,7 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
 
 
 def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.Array) -> Blocks:
-    """The same where the model is whole: block i has the calls that led to where step i + 1 acted."""
+    """The same where the model is whole: block i calls what led to step i + 1."""
     number = jnp.arange(len(own), dtype=jnp.int32)
     last = jnp.max(jnp.where(jnp.any(steps.acting, axis=(1, 2)), number, 0))
     row = in_rows(own + (number[:, None, None] - 1) * own.shape[2])

@@ -363,7 +363,8 @@ def node_stats(nodes: Nodes, node: chex.Array, logits: chex.Array) -> NodeStats:
       >>> jaxpgs.search.node_stats(nodes, jnp.zeros((2, 1), jnp.int32), logits).visits.shape
       (2, 1, 9)
     """
-    return _stats(*trees.take((nodes.links, nodes.numbers), node), logits)
+    links, numbers = trees.take((nodes.links, nodes.numbers), node)
+    return _stats(links, numbers, logits)
 
 
 # --- making nodes ---------------------------------------------------------------------------------
@@ -462,7 +463,7 @@ def _nothing(child: chex.Array, dtype: Any) -> Reached:
 
 
 def _pack(tree: Any) -> tuple[chex.Array, ...]:
-    """Joins the arrays `[B, K, ...]` of each type to one `[B, K, W]`, so that a read is one read."""
+    """Joins the arrays `[B, K, ...]` of each type to one `[B, K, W]`; a read is one read."""
     rows: dict[str, list[chex.Array]] = {}
     for x in jax.tree.leaves(tree):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -509,8 +510,8 @@ def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
     """The nodes in which simulations acted, each once, or all of a table; see `Store`."""
     if table is not None:
         policy, prior, pull = table
-        evaluate = lambda adapted, i: (policy.policy, prior, pull)  # noqa: E731
-        return Blocks(in_rows(steps.source), nodes.edge.shape[1], 1, evaluate)
+        seen = lambda adapted, i: (policy.policy, prior, pull)  # noqa: E731
+        return Blocks(in_rows(steps.source), nodes.edge.shape[1], 1, seen)
     num_walks = steps.acting.shape[2]
     same = steps.source[..., :, None] == steps.source[..., None, :]
     same &= steps.acting[..., None, :]

@@ -51,8 +51,8 @@ class Context(NamedTuple):
     features: Any
     max_depth: int
     rows: Any = None
-    keys: Keys | None = None
-    start: chex.Array | None = None
+    keys: Any = None  # `Keys`, once an update begins
+    start: Any = None
     dense: bool = False
 
     @property
@@ -94,7 +94,7 @@ class Seen(NamedTuple):
 
     policy: Distribution
     prior: chex.Array | None
-    stats: NodeStats | None
+    stats: Any  # `NodeStats`, or None
 
 
 class Steps(NamedTuple):
