@@ -50,8 +50,10 @@ class Spec(NamedTuple):
     knobs: Mapping[str, Any] = MappingProxyType({})
 
 
-# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time. Files
-# of results hold these words, among them former names: "cached" is "tree", "constant" is "rollouts".
+# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
+# Files
+# of results hold these words, among them former names: "cached" is "tree", "constant" is
+# "rollouts".
 CENTRE: dict[str, Any] = {
     "mode": "cached",
     "c_puct": 0.5,

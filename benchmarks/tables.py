@@ -88,7 +88,8 @@ Before 4d98395 the values of PGS-UF came from the network that it had adapted; s
 network itself, as in the paper.
 
 Some rows have former names: "cached" is `mode="tree"` now, and "constant" is `mode="rollouts"`.
-The knobs `count_siblings` and `transpositions` are gone, as no tournament showed that either makes a
+The knobs `count_siblings` and `transpositions` are gone, as no tournament showed that either
+makes a
 search stronger. Commit be8a545 has both.
 """
 _PENALTIES = {

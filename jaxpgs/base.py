@@ -35,7 +35,8 @@ class RecurrentFn(Protocol):
     update, under `jax.vmap` over K. With a key for each root, and where parameters adapt inside of
     it, it gets K states of one root instead. There is one key for all the states of a call, so
     draw what chance decides for each of them, with the shape `action.shape`: a scalar draw would
-    befall them all alike. Draw with `jax.random.split(rng_key, len(action))` where each state needs a key.
+    befall them all alike. Draw with `jax.random.split(rng_key, len(action))` where each state
+    needs a key.
 
     Example:
       >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it
@@ -106,7 +107,8 @@ class SplitRecurrentFn:
       policy: `(params, features [B, ...], embedding [B, ...]) -> logits [B, A]`, illegal actions at
         the lowest float.
       max_batch: about the most states that a search evaluates at once; None is all K of all roots,
-        which suits an accelerator. With it, rows may be grouped in any way. Convolutions on a processor are faster in pieces that
+        which suits an accelerator. With it, rows may be grouped in any way. Convolutions on a
+        processor are faster in pieces that
         fit its cache.
 
     Example:
