@@ -89,37 +89,74 @@ def every_action(name):
     return {"root_selection": jaxpgs.ucb1()}
 
 
+@functools.cache
+def compiled(search):
+    return jax.jit(functools.partial(run, search), compiler_options=games.QUICK)
+
+
 def searched(search, key, root, params=None):
-    plan = jax.jit(functools.partial(run, search), compiler_options=games.QUICK)
-    return plan(make_params() if params is None else params, key, root).search_state
+    params = make_params() if params is None else params
+    return compiled(search)(params, key, root).search_state
+
+
+@functools.cache
+def plain(name):
+    """The answer of a search of the walk as it is, two simulations at a time."""
+    search = search_of(name, make_fn(), simulations_per_update=2)
+    return searched(search, jax.random.key(0), make_root())
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_walks", [1, 2])
-@pytest.mark.parametrize("name", SEARCHES)
-def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
-    """As with mctx, which calls the model with the roots in their order."""
-    pays = jnp.asarray(np.random.default_rng(1).permutation(B * A).reshape(B, A), jnp.float32)
+PAYS = np.random.default_rng(1).permutation(B * A).reshape(B, A).astype(np.float32)
+
+
+def paying_fn(name):
+    """A model that pays by a table of the roots, in two parts where something adapts."""
+
+    def pay(action):
+        assert action.shape == (B,)
+        return jnp.take_along_axis(jnp.asarray(PAYS), action[:, None], axis=1)[:, 0]
 
     def recurrent_fn(params, rng_key, action, state):
         output, state = make_fn()(params, rng_key, action, state)
-        assert action.shape == (B,)
-        pay = jnp.take_along_axis(pays, action[:, None], axis=1)[:, 0]
-        return output.replace(reward=pay, discount=0 * pay), state
+        return output.replace(reward=pay(action), discount=0 * output.reward), state
 
-    knobs = {"simulations_per_update": num_walks} | every_action(name)
-    state = searched(search_of(name, recurrent_fn, **knobs), jax.random.key(0), make_root())
-    assert (state.visits > 0).all()
-    np.testing.assert_allclose(state.qvalues, pays, rtol=1e-6)
+    def expand(params, rng_key, action, state):
+        output, state = recurrent_fn(params, rng_key, action, state)
+        features = jnp.stack([jnp.sin(state[0]), jnp.cos(state[0])], axis=-1) @ params["torso"]
+        return jaxpgs.Expansion(output.reward, output.discount, output.value, features), state
+
+    if "adapt" not in SEARCHES[name][1]:
+        return recurrent_fn
+    return jaxpgs.SplitRecurrentFn(expand, lambda params, x, _: jnp.tanh(x) @ params["head"])
+
+
+@functools.cache
+def mctxs_answer():
     with lenient_promotion():
-        theirs = mctx.gumbel_muzero_policy(
-            make_params(), jax.random.key(0), make_root(), recurrent_fn, 8, gumbel_scale=0.0
-        )
-        expected = theirs.search_tree.summary()
+        search = functools.partial(
+            mctx.gumbel_muzero_policy, num_simulations=8, gumbel_scale=0.0,
+            recurrent_fn=paying_fn("mcs"),
+        )  # fmt: skip
+        return jax.jit(search)(make_params(), jax.random.key(0), make_root()).search_tree.summary()
+
+
+@pytest.mark.parametrize("num_walks", [1, 2])
+@pytest.mark.parametrize("name", [name for name in SEARCHES if "whole" not in name])
+def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
+    """As with mctx, which calls the model with the roots in their order."""
+    knobs = {"simulations_per_update": num_walks} | every_action(name)
+    state = searched(search_of(name, paying_fn(name), **knobs), jax.random.key(0), make_root())
+    assert (state.visits > 0).all()
+    np.testing.assert_allclose(state.qvalues, PAYS, rtol=1e-6)
+    expected = mctxs_answer()
     tried = np.asarray(expected.visit_counts) > 0
-    np.testing.assert_allclose(state.qvalues[tried], expected.qvalues[tried], rtol=1e-6)
+    assert tried.any(axis=-1).all()
+    np.testing.assert_allclose(
+        np.asarray(state.qvalues)[tried], np.asarray(expected.qvalues)[tried], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("per_root", [False, True])
@@ -219,7 +256,7 @@ def test_embeddings_of_another_structure_are_named():
     ("own", "returned"),
     [("int8", "int32"), ("int32", "int16"), ("uint8", "int32"), ("float32", "int32")],
 )
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "pgs", "pgs, whole"])
 def test_states_keep_the_type_of_the_roots(name, own, returned):
     """As mctx, which writes them into arrays of the root's."""
     seen = set()
@@ -228,18 +265,12 @@ def test_states_keep_the_type_of_the_roots(name, own, returned):
         seen.add(str(state[1].dtype))
         return state[0], state[1].astype(returned)
 
-    place = jnp.linspace(0.0, 2.0, B)
-    state, plain = (
-        searched(
-            search_of(name, make_fn(**changes), simulations_per_update=2),
-            jax.random.key(0),
-            make_root((place, jnp.zeros(B, dtype))),
-        )
-        for changes, dtype in (({"embedding": widen}, own), ({}, "int32"))
-    )
+    search = search_of(name, make_fn(embedding=widen), simulations_per_update=2)
+    root = make_root((jnp.linspace(0.0, 2.0, B), jnp.zeros(B, own)))
+    state = searched(search, jax.random.key(0), root)
     assert seen == {own}
-    np.testing.assert_array_equal(state.visits, plain.visits)
-    np.testing.assert_allclose(state.qvalues, plain.qvalues, rtol=1e-5)
+    np.testing.assert_array_equal(state.visits, plain(name).visits)
+    np.testing.assert_allclose(state.qvalues, plain(name).qvalues, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -291,10 +322,7 @@ def test_states_may_have_typed_keys(name):
     ]
     np.testing.assert_array_equal(found[0].visits, found[1].visits)
     np.testing.assert_allclose(found[0].qvalues, found[1].qvalues, rtol=1e-5)
-    plain = searched(
-        search_of(name, make_fn(), simulations_per_update=2), jax.random.key(0), make_root()
-    )
-    assert (plain.qvalues != found[0].qvalues).any(), "the noise counts"
+    assert (plain(name).qvalues != found[0].qvalues).any(), "the noise counts"
 
 
 @pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "mcts", "gumbel mcts"])
@@ -324,8 +352,7 @@ def drawn(of_rows):
     return recurrent_fn
 
 
-@pytest.mark.parametrize("num_walks", [1, 4])
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in SEARCHES), ("mcs", 1)])
 def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     # Each simulation takes another action, so that its return can be read.
     knobs = {"simulations_per_update": num_walks} | every_action(name)
@@ -335,15 +362,14 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     )
     np.testing.assert_array_equal(of_all.visits, 1)
     drawn_by_call = np.asarray(of_all.qvalues)
-    if name != "pgs, whole":  # which has a call for each root
-        # Roots take the actions in different turns, by the prior; it is uniform here.
+    if name != "pgs, whole":  # which has a call for each root, of all its simulations
+        # All roots take the actions in the same turns, as the prior is uniform.
         np.testing.assert_array_equal(drawn_by_call, np.broadcast_to(drawn_by_call[:1], (B, A)))
-    assert len(np.unique(drawn_by_call[0])) == A, "simulations of an update draw each for itself"
+        assert len(np.unique(drawn_by_call[0])) == A, "simulations of an update draw for themselves"
     assert len(np.unique(of_rows.qvalues)) == B * A
 
 
-@pytest.mark.parametrize("num_walks", [1, 4])
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in SEARCHES), ("mcs", 1)])
 def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     def noisy(params, rng_key, action, state):
         output, state = make_fn()(params, rng_key, action, state)
@@ -374,5 +400,5 @@ def test_params_may_hold_functions_where_nothing_adapts():
     with_tanh = make_fn(value=jnp.tanh)
     for name in ("mcs", "mcs, rollouts", "mcts"):
         found = run(search_of(name, recurrent_fn), params, jax.random.key(0), make_root())
-        plain = searched(search_of(name, with_tanh), jax.random.key(0), make_root(), numbers)
-        np.testing.assert_array_equal(found.search_state.visits, plain.visits)
+        known = searched(search_of(name, with_tanh), jax.random.key(0), make_root(), numbers)
+        np.testing.assert_array_equal(found.search_state.visits, known.visits)

@@ -7,6 +7,7 @@ the later actions by theirs.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import chex
 import jax
@@ -179,7 +180,7 @@ def _in_blocks(
     rest = [(0, 0)] * (reward.ndim - 1)
     rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
     if size > 1 and num_blocks * size <= _FEW_STEPS:
-        end = num_blocks  # a loop whose turns are known
+        end: Any = num_blocks  # a loop whose turns are known
     else:
         end = -(-jnp.max(trajectory.depth) // size)
 
