@@ -118,8 +118,11 @@ def test_both_programs_give_the_same_answer(name, size, program):
     one, two = vars(one.search_state), vars(two.search_state)
     for field in ("visits", "num_evaluations", "num_calls", "depth", "skipped_updates"):
         np.testing.assert_array_equal(one[field], two[field], field)
+    # Updates make what is rounded grow; in float64 the parameters differ by 1e-13.
+    bounds = {"params": 2e-4, "gradient_norm": 2e-4}
     for field in ("qvalues", "value", "entropy", "gradient_norm", "params", "best"):
-        chex.assert_trees_all_close(one[field], two[field], rtol=1e-4, atol=5e-5)
+        close = {"rtol": 1e-4, "atol": bounds.get(field, 1e-5)}
+        chex.assert_trees_all_close(one[field], two[field], **close)
     np.testing.assert_array_equal(one["visits"].sum(-1), [26] * (B - 1) + [0])
     if one["nodes"] is not None:
         for field in ("edge", "children", "visits"):

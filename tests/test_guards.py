@@ -255,6 +255,8 @@ def test_presets_hand_their_knobs_on():
     tree = jaxpgs.batched_mcts_search(toy.split_fn, 8, dirichlet_fraction=0.25)
     assert same(tree.root_selection, jaxpgs.with_dirichlet_noise(bandit, 0.25, 0.12))
     assert same(tree.interior_selection, bandit)
+    tree = jaxpgs.batched_mcts_search(toy.split_fn, 8, root_selection=jaxpgs.ucb1())
+    assert same(tree.interior_selection, jaxpgs.ucb1())
     for preset, more in (
         (jaxpgs.gumbel_mcts_search, {}),
         (jaxpgs.gumbel_pgs_search, {"adapt": toy.adapt_head}),
@@ -676,6 +678,26 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     np.testing.assert_array_equal(added.sum(-1), 24)
     assert added[0, 2] == 0
     check_statistics(gone_on.stats, gone_on.memory)
+
+
+def test_nodes_that_were_dropped_are_made_anew():
+    params = two_players(3)
+    search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=1)
+    searched = jit(functools.partial(run, search))
+    roots = toy.root(params, [0, 1, 2])
+    first = searched(params, keys(1, 3), roots)
+    nodes = reroot(first.search_state.nodes, first.action, num_kept=3)
+    after = toy.root(params, params["next"][roots.embedding, first.action])
+    nodes = jax.device_get(searched(params, keys(2, 3), after, nodes=nodes).search_state.nodes)
+    again = 0
+    for b in range(3):
+        for node, returns in returns_through(nodes, b).items():
+            if node >= 3:  # made by the second search
+                at = (b, *divmod(int(nodes.edge[b, node]), 3))
+                assert nodes.visits[at] == len(returns)
+                np.testing.assert_allclose(nodes.value_sum[at], np.sum(returns), atol=1e-5)
+                again += at[1] < 3
+    assert again > 0, "some belong to nodes that were kept"
 
 
 def test_kept_visits_of_an_action_that_is_forbidden_now():

@@ -77,6 +77,10 @@ SEARCHES = {
 }  # fmt: skip
 
 
+# One of each kind.
+FEW = ("mcs", "mcs, rollouts", "pgs", "pgs, whole", "gumbel mcts")
+
+
 def search_of(name, recurrent_fn, count=8, **knobs):
     make, more = SEARCHES[name]
     return make(recurrent_fn, count, **more | knobs)
@@ -256,7 +260,7 @@ def test_embeddings_of_another_structure_are_named():
     ("own", "returned"),
     [("int8", "int32"), ("int32", "int16"), ("uint8", "int32"), ("float32", "int32")],
 )
-@pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "pgs", "pgs, whole"])
+@pytest.mark.parametrize("name", FEW[:-1])
 def test_states_keep_the_type_of_the_roots(name, own, returned):
     """As mctx, which writes them into arrays of the root's."""
     seen = set()
@@ -309,7 +313,7 @@ KEY_FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", [*FEW, "pgs, reuse of rollouts"])
 def test_states_may_have_typed_keys(name):
     keys, inner = jax.random.split(jax.random.key(5), B), make_root().embedding
     found = [
@@ -352,7 +356,7 @@ def drawn(of_rows):
     return recurrent_fn
 
 
-@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in SEARCHES), ("mcs", 1)])
+@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in FEW), ("mcs", 1)])
 def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     # Each simulation takes another action, so that its return can be read.
     knobs = {"simulations_per_update": num_walks} | every_action(name)
@@ -369,7 +373,7 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     assert len(np.unique(of_rows.qvalues)) == B * A
 
 
-@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in SEARCHES), ("mcs", 1)])
+@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in FEW), ("mcs", 1)])
 def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     def noisy(params, rng_key, action, state):
         output, state = make_fn()(params, rng_key, action, state)

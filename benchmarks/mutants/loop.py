@@ -168,13 +168,18 @@ MUTATIONS = (
     ),
     Mutation(
         "kept nodes' returns change sign", _TREE,
-        "jnp.where(used[..., None], rows.numbers, 0.0)",
-        "jnp.where(used[..., None], -rows.numbers, 0.0)", "kept_root",
+        "jnp.where(used[..., None], numbers, 0.0)",
+        "jnp.where(used[..., None], -numbers, 0.0)", "kept_root",
     ),
     Mutation(
         "kept nodes count visits of what was dropped", _TREE,
         "visits = jnp.where(children > 0, rows.visits, 0)\n", "visits = rows.visits\n",
         "reroot_keeps", "test_tree.py",
+    ),
+    Mutation(
+        "kept nodes sum returns of what was dropped", _TREE,
+        "sums = jnp.where(children > 0, rows.value_sum, 0.0)\n", "sums = rows.value_sum\n",
+        "were_dropped",
     ),
     Mutation(
         "kept nodes have their parent's former number", _TREE,

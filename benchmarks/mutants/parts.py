@@ -28,10 +28,14 @@ MUTATIONS = (
         "settings_of_the_paper",
     ),
     Mutation(
-        "MCTS: inner nodes choose by another rule", _PRESETS,
+        "MCTS: inner nodes choose by no rule", _PRESETS,
+        'options.get("interior_selection") or inner}', 'options.get("interior_selection")}',
+        "defaults_of",
+    ),
+    Mutation(
+        "MCTS: inner nodes choose by another rule than the root", _PRESETS,
         'inner = options.get("root_selection") or MCS["root_selection"]',
-        'inner = MCS["root_selection"]',
-        "hand_their_knobs",
+        'inner = MCS["root_selection"]', "hand_their_knobs",
     ),
     Mutation(
         "another target", _PRESETS,
@@ -45,7 +49,7 @@ MUTATIONS = (
     ),
     Mutation(
         "another backup", _PRESETS,
-        '"backup": n_step(),', '"backup": last_value(),',
+        '"backup": n_step(),', '"backup": lambda trajectory: trajectory.value,',
         "defaults_of",
     ),
     Mutation(

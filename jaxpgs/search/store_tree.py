@@ -651,14 +651,16 @@ def reroot(
     rows = trees.take(nodes, order)
     children = trees.take(renamed, rows.children.reshape(batch_size, -1))
     children = jnp.where(used[..., None], children.reshape(rows.children.shape), 0)
-    # What returned from a node that is dropped goes with it.
+    # What returned from a node that is dropped goes with it, as it may be made once more.
     visits = jnp.where(children > 0, rows.visits, 0)
+    sums = jnp.where(children > 0, rows.value_sum, 0.0)
+    numbers = rows.numbers.at[..., : nodes.num_actions].set(sums)
     edge = trees.take(renamed, rows.parent) * nodes.num_actions + rows.edge % nodes.num_actions
     is_root = jnp.arange(num_kept)[None] == 0
     return rows._replace(
         edge=jnp.where(used & ~is_root, edge, -1),
         links=jnp.concatenate([children, visits], axis=-1),
-        numbers=jnp.where(used[..., None], rows.numbers, 0.0),
+        numbers=jnp.where(used[..., None], numbers, 0.0),
     )
 
 
