@@ -175,6 +175,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="tell all that is entered")
     args = parser.parse_args(argv)
     if args.package is not None:
+        if not (args.package / "jaxpgs" / "__init__.py").exists():
+            parser.error(f"{args.package} has no folder jaxpgs")
         code = (
             f"import sys; sys.path.insert(0, {str(args.package.resolve())!r}); import jaxpgs; "
             f"sys.path.insert(0, {str(ROOT)!r}); from benchmarks import lines; "

@@ -89,8 +89,7 @@ network itself, as in the paper.
 
 Some rows have former names: "cached" is `mode="tree"` now, and "constant" is `mode="rollouts"`.
 The knobs `count_siblings` and `transpositions` are gone, as no tournament showed that either
-makes a
-search stronger. Commit be8a545 has both.
+makes a search stronger. Commit be8a545 has both.
 """
 _PENALTIES = {
     "per_color": "Others lose (left - 2)² for each colour that is left.",
