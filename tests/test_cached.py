@@ -450,7 +450,7 @@ def test_leaves_that_are_none_are_no_parameters():
 
 
 def test_unused_rows_do_not_spoil_the_gradient():
-    # A norm has no derivative at zero, which is what unused nodes hold.
+    # A norm has no derivative at zero, so unused nodes must not hold zeros.
     def policy(params, features, node):
         return features / jnp.linalg.norm(features, axis=-1, keepdims=True) @ params["head"]
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
 from flax import nnx
 
 import jaxpgs
@@ -132,6 +133,31 @@ def test_both_programs_give_the_same_answer(name, size, program):
             np.testing.assert_allclose(first, second, atol=1e-5, err_msg=field)
     if name.startswith(("pgs", "gumbel pgs")):
         assert (one["gradient_norm"][:-1] > 0).all() and one["gradient_norm"][-1] == 0
+
+
+@pytest.mark.parametrize("program", ["sparse", "dense"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_rows_of_nobody_do_not_spoil_the_gradient(program, kept, monkeypatch):
+    """A norm has no derivative at zeros; unused rows, of `init_nodes` as well, must not be that."""
+
+    def choose(*arguments, cpu, default):
+        return (cpu if program == "sparse" else default)(*arguments)
+
+    def policy(params, features, node):
+        return features / jnp.linalg.norm(features, axis=-1, keepdims=True) @ params["head"]
+
+    draw = np.random.default_rng(0)
+    tables = {"features": draw.normal(size=(121, 5)), "value": draw.normal(size=121)}
+    params = toy.tree(3, 4, head=draw.normal(size=(5, 3)), **tables)
+    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
+    search = jaxpgs.pgs_search(split_fn, 12, adapt=toy.adapt_head, **FOUR)
+    root = toy.root(params, [0, 0])
+    nodes = jaxpgs.init_nodes(search, params, root, num_kept=3) if kept else None
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    plan = jax.jit(lambda *data: run(search, *data, nodes=nodes), compiler_options=games.QUICK)
+    state = plan(params, jax.random.key(0), root).search_state
+    np.testing.assert_array_equal(state.skipped_updates, 0)
+    assert (state.gradient_norm > 0).all()
 
 
 def test_the_programs_differ(monkeypatch):

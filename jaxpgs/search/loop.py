@@ -281,7 +281,8 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
         return jnp.zeros((len(x), num_kept, *x.shape[2:]), x.dtype)
 
     nodes = jax.tree.map(empty, memory)
-    return nodes._replace(edge=nodes.edge - 1)
+    features = jax.tree.map(jnp.ones_like, nodes.features)  # as `store_tree.init` fills them
+    return nodes._replace(edge=nodes.edge - 1, features=features)
 
 
 def step(search: Search, params: Params, carry: Carry) -> Carry:
