@@ -227,7 +227,7 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
     assert not same(b"one", b"two")
     assert not same(jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
     assert told(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
-    assert told(experts.make_expert("pgs", 8))["policy_fn"].endswith("pgs.pgs_policy")
+    assert told(experts.make_expert("pgs", 8))["policy_fn"].endswith("presets.pgs_policy")
     json.dumps(told([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))
 
 
