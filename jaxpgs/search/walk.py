@@ -16,7 +16,7 @@ from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
 from jaxpgs.search.model import Model
-from jaxpgs.search.parts.selection import Selection, highest, in_turn
+from jaxpgs.search.parts.selection import UNROLLED, Selection, highest, in_turn
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import (
     Distribution,
@@ -374,9 +374,16 @@ def _in_turn(
     """
     num_walks, num_actions = stats.visits.shape[1:]
     same = (node[:, :, None] == node[:, None, :]) & alive[:, None, :]
+    pending = 0 * stats.value_sum
+
+    def chosen_by(k: Any, pending: chex.Array) -> chex.Array:
+        return choose(k, jax.tree.map(lambda x: x[:, k], stats), pending)
+
+    if dense and num_walks <= UNROLLED:
+        return in_turn(chosen_by, pending[:, 0], num_walks, same)
 
     def one(pending: chex.Array, k: Any) -> tuple[chex.Array, chex.Array]:
-        action = choose(k, jax.tree.map(lambda x: x[:, k], stats), pending[:, k])
+        action = chosen_by(k, pending[:, k])
         chosen = jax.nn.one_hot(action, num_actions, dtype=pending.dtype)
         return pending + jnp.where(same[:, :, k, None], chosen[:, None], 0.0), action
 
@@ -384,10 +391,7 @@ def _in_turn(
         none = lambda pending, k: (pending, 0 * node[:, 0])  # noqa: E731
         return jax.lax.cond(jnp.any(alive[:, k]), one, none, pending, k)
 
-    pending = 0 * stats.value_sum
-    if not dense:
-        return jax.lax.scan(one_if_alive, pending, jnp.arange(num_walks))[1].T
-    return in_turn(one, pending, num_walks)
+    return jax.lax.scan(one_if_alive, pending, jnp.arange(num_walks))[1].T
 
 
 def _by_counts(
@@ -395,23 +399,18 @@ def _by_counts(
 ) -> chex.Array:
     """Chooses the actions that bring the nodes' visits closest to the shares of a policy."""
     visits = stats.visits.astype(policy.dtype)
+    same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
+    total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
 
     def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
-        taken = visits[:, k] + pending
-        share = taken / (1 + jnp.sum(taken, axis=-1, keepdims=True))
-        return highest(policy[:, k] - share, policy[:, k] > 0)
-
-    def choose_at_once(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         scores = policy[:, k] - (visits[:, k] + pending) / total[:, k, None]
+        if not dense:
+            return highest(scores, policy[:, k] > 0)
+        # One reduction, which an accelerator starts sooner than two.
         scores = jnp.where(policy[:, k] > 0, scores, -jnp.inf)
         return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
-    if not (dense and len(policy) == 1):
-        return _in_turn(stats, node, alive, choose, dense)
-    # For one root on an accelerator the same takes one launch a choice in place of three.
-    same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
-    total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
-    return _in_turn(stats, node, alive, choose_at_once, dense)
+    return _in_turn(stats, node, alive, choose, dense)
 
 
 def _simulations(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import check_number, check_word
 
-_UNROLLED = 8
+UNROLLED = 8
 
 
 def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> None:
@@ -67,33 +67,49 @@ def select_in_turn(
       Array([[1, 0, 2, 1]], dtype=int32)
     """
 
-    def choose(pending: chex.Array, _: Any) -> tuple[chex.Array, chex.Array]:
+    def one(pending: chex.Array, _: Any) -> tuple[chex.Array, chex.Array]:
         action = selection.select(state, node, pending)
         chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
         return pending + chosen, action.astype(jnp.int32)
 
+    def in_a_loop(start: chex.Array) -> chex.Array:
+        return jax.lax.scan(one, start, length=num_actions, unroll=min(num_actions, 2))[1].T
+
+    def at_once(start: chex.Array) -> chex.Array:
+        return in_turn(
+            lambda _, pending: selection.select(state, node, pending), start, num_actions
+        )
+
     # Not plain zeros: they vary over devices as the visits do.
     start = (node.visits * 0).astype(node.value_sum.dtype)
-    return jax.lax.platform_dependent(
-        start,
-        cpu=lambda x: jax.lax.scan(choose, x, length=num_actions, unroll=min(num_actions, 2))[1].T,
-        default=lambda x: in_turn(choose, x, num_actions),
-    )
+    default = at_once if num_actions <= UNROLLED else in_a_loop
+    return jax.lax.platform_dependent(start, cpu=in_a_loop, default=default)
 
 
 def in_turn(
-    choose: Callable[[Any, Any], tuple[Any, chex.Array]], carry: Any, num: int
+    choose: Callable[[int, chex.Array], chex.Array],
+    start: chex.Array,
+    num: int,
+    same: chex.Array | None = None,
 ) -> chex.Array:
-    """Makes so many choices `[B]` in turn, `(carry, k) -> (carry, choice)`; returns `[B, num]`.
+    """Makes `[B, num]` choices one after another, written out.
 
-    Few of them are written out, as each turn of a loop costs an accelerator several launches.
+    Each turn of a loop, and each array handed on from choice to choice, would cost an accelerator
+    launches of its own.
+
+    Args:
+      choose: `(k, pending [B, A]) -> [B]`, the choice number k, given those before it.
+      start: `[B, A]` zeros.
+      num: how many.
+      same: `[B, num, num]` bool, whether the last axis counts for the one before; None if all do.
     """
-    if num > _UNROLLED:
-        return jax.lax.scan(choose, carry, jnp.arange(num))[1].T
-    choices = []
+    choices: list[chex.Array] = []
     for k in range(num):
-        carry, choice = choose(carry, k)
-        choices.append(choice)
+        pending = start
+        for i, action in enumerate(choices):
+            chosen = jax.nn.one_hot(action, start.shape[-1], dtype=start.dtype)
+            pending += chosen if same is None else jnp.where(same[:, k, i, None], chosen, 0.0)
+        choices.append(choose(k, pending).astype(jnp.int32))
     return jnp.stack(choices, axis=1)
 
 
