@@ -103,12 +103,12 @@ MUTATIONS = (
     ),
     Mutation(
         "by counts: simulations in flight are not counted", _WALK,
-        "taken = visits[:, k] + pending", "taken = visits[:, k] + 0 * pending",
+        "(visits[:, k] + pending) / total", "visits[:, k] / total",
         "followed_by_counts", "test_terms.py",
     ),
     Mutation(
         "by counts: visits are not counted", _WALK,
-        "policy[:, k] - share,", "policy[:, k] - 0 * share,",
+        "policy[:, k] - (visits", "policy[:, k] - 0 * (visits",
         "followed_by_counts", "test_terms.py",
     ),
     Mutation(
