@@ -57,7 +57,8 @@ def mark(jaxpr: core.ClosedJaxpr, platform: str) -> Marked:
 
     def visit_eqn(eqn: Any) -> Any:
         stack = eqn.source_info.name_stack
-        scopes.update(part.name for part in stack.stack if type(part).__name__ == "Scope")
+        parts = [part.name for part in stack.stack if type(part).__name__ == "Scope"]
+        scopes.update(name for name in parts if "->" not in name)  # of an einsum
         if eqn.primitive.name in _MARKED:
             number, params = len(lengths), eqn.params
             lengths.append(-(-params["length"] // params["unroll"]) if "length" in params else None)

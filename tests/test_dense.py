@@ -68,7 +68,8 @@ SEARCHES = {
     "gumbel pgs": (jaxpgs.gumbel_pgs_search, HEAD),
     "mcs": (jaxpgs.mcs_search, FOUR | {"best_of": score}),
     "mcs, rollouts": (jaxpgs.mcs_search, FOUR | {"mode": "rollouts", "best_of": score}),
-    "mcs, wide": (jaxpgs.mcs_search, {"simulations_per_update": 12}),  # more than is written out
+    # More than is written out.
+    "mcts, wide": (jaxpgs.batched_mcts_search, {"simulations_per_update": 12}),
     "mcts": (jaxpgs.batched_mcts_search, FOUR),
     "mcts, ranges": (
         jaxpgs.batched_mcts_search,

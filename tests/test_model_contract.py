@@ -406,3 +406,14 @@ def test_params_may_hold_functions_where_nothing_adapts():
         found = run(search_of(name, recurrent_fn), params, jax.random.key(0), make_root())
         known = searched(search_of(name, with_tanh), jax.random.key(0), make_root(), numbers)
         np.testing.assert_array_equal(found.search_state.visits, known.visits)
+
+
+@pytest.mark.parametrize("mode", ["tree", "rollouts"])
+def test_no_traced_array_outlives_its_call(mode):
+    params, root = make_params(), make_root()
+    with jax.checking_leaks():
+        output = jaxpgs.pgs_policy(
+            params, jax.random.key(0), root, make_fn(), 4, adapt="head", mode=mode,
+            simulations_per_update=2,
+        )  # fmt: skip
+    np.testing.assert_array_equal(output.search_state.visits.sum(-1), 4)

@@ -163,7 +163,7 @@ def _by_logits(
 
 def compact(
     acting: chex.Array, first: chex.Array, num_rows: int
-) -> tuple[chex.Array, int | chex.Array, Any]:
+) -> tuple[chex.Array, chex.Array, Any]:
     """Numbers the different states in which steps were taken.
 
     Args:
@@ -192,7 +192,7 @@ def compact(
         # Rows that are not real read a real state, as a head may have no derivative at zeros.
         return jnp.minimum(jnp.where(found < size, found, some), size - 1)
 
-    num_blocks = 1 if size <= num_rows else -(-(jnp.max(rank) + 1) // num_rows)
+    num_blocks = -(-(jnp.max(rank) + 1) // num_rows)
     return row, num_blocks, steps_of
 
 
@@ -238,26 +238,27 @@ def ascend(
     """
     assert search.optimizer is not None
     with jax.named_scope("optimizer"):
-        norm = _norm(gradient)
+        norm = jax.vmap(optax.tree.norm)(gradient)
         update = optax.with_extra_args_support(search.optimizer).update
         updates, new_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
             gradient, opt_state, adapted, square
         )
         moved = optax.apply_updates(adapted, updates)
-        sound = jnp.isfinite(norm) & jnp.isfinite(_norm(updates)) & ~_any_nan(new_state, norm)
+        sound = jnp.isfinite(norm) & _all_finite(moved) & ~_any_nan(new_state, norm)
     adapted, opt_state = trees.where(sound & ran, (moved, new_state), (adapted, opt_state))
     return Learned(adapted, opt_state, jnp.where(sound & ran, norm, 0.0), ran & ~sound)
 
 
-def _norm(tree: Any) -> chex.Array:
-    """Norms root by root, `[B]`."""
+def _all_finite(tree: Any) -> chex.Array:
+    """Tells root by root whether all numbers are finite."""
 
-    def square(x: chex.Array) -> chex.Array:
-        # Sums over all axes but the last are many at once, and so faster than one sum over all.
-        sums = jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim - 1)))
-        return jnp.sum(sums.reshape(len(x), -1), axis=1)
+    def check(x: chex.Array) -> chex.Array:
+        # Times 0, numbers that are not finite are NaN. Sums over all axes but the last are many at
+        # once, and so faster than one sum over all.
+        sums = jnp.sum(x * 0, axis=tuple(range(1, x.ndim - 1)))
+        return jnp.all(sums.reshape(len(x), -1) == 0, axis=1)
 
-    return jnp.sqrt(sum(square(x) for x in jax.tree.leaves(tree)))
+    return jnp.all(jnp.stack([check(x) for x in jax.tree.leaves(tree)]), axis=0)
 
 
 def _any_nan(tree: Any, like: chex.Array) -> chex.Array:

@@ -243,12 +243,13 @@ def _call_in_rows(
     if keys.shared is None:
         return jax.vmap(function)(keys.roots, action, embedding)
     each = jax.random.split(keys.shared, num_walks)
-    like: list[Any] = []
+    like: list[Any] = []  # shapes alone: a traced array must not outlive its call
 
     def call(*inputs: Any) -> Any:
-        like.append(function(*inputs))
+        output = function(*inputs)
+        like.append(jax.tree.map(jax.typeof, output))
         # As they are stored; a TPU would lay out the rows of a picture anew.
-        return jax.tree.map(lambda x: x.reshape(batch_size, -1), like[0])
+        return jax.tree.map(lambda x: x.reshape(batch_size, -1), output)
 
     rows = jax.vmap(call, (0, 1, 1), 1)(each, action, embedding)
     return jax.tree.map(lambda x, y: x.reshape(*action.shape, *y.shape[1:]), rows, like[0])

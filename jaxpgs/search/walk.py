@@ -391,7 +391,8 @@ def _in_turn(
         none = lambda pending, k: (pending, 0 * node[:, 0])  # noqa: E731
         return jax.lax.cond(jnp.any(alive[:, k]), one, none, pending, k)
 
-    return jax.lax.scan(one_if_alive, pending, jnp.arange(num_walks))[1].T
+    step = one if dense else one_if_alive
+    return jax.lax.scan(step, pending, jnp.arange(num_walks))[1].T
 
 
 def _by_counts(

@@ -75,14 +75,13 @@ def select_in_turn(
     def in_a_loop(start: chex.Array) -> chex.Array:
         return jax.lax.scan(one, start, length=num_actions, unroll=min(num_actions, 2))[1].T
 
-    def at_once(start: chex.Array) -> chex.Array:
-        return in_turn(
-            lambda _, pending: selection.select(state, node, pending), start, num_actions
-        )
+    def written_out(start: chex.Array) -> chex.Array:
+        choose = lambda _, pending: selection.select(state, node, pending)  # noqa: E731
+        return in_turn(choose, start, num_actions)
 
     # Not plain zeros: they vary over devices as the visits do.
     start = (node.visits * 0).astype(node.value_sum.dtype)
-    default = at_once if num_actions <= UNROLLED else in_a_loop
+    default = written_out if num_actions <= UNROLLED else in_a_loop
     return jax.lax.platform_dependent(start, cpu=in_a_loop, default=default)
 
 
@@ -98,10 +97,11 @@ def in_turn(
     launches of its own.
 
     Args:
-      choose: `(k, pending [B, A]) -> [B]`, the choice number k, given those before it.
+      choose: `(k, pending [B, A]) -> [B]`, choice k, given those before it.
       start: `[B, A]` zeros.
-      num: how many.
-      same: `[B, num, num]` bool, whether the last axis counts for the one before; None if all do.
+      num: how many choices.
+      same: `[B, num, num]` bool, at `[:, k, i]` whether choice i is pending for choice k, as those
+        made in the same node are; None if all are.
     """
     choices: list[chex.Array] = []
     for k in range(num):
