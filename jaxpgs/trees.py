@@ -1,11 +1,38 @@
 """Operations on pytrees of batched arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+
+def is_array(x: Any) -> bool:
+    """Tells an array, or its shape, from what else a pytree may hold, such as a function."""
+    return isinstance(x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def is_weight(x: Any) -> bool:
+    """Tells an array of real numbers, which may learn, from keys, counters and what is no array."""
+    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def stop_gradient(tree: Any) -> Any:
+    """Returns a pytree through which no gradient flows; what is no array stays as it is."""
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_array(x) else x, tree)
+
+
+def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
+    """Does what `jax.eval_shape` does, where the first argument may hold what is no array."""
+    leaves, treedef = jax.tree.flatten(tree)
+
+    def call(arrays: dict[int, chex.Array], *args: Any) -> Any:
+        known = [arrays.get(i, x) for i, x in enumerate(leaves)]
+        return function(jax.tree.unflatten(treedef, known), *args)
+
+    return jax.eval_shape(call, {i: x for i, x in enumerate(leaves) if is_array(x)}, *args)
 
 
 def where(condition: chex.Array, new: Any, old: Any) -> Any:

@@ -166,7 +166,7 @@ def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
 @pytest.mark.parametrize("per_root", [False, True])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_how_many_rows_a_model_is_given(name, per_root):
-    """B in the order of the roots with one key; K of one root with a key for each of them."""
+    """B in the order of the roots with one key; K of one root with a key for each; whole, each."""
     sizes = set()
 
     def recurrent_fn(params, rng_key, action, state):
@@ -181,9 +181,10 @@ def test_how_many_rows_a_model_is_given(name, per_root):
     jax.eval_shape(functools.partial(jaxpgs.search.step, search), make_params(), carry)
     # Models are cut by what they do to 2, 3 and B states; what adapts as a whole has a call a root.
     sizes -= {(2, 2), (B, B)} if per_root or name == "pgs, whole" else {(2, 2)}
+    wanted = {(1, 1)} if name == "pgs, whole" else {(5, 5)} if per_root else {(B, B)}
     # Of a model that was cut, the program is known by now.
     came_apart = search.adapt == "head"
-    assert sizes == ({(5, 5)} if per_root or name == "pgs, whole" else {(B, B)}) or came_apart
+    assert (sizes - {(1, 1)} == wanted - {(1, 1)} and wanted <= sizes) or came_apart
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -331,8 +332,8 @@ def test_states_may_have_typed_keys(name):
 
 @pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "mcts", "gumbel mcts"])
 def test_numbers_of_a_model_may_be_integers(name):
-    whole = {name: lambda x: jnp.round(2 * x) for name in FIELDS}
-    cast = {name: lambda x: jnp.round(2 * x).astype(jnp.int32) for name in FIELDS}
+    whole = {name: lambda x: jnp.round(2 * x) for name in FIELDS[:3]}
+    cast = {name: lambda x: jnp.round(2 * x).astype(jnp.int32) for name in FIELDS[:3]}
     one, two = (
         searched(search_of(name, make_fn(**c), 16), jax.random.key(0), make_root())
         for c in (whole, cast)

@@ -189,7 +189,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
         numbers=empty((numbers,), context.model.dtype),
         # Many a head has no derivative at zeros, and unused rows are looked at, too.
         features=tuple(jnp.ones_like(empty(x.shape[2:], x.dtype)) for x in features),
-        embedding=tuple(jnp.broadcast_to(x, (len(x), num_rows, *x.shape[2:])) for x in states),
+        embedding=tuple(jnp.broadcast_to(x, (x.shape[0], num_rows, *x.shape[2:])) for x in states),
     )
     if kept is not None:
         _check_kept(kept, nodes)
@@ -287,7 +287,7 @@ def make_table(context: Context, nodes: Nodes) -> Any:
     size = nodes.edge.size * sum(x.shape[-1] for x in nodes.features)
     # A table knows the states of earlier updates only, and one call an update makes no others.
     at_once = context.needed and context.search.truncation.one_call
-    if not (context.dense and at_once and size <= _FEW_FEATURES):
+    if not (context.dense and at_once and _is_few(size, _FEW_FEATURES)):
         return None
     logits, pull = jax.vjp(lambda own: _logits(context, nodes, own, None, nodes), context.adapted)
     return distribution(logits), _prior(context, nodes, None), lambda x: pull(x)[0]
@@ -444,7 +444,7 @@ def _link(
     """Tells parents `[B, K]` of their new children."""
     links = nodes.links
     num_rows = links.shape[1]
-    if context.dense and links.size * node.shape[1] <= _FEW_PAIRS:
+    if context.dense and _is_few(links.size * node.shape[1], _FEW_PAIRS):
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
         here = (rows == node[:, None]) & kept[:, None]
         there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
@@ -454,6 +454,11 @@ def _link(
     place = jnp.where(kept, node, num_rows)
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
     return link(links, place, action, child)
+
+
+def _is_few(number: Any, most: int) -> bool:
+    """Tells whether there are so few of something; not where their number is a symbol."""
+    return isinstance(number, int) and number <= most
 
 
 def _nothing(child: chex.Array, dtype: Any) -> Reached:
@@ -544,7 +549,8 @@ def remember(
     returns = in_rows(returns).astype(nodes.numbers.dtype)
     num_rows = nodes.edge.shape[1]
     ranges = context.rows.sections > 2
-    if context.dense and not ranges and nodes.edge.size * node.shape[1] <= _FEW_PAIRS:
+    few = _is_few(nodes.edge.size * node.shape[1], _FEW_PAIRS)
+    if context.dense and not ranges and few:
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
         member = (rows == node[:, None]) & counts[:, None]
         chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)

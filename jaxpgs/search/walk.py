@@ -406,7 +406,7 @@ def _by_counts(
         scores = jnp.where(policy[:, k] > 0, scores, -jnp.inf)
         return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
-    if not (dense and len(policy) == 1):
+    if not (dense and policy.shape[0] == 1):
         return _in_turn(stats, node, alive, choose, dense)
     # For one root on an accelerator the same takes one launch a choice in place of three.
     same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]

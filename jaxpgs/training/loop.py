@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import Params
+from jaxpgs.search.model import merge, split
 from jaxpgs.training import sharing
 from jaxpgs.training.checkpoint import describe, opened
 
@@ -85,13 +86,13 @@ def make_update(
         carry: tuple[Params, Any], target: Any
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
         params, opt_state = carry
-        gradient, (parts, moved) = jax.grad(losses_fn, has_aux=True)(params, target)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        stepped = optax.apply_updates(params, updates)
-        params = jax.tree.map(
-            lambda train, new, stat: new if train else stat, trainable, stepped, moved
-        )
-        return (params, opt_state), parts
+        # What is no weight may be a key or a counter, which has no gradient.
+        own, others = split(params, jax.tree.leaves(trainable))
+        gradient, (parts, moved) = jax.grad(
+            lambda own: losses_fn(merge(own, others), target), has_aux=True
+        )(own)
+        updates, opt_state = optimizer.update(gradient, opt_state, own)
+        return (merge(optax.apply_updates(own, updates), moved), opt_state), parts
 
     return update
 
