@@ -76,6 +76,17 @@ def zero_rows(x: chex.Array) -> chex.Array:
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
 
 
+def gathered(x: chex.Array) -> chex.Array:
+    """Returns an array of which every device has all rows, where axes of a mesh are explicit.
+
+    For what JAX cannot do to rows that lie apart, such as drawing gammas by their keys.
+    """
+    sharding = jax.typeof(x).sharding
+    if all(axis is None for axis in sharding.spec):
+        return x
+    return jax.sharding.reshard(x, sharding.update(spec=jax.sharding.PartitionSpec()))
+
+
 def take(x: Any, index: chex.Array) -> Any:
     """Reads `[B, M, ...]` arrays at `[B, ...]` places of their second axis."""
     get = jax.vmap(lambda x, i: x.at[i].get(mode="promise_in_bounds"))

@@ -588,8 +588,10 @@ def _spread_like_roots(carry: Carry) -> Carry:
 
     def spread(x: chex.Array) -> chex.Array:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return x
+            data = spread(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         rows = zero.reshape(-1, *[1] * (x.ndim - 1))
         return x | (rows > 0) if x.dtype == bool else x + rows.astype(x.dtype)
 
-    return jax.tree.map(spread, carry)
+    # What is the same for all roots stays everywhere.
+    return jax.tree.map(spread, carry)._replace(model_keys=carry.model_keys)

@@ -273,9 +273,10 @@ def _tells_roots(
         return False
     tells = tells_rows(recurrent_fn, (params, key), action, embedding)
     if not tells:
+        shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
         try:
-            one = lambda *rows: evaluate(params, key, *jax.tree.map(lambda x: x[:1], rows))  # noqa: E731
-            jax.eval_shape(one, action, embedding)
+            one = jax.tree.map(shape, (action, embedding))
+            jax.eval_shape(functools.partial(evaluate, params), key, *one)
         except Exception:  # whatever the model may raise
             tells = True
     if tells:

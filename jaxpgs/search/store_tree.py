@@ -600,9 +600,18 @@ def last(context: Context, nodes: Nodes, place: Place, child: chex.Array) -> Emb
 
 
 def reroot(
-    nodes: Nodes, action: chex.Array, *, num_kept: int, reset: chex.Array | None = None
+    nodes: Nodes,
+    action: chex.Array,
+    *,
+    num_kept: int,
+    reset: chex.Array | None = None,
+    state: Embedding | None = None,
 ) -> Nodes:
     """Follows an action that was played: the nodes behind it go on, the others are dropped.
+
+    A node is the state that the model made of the action. Where the game may have gone elsewhere,
+    as where chance has a say or the model was learned, give the `state` that came: nodes behind
+    another one belong to another game, and would be taken for this one's.
 
     After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
     the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
@@ -615,13 +624,15 @@ def reroot(
         last are dropped. The result has this size whatever is kept, so that a loop of games has
         fixed shapes.
       reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not,
+        bit by bit, that of the node. After the moves of both players, the second call takes it.
 
     Returns:
       Nodes whose root is the state after the action.
 
     Raises:
-      ValueError: if `num_kept` is below 1, or `nodes` is None, as
-        rollouts leave it.
+      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
+        embedding of such nodes.
 
     Example:
       >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
@@ -646,6 +657,8 @@ def reroot(
     kept = below & (nodes.edge >= 0) & (root > 0)
     if reset is not None:
         kept &= ~reset[:, None]
+    if state is not None:
+        kept &= _is_state(nodes, root, state)[:, None]
     rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
     kept &= rank < num_kept
     size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
@@ -668,6 +681,21 @@ def reroot(
         links=jnp.concatenate([children, visits], axis=-1),
         numbers=jnp.where(used[..., None], numbers, 0.0),
     )
+
+
+def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
+    """Tells `[B]` whether nodes `[B, 1]` hold states `[B, ...]`."""
+    given = _pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], state))
+    known = trees.take(nodes.embedding, node)
+    found = [[(x.shape, str(x.dtype)) for x in packed] for packed in (known, given)]
+    if found[0] != found[1]:
+        raise ValueError(
+            "reroot's state must be an embedding of the roots, as the search's own; joined by type "
+            f"it must have (shape, dtype) {found[0]}, got {found[1]}."
+        )
+    # What is not a number equals itself here.
+    same = [(x == y) | ((x != x) & (y != y)) for x, y in zip(known, given, strict=True)]
+    return jnp.all(jnp.concatenate([*same, node[..., None] >= 0], axis=-1), axis=(1, 2))
 
 
 store = Store(
