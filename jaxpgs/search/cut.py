@@ -12,6 +12,7 @@ the programs are made anew for each number of states and must be alike, a value 
 place in them.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+from jaxpgs import trees
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 
 # What a value depends on, bits of its mark.
@@ -168,7 +170,14 @@ def cut_model(
       model cannot be cut, a sentence. They raise `ValueError` for a number of states for which the
       model is another program.
     """
-    shapes = jax.eval_shape(lambda *args: args, params, rng_key, action, embedding)
+    given = (params, rng_key, action, embedding)
+    leaves = jax.tree.leaves(given)
+    if any(_is_explicit(jax.typeof(x)) for x in leaves):
+        return "its arguments have axes that a mesh of devices shares out"
+    varies = any(_varies(jax.typeof(x)) for x in leaves)
+    # Where arrays vary over devices so do those that a part is given, whatever it is called with.
+    vary = functools.partial(_vary, mask) if varies else lambda like, *args: args
+    shapes = vary(action, *given) if varies else jax.eval_shape(lambda *args: args, *given)
     programs: dict[int, _Program] = {}
 
     def at(size: int) -> _Program:
@@ -176,9 +185,6 @@ def cut_model(
             programs[size] = _trace(_in_order(recurrent_fn), mask, _resized(shapes, size))
         return programs[size]
 
-    leaves = jax.tree.leaves((params, rng_key, action, embedding))
-    if any(map(_is_spread, map(jax.typeof, leaves))):
-        return "its arguments have axes that a mesh of devices shares out"
     for size in (2, 3, shapes[2].shape[0]):
         try:
             at(size)
@@ -188,11 +194,14 @@ def cut_model(
         if size != 1 and not _alike(at(2), at(size)):
             return f"the model is another program for {size} states than for 2"
     cut = _find_cut(at(2), at(3), max_features)
-    return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn)
+    return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn, vary)
 
 
 def _make_parts(
-    at: Callable[[int], _Program], cut: _Cut, recurrent_fn: RecurrentFn
+    at: Callable[[int], _Program],
+    cut: _Cut,
+    recurrent_fn: RecurrentFn,
+    vary: Callable[..., tuple[Any, ...]],
 ) -> SplitRecurrentFn:
     """Makes both parts of a model from its programs for any number of states."""
 
@@ -209,6 +218,7 @@ def _make_parts(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
         program, twice = fitting(action.shape[0])
+        params, rng_key = vary(action, params, rng_key)
         if twice:
             action, embedding = jax.tree.map(_twice, (action, embedding))
         values = list(program.places)
@@ -236,6 +246,7 @@ def _make_parts(
         moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
         values = list(program.places)
         known = [values[place] for place in (*cut.border, *cut.free)]
+        (params,) = vary((*features, *rows, *leaves)[0], params)
         weights = jax.tree.leaves(params)
         run = _part(program, program.inputs[: len(weights)] + known, program.outputs[_LOGITS:][:1])
         (logits,) = run(*weights, *moved, *rows)
@@ -247,12 +258,33 @@ def _make_parts(
 _LOGITS = 3  # its place among the outputs of `_trace`
 
 
-def _is_spread(aval: Any) -> bool:
+def _is_explicit(aval: Any) -> bool:
     """Tells whether a type says how an array lies on devices, as it may not at other sizes."""
-    # What varies inside of `jax.shard_map`, as earlier versions of JAX name it and later ones.
+    return any(axis is not None for axis in aval.sharding.spec)
+
+
+def _varies(aval: Any) -> bool:
+    """Tells whether an array varies over devices inside of `jax.shard_map`."""
+    # As earlier versions of JAX name it and later ones.
     kind = getattr(aval, "manual_axis_type", aval)
-    varying = getattr(kind, "varying", None) or getattr(kind, "vma", None)
-    return bool(varying) or any(axis is not None for axis in aval.sharding.spec)
+    return bool(getattr(kind, "varying", None) or getattr(kind, "vma", None))
+
+
+def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[Any, ...]:
+    """Returns arguments whose adapting parameters and key vary over devices as other rows do."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        like = jax.random.key_data(like)
+    zero = trees.zero_rows(like != like)[0]
+    leaves, treedef = jax.tree.flatten(params)
+    leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
+
+    def spread(key: chex.PRNGKey) -> chex.PRNGKey:
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            return key + zero.astype(key.dtype)
+        data = spread(jax.random.key_data(key))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
+
+    return jax.tree.unflatten(treedef, leaves), *map(spread, rest[:1]), *rest[1:]
 
 
 def _twice(x: chex.Array) -> chex.Array:
@@ -262,7 +294,9 @@ def _twice(x: chex.Array) -> chex.Array:
 def _resized(shapes: tuple[Any, ...], size: int, num_fixed: int = 2) -> tuple[Any, ...]:
     """Returns shapes of the arguments of a model for another number of states."""
 
-    def resize(x: Any) -> jax.ShapeDtypeStruct:
+    def resize(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):  # its type says how it varies over devices
+            return jnp.broadcast_to(x[:1], (size, *x.shape[1:]))
         return jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, weak_type=x.weak_type)
 
     return *shapes[:num_fixed], *jax.tree.map(resize, shapes[num_fixed:])
@@ -462,7 +496,7 @@ def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut 
     after = two.outputs[_LOGITS + 1 :]
     if any(two.marks.get(x, 0) & _ADAPTS for x in after if isinstance(x, Var)):
         return "the embedding that the model returns depends on the parameters that adapt"
-    if any(_is_mutable(x) or _is_spread(x.aval) for x in two.places):
+    if any(_is_mutable(x) or _is_explicit(x.aval) for x in two.places):
         return "the model has mutable arrays, or axes that a mesh of devices shares out"
     axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
