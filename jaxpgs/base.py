@@ -33,11 +33,13 @@ class RecurrentFn(Protocol):
     """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
 
     A search calls it with a state of each of its B roots, once for each of the K simulations of an
-    update, under `jax.vmap` over K. With a key for each root, and where parameters adapt inside of
-    it, it gets K states of one root instead. There is one key for all the states of a call, so
-    draw what chance decides for each of them, with the shape `action.shape`: a scalar draw would
-    befall them all alike. Draw with `jax.random.split(rng_key, len(action))` where each state
-    needs a key.
+    update, under `jax.vmap` over K. So a closure, or parameters, may hold a row for each root. With
+    a key for each root it gets K states of one root instead, and where parameters adapt inside of
+    it one state at a time, as each root has its own; a model that needs all rows gets them there
+    too, of which one counts, at B times the cost and with a warning. There is one key for all the
+    states of a call, so draw what chance decides for each of them, with the shape `action.shape`:
+    a scalar draw would befall them all alike. Draw with `jax.random.split(rng_key, len(action))`
+    where each state needs a key. What a search returns has no gradient by anything it was given.
 
     Example:
       >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it

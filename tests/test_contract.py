@@ -609,6 +609,12 @@ with jax.set_mesh(mesh):
     visits = jax.jit(plan)(params, *jax.device_put((keys(1), state), rows))
 assert visits.sharding.spec[0] == "roots"
 np.testing.assert_array_equal(visits, alone)
+
+# With one key, and with noise by a key for each root.
+for given, noise in ((jax.random.key(1), 0.0), (data[0], 0.25)):
+    search = jaxpgs.batched_mcts_search(toy.recurrent_fn, 8, dirichlet_fraction=noise)
+    find = jax.jit(lambda *data: run(search, game(), *data).search_state.visits)
+    np.testing.assert_array_equal(find(given, data[1]), find(jax.device_get(given), roots))
 print("shared")
 """
 
