@@ -457,13 +457,12 @@ def test_a_cut_remembers_what_a_row_alone_tells():
         return output.replace(prior_logits=logits), (after[0], root)
 
     place = jnp.linspace(0.0, 2.0, B)
-    for name in ("pgs", "pgs, rollouts", "pgs, fixed"):
-        one, two = (
-            searched(search_of(name, f, 16), jax.random.key(0), make_root((place, numbers)))
-            for f, numbers in ((by_place, jnp.zeros(B, int)), (by_state, jnp.arange(B)))
-        )
-        np.testing.assert_array_equal(one.visits, two.visits)
-        np.testing.assert_allclose(one.qvalues, two.qvalues, rtol=1e-5)
+    one, two = (
+        searched(search_of("pgs", f, 16), jax.random.key(0), make_root((place, numbers)))
+        for f, numbers in ((by_place, jnp.zeros(B, int)), (by_state, jnp.arange(B)))
+    )
+    np.testing.assert_array_equal(one.visits, two.visits)
+    np.testing.assert_allclose(one.qvalues, two.qvalues, rtol=1e-5)
 
 
 def test_which_functions_tell_rows_apart():
@@ -523,7 +522,7 @@ def test_logits_that_are_no_real_numbers_are_named():
         run(search_of("mcs", make_fn()), make_params(), jax.random.key(0), root)
 
 
-@pytest.mark.parametrize("name", ["pgs", "pgs, whole", "pgs, reuse of rollouts"])
+@pytest.mark.parametrize("name", ["pgs", "pgs, whole"])
 def test_weights_adapt_and_the_rest_of_params_goes_along(name):
     """Keys, counters, Python's numbers and functions, as in modules that are pytrees."""
     more = {
@@ -557,40 +556,45 @@ def test_weights_adapt_and_the_rest_of_params_goes_along(name):
 # --- transformations ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", FEW[1:])
 def test_no_gradient_comes_out_of_a_search(name):
+    """None by parameters, by the roots, nor by what the model closes over."""
+
     def loss(params, shift):
         root = make_root()
         root = root.replace(value=root.value + shift, prior_logits=root.prior_logits + shift)
         closed = make_fn(reward=lambda x: x + shift, prior_logits=lambda x: x * shift)
-        output = run(search_of(name, closed), params, jax.random.key(0), root)
+        output = run(search_of(name, closed, 2), params, jax.random.key(0), root)
         weights = output.action_weights * jnp.arange(1.0, A + 1)[None]
         return jnp.sum(weights) + jnp.sum(output.search_state.value)
 
-    gradient = jax.jit(jax.grad(loss, (0, 1)), compiler_options=games.QUICK)
-    for x in jax.tree.leaves(gradient(make_params(), jnp.float32(0.5))):
-        np.testing.assert_array_equal(x, 0)
+    given = make_params(), jnp.float32(0.5)
+    gradient = jax.grad(lambda given: loss(*given))
+    assert not any(cut.depends(gradient, given)), "constants, zeros as the last one shows"
+    if name == FEW[-1]:
+        found = jax.jit(gradient, compiler_options=games.QUICK)(given)
+        for x in jax.tree.leaves(found):
+            np.testing.assert_array_equal(x, 0)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ["mcs", "pgs", "pgs, whole"])
 def test_searches_are_exported_for_any_number_of_roots(name):
-    search = search_of(name, make_fn(), simulations_per_update=4)
+    search = search_of(name, make_fn(), 4, simulations_per_update=2)
     answer = lambda root: run(search, make_params(), jax.random.key(0), root).search_state.visits  # noqa: E731
     (size,) = jax.export.symbolic_shape("b")
-    shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype), make_root()
-    )
+    root = make_root()
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype), root)
     exported = jax.export.export(jax.jit(answer))(shapes)
-    np.testing.assert_array_equal(exported.call(make_root()), jax.jit(answer)(make_root()))
+    if name == "mcs":
+        np.testing.assert_array_equal(exported.call(root), jax.jit(answer)(root))
 
 
 def test_outputs_have_replace():
-    output = run(search_of("mcs", make_fn()), make_params(), jax.random.key(0), make_root())
-    changed = output.replace(
-        action=output.action + 1, search_state=output.search_state.replace(nodes=None)
-    )
-    assert changed.search_state.nodes is None and changed.action_weights is output.action_weights
-    np.testing.assert_array_equal(changed.action, output.action + 1)
+    search = functools.partial(run, search_of("mcs", make_fn()))
+    output = jax.eval_shape(search, make_params(), jax.random.key(0), make_root())
+    changed = output.replace(action=3, search_state=output.search_state.replace(nodes=None))
+    assert changed.search_state.nodes is None and changed.action == 3
+    assert changed.action_weights is output.action_weights
 
 
 # --- trees of another game ------------------------------------------------------------------------
