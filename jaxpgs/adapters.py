@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import mctx
 from flax import nnx
 
-from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
+from jaxpgs.base import (
+    Embedding,
+    Expansion,
+    Params,
+    RecurrentFn,
+    SplitRecurrentFn,
+    broadcast_keys,
+    values_like,
+)
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
 from jaxpgs.search.cut import depends
@@ -318,7 +326,8 @@ def make_model_fns(
         del rng_key
         hidden = represent(params, state if env is None else jax.vmap(env.observe)(state))
         features = predict(params, hidden)
-        logits, value = head(params, before(params, features)), value_head(params, features)
+        logits = head(params, before(params, features))
+        value = values_like(value_head(params, features), logits[:, 0])
         if env is not None:
             logits, value = mask_logits(env, logits, state), mask_value(value, state)
         embedding = HiddenState(hidden, state if has_frames else None)
@@ -332,7 +341,7 @@ def make_model_fns(
             action = action_in_frame(env, embedding.frame, action)
         hidden = transition(params, embedding.hidden, action)
         features = predict(params, hidden)
-        value = value_head(params, features)
+        value = values_like(value_head(params, features), action)
         expansion = Expansion(0 * value, 0 * value - 1, value, before(params, features))
         return expansion, embedding._replace(hidden=hidden)
 
@@ -374,5 +383,5 @@ def mask_logits(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
 
 
 def mask_value(value: chex.Array, state: Embedding) -> chex.Array:
-    """Returns the values `[B]` of `[B]` states, 0 where the game is over."""
-    return jnp.where(state.terminated, 0.0, value)
+    """Returns the values `[B]` or `[B, 1]` of `[B]` states, 0 where the game is over."""
+    return jnp.where(state.terminated, 0.0, values_like(value, state.terminated))

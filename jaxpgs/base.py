@@ -13,6 +13,7 @@ player and two.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -32,11 +33,13 @@ class RecurrentFn(Protocol):
     """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
 
     A search calls it with a state of each of its B roots, once for each of the K simulations of an
-    update, under `jax.vmap` over K. With a key for each root, and where parameters adapt inside of
-    it, it gets K states of one root instead. There is one key for all the states of a call, so
-    draw what chance decides for each of them, with the shape `action.shape`: a scalar draw would
-    befall them all alike. Draw with `jax.random.split(rng_key, len(action))` where each state
-    needs a key.
+    update, under `jax.vmap` over K. So a closure, or parameters, may hold a row for each root. With
+    a key for each root it gets K states of one root instead, and where parameters adapt inside of
+    it one state at a time, as each root has its own; a model that needs all rows gets them there
+    too, of which one counts, at B times the cost and with a warning. There is one key for all the
+    states of a call, so draw what chance decides for each of them, with the shape `action.shape`:
+    a scalar draw would befall them all alike. Draw with `jax.random.split(rng_key, len(action))`
+    where each state needs a key. What a search returns has no gradient by anything it was given.
 
     Example:
       >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it
@@ -134,11 +137,11 @@ class SplitRecurrentFn:
         """Does the second part: adds the policy to what `expand` returned."""
         # A gradient through many steps keeps the features of each and evaluates the head anew, as
         # what is inside of the head may be several times as large.
-        policy = jax.checkpoint(self.policy, prevent_cse=False)
+        policy = jax.checkpoint(functools.partial(self.policy, params), prevent_cse=False)
         return mctx.RecurrentFnOutput(
             reward=expansion.reward,
             discount=expansion.discount,
-            prior_logits=policy(params, expansion.features, embedding),
+            prior_logits=policy(expansion.features, embedding),
             value=expansion.value,
         )
 
@@ -322,6 +325,10 @@ class SearchState:
     nodes: Any = None
     best: Any = None
 
+    def replace(self, **changes: Any) -> "SearchState":
+        """Returns a copy with other values in the fields that are named."""
+        return dataclasses.replace(self, **changes)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -342,11 +349,18 @@ class PolicyOutput:
     action_weights: chex.Array
     search_state: SearchState
 
+    def replace(self, **changes: Any) -> "PolicyOutput":
+        """Returns a copy with other values in the fields that are named, as mctx's does."""
+        return dataclasses.replace(self, **changes)
+
 
 def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
     """Returns the type in which a search averages: float32, or wider if the root's is."""
-    dtypes = (jnp.dtype(jnp.float32), root.prior_logits.dtype, root.value.dtype)
-    return max(dtypes, key=lambda dtype: jnp.finfo(dtype).bits)
+    dtypes = [jnp.dtype(jnp.float32), root.prior_logits.dtype, root.value.dtype]
+    return max(
+        (dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)),
+        key=lambda dtype: jnp.finfo(dtype).bits,
+    )
 
 
 def as_logits(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
@@ -393,6 +407,26 @@ def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     x = x.astype(x.dtype if dtype is None else dtype)
     limit = jnp.asarray(float(jnp.finfo(x.dtype).max) ** 0.5, x.dtype)
     return jnp.clip(x, -limit, limit)
+
+
+def values_like(value: chex.Array, like: chex.Array) -> chex.Array:
+    """Returns a network's values in the shape of others, with which they may be put together.
+
+    Args:
+      value: the values; a column `[..., 1]`, which many a value head returns, counts as well.
+      like: `[...]`.
+
+    Raises:
+      ValueError: if the values have another shape.
+    """
+    if value.shape == (*like.shape, 1):
+        return value[..., 0]
+    if value.shape != like.shape:
+        raise ValueError(
+            f"The network must return a value of shape {list(like.shape)}, one for each state, or "
+            f"a column {[*like.shape, 1]}; got {list(value.shape)}."
+        )
+    return value
 
 
 def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:

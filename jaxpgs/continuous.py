@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, step_with_keys
+from jaxpgs.adapters import RootFn, mask_value, step_with_keys
 from jaxpgs.base import Expansion, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_finite
 from jaxpgs.networks.functional import SplitApplyFn
@@ -105,7 +105,7 @@ def make_sampled_fns(
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         candidates = draw(params, rng_key, features, state)
         check_finite("make_sampled_fns", "candidates of the policy head", candidates.actions)
-        value = jnp.where(state.terminated, 0.0, apply_fn.value_head(params, features))
+        value = mask_value(apply_fn.value_head(params, features), state)
         logits = policy(params, features, candidates)
         return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=candidates)
 
@@ -120,7 +120,7 @@ def make_sampled_fns(
         mover = before.current_player
         reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
         sign = jnp.where(state.current_player == mover, discount, -discount)
-        value = jnp.where(state.terminated, 0.0, apply_fn.value_head(params, features))
+        value = mask_value(apply_fn.value_head(params, features), state)
         after = draw(params, draw_key, features, state)
         going_on = jnp.where(state.terminated, 0.0, sign).astype(value.dtype)
         return Expansion(reward.astype(value.dtype), going_on, value, features), after

@@ -1,11 +1,38 @@
 """Operations on pytrees of batched arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+
+def is_array(x: Any) -> bool:
+    """Tells an array, or its shape, from what else a pytree may hold, such as a function."""
+    return isinstance(x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def is_weight(x: Any) -> bool:
+    """Tells an array of real numbers, which may learn, from keys, counters and what is no array."""
+    return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def stop_gradient(tree: Any) -> Any:
+    """Returns a pytree through which no gradient flows; what is no array stays as it is."""
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_array(x) else x, tree)
+
+
+def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
+    """Does what `jax.eval_shape` does, where the first argument may hold what is no array."""
+    leaves, treedef = jax.tree.flatten(tree)
+
+    def call(arrays: dict[int, chex.Array], *args: Any) -> Any:
+        known = [arrays.get(i, x) for i, x in enumerate(leaves)]
+        return function(jax.tree.unflatten(treedef, known), *args)
+
+    return jax.eval_shape(call, {i: x for i, x in enumerate(leaves) if is_array(x)}, *args)
 
 
 def where(condition: chex.Array, new: Any, old: Any) -> Any:
@@ -47,6 +74,17 @@ def zeros(shape: tuple[int, ...], dtype: Any, like: chex.Array, axis: int = 0) -
 def zero_rows(x: chex.Array) -> chex.Array:
     """Returns `[B]` int32 zeros, spread over devices as the rows of integers `[B, ...]` are."""
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
+
+
+def gathered(x: chex.Array) -> chex.Array:
+    """Returns an array of which every device has all rows, where axes of a mesh are explicit.
+
+    For what JAX cannot do to rows that lie apart, such as drawing gammas by their keys.
+    """
+    sharding = jax.typeof(x).sharding
+    if all(axis is None for axis in sharding.spec):
+        return x
+    return jax.sharding.reshard(x, sharding.update(spec=jax.sharding.PartitionSpec()))
 
 
 def take(x: Any, index: chex.Array) -> Any:

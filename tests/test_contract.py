@@ -609,6 +609,20 @@ with jax.set_mesh(mesh):
     visits = jax.jit(plan)(params, *jax.device_put((keys(1), state), rows))
 assert visits.sharding.spec[0] == "roots"
 np.testing.assert_array_equal(visits, alone)
+
+# With one key, and with noise by a key for each root.
+def chosen(noise, params, key, state):
+    root = jaxpgs.make_root_fn(env, apply_fn)(params, key, state)
+    return jaxpgs.batched_mcts_policy(
+        params, key, root, jaxpgs.make_recurrent_fn(env, apply_fn), 8, dirichlet_fraction=noise
+    ).search_state.visits
+
+for key, noise in ((jax.random.key(1), 0.0), (jax.device_put(keys(1), rows), 0.25)):
+    find = jax.jit(functools.partial(chosen, noise))
+    alone = find(params, jax.device_get(key), state)
+    with jax.set_mesh(mesh):
+        visits = find(params, key, jax.device_put(state, rows))
+    np.testing.assert_array_equal(visits, alone)
 print("shared")
 """
 

@@ -647,17 +647,21 @@ def test_other_programs_at_other_sizes():
 
 
 def test_arrays_that_a_mesh_shares_out():
-    mesh, rows = jax.make_mesh((1,), ("roots",)), jax.sharding.PartitionSpec("roots")
-    reasons = []
+    """Types of arrays that lie apart name sizes; inside of `jax.shard_map` they name none."""
+    axes = {"axis_types": (jax.sharding.AxisType.Explicit,)}
+    mesh, rows = jax.make_mesh((1,), ("roots",), **axes), jax.sharding.PartitionSpec("roots")
+    found = []
 
     def search(x):
         states = {"x": x, "time": jnp.zeros_like(x[:, 0])}
-        reasons.append(_cut(_model(_network), _params(), "policy", states))
+        found.append(_cut(_model(_network), _params(), "policy", states))
         return x
 
     x = jax.device_put(_states(4)["x"], jax.NamedSharding(mesh, rows))
+    jax.eval_shape(search, x)
     jax.eval_shape(jax.shard_map(search, mesh=mesh, in_specs=rows, out_specs=rows), x)
-    assert reasons == ["its arguments have axes that a mesh of devices shares out"]
+    assert found[0] == "its arguments have axes that a mesh of devices shares out"
+    assert isinstance(found[1], SplitRecurrentFn)
 
 
 def test_features_too_large_to_remember():

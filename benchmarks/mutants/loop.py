@@ -285,6 +285,6 @@ MUTATIONS = (
     ),
     Mutation(
         "estimate: no simulations", _MEMORY,
-        "walks = num_bytes(jax.eval_shape(walks_of, params, carry))", "walks = 0", "estimate_of",
+        "walks = num_bytes(trees.eval_shape(walks_of, params, carry))", "walks = 0", "estimate_of",
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import jax
 from flax import linen, nnx
 
 from jaxpgs.base import Params
-from jaxpgs.trees import leaf_names, mask_of
+from jaxpgs.trees import is_weight, leaf_names, mask_of
 
 Outputs = tuple[chex.Array, chex.Array]  # logits [B, A], value [B]
 # A network as a pure function: (params, observation [B, ...]) -> (logits [B, A], value [B]).
@@ -248,14 +248,19 @@ def trainable_mask(module: nnx.Module) -> Params:
       module: a policy and value network.
 
     Returns:
-      A pytree of bools shaped like the parameters: True for weights, False for batch statistics.
+      A pytree of bools shaped like the parameters: True for weights, False for batch statistics,
+      keys, counters and whatever else is no `nnx.Param` of real numbers.
 
     Example:
       >>> mask = jaxpgs.networks.trainable_mask(module)
       >>> optimizer = optax.masked(optax.adam(1e-3), mask)
     """
     flat = nnx.to_flat_state(nnx.state(module))
-    return _nest((path, isinstance(variable, nnx.Param)) for path, variable in flat)
+
+    def trains(variable: Any) -> bool:
+        return isinstance(variable, nnx.Param) and is_weight(variable.get_value())
+
+    return _nest((path, trains(variable)) for path, variable in flat)
 
 
 def policy_head(params: Params, part: str = "head", *, path: str = "policy_head") -> Params:

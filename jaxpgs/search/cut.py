@@ -4,11 +4,15 @@ A model of mctx is one function. Its jaxpr tells which of its values depend on t
 adapt. The others that vary with the state are the same whatever adapts: they need to be computed
 once for each state. Those of them that the policy goes on to use, the border, are its features.
 
+What differs by a row's place alone, such as what a closure holds for each root, is remembered as
+well: the policy is asked about states in any order.
+
 Which axis of a value counts the states is found by tracing the model for 2 and for 3 of them. As
 the programs are made anew for each number of states and must be alike, a value is known by its
 place in them.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,8 +20,10 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+from jaxpgs import trees
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 
 # What a value depends on, bits of its mark.
@@ -95,6 +101,45 @@ def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
     return [bool(mark & _ADAPTS) for mark in _through(closed, marks)]
 
 
+def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any) -> bool:
+    """Tells whether what a function returns for a row depends on the row's place.
+
+    So it is where `goals[jnp.arange(len(action))]` has a goal for each root, or `action + goals`.
+    What picks something out of each row by its number, as `logits[jnp.arange(len(action)), action]`
+    does, tells no rows apart. Nothing is run, so shapes suffice.
+
+    Args:
+      function: the function.
+      fixed: its first arguments, which have no rows: parameters, and a key.
+      *rows: the others, pytrees of arrays `[B, ...]`.
+
+    Returns:
+      Whether it does; True as well where it cannot be told, as of a function of no other B.
+    """
+    shapes = jax.eval_shape(lambda *args: args, *fixed, *rows)
+    mask = [False] * len(jax.tree.leaves(fixed[0]))
+
+    def trace(size: int) -> _Program:
+        return _trace(function, mask, _resized(shapes, size, len(fixed)), flat=True)
+
+    try:
+        two, three = trace(2), trace(3)
+    except Exception:  # whatever the function may raise
+        return True
+    if not _alike(two, three):
+        return True
+    grown, told = _grown(two, three), _positions(two, three)
+    for eqn in two.eqns:
+        operands: list[_Atom] = [x for x in eqn.invars if isinstance(x, Var)]
+        if eqn.primitive.name.startswith(("gather", "scatter")) and eqn.invars[0] in grown:
+            operands = [
+                x for x in operands if x is not eqn.invars[1]
+            ]  # where each row is looked for in its own
+        if any(x in told for x in operands):
+            told.update(eqn.outvars)
+    return any(x in told for x in two.outputs if isinstance(x, Var))
+
+
 def cut_model(
     recurrent_fn: RecurrentFn,
     params: Params,
@@ -125,31 +170,38 @@ def cut_model(
       model cannot be cut, a sentence. They raise `ValueError` for a number of states for which the
       model is another program.
     """
-    shapes = jax.eval_shape(lambda *args: args, params, rng_key, action, embedding)
+    given = (params, rng_key, action, embedding)
+    leaves = jax.tree.leaves(given)
+    if any(_is_explicit(jax.typeof(x)) for x in leaves):
+        return "its arguments have axes that a mesh of devices shares out"
+    varies = any(_varies(jax.typeof(x)) for x in leaves)
+    # Where arrays vary over devices so do those that a part is given, whatever it is called with.
+    vary = functools.partial(_vary, mask) if varies else lambda like, *args: args
+    shapes = vary(action, *given) if varies else jax.eval_shape(lambda *args: args, *given)
     programs: dict[int, _Program] = {}
 
     def at(size: int) -> _Program:
         if size not in programs:
-            programs[size] = _trace(recurrent_fn, mask, _resized(shapes, size))
+            programs[size] = _trace(_in_order(recurrent_fn), mask, _resized(shapes, size))
         return programs[size]
 
-    leaves = jax.tree.leaves((params, rng_key, action, embedding))
-    if any(map(_is_spread, map(jax.typeof, leaves))):
-        return "its arguments have axes that a mesh of devices shares out"
     for size in (2, 3, shapes[2].shape[0]):
         try:
             at(size)
         except Exception as error:  # whatever the model may raise
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             return f"the model cannot be traced for {size} states: {first_line}"
-        if size > 1 and not _alike(at(2), at(size)):
+        if size != 1 and not _alike(at(2), at(size)):
             return f"the model is another program for {size} states than for 2"
     cut = _find_cut(at(2), at(3), max_features)
-    return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn)
+    return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn, vary)
 
 
 def _make_parts(
-    at: Callable[[int], _Program], cut: _Cut, recurrent_fn: RecurrentFn
+    at: Callable[[int], _Program],
+    cut: _Cut,
+    recurrent_fn: RecurrentFn,
+    vary: Callable[..., tuple[Any, ...]],
 ) -> SplitRecurrentFn:
     """Makes both parts of a model from its programs for any number of states."""
 
@@ -157,7 +209,7 @@ def _make_parts(
         """Returns a program for so many states, and whether it is for each of them twice."""
         if _alike(at(2), at(size)):
             return at(size), False
-        if size > 1:
+        if size != 1:
             raise ValueError(f"The model is another program for {size} states than for 2.")
         # One row need not be spread over the others: the program for two lacks no such step.
         return at(2), True
@@ -165,7 +217,8 @@ def _make_parts(
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[Expansion, Embedding]:
-        program, twice = fitting(len(action))
+        program, twice = fitting(action.shape[0])
+        params, rng_key = vary(action, params, rng_key)
         if twice:
             action, embedding = jax.tree.map(_twice, (action, embedding))
         values = list(program.places)
@@ -186,13 +239,14 @@ def _make_parts(
     def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
         leaves = jax.tree.leaves(embedding)
         rows = [leaves[leaf] for leaf in cut.free.values()]
-        size = len((*features, *rows, *leaves)[0])
+        size = (*features, *rows, *leaves)[0].shape[0]
         program, twice = fitting(size)
         if twice:
             features, rows = jax.tree.map(_twice, (features, rows))
         moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
         values = list(program.places)
         known = [values[place] for place in (*cut.border, *cut.free)]
+        (params,) = vary((*features, *rows, *leaves)[0], params)
         weights = jax.tree.leaves(params)
         run = _part(program, program.inputs[: len(weights)] + known, program.outputs[_LOGITS:][:1])
         (logits,) = run(*weights, *moved, *rows)
@@ -204,42 +258,71 @@ def _make_parts(
 _LOGITS = 3  # its place among the outputs of `_trace`
 
 
-def _is_spread(aval: Any) -> bool:
+def _is_explicit(aval: Any) -> bool:
     """Tells whether a type says how an array lies on devices, as it may not at other sizes."""
-    # What varies inside of `jax.shard_map`, as earlier versions of JAX name it and later ones.
+    return any(axis is not None for axis in aval.sharding.spec)
+
+
+def _varies(aval: Any) -> bool:
+    """Tells whether an array varies over devices inside of `jax.shard_map`."""
+    # As earlier versions of JAX name it and later ones.
     kind = getattr(aval, "manual_axis_type", aval)
-    varying = getattr(kind, "varying", None) or getattr(kind, "vma", None)
-    return bool(varying) or any(axis is not None for axis in aval.sharding.spec)
+    return bool(getattr(kind, "varying", None) or getattr(kind, "vma", None))
+
+
+def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[Any, ...]:
+    """Returns arguments whose adapting parameters and key vary over devices as other rows do."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        like = jax.random.key_data(like)
+    zero = trees.zero_rows(like != like)[0]
+    leaves, treedef = jax.tree.flatten(params)
+    leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
+
+    def spread(key: chex.PRNGKey) -> chex.PRNGKey:
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            return key + zero.astype(key.dtype)
+        data = spread(jax.random.key_data(key))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
+
+    return jax.tree.unflatten(treedef, leaves), *map(spread, rest[:1]), *rest[1:]
 
 
 def _twice(x: chex.Array) -> chex.Array:
     return jnp.concatenate([x, x])
 
 
-def _resized(shapes: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+def _resized(shapes: tuple[Any, ...], size: int, num_fixed: int = 2) -> tuple[Any, ...]:
     """Returns shapes of the arguments of a model for another number of states."""
-    params, rng_key, *rows = shapes
 
-    def resize(x: Any) -> jax.ShapeDtypeStruct:
+    def resize(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):  # its type says how it varies over devices
+            return jnp.broadcast_to(x[:1], (size, *x.shape[1:]))
         return jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, weak_type=x.weak_type)
 
-    return params, rng_key, *jax.tree.map(resize, rows)
+    return *shapes[:num_fixed], *jax.tree.map(resize, shapes[num_fixed:])
 
 
-def _trace(recurrent_fn: RecurrentFn, mask: Sequence[bool], shapes: tuple[Any, ...]) -> _Program:
-    """Returns the program of a model: its reward, discount, value, logits and embedding."""
+def _in_order(recurrent_fn: RecurrentFn) -> Callable[..., Any]:
+    """Returns a model whose results come as reward, discount, value, logits and embedding."""
 
     def function(*args: Any) -> Any:
         output, after = recurrent_fn(*args)
         return (output.reward, output.discount, output.value, output.prior_logits), after
 
+    return function
+
+
+def _trace(
+    function: Callable[..., Any], mask: Sequence[bool], shapes: tuple[Any, ...], flat: bool = False
+) -> _Program:
+    """Returns the program of a function; flat, without any calls."""
     closed, results = jax.make_jaxpr(function, return_shape=True)(*shapes)
     marks = [_ADAPTS if adapts else _FROZEN for adapts in mask]
     program = _Program([], {}, [], [], {}, {}, jax.tree.structure(results))
     for i, var in enumerate(closed.jaxpr.invars):
         mark = marks[i] if i < len(marks) else _STATE
         program.inputs.append(_new(program, var, mark))
-    program.outputs.extend(_inline(program, closed, program.inputs))
+    program.outputs.extend(_inline(program, closed, program.inputs, flat))
     return program
 
 
@@ -251,7 +334,9 @@ def _new(program: _Program, var: Var, mark: int) -> Var:
     return new
 
 
-def _inline(program: _Program, closed: ClosedJaxpr, inputs: Sequence[_Atom]) -> list[_Atom]:
+def _inline(
+    program: _Program, closed: ClosedJaxpr, inputs: Sequence[_Atom], flat: bool
+) -> list[_Atom]:
     """Adds the equations of a jaxpr to a program, and returns its results there."""
     names = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     for var, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
@@ -265,9 +350,9 @@ def _inline(program: _Program, closed: ClosedJaxpr, inputs: Sequence[_Atom]) -> 
         operands = [read(x) for x in eqn.invars]
         marks = [0 if isinstance(x, Literal) else program.marks[x] for x in operands]
         body = _body(eqn)
-        mixed = eqn.primitive.name in _TRANSPARENT and any(mark & _ADAPTS for mark in marks)
-        if body is not None and mixed:
-            results = _inline(program, body, operands)
+        mixed = flat or any(mark & _ADAPTS for mark in marks)
+        if body is not None and mixed and eqn.primitive.name in _TRANSPARENT:
+            results = _inline(program, body, operands, flat)
         else:
             outs = zip(eqn.outvars, _flow(eqn, marks), strict=True)
             results = [_new(program, var, mark) for var, mark in outs]
@@ -369,12 +454,49 @@ def _alike(a: _Program, b: _Program) -> bool:
     return a is b or outline(a) == outline(b)
 
 
+def _grown(two: _Program, three: _Program) -> set[Var]:
+    """Returns what is larger for three states than for two."""
+    pairs: Any = zip(two.places, three.places, strict=True)
+    return {x for x, y in pairs if not _is_mutable(x) and x.aval.shape != y.aval.shape}
+
+
+def _positions(two: _Program, three: _Program) -> set[Var]:
+    """Returns what there is of for each state but comes from none, nor from chance."""
+    grown = _grown(two, three)
+    found = {x for x, value in two.constants.items() if x in grown and not _is_uniform(value)}
+    steps: Any = zip(two.eqns, three.eqns, strict=True)
+    for eqn, other in steps:
+        operands = [x for x in eqn.invars if isinstance(x, Var)]
+        alike = eqn.primitive.name == "broadcast_in_dim"
+        if eqn.primitive.name == "iota":
+            shapes = eqn.outvars[0].aval.shape, other.outvars[0].aval.shape
+            alike = len({shape[eqn.params["dimension"]] for shape in shapes}) == 1
+        if not (alike or any(x in grown or two.marks[x] & _STATE for x in operands)):
+            found.update(x for x in eqn.outvars if x in grown)
+    return found
+
+
+def _is_uniform(x: Any) -> bool:
+    """Tells whether a constant is known to have equal rows."""
+    return isinstance(x, np.ndarray) and bool((x == x[:1]).all())
+
+
+def _remark(program: _Program, found: set[Var]) -> None:
+    """Marks values as if states had made them, and what comes of them."""
+    program.marks.update((x, program.marks[x] | _STATE) for x in found)
+    for eqn in program.eqns if found else ():
+        marks = [0 if isinstance(x, Literal) else program.marks[x] for x in eqn.invars]
+        for x, mark in zip(eqn.outvars, _flow(eqn, marks), strict=True):
+            program.marks[x] |= mark
+
+
 def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut | str:
     """Finds where to cut a model, given its programs for two states and for three."""
+    _remark(two, _positions(two, three))
     after = two.outputs[_LOGITS + 1 :]
     if any(two.marks.get(x, 0) & _ADAPTS for x in after if isinstance(x, Var)):
         return "the embedding that the model returns depends on the parameters that adapt"
-    if any(_is_mutable(x) or _is_spread(x.aval) for x in two.places):
+    if any(_is_mutable(x) or _is_explicit(x.aval) for x in two.places):
         return "the model has mutable arrays, or axes that a mesh of devices shares out"
     axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}

@@ -256,12 +256,12 @@ def _all_finite(tree: Any) -> chex.Array:
         # Times 0, numbers that are not finite are NaN. Sums over all axes but the last are many at
         # once, and so faster than one sum over all.
         sums = jnp.sum(x * 0, axis=tuple(range(1, x.ndim - 1)))
-        return jnp.all(sums.reshape(len(x), -1) == 0, axis=1)
+        return jnp.all(sums.reshape(x.shape[0], -1) == 0, axis=1)
 
     return jnp.all(jnp.stack([check(x) for x in jax.tree.leaves(tree)]), axis=0)
 
 
 def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
     """Tells root by root whether any number is NaN."""
-    rows = [jnp.any(jnp.isnan(x).reshape(len(x), -1), axis=1) for x in jax.tree.leaves(tree)]
+    rows = [jnp.any(jnp.isnan(x).reshape(x.shape[0], -1), axis=1) for x in jax.tree.leaves(tree)]
     return jnp.any(jnp.stack([*rows, like < 0]), axis=0)

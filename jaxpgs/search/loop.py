@@ -146,6 +146,7 @@ def init(
       Array([0, 0], dtype=int32)
     """
     batch_size = _check_root(root, invalid_actions)
+    params, root, adapted_params, nodes = trees.stop_gradient((params, root, adapted_params, nodes))
     mask = model.adapt_mask(params, search.adapt)
     own, _ = model.split(params, mask)
     adapted = model.per_root(own, batch_size)
@@ -273,12 +274,12 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
     if num_kept < 1:
         raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    memory = jax.eval_shape(functools.partial(init, search), params, key, root).memory
+    memory = trees.eval_shape(functools.partial(init, search), params, key, root).memory
     if not isinstance(memory, Nodes):
         raise ValueError(f'init_nodes needs a search with mode="tree", got {search.mode!r}.')
 
     def empty(x: Any) -> chex.Array:
-        return jnp.zeros((len(x), num_kept, *x.shape[2:]), x.dtype)
+        return jnp.zeros((x.shape[0], num_kept, *x.shape[2:]), x.dtype)
 
     nodes = jax.tree.map(empty, memory)
     features = jax.tree.map(jnp.ones_like, nodes.features)  # as `store_tree.init` fills them
@@ -301,16 +302,18 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       >>> carry.num_updates
       Array([1, 1], dtype=int32)
     """
+    params, carry = trees.stop_gradient((params, carry))
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
     store, context = prepare(search, params, carry, num_kept)
     # What is one instruction on a processor may be a loop over roots on an accelerator.
-    return jax.lax.platform_dependent(
+    carry = jax.lax.platform_dependent(
         carry,
         cpu=functools.partial(_update, store, context),
         default=functools.partial(_update, store, context._replace(dense=True)),
     )
+    return trees.stop_gradient(carry)  # a model may close over what somebody differentiates by
 
 
 def _update(store: Store, context: Context, carry: Carry) -> Carry:
@@ -451,6 +454,7 @@ def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> 
             f"root must have an embedding with a leading axis of {root.value.shape[0]} roots; got "
             f"leaves of shapes {embedding_shapes}."
         )
+    model.check_logits("root", root.prior_logits)
     if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
         raise ValueError(
             f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
@@ -584,8 +588,10 @@ def _spread_like_roots(carry: Carry) -> Carry:
 
     def spread(x: chex.Array) -> chex.Array:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return x
+            data = spread(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         rows = zero.reshape(-1, *[1] * (x.ndim - 1))
         return x | (rows > 0) if x.dtype == bool else x + rows.astype(x.dtype)
 
-    return jax.tree.map(spread, carry)
+    # What is the same for all roots stays everywhere.
+    return jax.tree.map(spread, carry)._replace(model_keys=carry.model_keys)

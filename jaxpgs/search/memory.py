@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import mctx
 
+from jaxpgs import trees
 from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.device_memory import num_bytes
 from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
@@ -102,15 +103,16 @@ def estimate_memory(
     key = jax.eval_shape(lambda: jax.random.key(0))
     kept = None
     if search.mode != "rollouts" and num_kept > 1:
-        kept = jax.eval_shape(lambda p, r: init_nodes(search, p, r, num_kept), params, root)
-    carry = jax.eval_shape(
-        lambda nodes, *data: init(search, *data, nodes=nodes), kept, params, key, root
-    )
+        kept = trees.eval_shape(lambda p, r: init_nodes(search, p, r, num_kept), params, root)
+    carry = trees.eval_shape(
+        lambda params, nodes, *data: init(search, params, *data, nodes=nodes),
+        params, kept, key, root,
+    )  # fmt: skip
 
     def walks_of(params: Params, carry: Carry) -> Simulations:
         return simulate(*prepare(search, params, carry, num_kept), carry)[4]
 
-    walks = num_bytes(jax.eval_shape(walks_of, params, carry))
+    walks = num_bytes(trees.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
     nodes, per_node = 0, 0
     if isinstance(carry.memory, Nodes):

@@ -3,6 +3,7 @@
 All of this is worked out once when a search is traced, by `make_model`.
 """
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from jaxpgs.base import (
     as_logits,
     as_values,
 )
-from jaxpgs.search.cut import cut_model, depends
+from jaxpgs.search.cut import cut_model, depends, tells_rows
 
 
 class Keys(NamedTuple):
@@ -97,17 +98,24 @@ def make_model(
     """
     num_actions = logits.shape[1]
     mask = adapt_mask(params, adapt)
+    recurrent_fn, params, mask = _of_arrays(recurrent_fn, params, mask)
     own, frozen = split(params, mask)
     check = functools.partial(_check, embedding, dtype)
-    in_rows = functools.partial(_call_in_rows, getattr(recurrent_fn, "max_batch", None))
+    key, action = jax.random.key(0), trees.zero_rows(logits > 0)
 
     def evaluate(params: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
         output, after = recurrent_fn(params, *inputs)
-        _check_shape("prior_logits", output.prior_logits, (len(inputs[1]), num_actions))
+        _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
+        check_logits("recurrent_fn", output.prior_logits)
         logits = as_logits(output.prior_logits, dtype)
         return check(
             inputs[1], Expansion(output.reward, output.discount, output.value, logits), after
         )
+
+    tells = functools.cache(
+        lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
+    )
+    in_rows = functools.partial(_call_in_rows, getattr(recurrent_fn, "max_batch", None), tells)
 
     def features_are_logits(features: Any, embedding: Embedding) -> chex.Array:
         del embedding
@@ -125,7 +133,6 @@ def make_model(
     )
     if not any(mask):
         return plain
-    key, action = jax.random.key(0), trees.zero_rows(logits > 0)
     found: Any = recurrent_fn
     if not isinstance(found, SplitRecurrentFn):
         found = cut_model(recurrent_fn, params, mask, key, action, embedding)
@@ -135,10 +142,37 @@ def make_model(
         reason = found
     if reason:
         _tell(reason, mode, reuse)
-        whole = _whole(evaluate, expand, own, frozen, (key, action, embedding))
-        return plain._replace(whole=whole)
-
+        return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
+    if isinstance(recurrent_fn, SplitRecurrentFn):
+        expansion, after = jax.eval_shape(found.expand, params, key, action, embedding)
+        if tells_rows(found.policy, (params,), expansion.features, after):
+            raise ValueError(
+                "SplitRecurrentFn.policy must not tell roots apart by their rows, as it is asked "
+                "about any states of any root; have expand return what belongs to the root as "
+                "features."
+            )
     return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _of_arrays(
+    recurrent_fn: RecurrentFn, params: Params, mask: list[bool]
+) -> tuple[RecurrentFn, Params, list[bool]]:
+    """Returns a model of those of its parameters that are arrays, the others as they are."""
+    is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
+    if all(is_array):
+        return recurrent_fn, params, mask
+    arrays, others = split(params, is_array)
+
+    def closed(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda arrays, *inputs: function(merge(arrays, others), *inputs)
+
+    if isinstance(recurrent_fn, SplitRecurrentFn):
+        recurrent_fn = dataclasses.replace(
+            recurrent_fn, expand=closed(recurrent_fn.expand), policy=closed(recurrent_fn.policy)
+        )
+    else:
+        recurrent_fn = closed(recurrent_fn)
+    return recurrent_fn, arrays, [adapts for adapts, x in zip(mask, is_array, strict=True) if x]
 
 
 def _in_two(
@@ -157,8 +191,11 @@ def _in_two(
 
     def head(params: Params, features: Any, embedding: Embedding) -> chex.Array:
         logits = split_fn.policy(params, features, embedding)
-        num_rows = next((len(x) for x in jax.tree.leaves((features, embedding))), len(logits))
+        num_rows = next(
+            (x.shape[0] for x in jax.tree.leaves((features, embedding))), logits.shape[0]
+        )
         _check_shape("prior_logits", logits, (num_rows, plain.num_actions))
+        check_logits("recurrent_fn", logits)
         return as_logits(logits, plain.dtype)
 
     def policy(adapted: Params, *state: Any) -> chex.Array:
@@ -193,36 +230,105 @@ def _tell(reason: str, mode: str | None, reuse: bool) -> None:
         )
 
 
-def _whole(
+def _in_one(
+    plain: Model,
     evaluate: Callable[..., tuple[Expansion, Embedding]],
-    expand: Callable[..., tuple[Expansion, Embedding]],
-    own: Params,
-    frozen: Params,
+    params: Params,
+    parts: tuple[Params, Params],
+    tells: Callable[[], bool],
     inputs: tuple[Any, ...],
-) -> Callable[..., tuple[Expansion, Embedding]]:
-    """Returns a call in which each root has parameters of its own: K rows of one root at a time."""
+) -> Model:
+    """A model inside of which parameters adapt, so that each root calls it with its own."""
+    own, frozen = parts
 
     def call(own: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
         return evaluate(merge(own, frozen), *inputs)
 
     adapts = any(depends(lambda *data: call(*data)[0][:3], own, *inputs))
 
-    def whole(
-        adapted: Params, keys: Keys, action: chex.Array, embedding: Embedding
-    ) -> tuple[Expansion, Embedding]:
-        expansion, after = jax.vmap(call)(adapted, keys.roots, action, embedding)
+    def expand(*inputs: Any) -> tuple[Expansion, Embedding]:
+        return _call_by_root(tells, lambda _, *inputs: evaluate(params, *inputs), (), *inputs)
+
+    def whole(adapted: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
+        expansion, after = _call_by_root(tells, call, adapted, *inputs)
         if adapts:
             # Values and rewards are those of the network itself (Anthony et al. 2019, section 3:
             # its global value network). States are not, as they may hold actions drawn.
-            given, _ = expand(Keys(keys.roots, None), action, embedding)
-            expansion = given._replace(features=expansion.features)
+            expansion = expand(*inputs)[0]._replace(features=expansion.features)
         return expansion, after
 
-    return whole
+    return plain._replace(expand=expand, whole=whole)
+
+
+def _tells_roots(
+    recurrent_fn: RecurrentFn,
+    evaluate: Callable[..., Any],
+    params: Params,
+    key: chex.PRNGKey,
+    action: chex.Array,
+    embedding: Embedding,
+) -> bool:
+    """Tells whether a model needs the rows of all roots to know which one it is asked about."""
+    if action.shape[0] == 1:
+        return False
+    tells = tells_rows(recurrent_fn, (params, key), action, embedding)
+    if not tells:
+        shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
+        try:
+            one = jax.tree.map(shape, (action, embedding))
+            jax.eval_shape(functools.partial(evaluate, params), key, *one)
+        except Exception:  # whatever the model may raise
+            tells = True
+    if tells:
+        warnings.warn(
+            "The model works with a row for each root only, or tells them apart by their rows. As "
+            "each root has a key or adapted parameters of its own, every simulation takes a call "
+            "with all B rows, B times the work. Hold what belongs to a root in its embedding, or "
+            "give the search one key and adapt less.",
+            stacklevel=2,
+        )
+    return tells
+
+
+def _call_by_root(
+    tells: Callable[[], bool],
+    function: Callable[..., Any],
+    own: Any,
+    keys: Keys,
+    action: chex.Array,
+    embedding: Embedding,
+) -> Any:
+    """Calls a model for each simulation, with a key and with what is the root's own.
+
+    Args:
+      tells: whether it must be given the rows of all roots, of which one counts.
+      function: `(own, key, action [R], embedding [R, ...])`.
+      own: a pytree of arrays `[B, ...]`.
+      keys: the step's.
+      action: `[B, K]`.
+      embedding: `[B, K, ...]`.
+    """
+    each = jax.vmap(lambda key: jax.random.split(key, action.shape[1]))(keys.roots)
+    if not tells():
+
+        def one(own: Any, key: chex.PRNGKey, *row: Any) -> Any:
+            found = function(own, key, *jax.tree.map(lambda x: x[None], row))
+            return jax.tree.map(lambda x: x[0], found)
+
+        return jax.vmap(jax.vmap(one, (None, 0, 0, 0)))(own, each, action, embedding)
+
+    def among(own: Any, root: chex.Array, key: chex.PRNGKey, *rows: Any) -> Any:
+        return jax.tree.map(lambda x: x[root], function(own, key, *rows))
+
+    calls = jax.vmap(among, (None, None, 0, 1, 1))
+    return jax.vmap(calls, (0, 0, 0, None, None))(
+        own, jnp.arange(action.shape[0]), each, action, embedding
+    )
 
 
 def _call_in_rows(
     max_batch: int | None,
+    tells: Callable[[], bool],
     function: Callable[..., Any],
     keys: Keys,
     action: chex.Array,
@@ -231,7 +337,8 @@ def _call_in_rows(
     """Calls a model for K simulations of B roots: as mctx does, with B rows, once for each of K.
 
     With a key for each root it is called with K rows of one root, since what a root draws must not
-    depend on the others. `max_batch` is the model's word that rows may be grouped in any way.
+    depend on the others, unless it tells the roots apart by their rows. `max_batch` is the model's
+    word that rows may be grouped in any way.
     """
     batch_size, num_walks = action.shape
     if max_batch is not None and batch_size * num_walks > max_batch:
@@ -240,6 +347,9 @@ def _call_in_rows(
         if at_once >= batch_size:
             return jax.vmap(function)(*inputs)
         return jax.lax.map(lambda row: function(*row), inputs, batch_size=at_once)
+    if keys.shared is None and tells():
+        alone = lambda _, *inputs: function(*inputs)  # noqa: E731
+        return _call_by_root(tells, alone, (), keys, action, embedding)
     if keys.shared is None:
         return jax.vmap(function)(keys.roots, action, embedding)
     each = jax.random.split(keys.shared, num_walks)
@@ -263,7 +373,7 @@ def _check(
     embedding: Embedding,
 ) -> tuple[Expansion, Embedding]:
     """Checks what a model returns, as mctx does, and makes its numbers fit to count on."""
-    num_rows = len(action)
+    num_rows = action.shape[0]
     for name in ("reward", "discount", "value"):
         _check_shape(name, getattr(expansion, name), (num_rows,))
     if jax.tree.structure(embedding) != jax.tree.structure(like):  # type: ignore[operator]
@@ -288,6 +398,15 @@ def _check_shape(name: str, found: Any, wanted: tuple[int, ...]) -> None:
         raise ValueError(
             f"recurrent_fn must return {name} of shape {list(wanted)}, a row for each action that "
             f"it is given; got {list(got)}."
+        )
+
+
+def check_logits(owner: str, logits: chex.Array) -> None:
+    """Raises `ValueError` for logits that are no real numbers, such as a mask of actions."""
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise ValueError(
+            f"{owner} must have prior_logits of a float type, log-probabilities up to a constant; "
+            f"got {logits.dtype}."
         )
 
 
@@ -338,7 +457,8 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
       adapt: a pytree of booleans with the structure of `params`; a predicate
         `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
         `networks.policy_head(path=...)` takes them, or "everything" but batch normalisation. None
-        adapts nothing.
+        adapts nothing. Of the leaves that it names, arrays of real numbers adapt; keys, counters,
+        functions and Python's numbers go along as they are.
 
     Returns:
       A list in the order of `jax.tree.leaves(params)`.
@@ -363,8 +483,12 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
                 f"params is {treedef}, adapt is {structure}."
             )
         mask = [bool(leaf) for leaf in leaves]
+    mask = [
+        adapts and trees.is_weight(leaf)
+        for adapts, (_, leaf) in zip(mask, paths_and_leaves, strict=True)
+    ]
     if not any(mask):
-        names = [jax.tree_util.keystr(path) for path, _ in paths_and_leaves]
+        names = [jax.tree_util.keystr(path) for path, x in paths_and_leaves if trees.is_weight(x)]
         named = f" {adapt!r}" * isinstance(adapt, str)
         raise ValueError(
             f"adapt{named} chooses none of the parameters; it may choose any of {names}."

@@ -66,7 +66,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
     """Makes the memory."""
     if kept is not None:
         raise ValueError('nodes are for mode="tree"; mode="rollouts" keeps none.')
-    shape = (len(root.value), context.search.truncation.table_size)
+    shape = (root.value.shape[0], context.search.truncation.table_size)
     return Memory(jax.tree.map(jnp.asarray, root.embedding), jnp.zeros(shape, bool))
 
 

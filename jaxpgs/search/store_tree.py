@@ -189,7 +189,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
         numbers=empty((numbers,), context.model.dtype),
         # Many a head has no derivative at zeros, and unused rows are looked at, too.
         features=tuple(jnp.ones_like(empty(x.shape[2:], x.dtype)) for x in features),
-        embedding=tuple(jnp.broadcast_to(x, (len(x), num_rows, *x.shape[2:])) for x in states),
+        embedding=tuple(jnp.broadcast_to(x, (x.shape[0], num_rows, *x.shape[2:])) for x in states),
     )
     if kept is not None:
         _check_kept(kept, nodes)
@@ -287,7 +287,7 @@ def make_table(context: Context, nodes: Nodes) -> Any:
     size = nodes.edge.size * sum(x.shape[-1] for x in nodes.features)
     # A table knows the states of earlier updates only, and one call an update makes no others.
     at_once = context.needed and context.search.truncation.one_call
-    if not (context.dense and at_once and size <= _FEW_FEATURES):
+    if not (context.dense and at_once and _is_few(size, _FEW_FEATURES)):
         return None
     logits, pull = jax.vjp(lambda own: _logits(context, nodes, own, None, nodes), context.adapted)
     return distribution(logits), _prior(context, nodes, None), lambda x: pull(x)[0]
@@ -444,7 +444,7 @@ def _link(
     """Tells parents `[B, K]` of their new children."""
     links = nodes.links
     num_rows = links.shape[1]
-    if context.dense and links.size * node.shape[1] <= _FEW_PAIRS:
+    if context.dense and _is_few(links.size * node.shape[1], _FEW_PAIRS):
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
         here = (rows == node[:, None]) & kept[:, None]
         there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
@@ -454,6 +454,11 @@ def _link(
     place = jnp.where(kept, node, num_rows)
     link = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
     return link(links, place, action, child)
+
+
+def _is_few(number: Any, most: int) -> bool:
+    """Tells whether there are so few of something; not where their number is a symbol."""
+    return isinstance(number, int) and number <= most
 
 
 def _nothing(child: chex.Array, dtype: Any) -> Reached:
@@ -544,7 +549,8 @@ def remember(
     returns = in_rows(returns).astype(nodes.numbers.dtype)
     num_rows = nodes.edge.shape[1]
     ranges = context.rows.sections > 2
-    if context.dense and not ranges and nodes.edge.size * node.shape[1] <= _FEW_PAIRS:
+    few = _is_few(nodes.edge.size * node.shape[1], _FEW_PAIRS)
+    if context.dense and not ranges and few:
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
         member = (rows == node[:, None]) & counts[:, None]
         chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)
@@ -594,9 +600,18 @@ def last(context: Context, nodes: Nodes, place: Place, child: chex.Array) -> Emb
 
 
 def reroot(
-    nodes: Nodes, action: chex.Array, *, num_kept: int, reset: chex.Array | None = None
+    nodes: Nodes,
+    action: chex.Array,
+    *,
+    num_kept: int,
+    reset: chex.Array | None = None,
+    state: Embedding | None = None,
 ) -> Nodes:
     """Follows an action that was played: the nodes behind it go on, the others are dropped.
+
+    A node is the state that the model made of the action. Where the game may have gone elsewhere,
+    as where chance has a say or the model was learned, give the `state` that came: nodes behind
+    another one belong to another game, and would be taken for this one's.
 
     After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
     the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
@@ -609,13 +624,15 @@ def reroot(
         last are dropped. The result has this size whatever is kept, so that a loop of games has
         fixed shapes.
       reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not,
+        bit by bit, that of the node. After the moves of both players, the second call takes it.
 
     Returns:
       Nodes whose root is the state after the action.
 
     Raises:
-      ValueError: if `num_kept` is below 1, or `nodes` is None, as
-        rollouts leave it.
+      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
+        embedding of such nodes.
 
     Example:
       >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
@@ -640,6 +657,8 @@ def reroot(
     kept = below & (nodes.edge >= 0) & (root > 0)
     if reset is not None:
         kept &= ~reset[:, None]
+    if state is not None:
+        kept &= _is_state(nodes, root, state)[:, None]
     rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
     kept &= rank < num_kept
     size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
@@ -662,6 +681,21 @@ def reroot(
         links=jnp.concatenate([children, visits], axis=-1),
         numbers=jnp.where(used[..., None], numbers, 0.0),
     )
+
+
+def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
+    """Tells `[B]` whether nodes `[B, 1]` hold states `[B, ...]`."""
+    given = _pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], state))
+    known = trees.take(nodes.embedding, node)
+    found = [[(x.shape, str(x.dtype)) for x in packed] for packed in (known, given)]
+    if found[0] != found[1]:
+        raise ValueError(
+            "reroot's state must be an embedding of the roots, as the search's own; joined by type "
+            f"it must have (shape, dtype) {found[0]}, got {found[1]}."
+        )
+    # What is not a number equals itself here.
+    same = [(x == y) | ((x != x) & (y != y)) for x, y in zip(known, given, strict=True)]
+    return jnp.all(jnp.concatenate([*same, node[..., None] >= 0], axis=-1), axis=(1, 2))
 
 
 store = Store(

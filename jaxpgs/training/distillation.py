@@ -20,7 +20,7 @@ from flax import nnx
 
 from jaxpgs import networks, trees
 from jaxpgs.adapters import chance_key, make_root_fn, step_with_keys
-from jaxpgs.base import Params
+from jaxpgs.base import Params, values_like
 from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -198,7 +198,7 @@ def _make_losses(network: nnx.Module) -> Callable[..., Any]:
         (logits, value), moved = train_fn(params, lesson.observation)
         logits = jnp.where(lesson.policy > 0, logits, jnp.finfo(logits.dtype).min)  # legal actions
         policy_loss = jnp.mean(optax.kl_divergence(jax.nn.log_softmax(logits), lesson.policy))
-        value_loss = jnp.mean(jnp.square(value - lesson.value))
+        value_loss = jnp.mean(jnp.square(values_like(value, lesson.value) - lesson.value))
         parts = {"policy_loss": policy_loss, "value_loss": value_loss}
         return policy_loss + value_loss, (parts, moved)
 

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import Params
+from jaxpgs.search.model import merge, split
 from jaxpgs.training import sharing
 from jaxpgs.training.checkpoint import describe, opened
+from jaxpgs.trees import is_weight
 
 
 def check_counts(counts: Mapping[str, int]) -> None:
@@ -85,9 +87,13 @@ def make_update(
         carry: tuple[Params, Any], target: Any
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
         params, opt_state = carry
-        gradient, (parts, moved) = jax.grad(losses_fn, has_aux=True)(params, target)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        stepped = optax.apply_updates(params, updates)
+        # Keys and counters, such as those of dropout, have no gradient.
+        own, others = split(params, [is_weight(x) for x in jax.tree.leaves(params)])
+        gradient, (parts, moved) = jax.grad(
+            lambda own: losses_fn(merge(own, others), target), has_aux=True
+        )(own)
+        updates, opt_state = optimizer.update(gradient, opt_state, own)
+        stepped = merge(optax.apply_updates(own, updates), others)
         params = jax.tree.map(
             lambda train, new, stat: new if train else stat, trainable, stepped, moved
         )

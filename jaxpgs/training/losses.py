@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxpgs.base import values_like
 from jaxpgs.training.objectives import Objective, cross_entropy
 from jaxpgs.training.selfplay import Experience
 from jaxpgs.training.unrolls import Unrolls
@@ -24,7 +25,7 @@ def policy_value_loss(
 
     Args:
       logits: `[B, A]` the network's logits.
-      value: `[B]` the network's values.
+      value: `[B]` the network's values; a column `[B, 1]` counts as well.
       target: the positions, with batch axis `[B]`. Those of games that are not over yet teach the
         policy only; the paper waits for the end with both.
       value_weight: weight of the squared error.
@@ -35,6 +36,7 @@ def policy_value_loss(
     """
     policy_loss = objective_loss(logits, target, objective or cross_entropy())
     known = target.open == 0
+    value = values_like(value, target.value)
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
     value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
     loss = policy_loss + value_weight * value_loss
@@ -58,7 +60,7 @@ def unroll_loss(
 
     Args:
       logits: `[B, K + 1, A]` the model's logits.
-      value: `[B, K + 1]` the model's values.
+      value: `[B, K + 1]` the model's values, or `[B, K + 1, 1]`.
       target: the unrolls.
       value_weight: weight of the squared error.
 
@@ -67,6 +69,7 @@ def unroll_loss(
       is perfect), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
       unroll.
     """
+    value = values_like(value, target.value)
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
     error = target.value_weight * jnp.square(value - target.value)
@@ -91,7 +94,7 @@ def asymmetric_square(
 
     Args:
       target: any shape.
-      value: the network's, of the same shape.
+      value: the network's, of the same shape or a column.
       under: weight where the value is too low, `target >= value`.
       over: weight where it is too high.
 
@@ -99,4 +102,5 @@ def asymmetric_square(
       The weighted squares, of the same shape. Both weights 1 is the plain squared error; the thesis
       tries 1/2 and 2, either way round.
     """
+    value = values_like(value, target)
     return jnp.where(target >= value, under, over) * jnp.square(target - value)

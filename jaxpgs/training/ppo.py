@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params
+from jaxpgs.base import Params, values_like
 from jaxpgs.checks import check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import learner_games, loop, opponents, sharing
@@ -97,7 +97,7 @@ def ppo_loss(
 
     Args:
       logits: `[B, A]` the network's logits. Illegal actions have probability 0 and no gradient.
-      value: `[B]` the network's values.
+      value: `[B]` the network's values; a column `[B, 1]` counts as well.
       moves: the moves.
       clip: epsilon; see `clipped`.
       value_weight: weight of the squared error.
@@ -121,7 +121,8 @@ def ppo_loss(
         return jnp.sum(jnp.where(moves.mine, x, 0.0)) / count
 
     advantage = jnp.where(moves.mine, moves.advantage, 0.0)
-    error = jnp.where(moves.mine, value.astype(jnp.float32) - moves.value, 0.0)
+    value = values_like(value, moves.value).astype(jnp.float32)
+    error = jnp.where(moves.mine, value - moves.value, 0.0)
     policy_loss = -mean(clipped(log_ratio, jnp.zeros_like(log_ratio), advantage, clip))
     value_loss = mean(jnp.square(error))
     entropy = mean(-jnp.sum(shares, axis=-1))

@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs import trees
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import check_number, check_word
 
@@ -389,7 +390,7 @@ def with_dirichlet_noise(
     check_number("with_dirichlet_noise", "alpha", alpha, 0, open_low=True)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> tuple:
-        keys = broadcast_keys(rng_key, len(root.value))
+        keys = trees.gathered(broadcast_keys(rng_key, root.value.shape[0]))
         keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
         logits = root.prior_logits
         lowest = jnp.finfo(logits.dtype).min
