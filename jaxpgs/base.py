@@ -157,6 +157,8 @@ class NodeStats(NamedTuple):
       lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
         selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
+      scale: `[B]` how large values are in this search: the greatest magnitude of the root's value
+        and of the returns of all simulations from the root so far; None for 1.
 
     Example:
       >>> node.qvalues
@@ -170,6 +172,16 @@ class NodeStats(NamedTuple):
     valid: chex.Array
     lowest: chex.Array | None = None
     highest: chex.Array | None = None
+    scale: chex.Array | None = None
+
+    def relative(self) -> "NodeStats":
+        """The same in units of `scale`, so that rewards of any size look alike."""
+        if self.scale is None:
+            return self
+        unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)
+        names = ("value_sum", "lowest", "highest")
+        found = {n: x / unit[..., None] for n in names if (x := getattr(self, n)) is not None}
+        return self._replace(value=self.value / unit, scale=jnp.ones_like(unit), **found)
 
     @property
     def qvalues(self) -> chex.Array:

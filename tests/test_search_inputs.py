@@ -231,8 +231,8 @@ def test_estimator_without_optimizer_is_named():
             "needs value_scale .* got nan",
         ),
         (
-            lambda: jaxpgs.qtransform_completed_by_mix_value(None, min_range=0),
-            "min_range .* above 0; got 0",
+            lambda: jaxpgs.qtransform_completed_by_mix_value(None, epsilon=0),
+            "epsilon .* above 0; got 0",
         ),
         (lambda: jaxpgs.auto_sgd(0), "auto_sgd needs step_size .* above 0; got 0"),
         (lambda: jaxpgs.regularized(jaxpgs.reinforce(), entropy=-1), "needs entropy .* got -1"),

@@ -98,7 +98,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the range of Q-values has no least one", _TARGET,
-        "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)",
+        "jnp.maximum(high - low, epsilon)", "jnp.maximum(high - low, 1e-8)",
         "completed_q_is", "test_tree.py",
     ),
     Mutation(

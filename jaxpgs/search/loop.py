@@ -190,6 +190,8 @@ def init(
         stats = stats._replace(
             **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
         )
+    largest = jnp.max(jnp.abs(stats.qvalues), axis=-1)
+    stats = stats._replace(scale=jnp.maximum(jnp.abs(stats.value), largest))
     selection = search.root_selection.init(rng_key, stats, search.num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
@@ -320,14 +322,16 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
+    stats = _add_returns(carry.stats, actions, returns[0], started)
+    before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
     if context.needed and ring is None:
         blocks = store.blocks(context, memory, table, simulations.steps)
-        learned = learn(context, blocks, carry.stats, carry.opt_state, simulations, returns)
+        learned = learn(context, blocks, before, carry.opt_state, simulations, returns)
     elif context.needed:
         learned, ring = replay.learn_from_ring(
-            store, context, memory, carry.stats, carry.opt_state, simulations, returns, ring,
+            store, context, memory, before, carry.opt_state, simulations, returns, ring,
             carry.num_updates,
         )  # fmt: skip
     best = carry.best
@@ -340,7 +344,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     goes_on = carry.num_updates < search.num_updates
     return carry._replace(
         num_updates=carry.num_updates + goes_on.astype(jnp.int32),
-        stats=_add_returns(carry.stats, actions, returns[0], started),
+        stats=stats,
         adapted=learned.adapted,
         opt_state=learned.opt_state,
         memory=memory,
@@ -489,7 +493,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
     shared = None if shared is None else jax.random.fold_in(shared[0], number)
-    context = context._replace(keys=Keys(step_keys, shared))
+    context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
         start = context.rows.num_kept + number * context.rows.per_update
         context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
@@ -542,7 +546,9 @@ def _add_returns(
         stats = stats._replace(
             lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
         )
+    largest = jnp.max(jnp.where(started, jnp.abs(returns), 0.0), axis=-1)
     return stats._replace(
+        scale=jnp.maximum(stats.scale, largest),
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
     )

@@ -44,15 +44,17 @@ from jaxpgs.search.parts.truncation import until_new
 
 # For values from -1 to 1. Rescaled without a least range, returns that are all about the same would
 # outweigh a good prior.
-QTRANSFORM = functools.partial(qtransform_completed_by_mix_value, min_range=1 / 3)
+QTRANSFORM = functools.partial(
+    qtransform_completed_by_mix_value, epsilon=1 / 3, relative=True
+)
 
 MCS: dict[str, Any] = {
-    "root_selection": puct(1.5, virtual_loss=1.0),  # pending simulations count as lost
+    "root_selection": puct(1.5, relative=True),  # pending simulations count as lost
     "truncation": until_new(),
     "backup": n_step(),
     "target": completed_q(0.0, qtransform=QTRANSFORM),
 }
-PGS = MCS | {"estimator": reinforce("value"), "optimizer": auto_sgd()}
+PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_sgd()}
 # Where states are kept, simulations of PGS also follow what these have returned.
 READS_NODES = {"interior_selection": improved_policy(by_counts=True, qtransform=QTRANSFORM)}
 ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its former name

@@ -40,6 +40,7 @@ class Context(NamedTuple):
       rows: how a store lays out its memory, None if it has no need to.
       keys: what the update's network calls draw by.
       start: int32, the first row of the memory that the update writes.
+      scale: `[B]` as in `NodeStats`, before the update.
       dense: whether the program is for an accelerator.
     """
 
@@ -53,6 +54,7 @@ class Context(NamedTuple):
     rows: Any = None
     keys: Any = None  # `Keys`, once an update begins
     start: Any = None
+    scale: Any = None
     dense: bool = False
 
     @property

@@ -150,6 +150,7 @@ def puct(
     *,
     virtual_loss: float | chex.Array | None = 1.0,
     unvisited: str = "zero",
+    relative: bool = False,
 ) -> Selection:
     """PUCT with virtual loss (Anthony et al. 2019, sections 3 and 4.1).
 
@@ -161,6 +162,9 @@ def puct(
       virtual_loss: a simulation in flight counts as a visit with the return `-virtual_loss` (Segal
         2010), in units of the value. None counts the visit and leaves Q alone.
       unvisited: Q of an action never tried: "zero", or "value" for the network's value of the node.
+      relative: whether Q is in units of the search's greatest return (`NodeStats.scale`), so that
+        rewards of any size give the same choices. In games with values from -1 to 1 it changes
+        little, as that return is soon near 1.
 
     Returns:
       A selection. Actions that are not valid are never chosen while a valid one exists.
@@ -178,6 +182,7 @@ def puct(
     check_word("puct", "unvisited", unvisited, ("zero", "value"))
 
     def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        node = node.relative() if relative else node
         prior = jax.nn.softmax(node.prior_logits, axis=-1)
         visits = node.visits + pending
         if virtual_loss is None:

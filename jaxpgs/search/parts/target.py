@@ -56,22 +56,28 @@ def qtransform_completed_by_mix_value(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    use_mixed_value: bool = True,
+    epsilon: float | chex.Array = 1e-8,
+    relative: bool = False,
 ) -> chex.Array:
     """What Q-values add to logits: `sigma(Q) = (maxvisit_init + max n(a)) value_scale Q(a)`.
 
-    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name, whose
-    `epsilon` is `min_range`. For other numbers give `functools.partial` of it wherever a part takes
-    a `qtransform`; any function of a node's statistics will do.
+    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name.
+    For other numbers give `functools.partial` of it wherever a part takes a `qtransform`; any
+    function of a node's statistics will do, and mctx's own functions of a tree and a node.
 
     Args:
       node: statistics with axes `[..., A]`.
       value_scale: scale of sigma, at least 0.
       maxvisit_init: visits that sigma starts from, at least 0.
       rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
-      min_range: in units of the value, above 0: rescaling divides by the range of the Q-values, or
+      use_mixed_value: whether actions never tried get the mixed value (`completed_qvalues`), or
+        the network's value of the node.
+      epsilon: in units of the value, above 0: rescaling divides by the range of the Q-values, or
         by this if it is more. Where all actions return about the same, a larger one leaves more to
         the prior.
+      relative: whether the unit of the value is the search's greatest return (`NodeStats.scale`),
+        so that `epsilon` fits rewards of any size.
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
@@ -85,12 +91,16 @@ def qtransform_completed_by_mix_value(
     """
     check_number("qtransform_completed_by_mix_value", "value_scale", value_scale, 0)
     check_number("qtransform_completed_by_mix_value", "maxvisit_init", maxvisit_init, 0)
-    check_number("qtransform_completed_by_mix_value", "min_range", min_range, 0, open_low=True)
-    qvalues = completed_qvalues(node)
+    check_number("qtransform_completed_by_mix_value", "epsilon", epsilon, 0, open_low=True)
+    node = node.relative() if relative else node
+    if use_mixed_value:
+        qvalues = completed_qvalues(node)
+    else:
+        qvalues = jnp.where(node.visits > 0, node.qvalues, node.value[..., None])
     if rescale_values:
         low = jnp.min(qvalues, axis=-1, keepdims=True)
         high = jnp.max(qvalues, axis=-1, keepdims=True)
-        qvalues = (qvalues - low) / jnp.maximum(high - low, min_range)
+        qvalues = (qvalues - low) / jnp.maximum(high - low, epsilon)
     most = jnp.max(node.visits, axis=-1, keepdims=True).astype(qvalues.dtype)
     return (maxvisit_init + most) * value_scale * qvalues
 
