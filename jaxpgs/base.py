@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+ROOTS = "roots of a search"  # the axis over which targets are mapped
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
 # A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots

@@ -21,6 +21,7 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.base import (
+    ROOTS,
     Embedding,
     NodeStats,
     Params,
@@ -369,7 +370,8 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
       (2,)
     """
     stats, totals = carry.stats, carry.totals
-    action, action_weights = jax.vmap(search.target)(carry.target_keys, stats, carry.selection)
+    answer = jax.vmap(search.target, axis_name=ROOTS)
+    action, action_weights = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
     value = _mean(jnp.sum(stats.value_sum, axis=-1), visits)
@@ -548,7 +550,7 @@ def _add_returns(
         )
     largest = jnp.max(jnp.where(started, jnp.abs(returns), 0.0), axis=-1)
     return stats._replace(
-        scale=jnp.maximum(stats.scale, largest),
+        scale=largest if stats.scale is None else jnp.maximum(stats.scale, largest),
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
     )

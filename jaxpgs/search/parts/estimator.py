@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import NodeStats, PolicyTerms, Trajectory
-from jaxpgs.checks import check_number, check_word
+from jaxpgs.checks import check_number, check_part, check_word
 
 
 class Estimator(NamedTuple):
@@ -188,6 +188,7 @@ def regularized(
       >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
     """
     weights = {"entropy": entropy, "kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior}
+    check_part("regularized", "estimator", estimator, Estimator, 'jaxpgs.reinforce("value")')
     for name, weight in weights.items():
         check_number("regularized", name, weight, 0)
 
