@@ -78,6 +78,7 @@ class Expansion(NamedTuple):
       discount: `[B]` its discount.
       value: `[B]` the network's value.
       features: `[B, ...]` a pytree, what the policy is computed from.
+      finite: `[B]` bool, whether the model's numbers were; the search fills it in.
 
     Example:
       >>> expansion, _ = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
@@ -89,6 +90,7 @@ class Expansion(NamedTuple):
     discount: chex.Array
     value: chex.Array
     features: Any
+    finite: Any = None
 
 
 ExpandFn = Callable[[Params, chex.PRNGKey, chex.Array, Embedding], tuple[Expansion, Embedding]]
@@ -260,6 +262,7 @@ class Trajectory(NamedTuple):
       num_calls: `[B]` int32, network calls one after another, the same for all roots.
       last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
         the search keeps the best of them.
+      not_finite: `[B]` int32, those of the evaluations with a number that is not finite.
 
     Example:
       >>> mean_value = lambda trajectory: jnp.mean(trajectory.value, axis=0) + 0 * trajectory.reward
@@ -279,11 +282,32 @@ class Trajectory(NamedTuple):
     num_evaluations: chex.Array
     num_calls: chex.Array
     last: Any = None
+    not_finite: Any = None
 
     @property
     def terms(self) -> PolicyTerms:
         """The differentiable fields."""
         return PolicyTerms(*(getattr(self, name) for name in PolicyTerms._fields))
+
+
+class SearchSummary(NamedTuple):
+    """What is known at the roots, as `mctx.Tree.summary` tells it.
+
+    Attributes:
+      visit_counts: `[B, A]` simulations by first action, as floats.
+      visit_probs: `[B, A]` their shares, all the same before the first simulation.
+      value: `[B]` mean of the returns of all simulations and the network's value.
+      qvalues: `[B, A]` mean return by first action, 0 where never tried.
+
+    Example:
+      >>> output.search_tree.summary().visit_probs.sum(axis=-1)
+      Array([1., 1.], dtype=float32)
+    """
+
+    visit_counts: chex.Array
+    visit_probs: chex.Array
+    value: chex.Array
+    qvalues: chex.Array
 
 
 @jax.tree_util.register_dataclass
@@ -309,10 +333,15 @@ class SearchState:
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
       skipped_updates: `[B]` int32, updates left out because the gradient, or what the optimizer
         made of it, was not finite.
+      not_finite: `[B]` int32, how many evaluations, the root's among them, had a reward, discount,
+        value or logit that was NaN or infinite (logits of -inf aside), and so counted as 0, or as
+        the lowest logit. Look at the network or the rules if it is above 0. What a model says of
+        the policy and value of a game that is over does not count.
       nodes: the visited states of "tree", None for "rollouts". They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
         root's included, if `best_of` was given, else None.
+      raw_value: `[B]` the network's value of the root.
 
     Example:
       >>> output.search_state.visits.sum(axis=-1)
@@ -332,8 +361,24 @@ class SearchState:
     entropy: chex.Array
     gradient_norm: chex.Array
     skipped_updates: chex.Array
+    not_finite: chex.Array
     nodes: Any = None
     best: Any = None
+    raw_value: Any = None
+
+    def summary(self) -> SearchSummary:
+        """Returns the statistics of the roots under the names of mctx's summary.
+
+        Example:
+          >>> output.search_state.summary().visit_counts.sum(axis=-1)
+          Array([16., 16.], dtype=float32)
+        """
+        counts = self.visits.astype(self.value.dtype)
+        total = jnp.sum(counts, axis=-1, keepdims=True)
+        probs = jnp.where(total > 0, counts / jnp.maximum(total, 1), 1 / counts.shape[-1])
+        qvalues = jnp.where(counts > 0, self.qvalues, 0.0)
+        value = jnp.sum(counts * qvalues, axis=-1) + self.raw_value
+        return SearchSummary(counts, probs, value / (1 + total[:, 0]), qvalues)
 
 
 @jax.tree_util.register_dataclass
@@ -354,6 +399,11 @@ class PolicyOutput:
     action: chex.Array
     action_weights: chex.Array
     search_state: SearchState
+
+    @property
+    def search_tree(self) -> SearchState:
+        """The search's statistics, for `output.search_tree.summary()` as in mctx."""
+        return self.search_state
 
 
 def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:

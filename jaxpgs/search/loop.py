@@ -58,6 +58,7 @@ class Totals(NamedTuple):
       acted: the number of those states.
       gradient_norm: the gradient's norm.
       skipped: int32, updates left out.
+      not_finite: int32, evaluations with a number that is not finite.
     """
 
     simulations: chex.Array
@@ -69,6 +70,7 @@ class Totals(NamedTuple):
     acted: chex.Array
     gradient_norm: chex.Array
     skipped: chex.Array
+    not_finite: chex.Array
 
 
 class Carry(NamedTuple):
@@ -176,7 +178,7 @@ def init(
         adapted=adapted,
         opt_state=() if search.optimizer is None else jax.vmap(search.optimizer.init)(adapted),
         memory=None,
-        totals=Totals(count, count, count, count, count, mean, mean, mean, count),
+        totals=Totals(count, count, count, count, count, mean, mean, mean, count, _broken(root)),
         best=None if search.best_of is None else root.embedding,
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
@@ -388,8 +390,10 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         entropy=_mean(totals.entropy, totals.acted),
         gradient_norm=_mean(totals.gradient_norm, carry.num_updates),
         skipped_updates=totals.skipped,
+        not_finite=totals.not_finite,
         nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
         best=carry.best,
+        raw_value=stats.value,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
@@ -463,6 +467,12 @@ def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> 
             f"got {invalid_actions.shape}."
         )
     return root.prior_logits.shape[0]
+
+
+def _broken(root: mctx.RootFnOutput) -> chex.Array:
+    """Counts the root `[B]` if its evaluation has a number that is not finite."""
+    logits = jnp.isfinite(root.prior_logits) | jnp.isneginf(root.prior_logits)
+    return 1 - (jnp.all(logits, axis=-1) & jnp.isfinite(root.value)).astype(jnp.int32)
 
 
 def _root_stats(
@@ -574,6 +584,7 @@ def _add_totals(
         acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
         gradient_norm=norm,
         skipped=skipped,
+        not_finite=trajectory.not_finite,
     )
     return jax.tree.map(lambda total, new: total + new.astype(total.dtype), totals, now)
 

@@ -432,6 +432,7 @@ def _expand(
         value=told[..., 2],
         evaluations=jnp.sum(made, axis=-1, dtype=jnp.int32),
         calls=jnp.any(made).astype(jnp.int32) + trees.zero_rows(action),
+        not_finite=jnp.sum(made & ~expansion.finite, axis=-1, dtype=jnp.int32),
     )
 
 
@@ -461,7 +462,7 @@ def _link(
 def _nothing(child: chex.Array, dtype: Any) -> Reached:
     """What a step reaches that makes nothing."""
     none, rows = (0 * child).astype(dtype), trees.zero_rows(child)
-    return Reached(child * 0, child > 0, none, none, none, rows, rows)
+    return Reached(child * 0, child > 0, none, none, none, rows, rows, rows)
 
 
 def _pack(tree: Any) -> tuple[chex.Array, ...]:
