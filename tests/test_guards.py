@@ -840,9 +840,10 @@ def bytes_of_walks(depth, source):
     """What three roots times four simulations keep of their steps, given what it takes of a state.
 
     Of each step: whether it was taken and whether by the policy, seven numbers, the action and the
-    state reached. Of each simulation its depth and whether it was cut off; of each root two counts.
+    state reached. Of each simulation its depth and whether it was cut off; of each root three
+    counts.
     """
-    return 3 * 4 * (depth * (2 + 4 * 7 + 4 + 4 + source) + 4 + 1) + 3 * 2 * 4
+    return 3 * 4 * (depth * (2 + 4 * 7 + 4 + 4 + source) + 4 + 1) + 3 * 3 * 4
 
 
 BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]

@@ -146,7 +146,7 @@ MUTATIONS = (
     # Selections and targets.
     Mutation(
         "muzero_puct: no virtual loss", _SELECTION,
-        "scaled *= node.visits / jnp.maximum(visits, 1)", "pass", "muzeros",
+        "scaled *= 1 - pending / jnp.maximum(visits, 1)", "pass", "muzeros",
     ),
     Mutation(
         "muzero_puct: no virtual loss by default", _SELECTION,

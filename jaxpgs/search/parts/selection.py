@@ -263,7 +263,7 @@ def muzero_puct(
         scaled = transform(node)
         visits = node.visits + pending
         if virtual_loss:
-            scaled *= node.visits / jnp.maximum(visits, 1)
+            scaled *= 1 - pending / jnp.maximum(visits, 1)
         node_visits = 1 + jnp.sum(visits, axis=-1, keepdims=True)
         weight = pb_c_init + jnp.log((node_visits + pb_c_base + 1) / pb_c_base)
         return scaled + weight * prior * jnp.sqrt(node_visits) / (1 + visits)
