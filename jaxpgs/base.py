@@ -160,8 +160,8 @@ class NodeStats(NamedTuple):
       lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
         selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
-      scale: `[B]` how large values are in this search: the greatest magnitude of the root's value
-        and of the returns of all simulations from the root so far; None for 1.
+      scale: `[B]` how much returns differ in this search: the greatest distance so far between the
+        return of a simulation and the network's value of the root; None for 1.
 
     Example:
       >>> node.qvalues
@@ -178,13 +178,17 @@ class NodeStats(NamedTuple):
     scale: chex.Array | None = None
 
     def relative(self) -> "NodeStats":
-        """The same in units of `scale`, so that rewards of any size look alike."""
+        """The same from `value` on, in units of `scale`, so that rewards of any size look alike."""
         if self.scale is None:
             return self
-        unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)
-        names = ("value_sum", "lowest", "highest")
-        found = {n: x / unit[..., None] for n in names if (x := getattr(self, n)) is not None}
-        return self._replace(value=self.value / unit, scale=jnp.ones_like(unit), **found)
+        unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)[..., None]
+        value = self.value[..., None]
+        total = self.value_sum - self.visits.astype(value.dtype) * value
+        names = ("lowest", "highest")
+        found = {n: (x - value) / unit for n in names if (x := getattr(self, n)) is not None}
+        return self._replace(
+            value=0 * self.value, value_sum=total / unit, scale=self.scale * 0 + 1, **found
+        )
 
     @property
     def qvalues(self) -> chex.Array:

@@ -193,8 +193,11 @@ def init(
         stats = stats._replace(
             **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
         )
-    largest = jnp.max(jnp.abs(stats.qvalues), axis=-1)
-    stats = stats._replace(scale=jnp.maximum(jnp.abs(stats.value), largest))
+    distance = jnp.abs(stats.qvalues - stats.value[:, None])
+    distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
+    # Where all returns are the same, rounding must not look like a difference.
+    least = jnp.finfo(distance.dtype).eps ** 0.5 * jnp.abs(stats.value)
+    stats = stats._replace(scale=jnp.maximum(distance, least))
     selection = search.root_selection.init(rng_key, stats, search.num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
@@ -558,9 +561,9 @@ def _add_returns(
         stats = stats._replace(
             lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
         )
-    largest = jnp.max(jnp.where(started, jnp.abs(returns), 0.0), axis=-1)
+    distance = jnp.max(jnp.where(started, jnp.abs(returns - stats.value[:, None]), 0.0), axis=-1)
     return stats._replace(
-        scale=largest if stats.scale is None else jnp.maximum(stats.scale, largest),
+        scale=distance if stats.scale is None else jnp.maximum(stats.scale, distance),
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
     )

@@ -61,7 +61,7 @@ class SearchOptions(TypedDict, total=False):
         least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster.
       root_selection: which first actions the simulations take. The default is
         `puct(1.5, relative=True)`, and `gumbel_root` in the Gumbel searches. All defaults measure
-        returns by the greatest that the search has seen, so that the size of the rewards does not
+        returns by how much those of the search differ, so that the size of the rewards does not
         matter.
       interior_selection: how actions below the root are chosen. A `SampledPolicy` follows a policy
         that reads what the visited states have returned. A `Selection` chooses by these returns,
@@ -74,10 +74,10 @@ class SearchOptions(TypedDict, total=False):
       backup: what return a simulation reports. The default is `n_step()`.
       target: what the search answers. The default is `completed_q(0.0)`: the best action, and the
         improved policy as weights. Its `qtransform` has `relative=True` and an `epsilon` of 1/3:
-        Q-values that differ by less than a third of the search's greatest return do not count in
-        full. Where values lie closer together than that, as where every step pays about the same,
-        take a smaller one. For self-play draw the action from the weights, as `completed_q()` does.
-        The Gumbel searches take `gumbel_target()`.
+        Q-values that differ by less than a third of the greatest distance between a return and the
+        root's value do not count in full. Take a smaller one where few returns are far from all
+        others. For self-play draw the action from the weights, as `completed_q()` does. The Gumbel
+        searches take `gumbel_target()`.
       qtransform: how Q-values are read, as in mctx, whose functions may be given, with their
         arguments by `functools.partial`. In the Gumbel searches it serves all default parts that
         read Q-values. In the others it makes the root's selection `muzero_puct(qtransform=...)`, as

@@ -69,8 +69,9 @@ def reinforce(
         differ by rounding only, they count as equal and teach nothing.
       normalize: whether to divide `G_t - b_t` by its root mean square over the update, so that the
         size of the rewards does not matter; for games whose scores have no known bounds.
-      relative: whether `G_t - b_t` is in units of the search's greatest return (`NodeStats.scale`),
-        so that the size of the rewards does not matter either; it leaves small advantages small.
+      relative: whether `G_t - b_t` is in units of how much the returns of the search differ
+        (`NodeStats.scale`), so that the size of the rewards does not matter either; it leaves
+        advantages small that are smaller than others before.
 
     Returns:
       An estimator.

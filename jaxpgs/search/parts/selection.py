@@ -145,9 +145,9 @@ def puct(
       virtual_loss: a simulation in flight counts as a visit with the return `-virtual_loss` (Segal
         2010), in units of the value. None counts the visit and leaves Q alone.
       unvisited: Q of an action never tried: "zero", or "value" for the network's value of the node.
-      relative: whether Q is in units of the search's greatest return (`NodeStats.scale`), so that
-        rewards of any size give the same choices. In games with values from -1 to 1 it changes
-        little, as that return is soon near 1.
+      relative: whether Q counts from the network's value of the node, in units of how much the
+        returns of the search differ (`NodeStats.scale`), so that rewards of any size give the same
+        choices, and so do returns that are all about as large.
 
     Returns:
       A selection. Actions that are not valid are never chosen while a valid one exists.

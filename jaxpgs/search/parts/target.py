@@ -143,8 +143,8 @@ def qtransform_completed_by_mix_value(
       epsilon: in units of the value, above 0: rescaling divides by the range of the Q-values, or
         by this if it is more. Where all actions return about the same, a larger one leaves more to
         the prior.
-      relative: whether the unit of the value is the search's greatest return (`NodeStats.scale`),
-        so that `epsilon` fits rewards of any size.
+      relative: whether the unit of the value is how much the returns of the search differ
+        (`NodeStats.scale`), so that `epsilon` fits rewards of any size.
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
