@@ -43,7 +43,7 @@ _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
         # The number is the least range of Q-values.
         "completed_q_from": lambda least: jaxpgs.completed_q(
             0.0,
-            qtransform=functools.partial(jaxpgs.qtransform_completed_by_mix_value, min_range=least),
+            qtransform=functools.partial(jaxpgs.qtransform_completed_by_mix_value, epsilon=least),
         ),
         # With the constants of Brosseit 2023, eq. 3.4, and values as they are.
         "completed_q_as_printed": functools.partial(jaxpgs.completed_q, 0.0, qtransform=SIGMA),

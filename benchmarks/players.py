@@ -310,7 +310,9 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["root_selection"] = jaxpgs.puct(**bandit)
     of_policy = ("scale", "temperature", "by_counts")
     improved = {k: knobs.pop(k) for k in of_policy if k in knobs}
-    scale = {k: knobs.pop(k) for k in (*_SIGMA, "min_range") if k in knobs}
+    scale = {k: knobs.pop(k) for k in _SIGMA if k in knobs}
+    if "min_range" in knobs:
+        scale["epsilon"] = knobs.pop("min_range")
     if scale:
         transform = jaxpgs.qtransform_completed_by_mix_value
         improved["qtransform"] = functools.partial(transform, **scale)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+ROOTS = "roots of a search"  # the axis over which targets are mapped
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
 # A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
@@ -80,6 +81,7 @@ class Expansion(NamedTuple):
       discount: `[B]` its discount.
       value: `[B]` the network's value.
       features: `[B, ...]` a pytree, what the policy is computed from.
+      finite: `[B]` bool, whether the model's numbers were; the search fills it in.
 
     Example:
       >>> expansion, _ = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
@@ -91,6 +93,7 @@ class Expansion(NamedTuple):
     discount: chex.Array
     value: chex.Array
     features: Any
+    finite: Any = None
 
 
 ExpandFn = Callable[[Params, chex.PRNGKey, chex.Array, Embedding], tuple[Expansion, Embedding]]
@@ -160,6 +163,8 @@ class NodeStats(NamedTuple):
       lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
         selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
+      scale: `[B]` how much returns differ in this search: the greatest distance so far between the
+        return of a simulation and the network's value of the root; None for 1.
 
     Example:
       >>> node.qvalues
@@ -173,6 +178,20 @@ class NodeStats(NamedTuple):
     valid: chex.Array
     lowest: chex.Array | None = None
     highest: chex.Array | None = None
+    scale: chex.Array | None = None
+
+    def relative(self) -> "NodeStats":
+        """The same from `value` on, in units of `scale`, so that rewards of any size look alike."""
+        if self.scale is None:
+            return self
+        unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)[..., None]
+        value = self.value[..., None]
+        total = self.value_sum - self.visits.astype(value.dtype) * value
+        names = ("lowest", "highest")
+        found = {n: (x - value) / unit for n in names if (x := getattr(self, n)) is not None}
+        return self._replace(
+            value=0 * self.value, value_sum=total / unit, scale=self.scale * 0 + 1, **found
+        )
 
     @property
     def qvalues(self) -> chex.Array:
@@ -250,6 +269,7 @@ class Trajectory(NamedTuple):
       num_calls: `[B]` int32, network calls one after another, the same for all roots.
       last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
         the search keeps the best of them.
+      not_finite: `[B]` int32, those of the evaluations with a number that is not finite.
 
     Example:
       >>> mean_value = lambda trajectory: jnp.mean(trajectory.value, axis=0) + 0 * trajectory.reward
@@ -269,11 +289,32 @@ class Trajectory(NamedTuple):
     num_evaluations: chex.Array
     num_calls: chex.Array
     last: Any = None
+    not_finite: Any = None
 
     @property
     def terms(self) -> PolicyTerms:
         """The differentiable fields."""
         return PolicyTerms(*(getattr(self, name) for name in PolicyTerms._fields))
+
+
+class SearchSummary(NamedTuple):
+    """What is known at the roots, as `mctx.Tree.summary` tells it.
+
+    Attributes:
+      visit_counts: `[B, A]` simulations by first action, as floats.
+      visit_probs: `[B, A]` their shares, all the same before the first simulation.
+      value: `[B]` mean of the returns of all simulations and the network's value.
+      qvalues: `[B, A]` mean return by first action, 0 where never tried.
+
+    Example:
+      >>> output.search_tree.summary().visit_probs.sum(axis=-1)
+      Array([1., 1.], dtype=float32)
+    """
+
+    visit_counts: chex.Array
+    visit_probs: chex.Array
+    value: chex.Array
+    qvalues: chex.Array
 
 
 @jax.tree_util.register_dataclass
@@ -299,10 +340,15 @@ class SearchState:
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
       skipped_updates: `[B]` int32, updates left out because the gradient, or what the optimizer
         made of it, was not finite.
+      not_finite: `[B]` int32, how many evaluations, the root's among them, had a reward, discount,
+        value or logit that was NaN or infinite (logits of -inf aside), and so counted as 0, or as
+        the lowest logit. Look at the network or the rules if it is above 0. What a model says of
+        the policy and value of a game that is over does not count.
       nodes: the visited states of "tree", None for "rollouts". They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
         root's included, if `best_of` was given, else None.
+      raw_value: `[B]` the network's value of the root.
 
     Example:
       >>> output.search_state.visits.sum(axis=-1)
@@ -322,8 +368,24 @@ class SearchState:
     entropy: chex.Array
     gradient_norm: chex.Array
     skipped_updates: chex.Array
+    not_finite: chex.Array
     nodes: Any = None
     best: Any = None
+    raw_value: Any = None
+
+    def summary(self) -> SearchSummary:
+        """Returns the statistics of the roots under the names of mctx's summary.
+
+        Example:
+          >>> output.search_state.summary().visit_counts.sum(axis=-1)
+          Array([16., 16.], dtype=float32)
+        """
+        counts = self.visits.astype(self.value.dtype)
+        total = jnp.sum(counts, axis=-1, keepdims=True)
+        probs = jnp.where(total > 0, counts / jnp.maximum(total, 1), 1 / counts.shape[-1])
+        qvalues = jnp.where(counts > 0, self.qvalues, 0.0)
+        value = jnp.sum(counts * qvalues, axis=-1) + self.raw_value
+        return SearchSummary(counts, probs, value / (1 + total[:, 0]), qvalues)
 
     def replace(self, **changes: Any) -> "SearchState":
         """Returns a copy with other values in the fields that are named."""
@@ -348,6 +410,11 @@ class PolicyOutput:
     action: chex.Array
     action_weights: chex.Array
     search_state: SearchState
+
+    @property
+    def search_tree(self) -> SearchState:
+        """The search's statistics, for `output.search_tree.summary()` as in mctx."""
+        return self.search_state
 
     def replace(self, **changes: Any) -> "PolicyOutput":
         """Returns a copy with other values in the fields that are named, as mctx's does."""

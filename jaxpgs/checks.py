@@ -3,43 +3,129 @@
 import argparse
 import contextlib
 import math
+import operator
 import pathlib
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
 def check_number(
-    owner: str, name: str, value: Any, low: float, high: float = math.inf, *, open_low: bool = False
+    owner: str,
+    name: str,
+    value: Any,
+    low: float,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    by_root: bool = False,
+    traced: bool = True,
 ) -> None:
-    """Raises `ValueError` unless a number is finite and in its range; traced numbers pass.
+    """Raises `ValueError` unless a number is finite and in its range.
 
     Args:
       owner: the function whose argument it is, for the message.
       name: the argument's name.
-      value: a number, or a traced scalar, which cannot be looked at.
+      value: a number, or a traced one, of which only the shape can be looked at.
       low: the least that is allowed.
       high: the most that is allowed.
       open_low: whether `low` itself is not allowed.
+      by_root: whether an array `[B]` or `[B, 1]`, a number for each root, will do as well.
+      traced: whether a traced number will do.
     """
-    if isinstance(value, jax.core.Tracer):
-        return
-    number = float(value)
-    if math.isfinite(number) and low <= number <= high and not (open_low and number == low):
-        return
-    if open_low:
-        allowed = f"above {low:g}"
-    elif low == -math.inf:
-        allowed = ""
-    else:
-        allowed = f"at least {low:g}"
+    at_least = "" if low == -math.inf else f"at least {low:g}"
+    allowed = f"above {low:g}" if open_low else at_least
     if high < math.inf:
         allowed += f" and at most {high:g}"
-    words = f"a finite number {allowed}".strip()
-    raise ValueError(f"{owner} needs {name} to be {words}; got {value}.")
+    words = f"{owner} needs {name} to be a finite number {allowed}".rstrip()
+    shape = np.shape(value)
+    if shape and not (by_root and (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1))):
+        more = ", or an array [B] or [B, 1] with one for each root" if by_root else ""
+        raise ValueError(f"{words}{more}; got an array of shape {list(shape)}.")
+    if isinstance(value, jax.core.Tracer):
+        if not traced:
+            raise ValueError(f"{words} that is known before tracing; got {value}.")
+        return
+    try:
+        numbers = np.asarray(value).astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{words}; got {value!r}.") from None
+    fits = np.isfinite(numbers) & (numbers >= low) & (numbers <= high)
+    if not np.all(fits & ~(open_low & (numbers == low))):
+        raise ValueError(f"{words}; got {value}.")
+
+
+def check_count(owner: str, name: str, count: Any, high: int = 2**30) -> int:
+    """Returns a count as Python's own number; raises `ValueError` if it is none, or out of range.
+
+    Args:
+      owner: whose argument it is, for the message.
+      name: the argument's name.
+      count: a whole number of at least 1. A traced one will not do, as shapes depend on it.
+      high: the most that is allowed; sums of two counts are 32-bit numbers still.
+    """
+    try:
+        number = operator.index(count)
+    except TypeError:  # that of a traced number is one too
+        number = 0
+    if 1 <= number <= high:
+        return number
+    raise ValueError(
+        f"{owner} needs {name} to be a whole number that is known before tracing, of at least 1 "
+        f"and at most {high}, such as 16; got {count!r}."
+    )
+
+
+def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> None:
+    """Raises `ValueError` for a value that is no part, such as `puct` in place of `puct(1.5)`.
+
+    Args:
+      owner: whose argument it is, for the message.
+      name: the argument's name.
+      part: the value.
+      kind: the part's type, or types. For one that can be called a function will do, unless it
+        returns this kind of part: then it makes one and is none.
+      example: an expression that makes such a part.
+    """
+    is_type = isinstance(kind, tuple) or (isinstance(kind, type) and "__call__" not in vars(kind))
+    if is_type:
+        fits = isinstance(part, kind)
+    else:
+        makes = isinstance(part, type) or getattr(part, "__annotations__", {}).get("return") == kind
+        fits = callable(part) and not makes
+    if fits:
+        return
+    called = getattr(part, "__name__", None)
+    advice = f" Call it: {name}={called}(...)." if called and callable(part) else ""
+    raise ValueError(f"{owner} needs {name} to be a part, such as {example}; got {part!r}.{advice}")
+
+
+def by_root(owner: str, name: str, value: Any, batch_size: int, dtype: Any) -> Any:
+    """Returns a setting that may differ by root, as a number or as `[B, 1]`.
+
+    Args:
+      owner: the function whose argument it is, for the message.
+      name: the argument's name.
+      value: a number, or an array `[B]` or `[B, 1]`.
+      batch_size: B.
+      dtype: of the array.
+
+    Raises:
+      ValueError: if it is for another number of roots.
+    """
+    shape = np.shape(value)
+    if not shape:
+        return value
+    if shape[0] != batch_size:
+        raise ValueError(
+            f"{owner} needs {name} to be one number, or one for each of the {batch_size} roots; "
+            f"got an array of shape {list(shape)}."
+        )
+    return jnp.asarray(value, dtype).reshape(batch_size, 1)
 
 
 def positive(text: str) -> int:

@@ -88,11 +88,11 @@ def sigma(**numbers):
 
 
 MCS = {
-    "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero"),
+    "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero", relative=True),
     "interior_selection": None,
     "truncation": jaxpgs.until_new(2**15),
     "backup": jaxpgs.n_step(),
-    "target": jaxpgs.completed_q(0.0, qtransform=sigma(min_range=1 / 3)),
+    "target": jaxpgs.completed_q(0.0, qtransform=sigma(epsilon=1 / 3, relative=True)),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
@@ -102,11 +102,11 @@ MCS = {
     "best_of": None,
 }
 PGS = MCS | {
-    "estimator": jaxpgs.reinforce("value", normalize=False),
+    "estimator": jaxpgs.reinforce("value", normalize=False, relative=True),
     "optimizer": jaxpgs.auto_sgd(3.0),
     "adapt": toy.adapt_head,
     "interior_selection": jaxpgs.improved_policy(
-        1.0, temperature=1.0, qtransform=sigma(min_range=1 / 3), by_counts=True
+        1.0, temperature=1.0, qtransform=sigma(epsilon=1 / 3, relative=True), by_counts=True
     ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
@@ -840,9 +840,10 @@ def bytes_of_walks(depth, source):
     """What three roots times four simulations keep of their steps, given what it takes of a state.
 
     Of each step: whether it was taken and whether by the policy, seven numbers, the action and the
-    state reached. Of each simulation its depth and whether it was cut off; of each root two counts.
+    state reached. Of each simulation its depth and whether it was cut off; of each root three
+    counts.
     """
-    return 3 * 4 * (depth * (2 + 4 * 7 + 4 + 4 + source) + 4 + 1) + 3 * 2 * 4
+    return 3 * 4 * (depth * (2 + 4 * 7 + 4 + 4 + source) + 4 + 1) + 3 * 3 * 4
 
 
 BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]

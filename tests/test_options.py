@@ -148,8 +148,12 @@ def test_names_of_other_searches_say_what_to_do():
         for knob in ("adapt", "estimator", "optimizer", "reuse"):
             with pytest.raises(TypeError, match=f"no argument '{knob}': nothing adapts"):
                 SEARCHES[name][0](toy.split_fn, 8, **{knob: "policy_head"})
-    with pytest.raises(TypeError, match=r"muzero_puct\(pb_c_init=\.\.\.\)"):
-        call(jaxpgs.batched_mcts_policy, pb_c_init=1.25)
+    with pytest.raises(TypeError, match="no argument 'pb_c_init': a Gumbel root has no PUCT"):
+        call(jaxpgs.gumbel_mcts_policy, pb_c_init=1.25)
+    with pytest.raises(TypeError, match=r"no argument 'gumbel_scale': .* gumbel_mcts_policy"):
+        call(jaxpgs.mcs_policy, gumbel_scale=0.0)
+    with pytest.raises(TypeError, match="no argument 'loop_fn': leave it out"):
+        call(jaxpgs.gumbel_mcts_policy, loop_fn=jax.lax.fori_loop)
     with pytest.raises(TypeError, match="required keyword-only argument: 'adapt'"):
         call(jaxpgs.pgs_policy)
 
@@ -223,7 +227,7 @@ def test_a_temperature_is_the_default_targets():
             chex.assert_trees_all_equal(answers(target), answers(wanted))
         drawn = answers(search(toy.split_fn, 8, temperature=1.0, **adapt).target)[0]
         assert len(set(drawn.tolist())) == 3
-    with pytest.raises(ValueError, match=r"target=jaxpgs.visit_counts\(1.0\); got temperature=1"):
+    with pytest.raises(ValueError, match=r"target=jaxpgs.completed_q\(temperature=1.0\)"):
         jaxpgs.mcs_search(toy.split_fn, 8, temperature=1.0, target=jaxpgs.completed_q())
     with pytest.raises(ValueError, match="at least 0"):
         jaxpgs.mcs_search(toy.split_fn, 8, temperature=-1.0)
@@ -269,7 +273,8 @@ def test_parts_that_nobody_called(name, knob, part):
     with pytest.raises(ValueError) as error:
         search(toy.split_fn, 8, **adapt, **{knob: part})
     message = str(error.value)
-    assert message.startswith(f"{search.__name__}() needs {knob} to be a part, such as ")
+    owner = "regularized" if name == "extended" else "A search"
+    assert message.startswith(f"{owner} needs {knob} to be a part, such as ")
     assert message.endswith(f"; got {part!r}. Call it: {knob}={part.__name__}(...).")
 
 
@@ -292,7 +297,7 @@ def test_counts_are_whole_numbers(name):
     search, _, _, adapt = SEARCHES[name]
     for knobs in ({"num_simulations": 16.0}, {"simulations_per_update": 4.0}, {"max_depth": 2.5}):
         (knob,) = knobs
-        words = rf"{search.__name__}\(\) needs {knob} to be a whole number .*; got {knobs[knob]}"
+        words = rf"A search needs {knob} to be a whole number .*; got {knobs[knob]}"
         with pytest.raises(ValueError, match=words):
             search(toy.split_fn, **({"num_simulations": 16} | knobs), **adapt)
     with pytest.raises(ValueError, match="known before tracing"):
@@ -300,5 +305,5 @@ def test_counts_are_whole_numbers(name):
     made = search(toy.split_fn, np.int64(16), simulations_per_update=np.int32(4), **adapt)
     assert type(made.num_simulations) is type(made.simulations_per_update) is int
     for count in (0, -1):
-        with pytest.raises(ValueError, match=r"num_simulations must be .*at least 1"):
+        with pytest.raises(ValueError, match=r"num_simulations to be .*at least 1"):
             search(toy.split_fn, count, **adapt)

@@ -29,13 +29,13 @@ MUTATIONS = (
     ),
     Mutation(
         "MCTS: inner nodes choose by no rule", _PRESETS,
-        'options.get("interior_selection") or inner}', 'options.get("interior_selection")}',
+        'chosen.get("interior_selection") or inner', 'chosen.get("interior_selection")',
         "defaults_of",
     ),
     Mutation(
         "MCTS: inner nodes choose by another rule than the root", _PRESETS,
-        'inner = options.get("root_selection") or MCS["root_selection"]',
-        'inner = MCS["root_selection"]', "hand_their_knobs",
+        'defaults.get("interior_selection", parts["root_selection"])',
+        'defaults.get("interior_selection", MCS["root_selection"])', "hand_their_knobs",
     ),
     Mutation(
         "another target", _PRESETS,
@@ -63,7 +63,7 @@ MUTATIONS = (
     ),
     Mutation(
         "another estimator", _PRESETS,
-        '"estimator": reinforce("value")', '"estimator": reinforce()',
+        '"estimator": reinforce("value",', '"estimator": reinforce("none",',
         "defaults_of",
     ),
     Mutation(
@@ -78,7 +78,7 @@ MUTATIONS = (
     ),
     Mutation(
         "another K", _PRESETS,
-        "round(num_simulations / 16)", "round(num_simulations / 8)",
+        "round(count / 16)", "round(count / 8)",
         "defaults_of",
     ),
     Mutation(
@@ -98,7 +98,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the range of Q-values has no least one", _TARGET,
-        "jnp.maximum(high - low, min_range)", "jnp.maximum(high - low, 1e-8)",
+        "jnp.maximum(high - low, epsilon)", "jnp.maximum(high - low, 1e-8)",
         "completed_q_is", "test_tree.py",
     ),
     Mutation(
@@ -129,26 +129,24 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: the presets ignore the scale", _PRESETS,
-        "gumbel_root(most if given is None else given, scale)",
-        "gumbel_root(most if given is None else given)",
+        "chosen[name] = make(**{**defaults, **given})", "chosen[name] = make(**defaults)",
         "hand_their_knobs",
     ),
     Mutation(
         "Gumbel: another sigma below the root", _PRESETS,
-        "_tree_options(options, gumbel_inner())",
-        "_tree_options(options, gumbel_inner(qtransform=lambda node: node.qvalues))",
+        "gumbel_inner(**transform)", "gumbel_inner(qtransform=lambda node: node.qvalues)",
         "defaults_of",
     ),
     Mutation(
         "Gumbel: another sigma in the target", _PRESETS,
-        '"target": gumbel_target()}',
+        '"target": gumbel_target(**transform)}',
         '"target": gumbel_target(qtransform=lambda node: node.qvalues)}',
         "defaults_of",
     ),
     # Selections and targets.
     Mutation(
         "muzero_puct: no virtual loss", _SELECTION,
-        "scaled *= node.visits / jnp.maximum(visits, 1)", "pass", "muzeros",
+        "scaled *= 1 - pending / jnp.maximum(visits, 1)", "pass", "muzeros",
     ),
     Mutation(
         "muzero_puct: no virtual loss by default", _SELECTION,
@@ -156,7 +154,8 @@ MUTATIONS = (
     ),
     Mutation(
         "muzero_puct: the node does not count what is pending", _SELECTION,
-        "1 + known + jnp.sum(pending, axis=-1, keepdims=True)", "1 + known", "muzeros",
+        "1 + jnp.sum(visits, axis=-1, keepdims=True)",
+        "1 + jnp.sum(node.visits, axis=-1, keepdims=True)", "muzeros",
     ),
     Mutation(
         "completed_q: the temperature is 1", _TARGET,
@@ -169,12 +168,12 @@ MUTATIONS = (
     ),
     Mutation(
         "noise: the shares change places", _SELECTION,
-        "(1 - fraction) * prior + fraction * noise", "fraction * prior + (1 - fraction) * noise",
+        "(1 - share) * prior + share * noise", "share * prior + (1 - share) * noise",
         "dirichlet",
     ),
     Mutation(
         "noise: alpha is 1", _SELECTION,
-        "jax.random.loggamma(key, alpha,", "jax.random.loggamma(key, 1.0,", "dirichlet",
+        "(keys, shape)", "(keys, shape * 0 + 1.0)", "dirichlet",
     ),
     Mutation(
         "noise: another share by default", _SELECTION,
@@ -219,7 +218,7 @@ MUTATIONS = (
         "gumbels_root",
     ),
     Mutation(
-        "Gumbel: the noise has no scale", _GUMBEL, "gumbel_scale * noise", "noise", "gumbels_scale",
+        "Gumbel: the noise has no scale", _GUMBEL, "scale * noise", "noise", "gumbels_scale",
     ),
     Mutation(
         "Gumbel: inner nodes do not count what is pending", _GUMBEL,

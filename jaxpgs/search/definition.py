@@ -7,6 +7,7 @@ import chex
 import optax
 
 from jaxpgs.base import Adapt, Embedding, RecurrentFn
+from jaxpgs.checks import check_count, check_part
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.reuse import Reuse
@@ -14,7 +15,18 @@ from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.parts.target import SampledPolicy, Target
 from jaxpgs.search.parts.truncation import Truncation
 
-MAX_COUNT = 2**30  # of simulations and the like: sums of two are 32-bit numbers still
+_COUNTS = ("num_simulations", "simulations_per_update", "max_depth", "capacity")
+_PARTS = {
+    "root_selection": (Selection, "jaxpgs.puct(1.5)"),
+    "interior_selection": ((Selection, SampledPolicy), "jaxpgs.improved_policy()"),
+    "truncation": (Truncation, "jaxpgs.until_new()"),
+    "backup": (Backup, "jaxpgs.n_step()"),
+    "target": (Target, "jaxpgs.completed_q(0.0)"),
+    "estimator": (Estimator, 'jaxpgs.reinforce("value")'),
+    "optimizer": (optax.GradientTransformation, "optax.sgd(0.1)"),
+    "reuse": (Reuse, "jaxpgs.Reuse(4)"),
+}
+_REQUIRED = ("root_selection", "truncation", "backup", "target")
 _FORMER = {"constant": "rollouts", "cached": "tree"}
 
 
@@ -67,8 +79,8 @@ class Search:
         `interior_selection`.
 
     Raises:
-      ValueError: if a count is below 1 or above 2^30, `mode` is unknown, or parts do not go
-        together.
+      ValueError: if a count is no whole number from 1 to 2^30, a part is none, such as `puct` for
+        `puct(1.5)`, `mode` is unknown, or parts do not go together.
 
     Example:
       >>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head")
@@ -95,11 +107,14 @@ class Search:
 
     def __post_init__(self) -> None:
         """Checks what can be checked without data."""
-        for name in ("num_simulations", "simulations_per_update", "max_depth", "capacity"):
+        for name in _COUNTS:
             count = getattr(self, name)
-            if count is not None and not (isinstance(count, int) and 1 <= count <= MAX_COUNT):
-                most = " and at most 2^30: indices have 32 bits"
-                raise ValueError(f"{name} must be an int of at least 1{most}; got {count!r}.")
+            if count is not None or name in _COUNTS[:2]:
+                object.__setattr__(self, name, check_count("A search", name, count))
+        for name, (kind, example) in _PARTS.items():
+            part = getattr(self, name)
+            if part is not None or name in _REQUIRED:
+                check_part("A search", name, part, kind, example)
         object.__setattr__(self, "mode", _FORMER.get(self.mode or "", self.mode))
         if self.mode not in ("tree", "rollouts", None):
             raise ValueError(f'mode must be "tree", "rollouts" or None; got {self.mode!r}.')

@@ -21,6 +21,7 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.base import (
+    ROOTS,
     Embedding,
     NodeStats,
     Params,
@@ -57,6 +58,7 @@ class Totals(NamedTuple):
       acted: the number of those states.
       gradient_norm: the gradient's norm.
       skipped: int32, updates left out.
+      not_finite: int32, evaluations with a number that is not finite.
     """
 
     simulations: chex.Array
@@ -68,6 +70,7 @@ class Totals(NamedTuple):
     acted: chex.Array
     gradient_norm: chex.Array
     skipped: chex.Array
+    not_finite: chex.Array
 
 
 class Carry(NamedTuple):
@@ -176,7 +179,7 @@ def init(
         adapted=adapted,
         opt_state=() if search.optimizer is None else jax.vmap(search.optimizer.init)(adapted),
         memory=None,
-        totals=Totals(count, count, count, count, count, mean, mean, mean, count),
+        totals=Totals(count, count, count, count, count, mean, mean, mean, count, _broken(root)),
         best=None if search.best_of is None else root.embedding,
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
@@ -191,6 +194,11 @@ def init(
         stats = stats._replace(
             **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
         )
+    distance = jnp.abs(stats.qvalues - stats.value[:, None])
+    distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
+    # Where all returns are the same, rounding must not look like a difference.
+    least = jnp.finfo(distance.dtype).eps ** 0.5 * jnp.abs(stats.value)
+    stats = stats._replace(scale=jnp.maximum(distance, least))
     selection = search.root_selection.init(rng_key, stats, search.num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
@@ -323,14 +331,16 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
+    stats = _add_returns(carry.stats, actions, returns[0], started)
+    before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
     if context.needed and ring is None:
         blocks = store.blocks(context, memory, table, simulations.steps)
-        learned = learn(context, blocks, carry.stats, carry.opt_state, simulations, returns)
+        learned = learn(context, blocks, before, carry.opt_state, simulations, returns)
     elif context.needed:
         learned, ring = replay.learn_from_ring(
-            store, context, memory, carry.stats, carry.opt_state, simulations, returns, ring,
+            store, context, memory, before, carry.opt_state, simulations, returns, ring,
             carry.num_updates,
         )  # fmt: skip
     best = carry.best
@@ -343,7 +353,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     goes_on = carry.num_updates < search.num_updates
     return carry._replace(
         num_updates=carry.num_updates + goes_on.astype(jnp.int32),
-        stats=_add_returns(carry.stats, actions, returns[0], started),
+        stats=stats,
         adapted=learned.adapted,
         opt_state=learned.opt_state,
         memory=memory,
@@ -368,7 +378,8 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
       (2,)
     """
     stats, totals = carry.stats, carry.totals
-    action, action_weights = jax.vmap(search.target)(carry.target_keys, stats, carry.selection)
+    answer = jax.vmap(search.target, axis_name=ROOTS)
+    action, action_weights = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
     value = _mean(jnp.sum(stats.value_sum, axis=-1), visits)
@@ -385,8 +396,10 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         entropy=_mean(totals.entropy, totals.acted),
         gradient_norm=_mean(totals.gradient_norm, carry.num_updates),
         skipped_updates=totals.skipped,
+        not_finite=totals.not_finite,
         nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
         best=carry.best,
+        raw_value=stats.value,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
@@ -463,6 +476,12 @@ def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> 
     return root.prior_logits.shape[0]
 
 
+def _broken(root: mctx.RootFnOutput) -> chex.Array:
+    """Counts the root `[B]` if its evaluation has a number that is not finite."""
+    logits = jnp.isfinite(root.prior_logits) | jnp.isneginf(root.prior_logits)
+    return 1 - (jnp.all(logits, axis=-1) & jnp.isfinite(root.value)).astype(jnp.int32)
+
+
 def _root_stats(
     search: Search, root: mctx.RootFnOutput, invalid_actions: chex.Array | None
 ) -> NodeStats:
@@ -493,7 +512,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
     shared = None if shared is None else jax.random.fold_in(shared[0], number)
-    context = context._replace(keys=Keys(step_keys, shared))
+    context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
         start = context.rows.num_kept + number * context.rows.per_update
         context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
@@ -546,7 +565,9 @@ def _add_returns(
         stats = stats._replace(
             lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
         )
+    distance = jnp.max(jnp.where(started, jnp.abs(returns - stats.value[:, None]), 0.0), axis=-1)
     return stats._replace(
+        scale=distance if stats.scale is None else jnp.maximum(stats.scale, distance),
         visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
         value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
     )
@@ -570,6 +591,7 @@ def _add_totals(
         acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
         gradient_norm=norm,
         skipped=skipped,
+        not_finite=trajectory.not_finite,
     )
     return jax.tree.map(lambda total, new: total + new.astype(total.dtype), totals, now)
 

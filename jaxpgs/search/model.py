@@ -107,10 +107,10 @@ def make_model(
         output, after = recurrent_fn(params, *inputs)
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
-        logits = as_logits(output.prior_logits, dtype)
-        return check(
-            inputs[1], Expansion(output.reward, output.discount, output.value, logits), after
-        )
+        logits = jnp.asarray(output.prior_logits)
+        finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
+        told = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
+        return check(inputs[1], Expansion(*told), after)
 
     tells = functools.cache(
         lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
@@ -387,8 +387,14 @@ def _check(
         name = "embedding" + jax.tree_util.keystr(path)
         _check_shape(name, leaf, (num_rows, *jnp.shape(old)[1:]))
         cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
-    reward, discount, value = (as_values(x, dtype) for x in expansion[:3])
-    expansion = Expansion(reward, discount, value, expansion.features)
+    reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
+    if expansion.finite is not None:
+        value &= expansion.finite
+    over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
+    finite = reward & discount & (value | over)
+    names = ("reward", "discount", "value")
+    told = {name: as_values(getattr(expansion, name), dtype) for name in names}
+    expansion = expansion._replace(finite=finite, **told)
     return expansion, jax.tree.unflatten(treedef, cast)
 
 

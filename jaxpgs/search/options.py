@@ -1,4 +1,4 @@
-"""The knobs of the presets, each with its type and what it does, and how functions take them.
+"""The arguments of the presets, each with its type and what it does, once for all of them.
 
 A preset takes its knobs as `**options: Unpack[...]` of one of these dictionaries. So a type checker
 sees them all, and `takes_options` shows them in `help`, `inspect.signature` and completion.
@@ -9,21 +9,48 @@ from __future__ import annotations  # signatures show the types as they are writ
 import difflib
 import functools
 import inspect
-import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar, get_args
 
 import chex
+import mctx
 import optax
 
-from jaxpgs.base import Embedding, Params
+from jaxpgs.base import Adapt, Embedding, Params, RecurrentFn
 from jaxpgs.search.parts.backup import Backup
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import Selection
-from jaxpgs.search.parts.target import SampledPolicy, Target
+from jaxpgs.search.parts.target import QTransform, SampledPolicy, Target
 from jaxpgs.search.parts.truncation import Truncation
+
+
+class Arguments(TypedDict, total=False):
+    """What the presets take beside their options, as mctx's functions do.
+
+    Attributes:
+      params: the network's parameters.
+      rng_key: one key, or `[B]` keys, one per root; consumed.
+      root: `mctx.RootFnOutput` with prior logits `[B, A]`, value `[B]` and embedding `[B, ...]`.
+      recurrent_fn: the model, as in mctx; see `RecurrentFn`.
+      num_simulations: N, at least 1.
+      invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
+      max_depth: T, the largest number of actions in a simulation. None is no bound in "tree", and
+        in "rollouts" that of the truncation or 16.
+      adapt: which parameters adapt: a name, such as "policy_head" or "policy_head.linear";
+        "everything" but batch normalisation, whose running variance a step could make negative; a
+        pytree of booleans like `params`; or a predicate `(path, leaf) -> bool`.
+    """
+
+    params: Params
+    rng_key: chex.PRNGKey
+    root: mctx.RootFnOutput
+    recurrent_fn: RecurrentFn
+    num_simulations: int
+    invalid_actions: chex.Array | None
+    max_depth: int | None
+    adapt: Adapt
 
 
 class SearchOptions(TypedDict, total=False):
@@ -33,7 +60,9 @@ class SearchOptions(TypedDict, total=False):
       simulations_per_update: K, how many simulations share one policy and one network call, at
         least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster.
       root_selection: which first actions the simulations take. The default is
-        `puct(1.5, virtual_loss=1.0)`, and `gumbel_root` in the Gumbel searches.
+        `puct(1.5, relative=True)`, and `gumbel_root` in the Gumbel searches. All defaults measure
+        returns by how much those of the search differ, so that the size of the rewards does not
+        matter.
       interior_selection: how actions below the root are chosen. A `SampledPolicy` follows a policy
         that reads what the visited states have returned. A `Selection` chooses by these returns,
         which makes the search a tree search, where nothing can adapt. None draws actions from the
@@ -44,10 +73,15 @@ class SearchOptions(TypedDict, total=False):
       truncation: when a simulation stops. The default is `until_new()`.
       backup: what return a simulation reports. The default is `n_step()`.
       target: what the search answers. The default is `completed_q(0.0)`: the best action, and the
-        improved policy as weights. Its `qtransform` has a `min_range` of 1/3, for values from -1
-        to 1. Where all values of a game lie closer together, take a smaller one. For self-play
-        draw the action from the weights, as `completed_q()` does. The Gumbel searches take
-        `gumbel_target()`.
+        improved policy as weights. Its `qtransform` has `relative=True` and an `epsilon` of 1/3:
+        Q-values that differ by less than a third of the greatest distance between a return and the
+        root's value do not count in full. Take a smaller one where few returns are far from all
+        others. For self-play draw the action from the weights, as `completed_q()` does. The Gumbel
+        searches take `gumbel_target()`.
+      qtransform: how Q-values are read, as in mctx, whose functions may be given, with their
+        arguments by `functools.partial`. In the Gumbel searches it serves all default parts that
+        read Q-values. In the others it makes the root's selection `muzero_puct(qtransform=...)`, as
+        in `mctx.muzero_policy`. None leaves the parts as they are.
       mode: what is kept. "tree" keeps every visited state and evaluates it once, so its memory
         grows with N. "rollouts" keeps none, so its memory does not depend on N; simulations have
         at most 16 actions there unless `max_depth` or the truncation sets another bound, and
@@ -69,6 +103,7 @@ class SearchOptions(TypedDict, total=False):
     truncation: Truncation | None
     backup: Backup | None
     target: Target | None
+    qtransform: QTransform | None
     mode: str | None
     capacity: int | None
     best_of: Callable[[Embedding], chex.Array] | None
@@ -81,23 +116,29 @@ class ExplorationOptions(TypedDict, total=False):
       temperature: of the default target, at least 0. The action is drawn with probability
         proportional to the weights to the power of `1 / temperature`. The default, 0, takes the
         best action. Another target takes the temperature itself: `target=visit_counts(1.0)`. May
-        be traced.
+        be traced, and `[B]` or `[B, 1]`, one for each root; so may the next two.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, from
-        0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`. May be traced.
+        0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`.
       dirichlet_alpha: concentration of that noise, above 0. The default is 0.12, as in Anthony et
-        al. 2019. May be traced.
+        al. 2019.
+      pb_c_init: makes the root's selection `muzero_puct(pb_c_init=...)`, as in
+        `mctx.muzero_policy`; the selection of all nodes in `batched_mcts_search`.
+      pb_c_base: likewise.
     """
 
     temperature: float | chex.Array | None
-    dirichlet_fraction: float | chex.Array
-    dirichlet_alpha: float | chex.Array
+    dirichlet_fraction: float | chex.Array | None
+    dirichlet_alpha: float | chex.Array | None
+    pb_c_init: float | chex.Array | None
+    pb_c_base: float | chex.Array | None
 
 
 class LearningOptions(TypedDict, total=False):
     """How a policy gradient search learns. None is the default of each.
 
     Attributes:
-      estimator: whose gradient the adapted parameters ascend. The default is `reinforce("value")`.
+      estimator: whose gradient the adapted parameters ascend. The default is
+        `reinforce("value", relative=True)`.
       optimizer: any optax optimizer; its state starts anew in each search. The default is
         `auto_sgd()`.
       reuse: how an update learns from the simulations of earlier ones too. By default it learns
@@ -121,9 +162,9 @@ class ExtendedOptions(TypedDict, total=False):
         traced.
     """
 
-    entropy: float | chex.Array
-    kl_to_prior: float | chex.Array
-    kl_from_prior: float | chex.Array
+    entropy: float | chex.Array | None
+    kl_to_prior: float | chex.Array | None
+    kl_from_prior: float | chex.Array | None
 
 
 class GumbelOptions(TypedDict, total=False):
@@ -135,11 +176,12 @@ class GumbelOptions(TypedDict, total=False):
         to 8, and with more than 64 simulations the root of N, up to 16. With a prior that knows
         nothing and few simulations, consider every action.
       gumbel_scale: scale of the noise at the root, at least 0. The default is 1; take 0 for
-        evaluation in games of full information. May be traced.
+        evaluation in games of full information. May be traced, and `[B]` or `[B, 1]`, one for each
+        root.
     """
 
     max_num_considered_actions: int | None
-    gumbel_scale: float | chex.Array
+    gumbel_scale: float | chex.Array | None
 
 
 class KeptOptions(TypedDict, total=False):
@@ -197,7 +239,8 @@ class GumbelPGSPolicyOptions(GumbelPGSOptions, KeptOptions, total=False):
 
 
 _DOCUMENTED = (
-    SearchOptions, ExplorationOptions, LearningOptions, ExtendedOptions, GumbelOptions, KeptOptions,
+    Arguments, SearchOptions, ExplorationOptions, LearningOptions, ExtendedOptions, GumbelOptions,
+    KeptOptions,
 )  # fmt: skip
 
 
@@ -211,15 +254,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(function: Function) -> Function:
-    """Shows the knobs in `**options` of a function as arguments, and checks what it is given.
+    """Shows the knobs in `**options` of a preset as arguments, and refuses other names.
 
-    The signature names every knob as a keyword argument with its type, and the docstring has what
-    the dictionary says of it in place of `**options`. A call with an unknown name raises a
-    `TypeError` that names the function and what it takes; one with a part that is none, such as
-    `jaxpgs.puct` for `jaxpgs.puct(1.5)`, a `ValueError`.
+    The signature names every knob as a keyword argument with its type, and the docstring says of
+    every argument what the dictionaries above do. A call with an unknown name raises a `TypeError`
+    that names the function and what it takes.
 
     Args:
-      function: its last parameter must be `**options: Unpack[...]` of a dictionary above.
+      function: its last parameter must be `**options: Unpack[...]` of a dictionary above, and its
+        docstring must end with an example.
 
     Returns:
       The function, for type checkers the same one.
@@ -234,18 +277,17 @@ def takes_options(function: Function) -> Function:
         for name, kind in options.items()
     ]
     signature = signature.replace(parameters=[*parameters, *shown])
-    name = function.__name__
+    known = list(signature.parameters)
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
         for argument in given:
-            if argument not in signature.parameters:
-                raise TypeError(_unknown(name, argument, list(signature.parameters)))
-        _check(name, dict(zip(signature.parameters, args, strict=False)) | given)
+            if argument not in known:
+                raise TypeError(_unknown(function.__name__, argument, known))
         return function(*args, **given)
 
     checked.__signature__ = signature  # type: ignore[attr-defined]
-    checked.__doc__ = _with_options(function.__doc__, list(options))
+    checked.__doc__ = _with_arguments(function.__doc__, known)
     return checked  # type: ignore[return-value]
 
 
@@ -257,36 +299,49 @@ class _Default:
 
 
 DEFAULT = _Default()
+_ENDS = """
+
+Returns:
+  {}
+
+Raises:
+  ValueError: if a value is out of range, a shape does not fit, or parts do not go together.
+  TypeError: if an option is unknown.
+
+Example:"""
+_OUTPUT = "A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`."
 
 
-def _with_options(doc: str | None, names: list[str]) -> str | None:
-    """Puts what is said of the knobs in the place of `**options` in a docstring."""
+def _with_arguments(doc: str | None, names: list[str]) -> str | None:
+    """Puts what is said of the arguments before the example of a docstring."""
     if doc is None:  # python -OO
         return None
     entry = r"^  {}: .*(?:\n    .*)*"
     texts = [inspect.cleandoc(options.__doc__ or "") for options in _DOCUMENTED]
     found = [re.search(entry.format(name), text, re.M) for name in names for text in texts]
     entries = "\n".join(match.group() for match in found if match)
-    return re.sub(
-        entry.format(r"\*\*options"), lambda _: entries, inspect.cleandoc(doc), flags=re.M
-    )
+    ends = _ENDS.format(_OUTPUT if "params" in names else "A `Search`.")
+    return inspect.cleandoc(doc).replace("\nExample:", f"\nArgs:\n{entries}{ends}")
 
 
 _NOISE = "a Gumbel root draws by a noise of its own, whose scale is gumbel_scale"
 _LEARNING = "nothing adapts in this search; pgs_search and pgs_policy learn"
-_MUZERO = "give it to the selection, as in root_selection=jaxpgs.muzero_puct({}=...)"
+_PUCT = "a Gumbel root has no PUCT; batched_mcts_policy and pgs_policy have, and take it"
+_GUMBEL = "it is that of a Gumbel root, which gumbel_mcts_policy and gumbel_pgs_policy have"
 # Names that some search takes, here or in mctx: what to do where another one is given them.
 _ELSEWHERE = {
     "temperature": _NOISE,
     "dirichlet_fraction": _NOISE,
     "dirichlet_alpha": _NOISE,
+    "pb_c_init": _PUCT,
+    "pb_c_base": _PUCT,
+    "gumbel_scale": _GUMBEL,
+    "max_num_considered_actions": _GUMBEL,
     "adapt": _LEARNING,
     "estimator": _LEARNING,
     "optimizer": _LEARNING,
     "reuse": _LEARNING,
-    "pb_c_init": _MUZERO.format("pb_c_init"),
-    "pb_c_base": _MUZERO.format("pb_c_base"),
-    "qtransform": "give it to the parts, as in target=jaxpgs.completed_q(qtransform=...)",
+    "loop_fn": "leave it out, or write a loop of your own of jaxpgs.search.init, step and finish",
 }
 
 
@@ -298,51 +353,3 @@ def _unknown(function: str, argument: str, known: list[str]) -> str:
     else:
         hint = f". Did you mean {near[0]!r}?" if near else "."
     return f"{function}() has no argument {argument!r}{hint} It takes {sorted(known)}."
-
-
-COUNTS = ("num_simulations", "simulations_per_update", "max_depth", "capacity")
-_PARTS: dict[str, tuple[Any, str]] = {
-    "root_selection": (Selection, "jaxpgs.puct(1.5)"),
-    "interior_selection": ((Selection, SampledPolicy), "jaxpgs.improved_policy()"),
-    "truncation": (Truncation, "jaxpgs.until_new()"),
-    "backup": (Backup, "jaxpgs.n_step()"),
-    "target": (Target, "jaxpgs.completed_q(0.0)"),
-    "estimator": (Estimator, 'jaxpgs.reinforce("value")'),
-    "optimizer": (optax.GradientTransformation, "optax.sgd(0.1)"),
-    "reuse": (Reuse, "jaxpgs.Reuse(4)"),
-}
-
-
-def _check(function: str, given: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a count that is no whole number and for a part that is none."""
-    for name in COUNTS:
-        count = given.get(name)
-        if count is not None and not _is_whole(count):
-            raise ValueError(
-                f"{function}() needs {name} to be a whole number that is known before tracing, "
-                f"such as 16; got {count!r}."
-            )
-    for name, (kind, example) in _PARTS.items():
-        part = given.get(name)
-        if part is not None and not _is_part(part, kind):
-            called = getattr(part, "__name__", None)
-            advice = f" Call it: {name}={called}(...)." if called and callable(part) else ""
-            raise ValueError(
-                f"{function}() needs {name} to be a part, such as {example}; got {part!r}.{advice}"
-            )
-
-
-def _is_whole(count: Any) -> bool:
-    try:
-        operator.index(count)
-    except TypeError:  # that of a traced number is one too
-        return False
-    return True
-
-
-def _is_part(part: Any, kind: Any) -> bool:
-    if isinstance(kind, type | tuple) and kind is not Estimator:
-        return isinstance(part, kind)
-    # A function; one that returns this kind of part makes one and is none.
-    makes_one = isinstance(part, type) or getattr(part, "__annotations__", {}).get("return") == kind
-    return callable(part) and not makes_one

@@ -26,12 +26,10 @@ import optax
 
 from jaxpgs.base import Adapt, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search.definition import Search
-from jaxpgs.search.loop import run
 from jaxpgs.search.options import (
     ExtendedOptions,
     ExtendedPGSOptions,
     ExtendedPGSPolicyOptions,
-    KeptOptions,
     split_options,
     takes_options,
 )
@@ -44,7 +42,7 @@ from jaxpgs.search.parts.target import (
     visit_counts,
 )
 from jaxpgs.search.parts.truncation import by_visits, until_new
-from jaxpgs.search.presets import PGS, pgs_search
+from jaxpgs.search.presets import PGS, pgs_search, run_preset
 
 # The constants of Brosseit 2023, eq. 3.4.
 SIGMA = functools.partial(
@@ -136,22 +134,8 @@ def extended_pgs_search(
     the prior. The update per step is left out, as `pgs_search` is stronger on 5x5 Hex.
 
     The estimator gets the entropy bonus and the penalties added. The thesis's is
-    `step_advantage()`, eq. 3.5 repaired.
-
-    Args:
-      recurrent_fn: as in mctx.
-      num_simulations: N, at least 1.
-      adapt: which parameters adapt, as in `pgs_search`; the thesis adapts the last linear layer,
-        `jaxpgs.networks.policy_head(params, part="linear")`.
-      max_depth: as in `mcs_search`.
-      **options: those of `ExtendedPGSOptions`.
-
-    Returns:
-      A `Search`.
-
-    Raises:
-      ValueError: as `pgs_search` and the parts.
-      TypeError: if an option is unknown.
+    `step_advantage()`, eq. 3.5 repaired. What adapts there is the last linear layer,
+    `adapt="policy_head.linear"`.
 
     Example:
       >>> knobs = {"adapt": "policy_head.linear", "entropy": 0.1}
@@ -160,8 +144,8 @@ def extended_pgs_search(
       16
     """
     weights, knobs = split_options(options, ExtendedOptions)
-    estimator = knobs.get("estimator") or PGS["estimator"]
-    knobs["estimator"] = regularized(estimator, **({"kl_to_prior": 0.1} | weights))
+    weights = {"kl_to_prior": 0.1} | {name: x for name, x in weights.items() if x is not None}
+    knobs["estimator"] = regularized(knobs.get("estimator") or PGS["estimator"], **weights)
     return pgs_search(recurrent_fn, num_simulations, adapt=adapt, max_depth=max_depth, **knobs)
 
 
@@ -180,33 +164,12 @@ def extended_pgs_policy(
 ) -> PolicyOutput:
     """Runs `extended_pgs_search`: policy gradient search with the extensions of Brosseit 2023.
 
-    Args:
-      params: the network's parameters.
-      rng_key: one key, or `[B]` keys, one per root; consumed.
-      root: prior logits `[B, A]`, value `[B]`, embedding `[B, ...]`.
-      recurrent_fn: as in mctx.
-      num_simulations: N, at least 1.
-      invalid_actions: `[B, A]`, 1 where the action is illegal.
-      max_depth: as in `mcs_search`.
-      adapt: which parameters adapt, as in `extended_pgs_search`.
-      **options: those of `ExtendedPGSPolicyOptions`.
-
-    Returns:
-      A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_state`.
-
-    Raises:
-      ValueError: as `extended_pgs_search` and `init`.
-      TypeError: if an option is unknown.
-
     Example:
-      >>> output = jaxpgs.extended_pgs_policy(
-      ...     params, rng_key, root, recurrent_fn, 4, adapt="policy_head"
-      ... )
+      >>> data = params, rng_key, root, recurrent_fn, 4
+      >>> output = jaxpgs.extended_pgs_policy(*data, adapt="policy_head", entropy=0.1)
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
-    kept, knobs = split_options(options, KeptOptions)
-    search = extended_pgs_search(
-        recurrent_fn, num_simulations, adapt=adapt, max_depth=max_depth, **knobs
-    )
-    return run(search, params, rng_key, root, invalid_actions, **kept)
+    data = params, rng_key, root, invalid_actions
+    knobs = {"max_depth": max_depth, "adapt": adapt}
+    return run_preset(extended_pgs_search, recurrent_fn, num_simulations, options, *data, **knobs)

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.base import as_logits
+
 
 class Distribution(NamedTuple):
     """A policy, ready to draw from.
@@ -79,6 +81,26 @@ def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> che
 def pick(x: chex.Array, action: chex.Array) -> chex.Array:
     """Returns the entries `[...]` of `[..., A]` that belong to actions `[...]`."""
     return jnp.sum(jnp.where(numbers_of(x) == action[..., None], x, 0), axis=-1, dtype=x.dtype)
+
+
+def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
+    """Returns the legal action with the largest score, the first of several.
+
+    Args:
+      scores: `[..., A]`; NaN counts as the lowest float.
+      valid: `[..., A]` bool.
+
+    Returns:
+      `[...]` int32. Where no action is legal, the last one.
+
+    Example:
+      >>> jaxpgs.search.highest(jnp.array([[0.1, 0.9, 0.5]]), jnp.array([[True, False, True]]))
+      Array([2], dtype=int32)
+    """
+    scores = jnp.where(valid, as_logits(scores), -jnp.inf)
+    # Two plain reductions are faster than an argmax.
+    best = valid & (scores == jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.min(jnp.where(best, numbers_of(scores), scores.shape[-1] - 1), axis=-1)
 
 
 def numbers_of(x: chex.Array) -> chex.Array:

@@ -106,6 +106,7 @@ def follow(
         value=expansion.value,
         evaluations=jnp.sum(number, axis=-1),
         calls=jnp.any(path.alive).astype(jnp.int32) + trees.zero_rows(number),
+        not_finite=jnp.sum(path.alive & ~expansion.finite, axis=-1, dtype=jnp.int32),
     )
     return memory, Place(after, expansion.features, prior, before), reached
 

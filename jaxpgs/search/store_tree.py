@@ -268,12 +268,12 @@ def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
     """What simulations see in the nodes that they are in."""
     if table is not None:
         policy, prior = trees.take(table[:2], place.node)
-        return Seen(policy, prior, _stats(place.links, place.numbers, policy.policy))
+        return Seen(policy, prior, _stats(place, policy.policy, context.scale))
     reads_nodes = context.search.interior_selection is not None
     if place.links is None and reads_nodes:
         place = Place(place.node, *trees.take((nodes.links, nodes.numbers), place.node))
     logits = _logits(context, nodes, context.adapted, place.node, place)
-    stats = _stats(place.links, place.numbers, logits) if reads_nodes else None
+    stats = _stats(place, logits, context.scale) if reads_nodes else None
     return Seen(distribution(logits), _prior(context, nodes, place.node), stats)
 
 
@@ -307,7 +307,7 @@ def _logits(
     interior = context.search.interior_selection
     if not isinstance(interior, SampledPolicy):
         return logits
-    stats = _stats(rows.links, rows.numbers, logits)
+    stats = _stats(rows, logits, context.scale)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
     return interior.logits(flat).reshape(logits.shape)
 
@@ -326,8 +326,9 @@ def _states(context: Context, nodes: Nodes, node: chex.Array | None) -> tuple[An
     return _unpack(features, context.features), _unpack(embedding, context.embedding)
 
 
-def _stats(links: chex.Array, numbers: chex.Array, logits: chex.Array) -> NodeStats:
-    """The statistics of nodes `[B, K]` by their rows."""
+def _stats(rows: Any, logits: chex.Array, scale: chex.Array | None) -> NodeStats:
+    """The statistics of nodes `[B, K]` by their rows, which have `links` and `numbers`."""
+    links, numbers = rows.links, rows.numbers
     num_actions = logits.shape[-1]
     known = links[..., :num_actions] > 0
     visits = jnp.where(known, links[..., num_actions:], 0)
@@ -338,6 +339,7 @@ def _stats(links: chex.Array, numbers: chex.Array, logits: chex.Array) -> NodeSt
         visits=visits,
         value_sum=jnp.where(known, numbers[..., :num_actions], 0.0),
         valid=logits > jnp.finfo(logits.dtype).min,
+        scale=None if scale is None else jnp.broadcast_to(scale[:, None], links.shape[:2]),
     )
     if sections < 3:
         return stats
@@ -363,8 +365,8 @@ def node_stats(nodes: Nodes, node: chex.Array, logits: chex.Array) -> NodeStats:
       >>> jaxpgs.search.node_stats(nodes, jnp.zeros((2, 1), jnp.int32), logits).visits.shape
       (2, 1, 9)
     """
-    links, numbers = trees.take((nodes.links, nodes.numbers), node)
-    return _stats(links, numbers, logits)
+    place = Place(node, *trees.take((nodes.links, nodes.numbers), node))
+    return _stats(place, logits, None)
 
 
 # --- making nodes ---------------------------------------------------------------------------------
@@ -430,6 +432,7 @@ def _expand(
         value=told[..., 2],
         evaluations=jnp.sum(made, axis=-1, dtype=jnp.int32),
         calls=jnp.any(made).astype(jnp.int32) + trees.zero_rows(action),
+        not_finite=jnp.sum(made & ~expansion.finite, axis=-1, dtype=jnp.int32),
     )
 
 
@@ -464,7 +467,7 @@ def _is_few(number: Any, most: int) -> bool:
 def _nothing(child: chex.Array, dtype: Any) -> Reached:
     """What a step reaches that makes nothing."""
     none, rows = (0 * child).astype(dtype), trees.zero_rows(child)
-    return Reached(child * 0, child > 0, none, none, none, rows, rows)
+    return Reached(child * 0, child > 0, none, none, none, rows, rows, rows)
 
 
 def _pack(tree: Any) -> tuple[chex.Array, ...]:

@@ -40,6 +40,7 @@ class Context(NamedTuple):
       rows: how a store lays out its memory, None if it has no need to.
       keys: what the update's network calls draw by.
       start: int32, the first row of the memory that the update writes.
+      scale: `[B]` as in `NodeStats`, before the update.
       dense: whether the program is for an accelerator.
     """
 
@@ -53,6 +54,7 @@ class Context(NamedTuple):
     rows: Any = None
     keys: Any = None  # `Keys`, once an update begins
     start: Any = None
+    scale: Any = None
     dense: bool = False
 
     @property
@@ -72,6 +74,7 @@ class Reached(NamedTuple):
       value: the network's, of the state.
       evaluations: `[B]` int32, states evaluated.
       calls: `[B]` int32, network calls.
+      not_finite: `[B]` int32, those of the evaluations with a number that is not finite.
     """
 
     child: chex.Array
@@ -81,6 +84,7 @@ class Reached(NamedTuple):
     value: chex.Array
     evaluations: chex.Array
     calls: chex.Array
+    not_finite: chex.Array
 
 
 class Seen(NamedTuple):
@@ -185,6 +189,7 @@ class _Walk(NamedTuple):
       waiting: `[B, K]` bool, stopped in a state that is yet to be made.
       evaluations: `[B]` int32.
       calls: `[B]` int32.
+      not_finite: `[B]` int32.
       whole: `[T, 2, B, K]` int32: actions, and numbers of the states that they led to.
       real: `[T, ..., B, K]`: reward, discount, value, and what is told of the choice.
       source: `[T, B, K, ...]` the places where actions were chosen, None if nobody asks.
@@ -197,6 +202,7 @@ class _Walk(NamedTuple):
     waiting: chex.Array
     evaluations: chex.Array
     calls: chex.Array
+    not_finite: chex.Array
     whole: chex.Array
     real: chex.Array
     source: Any
@@ -268,6 +274,7 @@ def _start(context: Context, store: Store, memory: Any, path: Path, actions: che
         waiting=path.alive & False,
         evaluations=rows,
         calls=rows,
+        not_finite=rows,
         whole=trees.zeros((steps[0], 2, *actions.shape), jnp.int32, rows, axis=2),
         real=trees.zeros(steps, context.model.dtype, rows, axis=2),
         source=source,
@@ -300,6 +307,7 @@ def _arrive(
         waiting=state.waiting | (alive & own_end & reached.new),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
+        not_finite=state.not_finite + reached.not_finite,
         whole=_write(state.whole, whole, t),
         real=_write(state.real, real, t),
     )
@@ -423,7 +431,7 @@ def _simulations(
     alive = number < depth[None]
     reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
     action, child = state.whole[:, 0], state.whole[:, 1]
-    evaluations, calls = state.evaluations, state.calls
+    counts = [state.evaluations, state.calls, state.not_finite]
     if made is not None:
         last = state.waiting[None] & (number == depth[None] - 1)
         fresh = (made.reward, made.discount, made.value, made.child)
@@ -431,7 +439,8 @@ def _simulations(
             jnp.where(last, new, old)
             for new, old in zip(fresh, (reward, discount, value, child), strict=True)
         )
-        evaluations, calls = evaluations + made.evaluations, calls + made.calls
+        more = made.evaluations, made.calls, made.not_finite
+        counts = [old + new for old, new in zip(counts, more, strict=True)]
     found = dict(zip(names, told, strict=True))
     norms = {n: found[f"norm of {n}"] for n in PolicyTerms._fields if f"norm of {n}" in found}
     trajectory = Trajectory(
@@ -442,8 +451,9 @@ def _simulations(
         **{name: found.get(name, 0 * value) for name in PolicyTerms._fields},
         depth=depth,
         limited=state.limited,
-        num_evaluations=evaluations,
-        num_calls=calls,
+        num_evaluations=counts[0],
+        num_calls=counts[1],
+        not_finite=counts[2],
         last=None,
     )
     if context.search.best_of is not None:

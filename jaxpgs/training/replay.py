@@ -49,7 +49,7 @@ def init(
     """
     axes = (num_blocks, num_steps, num_games)
     state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
-    observation = jax.eval_shape(env.observe, state)
+    observation = observed(env)
     played = None
     if keep_played:
         states = jax.tree.map(lambda x: jnp.zeros((*axes, *x.shape), x.dtype), state)
@@ -74,6 +74,23 @@ def init(
     )
 
 
+def observed(env: Any) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type of an environment's observations.
+
+    Raises:
+      ValueError: if they are not one array each.
+    """
+    found = jax.eval_shape(lambda: env.observe(env.init(jax.random.key(0))))
+    if not isinstance(found, jax.ShapeDtypeStruct):
+        shapes = jax.tree.map(lambda x: x.shape, found)
+        raise ValueError(
+            "This trainer keeps observations in a buffer and needs each to be one array; "
+            f"env.observe returned {type(found).__name__} {shapes}. Join the arrays to one in "
+            "observe, and take them apart in the network."
+        )
+    return found
+
+
 @functools.lru_cache(maxsize=32)
 def observation_dtype(env: Any) -> jnp.dtype:
     """Returns a type that keeps an environment's observations, by a look at random games.
@@ -85,7 +102,11 @@ def observation_dtype(env: Any) -> jnp.dtype:
       int8 for truth values, and for floats that are all whole numbers of that range, as planes are;
       elsewhere their own type. What is whole for 64 random moves and fractional or large after them
       would be cut, so scale such a plane to fractions.
+
+    Raises:
+      ValueError: if an observation is not one array.
     """
+    observed(env)
 
     @jax.jit
     def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:

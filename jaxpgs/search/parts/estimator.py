@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import NodeStats, PolicyTerms, Trajectory
-from jaxpgs.checks import check_number, check_word
+from jaxpgs.checks import check_number, check_part, check_word
 
 
 class Estimator(NamedTuple):
@@ -49,7 +49,9 @@ def terms_of(estimator: Any) -> frozenset[str]:
     return frozenset(getattr(estimator, "terms", PolicyTerms._fields))
 
 
-def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
+def reinforce(
+    baseline: str = "none", *, normalize: bool = False, relative: bool = False
+) -> Estimator:
     """REINFORCE on the return (Anthony et al. 2019, section 3).
 
     The objective is `sum_k sum_{t>=1} (G_t - b_t) log pi(a_t | s_t)`, whose gradient is the paper's
@@ -67,6 +69,9 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
         differ by rounding only, they count as equal and teach nothing.
       normalize: whether to divide `G_t - b_t` by its root mean square over the update, so that the
         size of the rewards does not matter; for games whose scores have no known bounds.
+      relative: whether `G_t - b_t` is in units of how much the returns of the search differ
+        (`NodeStats.scale`), so that the size of the rewards does not matter either; it leaves
+        advantages small that are smaller than others before.
 
     Returns:
       An estimator.
@@ -98,6 +103,9 @@ def reinforce(baseline: str = "none", *, normalize: bool = False) -> Estimator:
             noise = 16 * jnp.finfo(advantage.dtype).eps * largest
             advantage = jnp.where(jnp.abs(advantage) > noise[None, :, None], advantage, 0.0)
         advantage = jnp.where(alive, advantage, 0.0)
+        if relative and root.scale is not None:
+            unit = jnp.maximum(root.scale, jnp.finfo(root.scale.dtype).tiny)
+            advantage /= unit[None, :, None]
         if normalize:
             count = jnp.maximum(jnp.sum(alive, axis=(0, 2)), 1).astype(advantage.dtype)
             scale = jnp.sqrt(jnp.sum(jnp.square(advantage), axis=(0, 2)) / count)
@@ -181,6 +189,7 @@ def regularized(
       >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
     """
     weights = {"entropy": entropy, "kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior}
+    check_part("regularized", "estimator", estimator, Estimator, 'jaxpgs.reinforce("value")')
     for name, weight in weights.items():
         check_number("regularized", name, weight, 0)
 

@@ -14,14 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
-from jaxpgs.checks import check_number
-from jaxpgs.search.parts.selection import Selection, highest
+from jaxpgs.checks import by_root, check_count, check_number
+from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.parts.target import (
     QTransform,
     Target,
     improved_weights,
+    of_node,
     qtransform_completed_by_mix_value,
 )
+from jaxpgs.search.policy import highest
 
 
 class GumbelState(NamedTuple):
@@ -57,8 +59,8 @@ def gumbel_root(
 
     Args:
       max_num_considered_actions: how many actions are considered at most, at least 1.
-      gumbel_scale: scale of the noise, at least 0; 0 for evaluation in games of full information.
-        May be traced.
+      gumbel_scale: scale of the noise, at least 0, a number, or `[B]` or `[B, 1]`, one for each
+        root; 0 for evaluation in games of full information. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx.
 
     Returns:
@@ -73,9 +75,9 @@ def gumbel_root(
       >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel_target()}
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
     """
-    check_number("gumbel_root", "max_num_considered_actions", max_num_considered_actions, 1)
-    check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0)
-    most = int(max_num_considered_actions)
+    most = check_count("gumbel_root", "max_num_considered_actions", max_num_considered_actions)
+    check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
+    transform = of_node("gumbel_root", qtransform)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> GumbelState:
         shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
@@ -89,7 +91,8 @@ def gumbel_root(
         num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1), most)
         # A product, as a gather does not tell over which devices the rows are spread.
         schedule = jax.nn.one_hot(num_considered, most + 1, dtype=jnp.int32) @ table
-        return GumbelState(gumbel_scale * noise, root.visits, schedule)
+        scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
+        return GumbelState(scale * noise, root.visits, schedule)
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
         if state is None:
@@ -101,7 +104,7 @@ def gumbel_root(
         # Steps beyond the last simulation go on as the last one.
         index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
         wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
-        bonus = qtransform(node)
+        bonus = transform(node)
         return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
 
     return Selection(select, init)
@@ -130,9 +133,11 @@ def gumbel_inner(
       Array([1], dtype=int32)
     """
 
+    transform = of_node("gumbel_inner", qtransform)
+
     def select(state: None, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
-        bonus = qtransform(node)
+        bonus = transform(node)
         policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
         visits = node.visits.astype(policy.dtype) + pending
         scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
@@ -165,13 +170,15 @@ def gumbel_target(
       >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
 
+    transform = of_node("gumbel_target", qtransform)
+
     def target(
         rng_key: chex.PRNGKey, root: NodeStats, state: GumbelState
     ) -> tuple[chex.Array, chex.Array]:
         del rng_key
         if not isinstance(state, GumbelState):
             raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
-        bonus = qtransform(root)
+        bonus = transform(root)
         visits = root.visits - state.before
         scores = _considered(root, state.gumbel, bonus, visits == jnp.max(visits))
         action = highest(scores, root.valid)

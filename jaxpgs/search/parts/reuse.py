@@ -5,7 +5,7 @@ import dataclasses
 import chex
 import jax.numpy as jnp
 
-from jaxpgs.checks import check_number
+from jaxpgs.checks import check_count, check_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Reuse:
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
-        check_number("Reuse", "num_updates", self.num_updates, 1)
-        check_number("Reuse", "num_epochs", self.num_epochs, 1)
+        for name in ("num_updates", "num_epochs"):
+            count = check_count("Reuse", name, getattr(self, name))
+            object.__setattr__(self, name, count)
         for name in ("clip", "max_weight"):
             number = getattr(self, name)
             if number is not None:

@@ -4,6 +4,7 @@ At the root the K actions of an update are chosen one after another, each seeing
 as pending: visits whose result is not known yet. The same rule may serve in every other node.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,10 +12,13 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import mctx
 
 from jaxpgs import trees
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
-from jaxpgs.checks import check_number, check_word
+from jaxpgs.checks import by_root, check_number, check_part, check_word
+from jaxpgs.search.parts.target import QTransform, of_node
+from jaxpgs.search.policy import highest
 
 UNROLLED = 8
 
@@ -141,32 +145,12 @@ def by_score(
     return Selection(select, needs_range=needs_range, score=score)
 
 
-def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
-    """Returns the legal action with the largest score, the first of several.
-
-    Args:
-      scores: `[..., A]`; NaN counts as the lowest float.
-      valid: `[..., A]` bool.
-
-    Returns:
-      `[...]` int32. Where no action is legal, the last one.
-
-    Example:
-      >>> jaxpgs.search.highest(jnp.array([[0.1, 0.9, 0.5]]), jnp.array([[True, False, True]]))
-      Array([2], dtype=int32)
-    """
-    scores = jnp.where(valid, as_logits(scores), -jnp.inf)
-    # Two plain reductions are faster than an argmax.
-    best = valid & (scores == jnp.max(scores, axis=-1, keepdims=True))
-    numbers = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
-    return jnp.min(jnp.where(best, numbers, scores.shape[-1] - 1), axis=-1)
-
-
 def puct(
     c_puct: float | chex.Array = 5.0,
     *,
     virtual_loss: float | chex.Array | None = 1.0,
     unvisited: str = "zero",
+    relative: bool = False,
 ) -> Selection:
     """PUCT with virtual loss (Anthony et al. 2019, sections 3 and 4.1).
 
@@ -178,6 +162,9 @@ def puct(
       virtual_loss: a simulation in flight counts as a visit with the return `-virtual_loss` (Segal
         2010), in units of the value. None counts the visit and leaves Q alone.
       unvisited: Q of an action never tried: "zero", or "value" for the network's value of the node.
+      relative: whether Q counts from the network's value of the node, in units of how much the
+        returns of the search differ (`NodeStats.scale`), so that rewards of any size give the same
+        choices, and so do returns that are all about as large.
 
     Returns:
       A selection. Actions that are not valid are never chosen while a valid one exists.
@@ -195,6 +182,7 @@ def puct(
     check_word("puct", "unvisited", unvisited, ("zero", "value"))
 
     def score(node: NodeStats, pending: chex.Array) -> chex.Array:
+        node = node.relative() if relative else node
         prior = jax.nn.softmax(node.prior_logits, axis=-1)
         visits = node.visits + pending
         if virtual_loss is None:
@@ -253,12 +241,13 @@ def muzero_puct(
     pb_c_init: float | chex.Array = 1.25,
     pb_c_base: float | chex.Array = 19652.0,
     *,
+    qtransform: QTransform = mctx.qtransform_by_parent_and_siblings,
     virtual_loss: bool = True,
 ) -> Selection:
     """MuZero's PUCT (Schrittwieser et al. 2020, appendix B), with virtual loss.
 
-    Q-values are brought to [0, 1] by the smallest and the largest of them and the node's own value;
-    an action never tried counts as 0. Takes the action with the largest
+    By default Q-values are brought to [0, 1] by the smallest and the largest of them and the node's
+    own value; an action never tried counts as 0. Takes the action with the largest
     `Q(a) + P(a) sqrt(n) / (1 + n(a)) (pb_c_init + ln((n + pb_c_base + 1) / pb_c_base))`, with
     `n - 1` the sum of the visits. One simulation at a time, this is `mctx.muzero_policy`'s choice,
     but for its random breaking of ties.
@@ -266,6 +255,9 @@ def muzero_puct(
     Args:
       pb_c_init: weight of exploration, at least 0.
       pb_c_base: visits after which exploration grows, above 0.
+      qtransform: what brings Q-values to [0, 1], as in mctx: one of its functions, such as a
+        `functools.partial` of `mctx.qtransform_by_min_max` with the game's bounds, or a function of
+        a node's statistics.
       virtual_loss: whether a simulation in flight counts as a visit with the lowest Q, 0; otherwise
         it counts as a visit and leaves Q alone.
 
@@ -273,7 +265,7 @@ def muzero_puct(
       A selection.
 
     Raises:
-      ValueError: if a number is not finite or out of range.
+      ValueError: if a number is not finite or out of range, or `qtransform` is no such function.
 
     Example:
       >>> jaxpgs.muzero_puct(pb_c_init=1.25).select(None, node, pending=jnp.array([[0, 3, 0]]))
@@ -281,22 +273,15 @@ def muzero_puct(
     """
     check_number("muzero_puct", "pb_c_init", pb_c_init, 0)
     check_number("muzero_puct", "pb_c_base", pb_c_base, 0, open_low=True)
+    transform = of_node("muzero_puct", qtransform)
 
     def score(node: NodeStats, pending: chex.Array) -> chex.Array:
         prior = jax.nn.softmax(node.prior_logits, axis=-1)
-        known = jnp.sum(node.visits, axis=-1, keepdims=True)
-        total = jnp.sum(node.value_sum, axis=-1, keepdims=True)
-        value = (node.value[:, None] + total) / (1 + known)
-        tried = node.visits > 0
-        qvalues = jnp.where(tried, node.qvalues, value)
-        lowest = jnp.minimum(value, jnp.min(qvalues, axis=-1, keepdims=True))
-        highest = jnp.maximum(value, jnp.max(qvalues, axis=-1, keepdims=True))
-        scaled = (qvalues - lowest) / jnp.maximum(highest - lowest, 1e-8)
-        scaled = jnp.where(tried, scaled, 0.0)
+        scaled = transform(node)
         visits = node.visits + pending
         if virtual_loss:
-            scaled *= node.visits / jnp.maximum(visits, 1)
-        node_visits = 1 + known + jnp.sum(pending, axis=-1, keepdims=True)
+            scaled *= 1 - pending / jnp.maximum(visits, 1)
+        node_visits = 1 + jnp.sum(visits, axis=-1, keepdims=True)
         weight = pb_c_init + jnp.log((node_visits + pb_c_base + 1) / pb_c_base)
         return scaled + weight * prior * jnp.sqrt(node_visits) / (1 + visits)
 
@@ -373,8 +358,9 @@ def with_dirichlet_noise(
 
     Args:
       selection: the selection to explore with.
-      fraction: share of the noise in the prior, 0 to 1. May be traced.
-      alpha: concentration of the noise, above 0. May be traced.
+      fraction: share of the noise in the prior, 0 to 1: a number, or `[B]` or `[B, 1]`, one for
+        each root. May be traced.
+      alpha: concentration of the noise, above 0, likewise.
 
     Returns:
       A selection.
@@ -386,21 +372,26 @@ def with_dirichlet_noise(
       >>> noisy = jaxpgs.with_dirichlet_noise(jaxpgs.puct(1.5), fraction=0.25, alpha=0.3)
       >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, root_selection=noisy)
     """
-    check_number("with_dirichlet_noise", "fraction", fraction, 0, 1)
-    check_number("with_dirichlet_noise", "alpha", alpha, 0, open_low=True)
+    owner = "with_dirichlet_noise"
+    check_part(owner, "selection", selection, Selection, "jaxpgs.puct(1.5)")
+    check_number(owner, "fraction", fraction, 0, 1, by_root=True)
+    check_number(owner, "alpha", alpha, 0, open_low=True, by_root=True)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> tuple:
         keys = trees.gathered(broadcast_keys(rng_key, root.value.shape[0]))
         keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
         logits = root.prior_logits
         lowest = jnp.finfo(logits.dtype).min
-        # A Dirichlet over the legal actions is a normalised vector of gammas.
-        gamma = jax.vmap(
-            lambda key: jax.random.loggamma(key, alpha, logits.shape[1:], logits.dtype)
+        share, shape = (
+            by_root(owner, name, value, len(logits), logits.dtype)
+            for name, value in (("fraction", fraction), ("alpha", alpha))
         )
-        noise = jax.nn.softmax(jnp.where(root.valid, gamma(keys), lowest), axis=-1)
+        # A Dirichlet over the legal actions is a normalised vector of gammas.
+        draw = functools.partial(jax.random.loggamma, shape=logits.shape[1:], dtype=logits.dtype)
+        gamma = jax.vmap(draw, (0, 0 if jnp.ndim(shape) else None))(keys, shape)
+        noise = jax.nn.softmax(jnp.where(root.valid, gamma, lowest), axis=-1)
         prior = jax.nn.softmax(logits, axis=-1)
-        prior = (1 - fraction) * prior + fraction * noise
+        prior = (1 - share) * prior + share * noise
         noisy = jnp.where(root.valid, as_logits(jnp.log(prior)), lowest)
         return noisy, selection.init(rng_key, root, num_simulations)
 

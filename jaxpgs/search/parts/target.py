@@ -6,19 +6,86 @@ asked before the first simulation. Improved policies rest on completed Q-values 
 2022, section 4 and appendix D); simulations may follow them, too.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import mctx
 
-from jaxpgs.base import NodeStats, as_logits
-from jaxpgs.checks import check_number
-from jaxpgs.search.parts.selection import highest
+from jaxpgs.base import ROOTS, NodeStats, as_logits
+from jaxpgs.checks import by_root, check_number
+from jaxpgs.search.policy import highest
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, chex.Array]]
-QTransform = Callable[[NodeStats], chex.Array]  # what a node's Q-values `[..., A]` add to logits
+# How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
+QTransform = Callable[[NodeStats], chex.Array] | Callable[[mctx.Tree, Any], chex.Array]
+
+
+def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Array]:
+    """Returns a `qtransform` as a function of a node's statistics `[..., A]`.
+
+    One that takes a tree and a node, as mctx's do, is given a tree of this node alone.
+
+    Args:
+      owner: the function whose argument it is, for the message.
+      qtransform: what the user gave.
+
+    Raises:
+      ValueError: if it is no function of one or of two arguments.
+    """
+    try:
+        parameters = list(inspect.signature(qtransform).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    needed = [p for p in parameters if p.default is p.empty]
+    own = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    missing = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
+    if len(own) not in (1, 2) or missing:
+        advice = f" It lacks {missing}: give them by functools.partial." if missing else ""
+        raise ValueError(
+            f"{owner} needs qtransform to be a function of a node's statistics, or of a tree and a "
+            f"node as in mctx; got {qtransform!r}.{advice}"
+        )
+    if len(own) == 1:
+        return qtransform  # type: ignore[return-value]
+
+    def transform(node: NodeStats) -> chex.Array:
+        call = lambda node: qtransform(_as_tree(node), jnp.int32(0))  # type: ignore[call-arg]  # noqa: E731
+        for _ in node.value.shape:
+            call = jax.vmap(call)
+        return call(node)
+
+    return transform
+
+
+def _as_tree(node: NodeStats) -> mctx.Tree:
+    """One node as a tree of mctx's without children, whose Q-values are the rewards."""
+    visits = node.visits.astype(jnp.int32)
+    total = jnp.sum(node.value_sum) + node.value
+    count = 1 + jnp.sum(visits)
+    zeros = 0 * node.value_sum
+    one = {
+        "node_visits": count,
+        "raw_values": node.value,
+        "node_values": total / count.astype(total.dtype),
+        "parents": jnp.int32(-1),
+        "action_from_parent": jnp.int32(-1),
+        "children_index": visits * 0 - 1,
+        "children_prior_logits": node.prior_logits,
+        "children_visits": visits,
+        "children_rewards": node.qvalues,
+        "children_discounts": zeros,
+        "children_values": zeros,
+    }
+    return mctx.Tree(
+        **{name: x[None] for name, x in one.items()},
+        embeddings=None,
+        root_invalid_actions=~node.valid,
+        extra_data=None,
+    )
 
 
 def completed_qvalues(node: NodeStats) -> chex.Array:
@@ -56,22 +123,28 @@ def qtransform_completed_by_mix_value(
     value_scale: float | chex.Array = 0.1,
     maxvisit_init: float | chex.Array = 50.0,
     rescale_values: bool = True,
-    min_range: float | chex.Array = 1e-8,
+    use_mixed_value: bool = True,
+    epsilon: float | chex.Array = 1e-8,
+    relative: bool = False,
 ) -> chex.Array:
     """What Q-values add to logits: `sigma(Q) = (maxvisit_init + max n(a)) value_scale Q(a)`.
 
-    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name, whose
-    `epsilon` is `min_range`. For other numbers give `functools.partial` of it wherever a part takes
-    a `qtransform`; any function of a node's statistics will do.
+    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name.
+    For other numbers give `functools.partial` of it wherever a part takes a `qtransform`; any
+    function of a node's statistics will do, and mctx's own functions of a tree and a node.
 
     Args:
       node: statistics with axes `[..., A]`.
       value_scale: scale of sigma, at least 0.
       maxvisit_init: visits that sigma starts from, at least 0.
       rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
-      min_range: in units of the value, above 0: rescaling divides by the range of the Q-values, or
+      use_mixed_value: whether actions never tried get the mixed value (`completed_qvalues`), or
+        the network's value of the node.
+      epsilon: in units of the value, above 0: rescaling divides by the range of the Q-values, or
         by this if it is more. Where all actions return about the same, a larger one leaves more to
         the prior.
+      relative: whether the unit of the value is how much the returns of the search differ
+        (`NodeStats.scale`), so that `epsilon` fits rewards of any size.
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
@@ -85,12 +158,16 @@ def qtransform_completed_by_mix_value(
     """
     check_number("qtransform_completed_by_mix_value", "value_scale", value_scale, 0)
     check_number("qtransform_completed_by_mix_value", "maxvisit_init", maxvisit_init, 0)
-    check_number("qtransform_completed_by_mix_value", "min_range", min_range, 0, open_low=True)
-    qvalues = completed_qvalues(node)
+    check_number("qtransform_completed_by_mix_value", "epsilon", epsilon, 0, open_low=True)
+    node = node.relative() if relative else node
+    if use_mixed_value:
+        qvalues = completed_qvalues(node)
+    else:
+        qvalues = jnp.where(node.visits > 0, node.qvalues, node.value[..., None])
     if rescale_values:
         low = jnp.min(qvalues, axis=-1, keepdims=True)
         high = jnp.max(qvalues, axis=-1, keepdims=True)
-        qvalues = (qvalues - low) / jnp.maximum(high - low, min_range)
+        qvalues = (qvalues - low) / jnp.maximum(high - low, epsilon)
     most = jnp.max(node.visits, axis=-1, keepdims=True).astype(qvalues.dtype)
     return (maxvisit_init + most) * value_scale * qvalues
 
@@ -159,10 +236,11 @@ def improved_policy(
     """
     check_number("improved_policy", "scale", scale, 0)
     check_number("improved_policy", "temperature", temperature, 0, open_low=True)
+    transform = of_node("improved_policy", qtransform)
 
     def logits(node: NodeStats) -> chex.Array:
         lowest = jnp.finfo(node.prior_logits.dtype).min
-        bonus = scale * qtransform(node)
+        bonus = scale * transform(node)
         bonus = jax.lax.stop_gradient(bonus)  # what the nodes know is not to be learned
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)
@@ -174,9 +252,9 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
     """The visit distribution `n(a) / n` (Anthony et al. 2019, section 5.1).
 
     Args:
-      temperature: at least 0. The action is drawn with probability proportional to
-        `n(a)^(1 / temperature)`; 0 takes the most visited one, and of several the one the prior
-        likes best. May be traced.
+      temperature: at least 0, a number, or `[B]` or `[B, 1]`, one for each root. The action is
+        drawn with probability proportional to `n(a)^(1 / temperature)`; 0 takes the most visited
+        one, and of several the one the prior likes best. May be traced.
 
     Returns:
       A target whose weights are `n(a) / n`, whatever the temperature. Before the first simulation
@@ -189,7 +267,7 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, target=jaxpgs.visit_counts(temperature=1.0))
     """
-    check_number("visit_counts", "temperature", temperature, 0)
+    check_number("visit_counts", "temperature", temperature, 0, by_root=True)
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
@@ -220,8 +298,9 @@ def completed_q(
     completed by a mix of the network's value and the Q-values of the others, weighed by the prior.
 
     Args:
-      temperature: at least 0. The action is drawn with probability proportional to the weights to
-        the power of `1 / temperature`; 0 takes the largest. May be traced.
+      temperature: at least 0, a number, or `[B]` or `[B, 1]`, one for each root. The action is
+        drawn with probability proportional to the weights to the power of `1 / temperature`; 0
+        takes the largest. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx: sigma with its numbers.
 
     Returns:
@@ -234,11 +313,12 @@ def completed_q(
       >>> knobs = {"adapt": "policy_head", "target": jaxpgs.completed_q()}
       >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
     """
-    check_number("completed_q", "temperature", temperature, 0)
+    check_number("completed_q", "temperature", temperature, 0, by_root=True)
+    transform = of_node("completed_q", qtransform)
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
-        weights = improved_weights(root, qtransform(root))
+        weights = improved_weights(root, transform(root))
         noise = _noise(rng_key, temperature, weights)
         action = highest(jnp.log(weights) + noise, root.valid)
         return jnp.where(jnp.any(root.valid), action, 0).astype(jnp.int32), weights
@@ -280,4 +360,8 @@ def _noise(
     """Returns what to add to logarithms to draw at a temperature; at 0 nothing is drawn."""
     if isinstance(temperature, int | float) and temperature == 0:
         return jnp.zeros_like(weights)  # the generator is dear to compile
+    if jnp.ndim(temperature):
+        num_roots = jax.lax.axis_size(ROOTS)
+        rows = by_root("the target", "temperature", temperature, num_roots, weights.dtype)
+        temperature = rows[jax.lax.axis_index(ROOTS), 0]
     return temperature * jax.random.gumbel(rng_key, weights.shape, weights.dtype)

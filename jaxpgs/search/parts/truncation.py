@@ -12,6 +12,7 @@ import chex
 import jax.numpy as jnp
 
 from jaxpgs.base import Path
+from jaxpgs.checks import check_count, check_number
 
 
 class Truncation(NamedTuple):
@@ -50,14 +51,13 @@ def fixed(depth: int) -> Truncation:
       A truncation.
 
     Raises:
-      ValueError: if `depth` is below 1.
+      ValueError: if `depth` is no whole number of at least 1.
 
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.fixed(4))
     """
-    if depth < 1:
-        raise ValueError(f"fixed truncation needs a depth of at least 1, got {depth}.")
-    return Truncation(lambda path: path.depth >= depth, max_depth=lambda num_simulations: depth)
+    most = check_count("fixed", "depth", depth)
+    return Truncation(lambda path: path.depth >= most, max_depth=lambda num_simulations: most)
 
 
 def growing(initial: int = 1, every: int = 100) -> Truncation:
@@ -73,15 +73,13 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
       A truncation.
 
     Raises:
-      ValueError: if an argument is below 1.
+      ValueError: if an argument is no whole number of at least 1.
 
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.growing(every=16))
     """
-    if initial < 1 or every < 1:
-        raise ValueError(
-            f"growing truncation needs initial and every of at least 1, got {initial} and {every}."
-        )
+    initial = check_count("growing", "initial", initial)
+    every = check_count("growing", "every", every)
     return Truncation(
         lambda path: path.depth >= initial + path.simulation // every,
         max_depth=lambda num_simulations: initial + (num_simulations - 1) // every,
@@ -109,9 +107,7 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_visits(branching=6.0))
     """
-    if not branching > 1:
-        raise ValueError(f"by_visits truncation needs a branching above 1, got {branching}.")
-
+    check_number("by_visits", "branching", branching, 1, open_low=True, traced=False)
     more = 0 if count_first else 1
 
     # depth >= floor(log_b N) + 1 exactly where b^depth > N: powers avoid a rounded logarithm.
@@ -129,14 +125,14 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
     return Truncation(stop, max_depth=bound)
 
 
-def by_probability(threshold: float = 1e-3) -> Truncation:
+def by_probability(threshold: float | chex.Array = 1e-3) -> Truncation:
     """Stops when the probability of the action sequence falls under a threshold.
 
     The PGS paper proposes it to search deeper down the principal variation. The probability is the
     prior's of the first action times the simulation policy's of the others.
 
     Args:
-      threshold: a probability above 0, at most 1.
+      threshold: a probability above 0, at most 1. May be traced.
 
     Returns:
       A truncation.
@@ -147,8 +143,7 @@ def by_probability(threshold: float = 1e-3) -> Truncation:
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_probability(0.01))
     """
-    if not 0 < threshold <= 1:
-        raise ValueError(f"by_probability truncation needs 0 < threshold <= 1, got {threshold}.")
+    check_number("by_probability", "threshold", threshold, 0, 1, open_low=True)
     return Truncation(lambda path: path.log_prob < jnp.log(threshold))
 
 
@@ -176,7 +171,7 @@ def until_new(table_size: int = 2**15) -> Truncation:
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.until_new())
     """
-    if table_size < 1 or table_size & (table_size - 1):
-        raise ValueError(f"until_new needs a table_size that is a power of two, got {table_size}.")
-
-    return Truncation(lambda path: path.new, one_call=True, table_size=table_size)
+    size = check_count("until_new", "table_size", table_size)
+    if size & (size - 1):
+        raise ValueError(f"until_new needs a table_size that is a power of two; got {size}.")
+    return Truncation(lambda path: path.new, one_call=True, table_size=size)
