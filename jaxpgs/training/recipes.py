@@ -57,11 +57,12 @@ class HexRecipe(NamedTuple):
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
 _CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
 _LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
-_OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
+_OPENINGS = {"max_random_moves": 8, "start_fraction": 0.0, "resign_fraction": 0.0}
+_EARLY = {"max_random_moves": 1, "start_fraction": 0.0, "resign_fraction": 0.9}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
     "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
-    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
+    "updates_per_iteration": 64, **_RESIGNING,
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
@@ -70,7 +71,7 @@ _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 # connected ones (`benchmarks.grown`).
 # Those with `_MANY` games want an accelerator.
 RECIPES = {
-    "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
+    "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, _EARLY),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
     "hex-6x6": HexRecipe(Hex(6), _SMALL, "gumbel", 16, 500, _OPENINGS),
     "hex-7x7-early": HexRecipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
