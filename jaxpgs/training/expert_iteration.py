@@ -220,10 +220,10 @@ def train(
       >>> int(state.iteration)
       1
     """
-    evaluate_every = (
-        (0 if env.num_players == 1 else 25) if evaluate_every is None else evaluate_every
-    )
     arguments = dict(locals())
+    if evaluate_every is None:
+        evaluate_every = 0 if env.num_players == 1 else 25
+        arguments |= {"evaluate_every": evaluate_every}
     _check_arguments(env, arguments)
     mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
     expert_fn = experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert

@@ -41,7 +41,8 @@ class HexRecipe(NamedTuple):
       expert: the search's name.
       num_simulations: simulations a move.
       num_iterations: iterations in all.
-      games: how games are played and learned from: arguments of `expert_iteration.train`.
+      games: how games are played and learned from, where it is not as in
+        `expert_iteration.paper_settings`: arguments of `expert_iteration.train`.
       parent: the network to go on from, of the same board or to grow from, of a smaller one.
     """
 
@@ -57,12 +58,11 @@ class HexRecipe(NamedTuple):
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
 _CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
 _LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
-_OPENINGS = {"max_random_moves": 8, "start_fraction": 0.0, "resign_fraction": 0.0}
-_EARLY = {"max_random_moves": 1, "start_fraction": 0.0, "resign_fraction": 0.9}
+_OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
     "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
-    "updates_per_iteration": 64, **_RESIGNING,
+    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
@@ -71,7 +71,7 @@ _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 # connected ones (`benchmarks.grown`).
 # Those with `_MANY` games want an accelerator.
 RECIPES = {
-    "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, _EARLY),
+    "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
     "hex-6x6": HexRecipe(Hex(6), _SMALL, "gumbel", 16, 500, _OPENINGS),
     "hex-7x7-early": HexRecipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
@@ -145,12 +145,13 @@ def main(argv: list[str] | None = None) -> None:
             module,
             expert=experts.make_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
-            optimizer=_optimizer(recipe),
             init_params=grown(recipe.parent, module, args.out),
             seed=args.seed,
             directory=folder / "checkpoints",
             callback=callback,
-            **recipe.games,
+            **expert_iteration.paper_settings()
+            | {"optimizer": _optimizer(recipe)}
+            | dict(recipe.games),
         )
     save(args.out, name, state)
     print(f"Wrote {args.out / name}.safetensors and its card.")
