@@ -229,8 +229,8 @@ GAMES: Mapping[str, Any] = {
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
     "the paper's": expert_iteration.paper_settings(),
+    "a step of 1e-3": {"optimizer": expert_iteration.default_optimizer(1e-3)},
     "no random moves": {"max_random_moves": 0},
-    "up to 8 random moves": {"max_random_moves": 8},
 }
 
 

@@ -89,9 +89,9 @@ def paper_optimizer(step_size: float = 0.01, momentum: float = 0.9) -> optax.Gra
     return optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(step_size, momentum=momentum))
 
 
-def default_optimizer() -> optax.GradientTransformation:
-    """Adam with a step of 1e-3, on gradients clipped to norm 1: what `train` learns with."""
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+def default_optimizer(step_size: float = 3e-3) -> optax.GradientTransformation:
+    """Adam on gradients clipped to norm 1, which `train` learns with by default."""
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(step_size))
 
 
 # What arguments stood for that a run of an earlier version has not, or has as None.
@@ -174,7 +174,8 @@ def train(
         down to a multiple of that.
       batch_size: positions per step of the optimizer.
       updates_per_iteration: steps of the optimizer per iteration.
-      optimizer: any optax optimizer; `default_optimizer()` if None.
+      optimizer: any optax optimizer; `default_optimizer()` if None. Long runs of large networks
+        want a step that falls, such as that of `optax.cosine_decay_schedule`.
       value_weight: weight of the value loss.
       objective: what the policy learns: "cross_entropy", to imitate the search; "tspg", to play
         what its values say is best; or any `objectives.Objective`.
