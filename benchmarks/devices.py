@@ -146,8 +146,8 @@ def work(job: dict[str, Any]) -> None:
         env, module, expert="pgs", num_simulations=job["simulations"],
         num_iterations=WARM_UP + job["iterations"], num_games=job["games"], num_steps=4,
         buffer_size=32 * job["games"], batch_size=256, updates_per_iteration=updates,
-        max_random_moves=8, evaluate_every=0, seed=job["seed"], devices=jax.devices(),
-        callback=callback,
+        evaluate_every=0, seed=job["seed"], devices=jax.devices(), callback=callback,
+        **expert_iteration.paper_settings() | {"max_random_moves": 8},
     )  # fmt: skip
     clock, cpu = np.diff(np.array(seen)[WARM_UP - 1 :], axis=0).T
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.params))

@@ -74,7 +74,8 @@ _SMALL = {
 }  # fmt: skip
 _TRAINING = {
     "num_games": 64, "num_steps": 8, "buffer_size": 8192, "batch_size": 128,
-    "updates_per_iteration": 48, "max_random_moves": 8, "unroll": 3, "value_target": "best",
+    "updates_per_iteration": 48, "max_random_moves": 8, "start_fraction": 0.0, "unroll": 3,
+    "value_target": "best",
 }  # fmt: skip
 _3X3 = Preset(3, _SMALL, 16, 120, 20, None, None, 0.3, _TRAINING)
 PRESETS = {

@@ -81,10 +81,11 @@ def _expert_iteration_changes() -> dict[str, Any]:
     return {
         "env": Hex(3, swap=True), "network": network(width=32), "seed": 1,
         "expert": experts.make_expert("pgs", 4), "num_simulations": 32, "num_games": 16,
-        "num_steps": 8, "sampled_moves": 4, "max_random_moves": 2, "resign_fraction": 0.25,
-        "keep_adapted": True, "value_target": "search", "buffer_size": 128, "batch_size": 32,
-        "updates_per_iteration": 3, "optimizer": expert_iteration.paper_optimizer(0.02),
-        "value_weight": 0.5, "objective": objectives.tspg("loss"), "evaluate_every": 7,
+        "num_steps": 8, "sampled_moves": 4, "max_random_moves": 2, "start_fraction": 0.5,
+        "resign_fraction": 0.25, "keep_adapted": True, "value_target": "search",
+        "buffer_size": 128, "batch_size": 32, "updates_per_iteration": 3,
+        "optimizer": expert_iteration.paper_optimizer(0.02), "value_weight": 0.5,
+        "objective": objectives.tspg("loss"), "evaluate_every": 7,
         "model_fns": jaxpgs.make_playout_fns(ENV), "init_params": _weights(),
     }  # fmt: skip
 

@@ -49,6 +49,7 @@ from benchmarks import (
     runs,
     samegame,
     selfplay,
+    small_games,
     speed,
     tactics,
     tspg,
@@ -457,6 +458,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      "simulations a move: Elo over cross-entropy's policy", rows_only(tspg_deep.table)),
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",
      rows_only(selfplay.table)),
+    ("small_games.json", "Small games, learned from nothing in {iterations} iterations: % of the "
+     "decisive positions that the raw network plays right", rows_only(small_games.table)),
     ("devices.json", "Expert iteration on several devices: {games} games, {simulations} "
      "simulations a move", rows_only(devices.table)),
     ("learning*.json", "Raw networks along training: {network}",

@@ -222,7 +222,7 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
         env, network, expert=expert, offsets=OFFSETS, seed=seed, num_iterations=100_000,
         model_fns=jaxpgs.make_playout_fns(env, prior=apply_fn, playout=apply_fn),
         num_games=_SIDE_BY_SIDE, num_steps=1, updates_per_iteration=_SIDE_BY_SIDE,
-        buffer_size=_BUFFER, batch_size=_BATCH, sampled_moves=1_000, resign_fraction=0.0,
+        buffer_size=_BUFFER, batch_size=_BATCH, sampled_moves=1_000, max_random_moves=0,
         evaluate_every=0, callback=callback,
         optimizer=optax.rmsprop(preset.step_size, decay=0.9, eps=1e-8, centered=True, momentum=0.9),
     )  # fmt: skip

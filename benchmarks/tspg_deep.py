@@ -56,7 +56,7 @@ SEARCHES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "mcts": (jaxpgs.batched_mcts_policy, {}),
     "pgs": (jaxpgs.pgs_policy, {"adapt": "policy_head"}),
 }
-_TRAINING = {"num_steps": 16, "max_random_moves": 8, "resign_fraction": 0.0, "evaluate_every": 0}
+_TRAINING = {"num_steps": 16, "max_random_moves": 8, "start_fraction": 0.0, "evaluate_every": 0}
 PRESETS = {
     "quick": Preset(
         5, ("gumbel",), 1, 16, 60, 98, {"width": 64, "num_blocks": 2},

@@ -38,7 +38,7 @@ from jaxpgs.training import (
 ENV = Hex(3)
 TINY = {
     "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "updates_per_iteration": 2,
-    "evaluate_every": 0,
+    "evaluate_every": 0, "max_random_moves": 0,
 }  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from jaxpgs.training.arguments import difference, told
 
 _CHECKSUM = "checksum"
 # What may change when a run goes on: how long it is, where it is kept, who watches and computes.
-_FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", "devices")
+_FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", "progress",
+         "devices")  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -205,13 +206,18 @@ def _place(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
-def describe(trainer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    trainer: str, arguments: Mapping[str, Any], formerly: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Says of a run what must be the same when it goes on.
 
     Args:
       trainer: the trainer's name.
       arguments: all its arguments by name, among them `env`, `seed` and the network. The number of
-        iterations and of checkpoints, the directory, the callback and the devices may change.
+        iterations and of checkpoints, the directory, the callback, the bar and the devices may
+        change.
+      formerly: what arguments stood for, by name, that a folder of an earlier version has not, or
+        has as None.
 
     Returns:
       A `run` for `opened` and `claimed`.
@@ -226,6 +232,7 @@ def describe(trainer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "network": type(network).__name__,
         "seed": seed,
         "arguments": {"architecture": told(network)} | told(kept),
+        "formerly": told(formerly or {}),
     }
 
 
@@ -254,7 +261,8 @@ def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
-    path, run = folder / "run.json", json.loads(json.dumps(run))
+    path, given = folder / "run.json", json.loads(json.dumps(run))
+    formerly = given.pop("formerly", {})
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
         raise ValueError(
             f"{folder} holds checkpoints without a run.json, so not of this trainer. "
@@ -262,13 +270,18 @@ def _claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        if not path.exists() or _is_earlier(path, run):
-            write_atomically(path, (json.dumps(run, indent=2) + "\n").encode())
+        if not path.exists() or _is_earlier(path, given, formerly):
+            write_atomically(path, (json.dumps(given, indent=2) + "\n").encode())
         yield
 
 
-def _is_earlier(path: pathlib.Path, run: Mapping[str, Any]) -> bool:
+def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[str, Any]) -> bool:
     """Tells whether a folder's `run.json` is of a version that did not keep all arguments.
+
+    Args:
+      path: the file.
+      run: the run that is to go on.
+      formerly: what None stood for in the file.
 
     Raises:
       ValueError: if it is damaged or of another run.
@@ -288,6 +301,7 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any]) -> bool:
         given = {name: x for name, x in given.items() if name in known}
     else:
         known = {name: x for name, x in known.items() if name != "arguments"} | known["arguments"]
+        known |= {name: x for name, x in formerly.items() if known.get(name) is None}
     if found := difference(known, given):
         place, old, new = found
         raise ValueError(

@@ -59,7 +59,8 @@ def distill(
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 500,
-    callback: Callable[[DistillationState, dict[str, float]], Any] | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
+    progress: bool | None = None,
 ) -> DistillationState:
     """Teaches a network the policy and the value of another one.
 
@@ -81,8 +82,10 @@ def distill(
         than on one. None is the default device.
       directory: where to keep checkpoints, to go on from bit by bit; None keeps none.
       checkpoint_every: iterations between checkpoints.
-      callback: called after every iteration with the state and a dict of metrics; a true answer
-        ends the training. The next iteration overwrites the state, so copy what you keep.
+      callback: called after every iteration with the state and a dict of metrics, or several such
+        functions; a true answer ends the training. The next iteration overwrites the state, so copy
+        what you keep.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       The last state.
@@ -160,6 +163,7 @@ def distill(
     return loop.run(
         state, measured, num_iterations, trainer="distillation", arguments=arguments,
         directory=directory, checkpoint_every=checkpoint_every, callback=callback,
+        progress=progress,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ device, and steps of the optimizer.
 """
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,8 +25,7 @@ from jaxpgs.networks import (
     functional_call,
     trainable_mask,
 )
-from jaxpgs.training import loop, losses, replay, resignation, selfplay, sharing
-from jaxpgs.training.experts import Expert, make_expert
+from jaxpgs.training import experts, loop, losses, replay, resignation, selfplay, sharing
 from jaxpgs.training.head_to_head import make_compare
 from jaxpgs.training.objectives import Objective, make_objective
 
@@ -89,18 +89,40 @@ def paper_optimizer(step_size: float = 0.01, momentum: float = 0.9) -> optax.Gra
     return optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(step_size, momentum=momentum))
 
 
+def default_optimizer(step_size: float = 3e-3) -> optax.GradientTransformation:
+    """Adam on gradients clipped to norm 1, which `train` learns with by default."""
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(step_size))
+
+
+# What arguments stood for that a run of an earlier version has not, or has as None.
+_FORMERLY = {"optimizer": paper_optimizer(), "start_fraction": 0.0}
+
+
+def paper_settings() -> dict[str, Any]:
+    """The arguments of `train` that Anthony et al. 2019, section 5.1, have otherwise.
+
+    Games begin at the start and most may be resigned, which suits games of a hundred moves and
+    runs of days. They were the defaults of earlier versions, whose runs go on with them.
+
+    Returns:
+      Arguments by name: `train(env, network, **paper_settings())`.
+    """
+    return _FORMERLY | {"max_random_moves": 0, "resign_fraction": 0.9}
+
+
 def train(
     env: Any,
     network: nnx.Module,
     *,
-    expert: str | Expert = "pgs",
+    expert: str | experts.Expert = "pgs",
     num_simulations: int = 64,
     num_iterations: int = 200,
     num_games: int = 512,
     num_steps: int = 16,
     sampled_moves: int = 30,
-    max_random_moves: int = 0,
-    resign_fraction: float = 0.9,
+    max_random_moves: int = 4,
+    start_fraction: float = 0.25,
+    resign_fraction: float = 0.0,
     keep_adapted: bool = False,
     value_target: str = "return",
     buffer_size: int = 131_072,
@@ -113,24 +135,28 @@ def train(
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
     init_params: Params | None = None,
     model: ModelLearning | None = None,
-    evaluate_every: int = 25,
+    evaluate_every: int | None = None,
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
     keep: int = 2,
-    callback: Callable[[ExpertIterationState, dict[str, float]], Any] | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
+    progress: bool | None = None,
 ) -> ExpertIterationState:
     """Trains a network from nothing by self-play.
 
-    The defaults are those of Anthony et al. 2019, section 5.1, at a size that fits a small machine;
-    their buffer held 10 million positions.
+    This is section 5.1 of Anthony et al. 2019 at a size that fits a small machine; their buffer
+    held 10 million positions. By default it learns by Adam, nobody resigns, and games begin with
+    some random moves, which `benchmarks.small_games` compares with the paper's settings on games
+    that are solved; those are `paper_settings()`.
 
     Args:
       env: the environment, ours or pgx's, with two players who take turns, or one player (without
         resignation and evaluation); if it has `symmetries`, they augment the data.
       network: the network; only its structure and initial weights are used.
-      expert: the search that plays: "pgs", "mcs", "mcts", "gumbel", or any `Expert`, such as
+      expert: the search that plays: "pgs", "gumbel_pgs", "gumbel_mcts", or another of
+        `experts.NAMES`; or any `Expert`, such as
         `make_expert("pgs", 128, root_selection=jaxpgs.puct(1.0))`.
       num_simulations: simulations a move, for an expert given by its name.
       num_iterations: iterations in all, counting those of an earlier call in `directory`.
@@ -139,6 +165,7 @@ def train(
       sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
         its best.
       max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
+      start_fraction: share of the games, at most half, that begin without any.
       resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
         when: less than 5% of their winners would have.
       keep_adapted: whether what PGS adapts goes on to the game's next move; see `selfplay.play`.
@@ -147,7 +174,8 @@ def train(
         down to a multiple of that.
       batch_size: positions per step of the optimizer.
       updates_per_iteration: steps of the optimizer per iteration.
-      optimizer: any optax optimizer; `paper_optimizer()` if None.
+      optimizer: any optax optimizer; `default_optimizer()` if None. Long runs of large networks
+        want a step that falls, such as that of `optax.cosine_decay_schedule`.
       value_weight: weight of the value loss.
       objective: what the policy learns: "cross_entropy", to imitate the search; "tspg", to play
         what its values say is best; or any `objectives.Objective`.
@@ -160,7 +188,7 @@ def train(
       model: how to learn a model for the expert to plan with; None plans with the environment's
         rules. `value_equivalent.train` fills it in.
       evaluate_every: iterations between matches of the raw network against the best so far, over
-        every opening with both colours; 0 for none.
+        every opening with both colours; 0 for none. None is 25, or 0 for one player.
       seed: seed of everything random but the initial weights.
       devices: devices to share the games and each batch among, `jax.devices()` for all of all
         processes; `num_games` and `batch_size` must be multiples of their number. The games do not
@@ -170,8 +198,10 @@ def train(
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
       keep: checkpoints to keep; the best network is part of each.
-      callback: called after every iteration with the state and a dict of metrics; a true answer
-        ends the training. The next iteration overwrites the state, so copy what you keep.
+      callback: called after every iteration with the state and a dict of metrics, or several such
+        functions; a true answer of any ends the training. The next iteration overwrites the state,
+        so copy what you keep.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       The state after the last iteration.
@@ -192,15 +222,21 @@ def train(
       1
     """
     arguments = dict(locals())
+    if evaluate_every is None:
+        evaluate_every = 0 if env.num_players == 1 else 25
+        arguments |= {"evaluate_every": evaluate_every}
     _check_arguments(env, arguments)
     mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
-    expert_fn = make_expert(expert, num_simulations) if isinstance(expert, str) else expert
+    expert_fn = experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert
     params, apply_fn = functional(network)
     params = params if init_params is None else loop.like(init_params, params)
     trainable = trainable_mask(network)
-    optimizer = loop.of_weights(optimizer or paper_optimizer(), trainable)
+    chosen = default_optimizer() if optimizer is None else optimizer
+    arguments |= {"optimizer": chosen}
+    optimizer = loop.of_weights(chosen, trainable)
     start: dict[str, Any] = {
         "max_random_moves": max_random_moves,
+        "start_fraction": start_fraction,
         "resign_fraction": resign_fraction,
     }
     own, further = _objectives(network, objective, offsets)
@@ -253,7 +289,10 @@ def train(
             jax.random.split(fit_key, updates_per_iteration),
         )
         metrics = jax.tree.map(jnp.mean, parts) | _count_games(report)
-        metrics |= {"resign_below": resign_below}
+        metrics |= {
+            "resign_below": resign_below,
+            "distinct_positions": replay.distinct(experience.observation),
+        }
         state = state._replace(
             params=params,
             opt_state=opt_state,
@@ -294,12 +333,14 @@ def train(
     state = jax.jit(init, out_shardings=shardings)(params)
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
     compare, num_openings = make_compare(env, apply_fn)
+    watch = _make_watch(lambda: _distinct_at_random(env, network, num_games, num_steps))
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
         state, found = iterate(state)
         iteration = int(state.iteration)
         metrics = {name: float(value) for name, value in found.items()}
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
+        watch(metrics)
         if evaluate_every and iteration % evaluate_every == 0:
             score = float(compare(state.params, state.best.params))
             state, elo = _rate(state, score, 2 * num_openings)
@@ -309,6 +350,7 @@ def train(
     return loop.run(
         state, measured, num_iterations, trainer="expert_iteration", arguments=arguments,
         directory=directory, checkpoint_every=checkpoint_every, keep=keep, callback=callback,
+        progress=progress, formerly=_FORMERLY,
     )  # fmt: skip
 
 
@@ -324,6 +366,7 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
         check_number("train", name, arguments[name], 0)
     resign_fraction, evaluate_every = arguments["resign_fraction"], arguments["evaluate_every"]
     check_number("train", "resign_fraction", resign_fraction, 0, 1)
+    check_number("train", "start_fraction", arguments["start_fraction"], 0, 0.5)
     if env.num_players == 1 and (resign_fraction or evaluate_every):
         raise ValueError(
             "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
@@ -408,6 +451,61 @@ def _count_games(report: selfplay.Report) -> dict[str, chex.Array]:
         "best_share": jnp.mean(report.best_share),
         "evaluations_per_move": jnp.mean(report.num_evaluations),
     }
+
+
+def _make_watch(distinct_at_random: Callable[[], float]) -> Callable[[Mapping[str, float]], None]:
+    """Makes a function of metrics that warns, once of each, of games that teach little."""
+    warned: set[str] = set()
+    at_random: list[float] = []
+
+    def warn(kind: str, text: str) -> None:
+        if kind not in warned:
+            warned.add(kind)
+            warnings.warn(text, stacklevel=2)
+
+    def watch(metrics: Mapping[str, float]) -> None:
+        count, share = metrics["finished_games"], metrics["resigned"]
+        where = f"in iteration {metrics['iteration']:g}"
+        if count >= 10 and share > 0.5:
+            warn(
+                "resigned",
+                f"{share:.0%} of the games that ended {where} were resigned, after "
+                f"{metrics['mean_length']:.1f} moves in the mean: what comes later is hardly "
+                "learned. If that is not meant, train with resign_fraction=0.0.",
+            )
+        share = metrics["distinct_positions"]
+        if share >= 0.1 or "repeats" in warned:
+            return
+        # A small game has few positions; random play tells how many there are to see.
+        if not at_random:
+            at_random.append(distinct_at_random())
+        if share < 0.2 * at_random[0]:
+            warn(
+                "repeats",
+                f"Only {share:.1%} of the positions played {where} differ from one another, where "
+                f"random play has {at_random[0]:.1%}: the replay buffer repeats itself. Let games "
+                "begin after random moves, by max_random_moves, or draw more moves, by "
+                "sampled_moves.",
+            )
+
+    return watch
+
+
+def _distinct_at_random(env: Any, network: nnx.Module, num_games: int, num_steps: int) -> float:
+    """Returns the share of different positions among those of an iteration of random play."""
+    params, apply_fn = functional(network)
+    expert = experts.epsilon_greedy(experts.raw_network(), 1.0)
+
+    @jax.jit
+    def share(params: Params, rng_key: chex.PRNGKey) -> chex.Array:
+        games = selfplay.init_games(env, rng_key, num_games)
+        _, seen, _ = selfplay.play(
+            env, apply_fn, expert, params, rng_key, games, num_steps, sampled_moves=2**30,
+            value_target="search",
+        )  # fmt: skip
+        return replay.distinct(seen.observation)
+
+    return float(share(params, jax.random.key(0)))
 
 
 def _rate(

@@ -10,10 +10,28 @@ import mctx
 
 from jaxpgs.base import Params, PolicyOutput, RecurrentFn, is_one_key
 from jaxpgs.checks import check_number, check_word
-from jaxpgs.search import batched_mcts_policy, completed_q, mcs_policy, pgs_policy
+from jaxpgs.search import (
+    batched_mcts_policy,
+    completed_q,
+    extended_pgs_policy,
+    gumbel_mcts_policy,
+    gumbel_pgs_policy,
+    mcs_policy,
+    pgs_policy,
+)
 from jaxpgs.training import sharing
 
-NAMES = ("pgs", "mcs", "mcts", "gumbel")
+# The presets by name, and whether they adapt the policy head and explore by a noise of their own.
+_PRESETS: dict[str, tuple[Callable[..., Any], bool, bool]] = {
+    "pgs": (pgs_policy, True, False),
+    "mcs": (mcs_policy, False, False),
+    "mcts": (batched_mcts_policy, False, False),
+    "extended_pgs": (extended_pgs_policy, True, False),
+    "gumbel_pgs": (gumbel_pgs_policy, True, True),
+    "gumbel_mcts": (gumbel_mcts_policy, False, True),
+}
+NAMES = (*_PRESETS, "gumbel")
+ADAPTING = tuple(name for name, (_, adapts, _) in _PRESETS.items() if adapts)
 
 
 class Decision(NamedTuple):
@@ -52,41 +70,48 @@ def make_expert(
     name: str,
     num_simulations: int = 64,
     *,
-    dirichlet_fraction: float = 0.25,
-    dirichlet_alpha: float = 0.12,
+    dirichlet_fraction: float | None = None,
+    dirichlet_alpha: float | None = None,
     **knobs: Any,
 ) -> Expert:
-    """Makes one of the experts of Anthony et al. 2019, section 5, or Gumbel AlphaZero's.
+    """Makes an expert of one of the presets, as Anthony et al. 2019, section 5, do.
 
     Args:
-      name: "pgs", "mcs", "mcts" (our batched tree search) or "gumbel" (mctx's).
+      name: "pgs", "mcs", "mcts" (`batched_mcts_policy`), "extended_pgs", "gumbel_pgs" or
+        "gumbel_mcts"; or "gumbel", which is mctx's.
       num_simulations: simulations a move.
-      dirichlet_fraction: weight of the noise in the root's prior. "gumbel" explores without it.
-      dirichlet_alpha: concentration of the noise.
+      dirichlet_fraction: weight of the noise in the root's prior, 0.25 if None. The Gumbel searches
+        explore without it.
+      dirichlet_alpha: concentration of the noise, 0.12 if None.
       **knobs: further arguments of the search. By default its target is `completed_q()`, which
-        draws the actions.
+        draws the actions; that of a Gumbel search is its own.
 
     Returns:
       An expert.
 
     Raises:
-      ValueError: if the name is another.
+      ValueError: if the name is another, or a Gumbel search is given Dirichlet noise.
 
     Example:
-      >>> expert = jaxpgs.training.make_expert("pgs", 32, dirichlet_fraction=0.1)
+      >>> expert = jaxpgs.training.make_expert("gumbel_pgs", 32)
     """
-    if name == "gumbel":
-        return gumbel(num_simulations, **knobs)
-    policies: dict[str, Callable[..., Any]] = {
-        "pgs": pgs_policy, "mcs": mcs_policy, "mcts": batched_mcts_policy,
-    }  # fmt: skip
-    if name not in policies:
+    if name not in NAMES:
         raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
-    defaults: dict[str, Any] = {"target": completed_q()}
-    if name == "pgs":
+    given = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
+    noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.12}
+    noise |= {knob: x for knob, x in given.items() if x is not None}
+    policy_fn, adapts, is_gumbel = _PRESETS.get(name, (None, False, True))
+    if is_gumbel and dirichlet_fraction:
+        raise ValueError(
+            f"The expert {name!r} explores by Gumbel noise and takes no Dirichlet noise: leave "
+            f"dirichlet_fraction out, or give gumbel_scale; got {dirichlet_fraction}."
+        )
+    if policy_fn is None:
+        return gumbel(num_simulations, **knobs)
+    defaults: dict[str, Any] = {} if is_gumbel else {"target": completed_q()} | noise
+    if adapts:
         defaults["adapt"] = "policy_head"
-    noise = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
-    return searcher(policies[name], num_simulations, **(defaults | noise | knobs))
+    return searcher(policy_fn, num_simulations, **(defaults | knobs))
 
 
 def searcher(

@@ -17,7 +17,7 @@ from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.training import experts, replay, selfplay, sharing
+from jaxpgs.training import experts, loggers, replay, selfplay, sharing
 from jaxpgs.training.checkpoint import claimed, describe
 from jaxpgs.training.loop import should_stop, stopping
 
@@ -35,7 +35,8 @@ def label_games(
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
-    callback: Callable[[int], Any] | None = None,
+    callback: Callable[[int], Any] | Sequence[Callable[[int], Any]] | None = None,
+    progress: bool | None = None,
 ) -> selfplay.Experience:
     """Plays games at random, mostly, and has every position judged (Brosseit 2023, section 5.4).
 
@@ -56,7 +57,8 @@ def label_games(
         the same directory and arguments, labelling goes on behind the last file, bit by bit; with
         more games, it adds to those that are there. On SIGINT and SIGTERM it ends after the file.
       callback: called with the number of finished games after every jitted call and for every file
-        found. A true answer ends the labelling.
+        found, or several such functions. A true answer of any ends the labelling.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
@@ -101,6 +103,7 @@ def label_games(
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
+    call = loggers.together(callback)
     with contextlib.ExitStack() as stack:
         files: Parts | None = None
         caught: list[int] = []
@@ -111,6 +114,7 @@ def label_games(
             stack.enter_context(claimed(folder, run))
             files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        show = stack.enter_context(loggers.own_bar("games", num_games, progress))
         while finished < num_games:
             found = None if files is None else files.read(len(parts), like)
             if found is None:
@@ -121,7 +125,8 @@ def label_games(
             games, experience, count = found
             parts.append(experience)
             finished += int(count)
-            if should_stop(callback is not None and bool(callback(finished)), caught):
+            show(None, {"iteration": min(finished, num_games)})
+            if should_stop(call(finished), caught):
                 break
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -16,9 +16,11 @@ import optax
 
 from jaxpgs.base import Params
 from jaxpgs.search.model import merge, split
-from jaxpgs.training import sharing
+from jaxpgs.training import loggers, sharing
 from jaxpgs.training.checkpoint import describe, opened
 from jaxpgs.trees import is_weight
+
+Callback = Callable[[Any, dict[str, float]], Any]
 
 
 def check_counts(counts: Mapping[str, int]) -> None:
@@ -112,7 +114,9 @@ def run(
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 50,
     keep: int = 2,
-    callback: Callable[[Any, dict[str, float]], Any] | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
+    progress: bool | None = None,
+    formerly: Mapping[str, Any] | None = None,
     done: Callable[[Any], bool] = lambda state: False,
 ) -> Any:
     """Iterates until a number of iterations is done, or the callback asks to stop.
@@ -129,8 +133,10 @@ def run(
       directory: where to save the state, None for nowhere.
       checkpoint_every: iterations between checkpoints. The last state is saved in any case.
       keep: checkpoints to keep.
-      callback: called after every iteration with the state and its metrics; a true answer ends the
-        loop.
+      callback: called after every iteration with the state and its metrics, or several such
+        functions; a true answer of any ends the loop.
+      progress: whether to show a bar; see `loggers.own_bar`.
+      formerly: as in `checkpoint.describe`.
       done: whether a state is the last one, however many iterations there were.
 
     Returns:
@@ -141,18 +147,22 @@ def run(
       RuntimeError: if another process trains there.
       FloatingPointError: if a loss is no longer finite.
     """
+    call = loggers.together(callback)
     with contextlib.ExitStack() as stack:
         checkpoints, caught = None, []
         if directory is not None:
-            run = describe(trainer, arguments)
+            run = describe(trainer, arguments, formerly)
             checkpoints = stack.enter_context(opened(directory, run, keep=keep))
             state = checkpoints.restore(state) or state
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        title = trainer.replace("_", " ")
+        show = stack.enter_context(loggers.own_bar(title, num_iterations, progress))
         while (iteration := int(state.iteration)) < num_iterations and not done(state):
             state, metrics = iterate(state)
             check_finite(metrics)
             iteration += 1
-            stop = should_stop(callback is not None and bool(callback(state, metrics)), caught)
+            show(state, metrics)
+            stop = should_stop(call(state, metrics), caught)
             stop = stop or iteration == num_iterations or done(state)
             if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
                 checkpoints.save(iteration, state)

@@ -70,7 +70,8 @@ def fit(
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1,
-    callback: Callable[[FitState, dict[str, float]], Any] | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
+    progress: bool | None = None,
 ) -> FitState:
     """Fits a model to labelled games (Brosseit 2023, section 5.4 and table A.2).
 
@@ -105,9 +106,10 @@ def fit(
       directory: where to keep checkpoints. Called again with the same directory and arguments,
         fitting goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: epochs between checkpoints.
-      callback: called after every epoch with the state and a dict of metrics: the losses, and
-        `validation_` with each of them on the held-out games, among them `policy_loss_k` and
-        `value_loss_k` at step k of the unroll. A true answer ends the fitting.
+      callback: called after every epoch with the state and a dict of metrics, or several such
+        functions: the losses, and `validation_` with each of them on the held-out games, among them
+        `policy_loss_k` and `value_loss_k` at step k of the unroll. A true answer ends the fitting.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       The state after the last epoch; `best` are the weights to use.
@@ -184,7 +186,7 @@ def fit(
     return loop.run(
         sharing.everywhere(mesh, state), iterate, max_epochs,
         trainer="model_fitting", arguments=arguments, directory=directory,
-        checkpoint_every=checkpoint_every, callback=callback,
+        checkpoint_every=checkpoint_every, callback=callback, progress=progress,
         done=lambda state: int(state.waited) >= patience,
     )  # fmt: skip
 

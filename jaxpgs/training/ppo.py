@@ -173,7 +173,8 @@ def train(
     directory: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 10,
     keep: int = 2,
-    callback: Callable[[PPOState, dict[str, float]], Any] | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
+    progress: bool | None = None,
 ) -> PPOState:
     """Trains a policy and value network by PPO against former versions of itself.
 
@@ -229,8 +230,10 @@ def train(
         training goes on from the last one and ends as if it had never stopped, bit by bit.
       checkpoint_every: iterations between checkpoints.
       keep: checkpoints to keep.
-      callback: called after every iteration with the state and a dict of metrics; a true answer
-        ends the training. The next iteration overwrites the state, so copy what you keep.
+      callback: called after every iteration with the state and a dict of metrics, or several such
+        functions; a true answer ends the training. The next iteration overwrites the state, so copy
+        what you keep.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       The state after the last iteration.
@@ -340,7 +343,7 @@ def train(
 
     return loop.run(
         state, measured, num_iterations, trainer="ppo", arguments=arguments, directory=directory,
-        checkpoint_every=checkpoint_every, keep=keep, callback=callback,
+        checkpoint_every=checkpoint_every, keep=keep, callback=callback, progress=progress,
     )  # fmt: skip
 
 

@@ -76,7 +76,8 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
     keep: int = 2,
-    callback: Callable[[PuzzleIterationState, dict[str, float]], Any] | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
+    progress: bool | None = None,
 ) -> PuzzleIterationState:
     """Trains a network by searching boards drawn from `env.init`.
 
@@ -128,10 +129,11 @@ def train(
         directory and arguments, training goes on from the last one and ends as if it had never
         stopped, bit by bit.
       keep: checkpoints to keep.
-      callback: called after every iteration with the state and a dict of metrics; a true answer
-        ends the training. `score` is the mean of the best games, `played` of the games played,
-        `policy_score` of games drawn from the policy alone, `greedy_score` of games by
-        its likeliest actions, `random_score` of random ones.
+      callback: called after every iteration with the state and a dict of metrics, or several such
+        functions; a true answer ends the training. `score` is the mean of the best games, `played`
+        of the games played, `policy_score` of games drawn from the policy alone, `greedy_score` of
+        games by its likeliest actions, `random_score` of random ones.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Returns:
       The state after the last iteration.
@@ -227,7 +229,7 @@ def train(
     return loop.run(
         sharing.everywhere(mesh, state), iterate, num_iterations,
         trainer="puzzle_iteration", arguments=arguments | {"network": network},
-        directory=directory, checkpoint_every=1, keep=keep, callback=callback,
+        directory=directory, checkpoint_every=1, keep=keep, callback=callback, progress=progress,
     )  # fmt: skip
 
 

@@ -41,7 +41,8 @@ class HexRecipe(NamedTuple):
       expert: the search's name.
       num_simulations: simulations a move.
       num_iterations: iterations in all.
-      games: how games are played and learned from: arguments of `expert_iteration.train`.
+      games: how games are played and learned from, where it is not as in
+        `expert_iteration.paper_settings`: arguments of `expert_iteration.train`.
       parent: the network to go on from, of the same board or to grow from, of a smaller one.
     """
 
@@ -144,12 +145,13 @@ def main(argv: list[str] | None = None) -> None:
             module,
             expert=experts.make_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
-            optimizer=_optimizer(recipe),
             init_params=grown(recipe.parent, module, args.out),
             seed=args.seed,
             directory=folder / "checkpoints",
             callback=callback,
-            **recipe.games,
+            **expert_iteration.paper_settings()
+            | {"optimizer": _optimizer(recipe)}
+            | dict(recipe.games),
         )
     save(args.out, name, state)
     print(f"Wrote {args.out / name}.safetensors and its card.")

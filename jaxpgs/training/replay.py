@@ -141,6 +141,26 @@ def add(replay: Replay, experience: Experience) -> Replay:
     return Replay(blocks, replay.added + 1)
 
 
+def distinct(observation: chex.Array) -> chex.Array:
+    """Returns the share `[]` of different positions among `[S, G, ...]` observations.
+
+    Each is told by 32 bits of a hash, so that of 65,536 one may be missed.
+    """
+
+    def mixed(word: chex.Array) -> chex.Array:
+        word = (word ^ (word >> 15)) * jnp.uint32(0x85EBCA6B)
+        return word ^ (word >> 13)
+
+    code = jnp.zeros(jax.tree.leaves(observation)[0].shape[:2], jnp.uint32)
+    for number, leaf in enumerate(jax.tree.leaves(observation)):
+        words = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+        words = words.reshape(*code.shape, -1)
+        weights = jax.random.bits(jax.random.key(number), words.shape[-1:], jnp.uint32) | 1
+        code += jnp.sum(mixed(words) * weights, axis=-1, dtype=jnp.uint32)
+    ordered = jnp.sort(mixed(code).ravel())
+    return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
+
+
 def sample(env: Any, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> Experience:
     """Draws positions uniformly, each in one of its symmetric forms.
 

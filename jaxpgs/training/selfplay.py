@@ -112,6 +112,7 @@ def init_games(
     num_games: int,
     *,
     max_random_moves: int = 0,
+    start_fraction: float = 0.0,
     resign_fraction: float = 0.0,
 ) -> SelfPlayGames:
     """Starts games from positions of uniformly random play.
@@ -125,6 +126,8 @@ def init_games(
       num_games: G.
       max_random_moves: M. Half of the games start after one random move, the others after a number
         of them drawn from 1 to M. No random move ends a game. 0: all start at the beginning.
+      start_fraction: share of the games, at most half, that start at the beginning whatever M is;
+        they are taken from those with several random moves.
       resign_fraction: share of the games in which players may resign.
 
     Returns:
@@ -137,6 +140,7 @@ def init_games(
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
         coin, count = jax.random.uniform(count_key, (2,))
         count = jnp.where(coin < 0.5, 1, 1 + jnp.floor(count * max_random_moves))
+        count = jnp.where(coin < 1 - start_fraction, count, 0)
 
         def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
             state, made = carry
@@ -172,6 +176,7 @@ def play(
     *,
     sampled_moves: int = 30,
     max_random_moves: int = 0,
+    start_fraction: float = 0.0,
     resign_fraction: float = 0.0,
     resign_below: chex.Array | float = -jnp.inf,
     keep_adapted: bool = False,
@@ -193,6 +198,7 @@ def play(
       sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
         its best.
       max_random_moves: how new games start; see `init_games`.
+      start_fraction: likewise.
       resign_fraction: likewise.
       resign_below: the player to move resigns where the search's value is below this.
       keep_adapted: whether the parameters that a search adapts go on to the game's next move
@@ -285,6 +291,7 @@ def play(
             reset_key,
             len(reward),
             max_random_moves=max_random_moves,
+            start_fraction=start_fraction,
             resign_fraction=resign_fraction,
         )
         going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)

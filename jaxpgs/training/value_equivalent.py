@@ -4,7 +4,7 @@
 (`labelling.label_games`), which is what the thesis could afford.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
@@ -17,7 +17,7 @@ from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
 from jaxpgs.search.papers import SIGMA
-from jaxpgs.training import expert_iteration, experts, sharing, unrolls
+from jaxpgs.training import expert_iteration, experts, loop, sharing, unrolls
 from jaxpgs.training.model_fitting import make_update
 
 
@@ -35,8 +35,7 @@ def train(
     buffer_size: int = 131_072,
     batch_size: int = 512,
     optimizer: optax.GradientTransformation | None = None,
-    callback: Callable[[expert_iteration.ExpertIterationState, dict[str, float]], Any]
-    | None = None,
+    callback: loop.Callback | Sequence[loop.Callback] | None = None,
     **knobs: Any,
 ) -> expert_iteration.ExpertIterationState:
     """Trains a model from nothing by a search that plans in it (Brosseit 2023, algorithm 3).
@@ -48,8 +47,8 @@ def train(
     Args:
       env: the environment of two players who take turns.
       model: the model; only its structure and initial weights are used.
-      expert: the search that plays: "extended" is VE-PGS, "gumbel" is Gumbel MuZero; "pgs", "mcs"
-        and "mcts" are those of `experts.make_expert`; or any `Expert`.
+      expert: the search that plays: "extended" is VE-PGS, "gumbel" is Gumbel MuZero; the others
+        are those of `experts.make_expert`, such as "gumbel_pgs"; or any `Expert`.
       num_simulations: simulations a move, for an expert given by its name.
       unroll: K, how many actions each position is followed by.
       gradient_scale: what gradients are multiplied by where they enter an earlier transition.
@@ -125,7 +124,7 @@ def model_expert(
     """
     if not isinstance(expert, str):
         return expert
-    if expert in ("extended", "pgs"):
+    if expert == "extended" or expert in experts.ADAPTING:
         knobs = {"adapt": policy_head(params, part="linear")} | knobs
     if expert != "extended":
         return experts.make_expert(expert, num_simulations, **knobs)
