@@ -197,7 +197,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a kept root forgets its visits", _LOOP,
-        '("visits", "value_sum", *', '("value_sum", *', "kept_root",
+        '["visits", "value_sum"] +', '["value_sum"] +', "kept_root",
     ),
     Mutation(
         "a kept root's range is upside down", _TREE,

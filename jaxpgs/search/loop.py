@@ -185,26 +185,32 @@ def init(
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
     if nodes is not None and search.interior_selection is not None:
-        # The search goes on from the visits that its root has had as an inner node.
-        first = jnp.zeros(batch_size, jnp.int32)
-        known = node_stats(memory, first, stats.prior_logits)
-        ranges = search.root_selection.needs_range
-        # What was taken there may be illegal here.
-        names = ("visits", "value_sum", *(("lowest", "highest") if ranges else ()))
-        stats = stats._replace(
-            **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
-        )
-    distance = jnp.abs(stats.qvalues - stats.value[:, None])
-    distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
-    # Where all returns are the same, rounding must not look like a difference.
-    least = jnp.finfo(distance.dtype).eps ** 0.5 * jnp.abs(stats.value)
-    stats = stats._replace(scale=jnp.maximum(distance, least))
+        stats = _known(search, memory, stats)
+    stats = stats._replace(scale=_scale(stats))
     selection = search.root_selection.init(rng_key, stats, search.num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
     ring = replay.empty_ring(search, lambda: simulate(store, context, carry)[4])
     return _spread_like_roots(carry._replace(ring=ring))
+
+
+def _known(search: Search, memory: Nodes, stats: NodeStats) -> NodeStats:
+    """Goes on from the visits that the root has had as an inner node."""
+    known = node_stats(memory, jnp.zeros(stats.value.shape, jnp.int32), stats.prior_logits)
+    names = ["visits", "value_sum"] + ["lowest", "highest"] * search.root_selection.needs_range
+    # What was taken there may be illegal here.
+    return stats._replace(
+        **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
+    )
+
+
+def _scale(stats: NodeStats) -> chex.Array:
+    """Returns how much the returns differ that are known before the first simulation."""
+    distance = jnp.abs(stats.qvalues - stats.value[:, None])
+    distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
+    # Where all returns are the same, rounding must not look like a difference.
+    return jnp.maximum(distance, jnp.finfo(distance.dtype).eps ** 0.5 * jnp.abs(stats.value))
 
 
 def _num_rows(nodes: Nodes | None) -> int:

@@ -144,14 +144,18 @@ def make_model(
         _tell(reason, mode, reuse)
         return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
     if isinstance(recurrent_fn, SplitRecurrentFn):
-        expansion, after = jax.eval_shape(found.expand, params, key, action, embedding)
-        if tells_rows(found.policy, (params,), expansion.features, after):
-            raise ValueError(
-                "SplitRecurrentFn.policy must not tell roots apart by their rows, as it is asked "
-                "about any states of any root; have expand return what belongs to the root as "
-                "features."
-            )
+        _check_policy(found, params, key, action, embedding)
     return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None:
+    """Raises `ValueError` for a user's `policy` that depends on the places of its rows."""
+    expansion, after = jax.eval_shape(found.expand, params, *inputs)
+    if tells_rows(found.policy, (params,), expansion.features, after):
+        raise ValueError(
+            "SplitRecurrentFn.policy must not tell roots apart by their rows, as it is asked about "
+            "any states of any root; have expand return what belongs to the root as features."
+        )
 
 
 def _of_arrays(
