@@ -413,11 +413,7 @@ def _by_counts(
 
     def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         scores = policy[:, k] - (visits[:, k] + pending) / total[:, k, None]
-        if not dense:
-            return highest(scores, policy[:, k] > 0)
-        # One reduction, which an accelerator starts sooner than two.
-        scores = jnp.where(policy[:, k] > 0, scores, -jnp.inf)
-        return jnp.argmax(scores, axis=-1).astype(jnp.int32)
+        return highest(scores, policy[:, k] > 0)
 
     return _in_turn(stats, node, alive, choose, dense)
 

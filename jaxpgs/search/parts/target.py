@@ -279,6 +279,7 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
         noise = _noise(rng_key, temperature, weights)
         tried = counts > 0
         score = jnp.where(tried, as_logits(jnp.log(jnp.where(tried, counts, 1)) + noise), -jnp.inf)
+        score = jax.lax.optimization_barrier(score)  # else both sides may be rounded differently
         # Ties are real at temperature 0: let the prior decide among the best.
         best = tried & (score == jnp.max(score))
         action = jnp.argmax(jnp.where(best & root.valid, root.prior_logits, -jnp.inf))
@@ -344,7 +345,7 @@ def best_value() -> Target:
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         tried = root.valid & (root.visits > 0)
-        qvalues = jnp.where(tried, root.qvalues, -jnp.inf)
+        qvalues = jax.lax.optimization_barrier(jnp.where(tried, root.qvalues, -jnp.inf))
         best = tried & (qvalues == jnp.max(qvalues))
         ties = jnp.where(best, jax.random.uniform(rng_key, best.shape), -1.0)
         action = jnp.argmax(ties).astype(jnp.int32)

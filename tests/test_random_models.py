@@ -1,0 +1,10 @@
+"""A few of the models of `benchmarks.random_models`, which compares hundreds."""
+
+from benchmarks import random_models
+
+
+def test_random_models_have_the_answers_of_mctx_and_of_numpy():
+    # One root, of which mctx's Gumbel search and ours have the same answers, too.
+    row = random_models.check_setting(6, 10)
+    assert row["drawn"]["num_roots"] == 1
+    assert row["equal"] == dict.fromkeys(("mctx", "NumPy", "modes", "nodes"), 10), row["largest"]
