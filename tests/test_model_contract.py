@@ -636,3 +636,15 @@ def test_nodes_of_another_state_are_dropped():
             np.testing.assert_array_equal(found.links[b], kept.links[b] if same else 0)
     with pytest.raises(ValueError, match="reroot's state must be an embedding of the roots"):
         jaxpgs.reroot(nodes, action, num_kept=12, state=place)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_no_key_is_used_twice(name):
+    for split in (lambda key: key, lambda key: jax.random.split(key, B)):
+        with jax.debug_key_reuse(True):
+            jax.eval_shape(  # nothing needs to be run
+                lambda key, split=split: run(
+                    search_of(name, make_fn(), 4), make_params(), split(key), make_root()
+                ),
+                jax.random.key(0),
+            )

@@ -156,8 +156,8 @@ def init(
     if adapted_params is not None:
         model.check_like(adapted_params, adapted)
         adapted = adapted_params
-    keys = jax.vmap(lambda key: jax.random.split(key, 3))(broadcast_keys(rng_key, batch_size))
-    _, update_keys, target_keys = jnp.moveaxis(keys, 1, 0)
+    keys = broadcast_keys(rng_key, batch_size)
+    _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
     shared = None
     if is_one_key(rng_key):
         shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
@@ -187,7 +187,8 @@ def init(
     if nodes is not None and search.interior_selection is not None:
         stats = _known(search, memory, stats)
     stats = stats._replace(scale=_scale(stats))
-    selection = search.root_selection.init(rng_key, stats, search.num_simulations)
+    # The first part of each root's key is left to the selection.
+    selection = search.root_selection.init(jax.random.clone(rng_key), stats, search.num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
@@ -517,7 +518,9 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
-    shared = None if shared is None else jax.random.fold_in(shared[0], number)
+    if shared is not None:
+        # Dynamic, as jax.debug_key_reuse takes a static index for a use of the key.
+        shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
         start = context.rows.num_kept + number * context.rows.per_update

@@ -473,7 +473,7 @@ def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.P
 
     Every random number of the update comes in one draw: one uniform an action, not one a logit.
     """
-    step_keys, sample_keys = jnp.moveaxis(jax.vmap(jax.random.split)(rng_keys), 1, 0)
+    step_keys, sample_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(rng_keys)
     # In one row: the generator's code for rows of rows is longer, and slower to compile.
     count = max_depth * num_walks
     uniform = jax.vmap(lambda key: jax.random.uniform(key, (count,)))(sample_keys)
