@@ -102,7 +102,8 @@ def make_env(
         env = _pgx().make(name)
     else:
         kind = _class(spec, "environment", "env", trusted)
-        _check_env(kind)
+        if not _is_env(kind):
+            raise ValueError(f"{spec['module']}.{name} lacks the functions init, step and observe.")
         env = kind(**_decoded(spec["kwargs"], network, trusted))
     if spec["version"] != _version(env):
         raise ValueError(
@@ -366,13 +367,14 @@ def _encoded(value: Any) -> Any:
         return value
     if type(value) is float and math.isfinite(value):
         return value
-    if isinstance(value, list | tuple):
+    if _is_env(value) and not inspect.isclass(value):
+        if "handed_over" not in (spec := describe_env(value)):
+            return {_NESTED: spec}
+    elif isinstance(value, list | tuple):
         return [_encoded(item) for item in value]
-    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+    elif isinstance(value, Mapping) and all(type(key) is str for key in value):
         return {key: _encoded(item) for key, item in value.items()}
-    if _is_env(value) and "handed_over" not in (spec := describe_env(value)):
-        return {_NESTED: spec}
-    raise _UntoldError(f"its argument {value!r} is no value of JSON types")
+    raise _UntoldError(f"one of its arguments is a {type(value).__name__}, which no card can hold")
 
 
 def _decoded(value: Any, network: str = "", trusted: bool = False) -> Any:
@@ -439,7 +441,7 @@ def _is_env(x: Any) -> bool:
 
 
 def _check_env(x: Any) -> None:
-    if not _is_env(x):
+    if inspect.isclass(x) or not _is_env(x):
         raise ValueError(f"An environment must have the functions init, step and observe; got {x}.")
 
 

@@ -212,9 +212,14 @@ def read_leaves(
     """
     while steps := [int(path.name) for path in folder.iterdir() if path.name.isdigit()]:
         step = max(steps)
+        if not (folder / _NAMES).exists():
+            raise ValueError(
+                f"{folder} is of an earlier version, which kept no names of its arrays. Call the "
+                "trainer once more with the same arguments: it goes on from there and keeps them."
+            )
         try:
             return step, _read_step(folder, step, wanted)
-        except (ImportError, _OtherRun):
+        except ImportError:
             raise
         except Exception as error:
             if (folder / str(step)).exists():
@@ -231,11 +236,6 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
         import orbax.checkpoint as ocp
     except ImportError as error:
         raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
-    if not (folder / _NAMES).exists():
-        raise _OtherRun(
-            f"{folder} is of an earlier version, which did not keep the names of its arrays. Call "
-            "the trainer once more with the same arguments: it goes on from there, and keeps them."
-        )
     told = json.loads((folder / _NAMES).read_text())
     places = {i: name for i, name in enumerate(told["leaves"]) if wanted(name)}
     item = {str(i): 0 for i in places} | {_CHECKSUM: 0}
