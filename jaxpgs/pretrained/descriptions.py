@@ -274,8 +274,8 @@ def _class(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> 
     """Returns the class that a card names by its path."""
     by_hand = f"hand the {what} over, load_pretrained(..., {argument}=...)"
     if "handed_over" in spec:
-        raise ValueError(f"Please {by_hand}: {spec['name']} cannot be made by the card, as "
-                         f"{spec['handed_over']}.")  # fmt: skip
+        reason = spec["handed_over"]
+        raise ValueError(f"Please {by_hand}: the card cannot make {spec['name']}, as {reason}.")
     module = spec["module"]
     path, package = f"{module}.{spec['name']}", module.partition(".")[0]
     if module not in sys.modules:
@@ -314,9 +314,11 @@ def _compare(
     for name, known in spec["kwargs"].items():
         with contextlib.suppress(AttributeError, _UntoldError):
             pairs.append((name, known, _encoded(getattr(given, name))))
-    pairs += [(name, spec.get(name), value) for name, value in (facts or {}).items()]
+    for name, got in (facts or {}).items():
+        if got is not None and spec.get(name) is not None:  # what both tell
+            pairs.append((name, spec[name], got))
     for name, known, got in pairs:
-        if known is not None and got is not None and known != got:
+        if known != got:
             raise ValueError(
                 f"The {what} of the card, {spec['name']}, has {name} {known}; the one handed over "
                 f"has {got}."

@@ -42,7 +42,9 @@ def read_run(
 ) -> Run:
     """Reads what a trainer keeps in its folder, without the trainer, its game or its network.
 
-    The run may go on meanwhile, in this process or another: nothing is locked or changed.
+    The run may go on meanwhile, in this process or another: nothing is locked or changed. So
+    `loggers.picture(read_run("runs/mine").curve)` shows how far it is, and
+    `networks.module_from_params(module, read_run("runs/mine").last)` is the network so far.
 
     Args:
       directory: the folder that a trainer was given as `directory`, or that of a command of
@@ -56,19 +58,6 @@ def read_run(
     Raises:
       ImportError: if Orbax is not installed; it comes with `pip install "jaxpgs[train]"`.
       ValueError: if the folder holds no run, one of an earlier version, or is damaged.
-
-    Example:
-      >>> folder = tempfile.mkdtemp()
-      >>> games = {"num_games": 8, "num_steps": 4, "batch_size": 16, "buffer_size": 64}
-      >>> fit = {"num_iterations": 1, "updates_per_iteration": 1, "directory": folder}
-      >>> expert = jaxpgs.training.make_expert("mcs", 4)
-      >>> state = jaxpgs.training.expert_iteration.train(
-      ...     env, module, expert=expert, **games, **fit
-      ... )
-      >>> run = jaxpgs.training.read_run(folder)
-      >>> run.iteration, len(run.curve)
-      (1, 1)
-      >>> trained = jaxpgs.networks.module_from_params(module, run.last)
     """
     folder = pathlib.Path(directory).absolute()
     if not (folder / "run.json").exists() and (folder / "checkpoints").is_dir():
