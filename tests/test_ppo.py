@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 
+import chex
 import games
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from flax import nnx
 from jaxpgs.envs import Hex, SameGame
 from jaxpgs.evaluation import play_match, raw_network, uniform_random
 from jaxpgs.networks import FullyConnectedResNet, functional
-from jaxpgs.training import learner_games, opponents, ppo
+from jaxpgs.training import learner_games, opponents, ppo, read_run
 
 ENV = Hex(3)
 
@@ -319,6 +320,9 @@ def test_learns_3x3_and_goes_on_bit_equal_after_a_stop(tmp_path):
     resumed = train(directory=tmp_path, callback=lambda _, metrics: later.append(metrics))
     assert_equal_states(resumed, whole)
     assert later == rows[13:]
+    run = read_run(tmp_path)
+    chex.assert_trees_all_equal(run.last, jax.device_get(whole.params))
+    assert (run.trainer, run.iteration, run.best) == ("ppo", 30, None) and len(run.curve) == 30
 
     assert [row["opponents"] for row in rows] == [min(n, 20) for n in range(1, 31)]
     np.testing.assert_array_equal(whole.history.iteration, [*range(20, 30), *range(10, 20)])

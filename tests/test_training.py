@@ -30,6 +30,7 @@ from jaxpgs.training import (
     labelling,
     loggers,
     losses,
+    read_run,
     replay,
     resignation,
     selfplay,
@@ -495,6 +496,10 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
     logged = loggers.read_log(log)
     assert [row["iteration"] for row in logged] == list(range(1, reached + 11))
     assert [row["policy_loss"] for row in logged] == [row["policy_loss"] for row in rows]
+    run = read_run(tmp_path / "run")
+    assert [row["policy_loss"] for row in run.curve] == [row["policy_loss"] for row in rows]
+    assert (run.iteration, run.best_iteration) == (reached + 10, int(whole.best.iteration))
+    assert_equal_states((run.last, run.best), (whole.params, whole.best.params))
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_run):

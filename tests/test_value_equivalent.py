@@ -24,6 +24,7 @@ from jaxpgs.training import (
     loop,
     losses,
     model_fitting,
+    read_run,
     replay,
     selfplay,
     unrolls,
@@ -410,6 +411,10 @@ def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
     resumed = fit(data, **knobs, callback=lambda state, row: resumed_rows.append(row))
     assert resumed_rows == rows[6 * ((last - 1) // 6) :]
     chex.assert_trees_all_equal(resumed, whole)
+    run = read_run(tmp_path)
+    assert run.iteration == last and run.curve == rows
+    chex.assert_trees_all_equal(run.best, jax.device_get(whole.best))
+    chex.assert_trees_all_equal(run.last, jax.device_get(whole.params))
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
         fit(directory=tmp_path, seed=1)
 
@@ -468,6 +473,9 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
     for part in ("representation", "dynamics", "policy_head", "value_head"):
         pairs = zip(jax.tree.leaves(before[part]), jax.tree.leaves(whole.params[part]), strict=True)
         assert any((a != b).any() for a, b in pairs), part
+    run = read_run(tmp_path)
+    assert (run.trainer, run.iteration, run.best) == ("expert_iteration", 3, None)
+    chex.assert_trees_all_equal(run.last, jax.device_get(whole.params))
     shutil.rmtree(tmp_path / "3")
     resumed = train(callback=lambda state, row: resumed_rows.append(row))
     assert resumed_rows == rows[2:]

@@ -55,6 +55,7 @@ class WithOffsets(nnx.Module):
         self.value_head = network.value_head
         # What `save_pretrained` has to know to make the network again.
         self.network_class = type(network).__name__
+        self.network_type = type(network)
         self.network_kwargs = tuple(constructor_kwargs(network).items())
         self.offsets = nnx.Dict(**{name: _zero_head(network.policy_head) for name in names})
 

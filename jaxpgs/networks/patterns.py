@@ -145,7 +145,7 @@ def pattern_policy(
       value: as in `PatternPolicy`.
 
     Returns:
-      The untrained network. `save_pretrained` takes it with the game itself as `env`.
+      The untrained network. `save_pretrained` takes it with either of both games as `env`.
 
     Raises:
       ValueError: if the environment is unknown or a template is too large.

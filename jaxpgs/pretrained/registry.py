@@ -2,14 +2,12 @@
 
 A card holds the network's class and keyword arguments, the environment with its version, the
 SHA-256 of the weights and one of all that, and whatever else its author put in, such as the command
-and the strength.
+and the strength. `descriptions` says how networks and environments stand in it.
 """
 
 import dataclasses
 import hashlib
-import importlib
 import importlib.resources
-import inspect
 import json
 import os
 import pathlib
@@ -17,15 +15,23 @@ from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from flax import nnx
+from flax import linen, nnx
 
-from jaxpgs import envs, networks
+from jaxpgs import networks
 from jaxpgs.base import Params
-from jaxpgs.networks.functional import ApplyFn, constructor_kwargs
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.pretrained.descriptions import (
+    check_call,
+    describe_env,
+    describe_module,
+    make_env,
+    make_module,
+)
 from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
@@ -38,9 +44,9 @@ class Pretrained:
 
     Attributes:
       env: the environment it was trained for.
-      module: the network with the trained weights, in evaluation mode. Where it is a
-        `ValueEquivalentModel`, `jaxpgs.make_model_fns(module, env)` makes what a search needs to
-        plan in it.
+      module: the network with the trained weights, in evaluation mode; one of Linen has none of its
+        own. Where it is a `ValueEquivalentModel`, `jaxpgs.make_model_fns(module, env)` makes what a
+        search needs to plan in it.
       params: its parameters, as `jaxpgs.networks.functional` returns them.
       apply_fn: `(params, observation [B, ...]) -> (logits [B, A], value [B])`.
       card: how it was made and how strong it is, as read from its JSON file.
@@ -52,7 +58,7 @@ class Pretrained:
     """
 
     env: Any
-    module: nnx.Module
+    module: Any
     params: Params
     apply_fn: ApplyFn
     card: dict[str, Any]
@@ -76,20 +82,39 @@ def available_pretrained(directory: str | os.PathLike[str] | None = None) -> tup
     return tuple(sorted(name for name in cards if f"{name}.safetensors" in files))
 
 
-def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = None) -> Pretrained:
+def load_pretrained(
+    name: str,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    env: Any = None,
+    module: nnx.Module | linen.Module | None = None,
+    trusted: bool = False,
+) -> Pretrained:
     """Loads a trained network and checks that it is whole and fits its environment.
+
+    The weights are plain numbers, and a card is plain text: reading them runs no code of theirs.
+    Where a card names an environment or a network of a user's own, by the path of its class, the
+    class is taken from its module if that is imported already; otherwise the error tells what is
+    wanted.
 
     Args:
       name: one of `available_pretrained(directory)`, such as "hex-5x5".
       directory: a folder of saved networks; by default those that come with the library.
+      env: the environment, in place of the one that the card describes. It is needed where that is
+        of a class of a script, a notebook or a function, and must have the version, the arguments
+        and the observations that the card has.
+      module: the network, whose structure alone is used, in place of the card's in the same way.
+      trusted: whether modules that the card names may be imported, which runs their code.
 
     Returns:
       The network, its environment and its card.
 
     Raises:
       ValueError: if the name is unknown, a file is damaged, the weights differ from what the card
-        says or are not finite, or the card names an environment, version or network that this
-        library does not have.
+        says or are not finite, or the card names an environment, version or network that there is
+        not, that is not imported, that must be handed over, or that differs from what was.
+      ImportError: if the environment is of pgx, which is not installed; it comes with `pip install
+        "jaxpgs[pgx]"`.
 
     Example:
       >>> net = jaxpgs.load_pretrained("hex-5x5")
@@ -105,13 +130,17 @@ def load_pretrained(name: str, *, directory: str | os.PathLike[str] | None = Non
     card = folder.joinpath(f"{name}.json")
     try:
         data = folder.joinpath(f"{name}.safetensors").read_bytes()
-        return _load(name, card.read_bytes(), data)
+        return _load(name, card.read_bytes(), data, env, module, trusted)
+    except ImportError:
+        raise
     except Exception as error:  # whatever a damaged file makes of its parts
         what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise ValueError(f"{card} or its weights cannot be used. {what}") from error
 
 
-def _load(name: str, card_data: bytes, data: bytes) -> Pretrained:
+def _load(
+    name: str, card_data: bytes, data: bytes, env: Any, module: Any, trusted: bool
+) -> Pretrained:
     """Makes a network of its two files; raises almost anything if they are damaged."""
     card = json.loads(card_data)
     missing = sorted(set(_OWN_FIELDS) - set(card))
@@ -131,13 +160,30 @@ def _load(name: str, card_data: bytes, data: bytes) -> Pretrained:
     weights = safetensors.numpy.load(data)
     _check_finite(weights)
     _check_size(card, len(weights))
-    env = _make_env(card)
-    module = networks.module_from_params(
-        _make_module(card, env), jax.tree.map(jnp.asarray, unflatten(weights))
-    )
-    module.eval()
-    params, apply_fn = networks.functional(module)
-    return Pretrained(env=env, module=module, params=params, apply_fn=apply_fn, card=card)
+    return _assemble(card, weights, env, module, trusted)
+
+
+def _assemble(
+    card: dict[str, Any],
+    weights: Mapping[str, np.ndarray],
+    env: Any = None,
+    module: Any = None,
+    trusted: bool = False,
+) -> Pretrained:
+    """Makes a network of its card and its weights by dotted name."""
+    env = make_env(card["environment"], card["name"], env, trusted=trusted)
+    template = make_module(card["architecture"], env, module, trusted=trusted)
+    arrays = {name: jnp.asarray(array) for name, array in weights.items()}
+    if isinstance(template, linen.Module):
+        made, variables = template, unflatten(arrays)
+    else:
+        made = networks.module_from_params(template, unflatten(_with_keys(template, arrays)))
+        made.eval()
+        variables = None
+    params, apply_fn = networks.functional(made, variables)
+    if "module" in card["architecture"] or module is not None:
+        check_call(made, params, env)
+    return Pretrained(env=env, module=made, params=params, apply_fn=apply_fn, card=card)
 
 
 def save_pretrained(
@@ -145,8 +191,9 @@ def save_pretrained(
     name: str,
     *,
     env: Any,
-    module: nnx.Module,
+    module: nnx.Module | linen.Module,
     params: Params,
+    module_kwargs: Mapping[str, Any] | None = None,
     **card_fields: Any,
 ) -> dict[str, Any]:
     """Writes a trained network that `load_pretrained(name, directory=directory)` reads.
@@ -154,12 +201,22 @@ def save_pretrained(
     Each file appears complete or not at all. If only one of the two gets replaced, the checksum
     tells, and loading fails.
 
+    The card names a class of your own by its path, with the arguments that it was made with: those
+    that it keeps in attributes of their names, if they are numbers, words, sequences and dicts of
+    such, or environments. Others must be the defaults. What is made of these is compared, at
+    saving, with what you give, in all that it computes. Where it differs, or the class is of a
+    script, a notebook or a function, the card says so in `handed_over`, and `load_pretrained` needs
+    it as an argument.
+
     Args:
       directory: the folder to write to, made if need be.
       name: the network's name, which is also its files' name.
-      env: an environment of `jaxpgs.envs`, which must be a dataclass.
-      module: a network of `jaxpgs.networks`, from which only its class and sizes are taken.
+      env: the environment, of `jaxpgs.envs`, of pgx, or your own.
+      module: the network, of `jaxpgs.networks` or your own, of NNX or of Linen. Only its class and
+        arguments are taken; it gets its `observation_shape` and `num_actions`, if it is of NNX and
+        takes them, from the environment, and any `rngs`.
       params: the trained parameters, as `jaxpgs.networks.functional` returns them.
+      module_kwargs: arguments of the network's class that it does not keep.
       **card_fields: more fields of the card, of JSON types: usually `command`, `seed`,
         `wall_time_s`, `date`, `versions`, `hardware` and `strength`.
 
@@ -168,8 +225,8 @@ def save_pretrained(
 
     Raises:
       ValueError: if the name is no plain file name, a card field is one that this function fills
-        in, the environment, network and parameters do not fit one another, or a parameter is not
-        finite.
+        in, the environment, network and parameters do not fit one another, `module_kwargs` make
+        another network, or a parameter is not finite.
 
     Example:
       >>> folder = tempfile.mkdtemp()
@@ -182,23 +239,26 @@ def save_pretrained(
     taken = sorted(set(card_fields) & {*_OWN_FIELDS, _CARD_CHECKSUM})
     if taken:
         raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
-    weights = flatten(params)
+    weights = flatten(jax.tree.map(_plain, params))
     _check_finite(weights)
     data = safetensors.numpy.save(weights)
+    environment = describe_env(env)
+    architecture = describe_module(module, params, env, module_kwargs)
     card = {
         "name": name,
-        "architecture": _architecture(module),
-        "environment": {
-            "name": type(env).__name__,
-            "kwargs": dataclasses.asdict(env),
-            "version": _version(type(env)),
-        },
+        "architecture": architecture,
+        "environment": environment,
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     card |= {_CARD_CHECKSUM: _card_checksum(card), **card_fields}
     text = json.dumps(card, indent=2, allow_nan=False) + "\n"
     # What could not be loaded must not be written.
-    networks.module_from_params(_make_module(card, _make_env(card)), params)
+    _assemble(
+        card,
+        weights,
+        env=env if "handed_over" in environment else None,
+        module=module if "handed_over" in architecture else None,
+    )
 
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -230,54 +290,21 @@ def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
 def _check_size(card: Mapping[str, Any], num_arrays: int) -> None:
     """Raises `ValueError` if a network has more parts than arrays; building it may take hours."""
     for name, value in card["architecture"]["kwargs"].items():
-        if name.startswith("num_blocks") and value > num_arrays:
+        if name.startswith("num_blocks") and isinstance(value, int) and value > num_arrays:
             raise ValueError(f"{name} is {value} in the card, for weights of {num_arrays} arrays.")
 
 
-def _make_env(card: Mapping[str, Any]) -> Any:
-    spec = card["environment"]
-    known = [x for x in envs.__all__ if hasattr(getattr(envs, x), "observation_shape")]
-    if spec["name"] not in known:
-        raise ValueError(f"jaxpgs.envs has no environment {spec['name']!r}; it has {known}.")
-    env = getattr(envs, spec["name"])(**spec["kwargs"])
-    if spec["version"] != _version(type(env)):
-        raise ValueError(
-            f"The network {card['name']!r} was made for version {spec['version']} of "
-            f"{spec['name']}, but this library has version {_version(type(env))}."
-        )
-    return env
+def _plain(leaf: chex.Array) -> chex.Array:
+    """Returns an array as it is saved: random keys, such as those of Dropout, as numbers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _version(env_class: type) -> int:
-    return importlib.import_module(env_class.__module__).VERSION
+def _with_keys(template: nnx.Module, arrays: dict[str, chex.Array]) -> dict[str, chex.Array]:
+    """Makes keys again of the numbers that stand in a module's place for them."""
+    slots = nnx.to_flat_state(nnx.state(template))
+    names = {".".join(map(str, path)) for path, slot in slots if _is_key(slot.get_value())}
+    return {n: jax.random.wrap_key_data(x) if n in names else x for n, x in arrays.items()}
 
 
-def _make_module(card: Mapping[str, Any], env: Any) -> nnx.Module:
-    """Builds the card's network with shapes in place of weights."""
-    spec = card["architecture"]
-    network = getattr(networks, spec["network"], None) if spec["network"] in _networks() else None
-    if network is None:
-        raise ValueError(f"No network {spec['network']!r}; jaxpgs.networks has {_networks()}.")
-
-    def make() -> nnx.Module:
-        kwargs, offsets = spec["kwargs"], spec.get("offsets")
-        made = network(env.observation_shape, env.num_actions, **kwargs, rngs=nnx.Rngs(0))
-        return made if offsets is None else networks.WithOffsets(made, offsets)
-
-    return nnx.eval_shape(make)
-
-
-def _networks() -> list[str]:
-    kinds = {name: getattr(networks, name) for name in networks.__all__ if name != "WithOffsets"}
-    return [name for name, x in kinds.items() if inspect.isclass(x) and issubclass(x, nnx.Module)]
-
-
-def _architecture(module: nnx.Module) -> dict[str, Any]:
-    """Returns what `_make_module` makes a module of."""
-    if isinstance(module, networks.WithOffsets):
-        return {
-            "network": module.network_class,
-            "kwargs": dict(module.network_kwargs),
-            "offsets": sorted(module.offsets),
-        }
-    return {"network": type(module).__name__, "kwargs": constructor_kwargs(module)}
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -19,8 +19,10 @@ from jaxpgs.training import (
     value_equivalent,
 )
 from jaxpgs.training.experts import make_expert
+from jaxpgs.training.run_folder import Run, read_run
 
 __all__ = [
+    "Run",
     "expert_iteration",
     "experts",
     "fitting",
@@ -33,6 +35,7 @@ __all__ = [
     "opponents",
     "ppo",
     "puzzle_iteration",
+    "read_run",
     "replay",
     "resignation",
     "selfplay",

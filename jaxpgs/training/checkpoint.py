@@ -8,7 +8,7 @@ import os
 import pathlib
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import chex
@@ -21,6 +21,7 @@ from jaxpgs.training import sharing
 from jaxpgs.training.arguments import difference, told
 
 _CHECKSUM = "checksum"
+_NAMES = "leaves.json"  # what the numbered arrays of a state are
 # What may change when a run goes on: how long it is, where it is kept, who watches and computes.
 _FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", "progress",
          "devices")  # fmt: skip
@@ -72,6 +73,7 @@ class Checkpoints:
             raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
         self._ocp = ocp
         self._folder = folder
+        self._is_named = False
         self._manager = ocp.CheckpointManager(
             self._folder,
             options=ocp.CheckpointManagerOptions(max_to_keep=keep),
@@ -88,6 +90,7 @@ class Checkpoints:
             saved before are still there.
         """
         try:
+            self._name(state)
             leaves = _to_dict(state)
             leaves[_CHECKSUM] = _checksum(leaves)
             self._manager.save(step, args=self._ocp.args.StandardSave(leaves))
@@ -129,6 +132,7 @@ class Checkpoints:
                 f"The checkpoint {self._folder / str(step)} is damaged: {_brief(error)}\n"
                 f"Move that folder away and call again to {self._before(step)}."
             ) from error
+        self._name(template)
         leaves, treedef = jax.tree.flatten(template)
         return jax.tree.unflatten(
             treedef,
@@ -141,6 +145,21 @@ class Checkpoints:
     def close(self) -> None:
         """Ends what Orbax keeps running."""
         self._manager.close()
+
+    def _name(self, state: Any) -> None:
+        """Keeps the names of the leaves, so that who reads them needs no state of the run."""
+        if self._is_named or not sharing.is_first_process():
+            return
+        paths = jax.tree_util.tree_flatten_with_path(state)[0]
+        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+        keys = {
+            name: str(jax.random.key_impl(leaf))
+            for name, (_, leaf) in zip(names, paths, strict=True)
+            if _is_key(leaf)
+        }
+        text = json.dumps({"leaves": names, "keys": keys}, indent=1) + "\n"
+        write_atomically(self._folder / _NAMES, text.encode())
+        self._is_named = True
 
     def _check(self, step: int, shapes: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         for name, leaf in shapes.items():
@@ -172,6 +191,78 @@ class Checkpoints:
     def _before(self, step: int) -> str:
         earlier = [other for other in self._manager.all_steps() if other < step]
         return f"go on from step {max(earlier)}" if earlier else "begin anew; no step is before it"
+
+
+def read_leaves(
+    folder: pathlib.Path, wanted: Callable[[str], bool]
+) -> tuple[int, dict[str, Any]] | None:
+    """Reads arrays of the last state in a folder, which a run may go on writing meanwhile.
+
+    Args:
+      folder: where `Checkpoints` keeps them.
+      wanted: tells by its name, such as "params.value_head.bias", whether to read an array.
+
+    Returns:
+      The number of the state's step and NumPy arrays by name, random keys as such; None if no state
+      was saved yet.
+
+    Raises:
+      ImportError: if Orbax is not installed.
+      ValueError: if the names are not kept, or the state is damaged.
+    """
+    while steps := [int(path.name) for path in folder.iterdir() if path.name.isdigit()]:
+        step = max(steps)
+        if not (folder / _NAMES).exists():
+            raise ValueError(
+                f"{folder} is of an earlier version, which kept no names of its arrays. Call the "
+                "trainer once more with the same arguments: it goes on from there and keeps them."
+            )
+        try:
+            return step, _read_step(folder, step, wanted)
+        except ImportError:
+            raise
+        except Exception as error:
+            if (folder / str(step)).exists():
+                logging.getLogger("asyncio").addFilter(_is_no_failed_read)
+                raise ValueError(
+                    f"The checkpoint {folder / str(step)} is damaged: {_brief(error)}"
+                ) from error
+            # Else a newer one took its place while it was read.
+    return None
+
+
+def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
+    told = json.loads((folder / _NAMES).read_text())
+    places = {i: name for i, name in enumerate(told["leaves"]) if wanted(name)}
+    item = {str(i): 0 for i in places} | {_CHECKSUM: 0}
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        # Not the games and the experience, which may be large.
+        args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
+        saved = reader.restore(folder / str(step) / "default", args=args)
+    expected = saved.pop(_CHECKSUM)
+    leaves = [saved[str(i)] for i in places]
+    sums = _checksum({str(n): _words(leaf) for n, leaf in enumerate(leaves)})
+    differ = np.asarray(sums) != expected[list(places)]
+    if differ.any() or len(expected) != len(told["leaves"]):
+        raise ValueError(f"{differ.sum()} of the arrays differ from their checksums.")
+    return {
+        name: jax.random.wrap_key_data(leaf, impl=told["keys"][name])
+        if name in told["keys"]
+        else leaf
+        for name, leaf in zip(places.values(), leaves, strict=True)
+    }
+
+
+def _words(leaf: np.ndarray) -> np.ndarray:
+    """Takes numbers of 64 bits, which JAX may shorten, for two words each."""
+    if leaf.dtype.itemsize < 8 or leaf.dtype.kind == "c":
+        return leaf
+    return leaf.reshape(-1).view(np.uint32).reshape(*leaf.shape, 2)
 
 
 @jax.jit

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from jaxpgs.training.checkpoint import describe, opened
 from jaxpgs.trees import is_weight
 
 Callback = Callable[[Any, dict[str, float]], Any]
+CURVE = "curve.jsonl"  # the metrics of all iterations, in a run's folder
 
 
 def check_counts(counts: Mapping[str, int]) -> None:
@@ -154,6 +156,8 @@ def run(
             run = describe(trainer, arguments, formerly)
             checkpoints = stack.enter_context(opened(directory, run, keep=keep))
             state = checkpoints.restore(state) or state
+            if sharing.is_first_process():
+                call = loggers.together([loggers.log_to(pathlib.Path(directory) / CURVE), call])
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
         title = trainer.replace("_", " ")
         show = stack.enter_context(loggers.own_bar(title, num_iterations, progress))
