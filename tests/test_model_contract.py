@@ -634,6 +634,17 @@ def test_nodes_of_another_state_are_dropped():
         for b, same in enumerate(wanted):
             np.testing.assert_array_equal(found.edge[b], kept.edge[b] if same else -1)
             np.testing.assert_array_equal(found.links[b], kept.links[b] if same else 0)
+    # A search looks for itself.
+    search = search_of("mcts", gust, 8)
+    states = (place.at[2].set(0.5), count.at[1].add(10))
+    fresh, going = (
+        run(search, make_params(), jax.random.key(1), make_root(states), nodes=x).search_state
+        for x in (None, kept)
+    )
+    before = np.asarray(kept.visits[:, 0].sum(-1))
+    assert before[1] > 0
+    np.testing.assert_array_equal(going.visits.sum(-1), 8 + before * [1, 0, 0])
+    np.testing.assert_array_equal(going.visits[1:], fresh.visits[1:])
     with pytest.raises(ValueError, match="reroot's state must be an embedding of the roots"):
         jaxpgs.reroot(nodes, action, num_kept=12, state=place)
 

@@ -9,6 +9,7 @@ A node is one state. Where the model draws chance, the first outcome of an actio
 simulations know it in advance; rollouts draw anew.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -193,6 +194,14 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     )
     if kept is not None:
         _check_kept(kept, nodes)
+        first = tuple(x[:, :1] for x in kept.embedding)
+        # Chance, or a model that was learned, may have led to another state than it led here.
+        known = _same(first, states) & (zero == 0)
+        kept = kept._replace(
+            edge=jnp.where(known[:, None], kept.edge, -1),
+            links=jnp.where(known[:, None, None], kept.links, 0),
+            numbers=jnp.where(known[:, None, None], kept.numbers, 0.0),
+        )
         nodes = jax.tree.map(lambda old, new: new.at[:, : old.shape[1]].set(old), kept, nodes)
         start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
         nodes = nodes._replace(embedding=tuple(start))
@@ -612,9 +621,9 @@ def reroot(
 ) -> Nodes:
     """Follows an action that was played: the nodes behind it go on, the others are dropped.
 
-    A node is the state that the model made of the action. Where the game may have gone elsewhere,
-    as where chance has a say or the model was learned, give the `state` that came: nodes behind
-    another one belong to another game, and would be taken for this one's.
+    A node is the state that the model made of the action. Where the game went elsewhere, as where
+    chance has a say or the model was learned, the next search drops what was kept for the root: its
+    state is not the node's.
 
     After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
     the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
@@ -627,8 +636,10 @@ def reroot(
         last are dropped. The result has this size whatever is kept, so that a loop of games has
         fixed shapes.
       reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
-      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not,
-        bit by bit, that of the node. After the moves of both players, the second call takes it.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not
+        that of the node, but for rounding. The next search looks for itself; so this is needed only
+        where the nodes serve something else. After the moves of both players, the second call takes
+        it.
 
     Returns:
       Nodes whose root is the state after the action.
@@ -696,9 +707,20 @@ def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
             "reroot's state must be an embedding of the roots, as the search's own; joined by type "
             f"it must have (shape, dtype) {found[0]}, got {found[1]}."
         )
-    # What is not a number equals itself here.
-    same = [(x == y) | ((x != x) & (y != y)) for x, y in zip(known, given, strict=True)]
-    return jnp.all(jnp.concatenate([*same, node[..., None] >= 0], axis=-1), axis=(1, 2))
+    return _same(known, given) & (node[:, 0] >= 0)
+
+
+def _same(known: Embedding, given: Embedding) -> chex.Array:
+    """Tells `[B]` whether states `[B, 1, W]` are the same, real numbers but for rounding."""
+
+    def same(x: chex.Array, y: chex.Array) -> chex.Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x == y
+        near = jnp.finfo(x.dtype).eps ** 0.5
+        return jnp.isclose(x, y, rtol=near, atol=near, equal_nan=True)
+
+    rows = [jnp.all(same(x, y), axis=(1, 2)) for x, y in zip(known, given, strict=True)]
+    return functools.reduce(jnp.logical_and, rows, jnp.bool_(True))
 
 
 store = Store(
