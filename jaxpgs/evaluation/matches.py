@@ -147,7 +147,7 @@ def _play_batch(
                 continue
             turns = ply % 2 if waiting[half][ply % 2] else 1 - ply % 2
             mover = (turns + half) % 2
-            key = jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
+            key = _turn_key(rng_key, ply, half)
             start = time.perf_counter()
             turn = sides[mover].turn(key, halves[half], memory[mover][half], opens[turns])
             jax.block_until_ready(turn)
@@ -181,6 +181,11 @@ def _play_batch(
     scores[1] *= -1.0  # there the second player opened
     lengths = np.stack([np.asarray(half.length) for half in halves])
     return MatchBatch((records[0], records[1]), (scores + 1.0) / 2.0, lengths)
+
+
+@jax.jit  # in one program, as short games of quick players spend their time here
+def _turn_key(rng_key: chex.PRNGKey, ply: int, half: int) -> chex.PRNGKey:
+    return jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
 
 
 def round_robin(
