@@ -145,7 +145,7 @@ def advance(
     """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
     before = games.state
     after = step_with_keys(env)(before, jnp.asarray(action, jnp.int32), chance_key(rng_key))
-    gain = gain_of(env, games.opener, before, after)
+    gain = gain_of(env, games.opener, before, after).astype(games.score.dtype)
     return games._replace(
         state=trees.where(moves, after, before),
         score=games.score + jnp.where(moves, gain, 0.0),

@@ -49,7 +49,7 @@ def head_to_head(
         state: Any, action: chex.Array, score: chex.Array, number: chex.Array
     ) -> tuple[Any, chex.Array]:
         after = step_games(state, action, jax.random.fold_in(key, number))
-        gain = gain_of(env, side, state, after)
+        gain = gain_of(env, side, state, after).astype(score.dtype)
         return after, score + jnp.where(state.terminated, 0.0, gain)
 
     def ply(carry: tuple[Any, chex.Array, chex.Array]) -> tuple[Any, chex.Array, chex.Array]:
