@@ -109,8 +109,12 @@ def measure(
     for i in range(0, len(right), batch):
         part = jax.tree.map(lambda x, i=i: x[i : i + batch], states)
         none = jnp.zeros(batch, jnp.int32)
-        before = MatchGames(part, opener=none, score=none.astype(jnp.float32), length=none)
-        after = player.turn(jax.random.fold_in(rng_key, i), before, ()).games.state
+        before = MatchGames(
+            part, opener=part.current_player, score=none.astype(jnp.float32), length=none,
+            limit=jnp.int32(1),
+        )  # fmt: skip
+        key = jax.random.fold_in(rng_key, i)
+        after = player.turn(key, before, (), jnp.bool_(True)).games.state
         played = (np.asarray(part.labels) == 0) & (np.asarray(after.labels) != 0)
         kept += int((right[i : i + batch] & played).sum())
     name = RECIPES[model.card["name"]].judge

@@ -28,6 +28,9 @@ from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_
 from jaxpgs.search.cut import depends
 
 _CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
+LONGEST_GAME = 4096  # moves after which a game is taken for one that does not end
+# What to do about a game in which a player does not lose what the other gains.
+OPPOSED = "Pay each player its reward less the other's, such as jnp.stack([a - b, b - a])."
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 
 
@@ -69,13 +72,18 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     same player does, and 0 where the episode ended, so it is right at every depth, for one player
     and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
 
+    Of two players one must lose what the other gains, as a value is one number: their rewards sum
+    to 0, or one alone is paid, which counts as taken from the other. Other rewards become NaN under
+    `jax.jit`, where nobody can look; a search leaves them out and counts them in `not_finite`.
+
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
     pgx. With `mode="rollouts"` a search draws anew in every simulation, so that its Q-values are
     means over chance. In a tree, and in mctx's searches but `mctx.stochastic_muzero_policy`, what
     was drawn first stays, as each node is one state: the search plans as if it knew the dice.
 
     Args:
-      env: an environment of `jaxpgs.envs` or of pgx.
+      env: an environment of `jaxpgs.envs` or of pgx, of one player or of two, numbered 0 and 1.
+        Two may take turns in any order.
       apply_fn: as in `make_root_fn`.
 
     Returns:
@@ -84,6 +92,10 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
       remembers the first part, if `apply_fn` is a `networks.SplitApplyFn`, as those of
       `networks.functional` are for our modules.
 
+    Raises:
+      ValueError: if there are more than two players; from `recurrent_fn` if the rewards have
+        another shape, or are not what one gains and the other loses.
+
     Example:
       >>> model = jaxpgs.make_recurrent_fn(env, apply_fn)
       >>> step, after = model(params, rng_key, jnp.array([0, 4]), states)
@@ -91,6 +103,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
       Array([-1., -1.], dtype=float32)
     """
 
+    check_players("make_recurrent_fn", env)
     step = step_with_keys(env)
 
     def play(
@@ -98,7 +111,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[chex.Array, chex.Array, Embedding]:
         mover = embedding.current_player
         state = step(embedding, action, rng_key)
-        reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
+        reward = gain_of(env, mover, embedding, state)
         discount = jnp.where(state.current_player == mover, 1.0, -1.0)
         return reward, jnp.where(state.terminated, 0.0, discount), state
 
@@ -222,6 +235,79 @@ def step_with_key(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], E
     return env.step if _takes_key(env) else lambda state, action, key: env.step(state, action)
 
 
+def check_players(
+    owner: str, env: Any, allowed: tuple[int, ...] = (1, 2), why: str | None = None
+) -> int:
+    """Returns how many players a game has; raises `ValueError` unless that number is allowed.
+
+    Args:
+      owner: what is given the game, for the message.
+      env: the environment. If it has no `num_players`, its states' rewards tell.
+      allowed: (1, 2), (1,) or (2,).
+      why: why so, and what to do instead.
+    """
+    count = getattr(env, "num_players", None)
+    if count is None:
+        rewards = jax.eval_shape(env.init, jax.eval_shape(lambda: jax.random.key(0))).rewards
+        count = rewards.shape[-1] if rewards.ndim else 1
+    if count in allowed:
+        return count
+    words = " or ".join({1: "one player", 2: "two players"}[number] for number in allowed)
+    if why is None:
+        why = (
+            "A value is one number, what one player gains and the other loses: let the "
+            "environment make the moves of further players, and pay one or two."
+        )
+    raise ValueError(
+        f"{owner} needs a game of {words}; {type(env).__name__} is one of {count}. {why}"
+    )
+
+
+def gain_of(env: Any, player: chex.Array, before: Embedding, after: Embedding) -> chex.Array:
+    """Returns what a player gained by a move, and of two players the other lost.
+
+    What is paid to one of two players alone counts as taken from the other.
+
+    Args:
+      env: the environment.
+      player: `[B]` int32, whose gain.
+      before: `[B]` states.
+      after: `[B]` the states that followed.
+
+    Returns:
+      `[B]`. NaN where the rewards of two players say neither, or the mover is numbered otherwise
+      than 0 and 1, if the arrays are traced.
+
+    Raises:
+      ValueError: if there are more than two players or the rewards have another shape; for arrays
+        that are not traced, where the result would be NaN.
+    """
+    count = check_players("A search, match or training", env)
+    mover, rewards = before.current_player, after.rewards
+    if rewards.shape != (*mover.shape, count):
+        raise ValueError(
+            f"{type(env).__name__} needs rewards of shape [{count}], one for each player; got "
+            f"{list(rewards.shape[1:])}."
+        )
+    if not jnp.issubdtype(rewards.dtype, jnp.inexact):
+        rewards = rewards.astype(jnp.float32)
+    own = jnp.take_along_axis(rewards, mover[:, None], axis=-1)[:, 0]
+    if count == 1:
+        return own
+    other = jnp.take_along_axis(rewards, 1 - mover[:, None], axis=-1)[:, 0]
+    # One of both is 0, or their sum but for rounding.
+    opposed = (own == 0) | (other == 0) | (jnp.abs(own + other) <= 0.01 * jnp.abs(own))
+    opposed &= (mover == 0) | (mover == 1)
+    if not isinstance(opposed, jax.core.Tracer) and not opposed.all():
+        raise ValueError(
+            f"{type(env).__name__} needs players 0 and 1 whose rewards sum to 0, or of whom one "
+            f"alone is paid; got {rewards[jnp.argmin(opposed)].tolist()} after a move of player "
+            f"{int(mover[jnp.argmin(opposed)])}. {OPPOSED}"
+        )
+    gain = jnp.where(own == 0, own - other, own)
+    return jnp.where(opposed, jnp.where(player == mover, gain, -gain), jnp.nan)
+
+
 def chance_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
     """Returns a key for chance, apart from those that a program splits the same key into."""
     return jax.random.fold_in(rng_key, _CHANCE)
@@ -305,11 +391,8 @@ def make_model_fns(
             f"make_model_fns needs a model with {', '.join(_MODEL_PARTS)}, such as "
             f"networks.ValueEquivalentModel; {type(model).__name__} lacks {', '.join(missing)}."
         )
-    if env is not None and env.num_players != 2:
-        raise ValueError(
-            "make_model_fns needs an environment of two players who take turns, whose discount is "
-            f"always -1; got one of {env.num_players}."
-        )
+    if env is not None:
+        check_players("make_model_fns", env, (2,), "The discount in such a model is always -1.")
     has_frames = env is not None and hasattr(env, "policy_logits")
     represent = functional_call(model, lambda model, x: model.represent(x))
     transition = functional_call(model, lambda model, x, action: model.transition(x, action))

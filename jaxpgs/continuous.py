@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, mask_value, step_with_keys
+from jaxpgs.adapters import RootFn, check_players, gain_of, mask_value, step_with_keys
 from jaxpgs.base import Expansion, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_finite
 from jaxpgs.networks.functional import SplitApplyFn
@@ -63,9 +63,10 @@ def make_sampled_fns(
       are `Candidates`; `continuous_action` tells the action that a search chose.
 
     Raises:
-      ValueError: if the bounds are missing, not finite or in the wrong order, or a number is out of
-        range; from `root_fn` if candidates are NaN or infinite. Under `jax.jit`, where nobody can
-        look, such candidates lead to values of NaN, which searches leave out of what they learn.
+      ValueError: if there are more than two players, the bounds are missing, not finite or in the
+        wrong order, or a number is out of range; from `root_fn` if candidates are NaN or infinite.
+        Under `jax.jit`, where nobody can look, such candidates lead to values of NaN, which
+        searches leave out of what they learn.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -80,6 +81,7 @@ def make_sampled_fns(
       >>> root_fn(params, rng_key, states).prior_logits.shape
       (2, 5)
     """
+    check_players("make_sampled_fns", env)
     low, high = _bounds(env)
     if num_candidates < 2:
         raise ValueError(f"num_candidates must be at least 2, got {num_candidates}.")
@@ -118,7 +120,7 @@ def make_sampled_fns(
         state = step(before, chosen, chance_key)
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         mover = before.current_player
-        reward = jnp.take_along_axis(state.rewards, mover[:, None], axis=-1)[:, 0]
+        reward = gain_of(env, mover, before, state)
         sign = jnp.where(state.current_player == mover, discount, -discount)
         value = mask_value(apply_fn.value_head(params, features), state)
         after = draw(params, draw_key, features, state)

@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, make_recurrent_fn, make_root_fn, mask_logits, step_with_keys
+from jaxpgs.adapters import (
+    LONGEST_GAME,
+    RootFn,
+    gain_of,
+    make_recurrent_fn,
+    make_root_fn,
+    mask_logits,
+    step_with_keys,
+)
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.search import distribution, invert
@@ -42,7 +50,8 @@ def make_playout_fns(
       playout: the network whose policy plays the games to their end; uniform if None.
       playout_params: its parameters; those of the search if None. A search that adapts the prior
         and keeps a tree needs them, as what it remembers must not depend on what adapts.
-      max_moves: moves of a playout after which it counts as a draw; None plays to the end.
+      max_moves: moves of a playout after which it counts as a draw, or as what was earned so far;
+        None is 4,096, so that games without an end do not run for ever.
 
     Returns:
       `root_fn` and `recurrent_fn` as `make_root_fn` and `make_recurrent_fn` make them. Each value
@@ -94,7 +103,7 @@ def make_playout(
     Args:
       env: the environment.
       apply_fn: the network whose policy draws the actions; uniform over the legal ones if None.
-      max_moves: moves after which a game counts as a draw; None plays to the end.
+      max_moves: moves after which a game counts as a draw; None is 4,096.
 
     Returns:
       `playout(params, rng_key, state [B]) -> [B]`, what the player to move earns from there on.
@@ -104,16 +113,16 @@ def make_playout(
     """
     if max_moves is not None and max_moves < 1:
         raise ValueError(f"max_moves must be at least 1, got {max_moves}.")
+    limit = LONGEST_GAME if max_moves is None else max_moves
     logits_of = _without_value(env, apply_fn)
     step = step_with_keys(env)
 
     def playout(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> chex.Array:
-        player = state.current_player[:, None]
+        player = state.current_player
 
         def going_on(carry: tuple) -> chex.Array:
             moves, state, _ = carry
-            more = True if max_moves is None else moves < max_moves
-            return jnp.any(~state.terminated) & more
+            return jnp.any(~state.terminated) & (moves < limit)
 
         def move(carry: tuple) -> tuple:
             moves, state, earned = carry
@@ -123,7 +132,7 @@ def make_playout(
             number = jax.random.uniform(action_key, earned.shape)
             action = invert(policy.cumulative, policy.last, number)
             after = step(state, action, chance_key)
-            reward = jnp.take_along_axis(after.rewards, player, axis=-1)[:, 0]
+            reward = gain_of(env, player, state, after)
             earned += jnp.where(state.terminated, 0.0, reward).astype(earned.dtype)
             return moves + 1, after, earned
 

@@ -307,13 +307,24 @@ def test_from_board_knows_finished_games():
     [
         (np.zeros((2, 3), int), r"shape \(3, 3\), got \(2, 3\)"),
         (np.full((3, 3), 3), "0, 1 and 2 only"),
-        (board("x..", "x..", "..."), "difference of 2"),
-        (board("o..", "...", "..."), "difference of -1"),
     ],
 )
 def test_from_board_refuses(stones, message):
     with pytest.raises(ValueError, match=message):
         Hex(3).from_board(stones)
+
+
+def test_from_board_with_more_stones_of_one_side():
+    env = Hex(3)
+    for rows, mover in ((("x..", "x..", "..."), 1), (("o..", "...", "..."), 0), (("...",) * 3, 0)):
+        for given, player in ((None, mover), (0, 0), (1, 1)):
+            state = env.from_board(board(*rows), given)
+            assert int(state.current_player) == player and not state.terminated
+    # Two stones ahead and to move, player 0 joins its edges.
+    after = step(env, env.from_board(board("x..", "x..", "..."), 0), np.int32(6))
+    np.testing.assert_array_equal(after.rewards, [1, -1])
+    with pytest.raises(ValueError, match="players 0 and 1, one of whom is to move; got 2"):
+        env.from_board(board(*("...",) * 3), 2)
 
 
 def test_from_board_after_a_swap():

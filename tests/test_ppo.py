@@ -107,7 +107,7 @@ def make_opponents(params, num_opponents):
 
 
 def test_what_a_move_gains_where_players_move_twice():
-    """Each move pays its mover its length; the learner's own rewards count, the other's do not."""
+    """Each move pays its mover its length, and what one player gains the other loses."""
     env = Race(movers=(0, 0, 1, 1), length=9)
 
     def apply_fn(params, observation):
@@ -126,7 +126,12 @@ def test_what_a_move_gains_where_players_move_twice():
     found, _ = advantages(rollout, last)
     # A walk of one or two steps on a track of 9: twice in a row one player may move.
     gain = np.where(rollout.mine, rollout.action + 1, 0)
-    np.testing.assert_array_equal(rollout.reward, gain)
+    position = rollout.observation[..., 0]
+    lost = np.where(rollout.finished[:-1], gain[:-1] - rollout.reward[:-1],
+                    position[1:] - position[:-1] - gain[:-1])  # fmt: skip
+    assert set(np.unique(lost)) == {0, 1, 2}
+    np.testing.assert_array_equal(rollout.reward[:-1], gain[:-1] - lost)
+    gain = rollout.reward
     for g in range(8):
         ends = np.flatnonzero(rollout.finished[:, g])
         for first, end in zip([0, *(ends + 1)], ends, strict=False):
@@ -400,7 +405,7 @@ def test_bad_arguments_are_named(knobs, message):
 
 
 def test_a_game_of_one_player_is_refused():
-    with pytest.raises(ValueError, match="two players, got one of 1"):
+    with pytest.raises(ValueError, match=r"two players; .* is one of 1"):
         ppo.train(SameGame(height=3, width=3, num_colors=2), make_network())
 
 

@@ -163,7 +163,7 @@ def test_positions_that_differ_are_counted():
 
 def test_games_that_teach_little_are_told_once():
     asked = []
-    watch = expert_iteration._make_watch(lambda: asked.append(1) or 0.4)
+    watch = expert_iteration._make_watch(8, lambda: asked.append(1) or 0.4)
     fine = {
         "iteration": 1, "finished_games": 50, "resigned": 0.5, "mean_length": 9.0,
         "distinct_positions": 0.1,
@@ -175,8 +175,8 @@ def test_games_that_teach_little_are_told_once():
         assert not asked
         watch(fine | {"distinct_positions": 0.0999, "finished_games": 0})
         # Of a game with few positions, one sees few.
-        expert_iteration._make_watch(lambda: 0.02)(fine | {"distinct_positions": 0.015})
-    watch = expert_iteration._make_watch(lambda: asked.append(1) or 0.6)
+        expert_iteration._make_watch(8, lambda: 0.02)(fine | {"distinct_positions": 0.015})
+    watch = expert_iteration._make_watch(8, lambda: asked.append(1) or 0.6)
     with pytest.warns(UserWarning) as told:
         for _ in range(2):
             watch(fine | {"resigned": 0.92, "mean_length": 2.5, "distinct_positions": 0.05})

@@ -218,42 +218,40 @@ class Hex:
         turned = jnp.concatenate([cells, policy[..., self.num_cells :]], axis=-1)
         return [(observation, policy), (jnp.flip(observation, axis=(-3, -2)), turned)]
 
-    def from_board(self, board: chex.ArrayNumpy) -> HexState:
-        """Builds a position from stones; the counts tell who moves.
+    def from_board(self, board: chex.ArrayNumpy, player: int | None = None) -> HexState:
+        """Builds a position from stones, of which one side may have more, as with a handicap.
 
         Args:
           board: `[n, n]` integers: 0 empty, 1 a stone of player 0, 2 a stone of player 1.
+          player: who is to move, 0 or 1. None is who has fewer stones, player 0 if both have as
+            many, as it is where players take turns.
 
         Returns:
           The position, terminated if one side is connected, with zero rewards. A swap is never
           legal in it.
 
         Raises:
-          ValueError: if the shape, a value or the counts of stones are impossible.
+          ValueError: if the shape, a value or the player is impossible.
         """
         stones = np.asarray(board)
         if stones.shape != (self.size, self.size):
             raise ValueError(f"Hex board must have shape {(self.size,) * 2}, got {stones.shape}.")
         if not np.isin(stones, (0, 1, 2)).all():
             raise ValueError(f"Hex board must hold 0, 1 and 2 only, got {np.unique(stones)}.")
-        lead = int((stones == 1).sum() - (stones == 2).sum())
-        if lead not in ((-1, 0, 1) if self.swap else (0, 1)):
-            raise ValueError(
-                "Hex players alternate, so player 0 has as many stones as player 1 or one more; "
-                f"got a difference of {lead}."
-            )
+        if player not in (None, 0, 1):
+            raise ValueError(f"Hex has players 0 and 1, one of whom is to move; got {player!r}.")
+        if player is None:
+            player = int((stones == 1).sum() > (stones == 2).sum())
         labels = jnp.zeros(self.num_cells, jnp.int16)
         over = False
         for cell in np.flatnonzero(stones):
-            player = jnp.int32(stones.flat[cell] - 1)
-            labels, connected = _place(self, labels, jnp.int32(cell), player)
+            owner = jnp.int32(stones.flat[cell] - 1)
+            labels, connected = _place(self, labels, jnp.int32(cell), owner)
             over |= bool(connected)
-        # After a swap player 1 owns the first stone and player 0 moves, so equal counts are
-        # ambiguous only there; without a swap they mean player 0.
         return dataclasses.replace(
             self.init(),
             labels=labels,
-            current_player=jnp.int32(lead == 1),
+            current_player=jnp.int32(player),
             terminated=jnp.bool_(over),
         )
 

@@ -1,14 +1,14 @@
 """Batched games between two players, and round robins.
 
 A match plays every opening with both colours, all games at once or in batches. All games of a match
-start with forced actions, one or a line of them, and the environment's players alternate strictly,
-so at every ply one player is to move in the half of the games that it opened and the other in the
-other half: two calls a ply, each of a program that was compiled once.
+start with forced actions, one or a line of them. Where players take turns, at every ply one is to
+move in the half of the games that it opened and the other in the other half: two calls a ply, each
+of a program that was compiled once. Where a player moves twice, games in which the other is to move
+wait meanwhile.
 
-Any two-player environment with the interface of `jaxpgs.envs.Hex` will do if it is hashable, its
-players take turns strictly and its games end. Finished games must stay as they are when stepped.
-Where the environment's `step` takes a key it is given one; openings must then be legal whatever
-chance draws.
+Any two-player environment with the interface of `jaxpgs.envs.Hex` will do if it is hashable and its
+rewards sum to 0, or one player alone is paid, which counts as taken from the other. Where the
+environment's `step` takes a key it is given one; openings must then be legal whatever chance draws.
 """
 
 import functools
@@ -23,9 +23,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters import draws_chance
+from jaxpgs.adapters import LONGEST_GAME, OPPOSED, draws_chance
+from jaxpgs.checks import check_count
 from jaxpgs.evaluation.openings import checked_lines
-from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player, open_games
+from jaxpgs.evaluation.players import (
+    CompiledPlayer,
+    Player,
+    check_two_players,
+    compile_player,
+    open_games,
+)
 from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
 
 Progress = Callable[[int, int, str], None]  # finished games, all games, what is being played
@@ -40,6 +47,7 @@ def play_match(
     openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
     batch_size: int | None = None,
+    max_moves: int | None = None,
     progress: Progress | None = None,
     on_batch: Callable[[MatchBatch], None] | None = None,
     batches: Sequence[MatchBatch] = (),
@@ -58,6 +66,8 @@ def play_match(
       batch_size: how many games each call of a player is for; all `O * R` with one colour by
         default. The last batch is filled up with games that count in what the players spent, and
         not in the outcomes.
+      max_moves: moves of both players, the opening's included, after which a game counts as a draw.
+        By default games are played to their end, and one that has none after 4,096 moves raises.
       progress: called after every ply with the finished games, all games and the pairing.
       on_batch: called after every batch that was played, for example to save it.
       batches: the first batches of a match with the same arguments, played earlier. They are not
@@ -67,8 +77,10 @@ def play_match(
       Outcomes, and what each player spent.
 
     Raises:
-      ValueError: if an opening is illegal, repeated or ends the game, `repeats` or `batch_size` is
-        not positive, a compiled player has another batch size, or the earlier batches are others'.
+      ValueError: if the game is not one of two players who lose what the other gains, a game does
+        not end, an opening is illegal, repeated or ends the game, `repeats`, `batch_size` or
+        `max_moves` is not positive, a compiled player has another batch size, or the earlier
+        batches are others'.
 
     Example:
       >>> random = jaxpgs.evaluation.uniform_random(env)
@@ -77,6 +89,9 @@ def play_match(
       >>> match.games  # nine openings with both colours
       18
     """
+    check_two_players("play_match", env)
+    if max_moves is not None:
+        check_count("play_match", "max_moves", max_moves)
     lines = checked_lines(env, openings)
     repeats = _num_repeats(env, (first, second), repeats)
     count = repeats * len(lines)
@@ -94,7 +109,7 @@ def play_match(
     for i in range(len(batches), num_batches):
         actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(order))
-        batches.append(_play_batch(env, sides, actions, keys[i], label, report))
+        batches.append(_play_batch(env, sides, actions, keys[i], label, max_moves, report))
         if on_batch is not None:
             on_batch(batches[-1])
 
@@ -108,11 +123,13 @@ def _play_batch(
     openings: chex.Array,
     rng_key: chex.PRNGKey,
     label: str,
+    max_moves: int | None,
     progress: Progress | None,
 ) -> MatchBatch:
     """Plays the openings `[B, L]` with both colours."""
     batch_size, length = openings.shape
-    opened = open_games(env, jax.random.fold_in(rng_key, 0), openings)
+    limit = jnp.int32(LONGEST_GAME if max_moves is None else max_moves)
+    opened = open_games(env, jax.random.fold_in(rng_key, 0), openings, limit)
     records = [
         PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
         for s in sides
@@ -120,21 +137,23 @@ def _play_batch(
     # halves[h] are the games that side h opened; memory[s][h] is what side s remembers of them.
     halves = [opened, opened]
     memory = [[side.player.init(batch_size) for _ in halves] for side in sides]
-    finished = [int(opened.state.terminated.sum())] * 2
+    waiting = [np.asarray(opened.waiting())] * 2  # for who opened, and for the other
+    opens = jnp.bool_(True), jnp.bool_(False)
     ply = length - 1
-    while min(finished) < batch_size:
+    while np.any(waiting):
         ply += 1
         for half in (0, 1):
-            if finished[half] == batch_size:
+            if not waiting[half].any():
                 continue
-            mover = (ply + half) % 2
-            key = jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
+            turns = ply % 2 if waiting[half][ply % 2] else 1 - ply % 2
+            mover = (turns + half) % 2
+            key = _turn_key(rng_key, ply, half)
             start = time.perf_counter()
-            turn = sides[mover].turn(key, halves[half], memory[mover][half])
+            turn = sides[mover].turn(key, halves[half], memory[mover][half], opens[turns])
             jax.block_until_ready(turn)
             seconds = time.perf_counter() - start
             halves[half], memory[mover][half] = turn.games, turn.memory
-            finished[half] = int(turn.finished)
+            waiting[half] = np.asarray(turn.waiting)
             stats = {k: float(v) for k, v in turn.stats.items()}
             side = sides[mover]
             records[mover] += PlayerRecord(
@@ -142,11 +161,31 @@ def _play_batch(
                 side.compile_seconds, side.temp_bytes, stats,
             )  # fmt: skip
         if progress is not None:
-            progress(sum(finished), 2 * batch_size, label)
+            progress(2 * batch_size - int(np.sum(waiting)), 2 * batch_size, label)
+    over = np.stack([half.state.terminated for half in halves])
+    if max_moves is None and not over.all():
+        raise ValueError(
+            f"{over.size - over.sum()} of {over.size} games of {type(env).__name__}, {label}, have "
+            f"not ended after {LONGEST_GAME} moves. Give play_match max_moves, after which a game "
+            "counts as a draw."
+        )
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
+    if np.isnan(scores).any():
+        raise ValueError(
+            "play_match needs a game of two players in which one loses what the other gains; in "
+            f"{np.isnan(scores).sum()} of {scores.size} games of {type(env).__name__}, {label}, "
+            "rewards neither summed to 0 nor were one player's alone, or players were not numbered "
+            f"0 and 1. {OPPOSED}"
+        )
+    scores = np.where(over, scores, 0.0)
     scores[1] *= -1.0  # there the second player opened
     lengths = np.stack([np.asarray(half.length) for half in halves])
     return MatchBatch((records[0], records[1]), (scores + 1.0) / 2.0, lengths)
+
+
+@jax.jit  # in one program, as short games of quick players spend their time here
+def _turn_key(rng_key: chex.PRNGKey, ply: int, half: int) -> chex.PRNGKey:
+    return jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
 
 
 def round_robin(
@@ -157,6 +196,7 @@ def round_robin(
     openings: Sequence[int] | np.ndarray | None = None,
     repeats: int = 1,
     batch_size: int | None = None,
+    max_moves: int | None = None,
     progress: Progress | None = None,
     on_pair: Callable[[MatchResult], None] | None = None,
     results: Iterable[MatchResult] = (),
@@ -176,6 +216,7 @@ def round_robin(
       openings: as in `play_match`.
       repeats: as in `play_match`.
       batch_size: as in `play_match`.
+      max_moves: as in `play_match`.
       progress: as in `play_match`, counted over the whole tournament.
       on_pair: called after every pairing that was played, for example to save its result.
       results: pairings played earlier with the same arguments; they are not played again. Pairs
@@ -201,6 +242,7 @@ def round_robin(
     names = tuple(player.name for player in players)
     if len(names) < 2 or len(set(names)) < len(names):
         raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
+    check_two_players("round_robin", env)
     lines = checked_lines(env, openings)
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
@@ -229,6 +271,7 @@ def round_robin(
                 openings=lines,
                 repeats=repeats,
                 batch_size=batch_size,
+                max_moves=max_moves,
                 progress=_offset(progress, sum(games[: len(played)]), sum(games)),
                 on_batch=None if on_batch is None else functools.partial(on_batch, both),
                 batches=(batches or {}).get(both, ()),

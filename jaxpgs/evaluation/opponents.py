@@ -135,6 +135,11 @@ def openspiel_mcts(
         # position's stones is unfinished too, so any alternating order replays the position.
         state = game.new_initial_state()
         sides = [np.flatnonzero(stones == sign).tolist() for sign in (1, -1)]
+        if len(sides[0]) - len(sides[1]) not in (0, 1):
+            raise ValueError(
+                "In OpenSpiel's Hex players alternate, so player 0 has as many stones as player 1 "
+                f"or one more; got {len(sides[0])} and {len(sides[1])}. perfect_hex plays any."
+            )
         for ply in range(len(sides[0]) + len(sides[1])):
             state.apply_action(sides[ply % 2][ply // 2])
         evaluator = pyspiel.RandomRolloutEvaluator(num_rollouts, bot_seed)

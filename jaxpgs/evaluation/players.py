@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jax_core
 
-from jaxpgs.adapters import chance_key, step_with_keys
+from jaxpgs import trees
+from jaxpgs.adapters import chance_key, check_players, gain_of, step_with_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +28,14 @@ class Player:
     Attributes:
       name: unique within a tournament; it also seeds the player's games.
       init: `init(batch_size)` returns the memory at the start of G games, any pytree of arrays:
-        `()` for none, or for example the policy head that a search adapts through a game.
+        `()` for none, or for example the policy head that a search adapts through a game. Arrays
+        whose first axis is G are each game's own, and stay as they are while the game waits for the
+        other player.
       act: `act(rng_key, state, memory)` returns `(action [G], memory, stats)`. `state` has a
         leading axis G, the memory keeps its structure, and `stats` is a dict of scalars that are
         summed over calls, such as `num_evaluations`. It is traced once. Games that are over stay
-        in the batch; their actions are ignored. Arrays that `act` closes over, such as a network's
+        in the batch; their actions are ignored. So do games in which the other player is to move,
+        which are shown as if they were over. Arrays that `act` closes over, such as a network's
         parameters, become arguments of the compiled program, not constants in it.
       host: True if `act` cannot be traced. It then gets a state of NumPy arrays and may return
         NumPy arrays.
@@ -56,14 +61,32 @@ class MatchGames(NamedTuple):
     Attributes:
       state: the environment's state with a leading axis G.
       opener: `[G]` int32, the number under which the environment lists who moved first.
-      score: `[G]` float32, the rewards of that player so far.
+      score: `[G]` float32, what that player has gained from the other so far.
       length: `[G]` int32, the moves so far of both players, the opening's included.
+      limit: `[]` int32, the length after which a game is not played on.
     """
 
     state: Any
     opener: chex.Array
     score: chex.Array
     length: chex.Array
+    limit: chex.Array
+
+    @property
+    def going_on(self) -> chex.Array:
+        """`[G]` bool, whether there is a move to make."""
+        return ~self.state.terminated & (self.length < self.limit)
+
+    @property
+    def opener_moves(self) -> chex.Array:
+        """`[G]` bool, whether it is the turn of who moved first."""
+        return self.state.current_player == self.opener
+
+    def waiting(self) -> chex.Array:
+        """Returns `[2]` int32, how many games wait for who moved first, and for the other."""
+        first = self.opener_moves
+        waits = jnp.stack([self.going_on & first, self.going_on & ~first])
+        return jnp.sum(waits, axis=-1, dtype=jnp.int32)
 
 
 class Turn(NamedTuple):
@@ -73,15 +96,15 @@ class Turn(NamedTuple):
       games: the games after the move.
       memory: the player's memory.
       stats: the player's dict of scalars.
-      moves: `[]` int32, how many of the games were still going on.
-      finished: `[]` int32, how many are over after the move.
+      moves: `[]` int32, in how many of the games the player moved.
+      waiting: `[2]` int32, how many go on after that, as `MatchGames.waiting` counts them.
     """
 
     games: MatchGames
     memory: Any
     stats: dict[str, Any]
     moves: Any
-    finished: Any
+    waiting: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +114,8 @@ class CompiledPlayer:
     Attributes:
       player: whom it was compiled from.
       batch_size: G.
-      turn: `turn(rng_key, games, memory)` returns a `Turn`.
+      turn: `turn(rng_key, games, memory, opens)` makes a move in those games where it is the
+        player's turn, and returns a `Turn`; `opens`, `[]` bool, tells whether it moved first.
       compile_seconds: time to trace and compile.
       temp_bytes: scratch memory of the compiled program, None where the backend does not tell or
         the player runs on the host.
@@ -110,39 +134,38 @@ class CompiledPlayer:
 
     player: Player
     batch_size: int
-    turn: Callable[[chex.PRNGKey, MatchGames, Any], Turn]
+    turn: Callable[[chex.PRNGKey, MatchGames, Any, chex.Array], Turn]
     compile_seconds: float
     temp_bytes: int | None
 
 
 def advance(
-    env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey
-) -> tuple[MatchGames, chex.Array, chex.Array]:
-    """Plays one action `[G]` in each game; the key draws what chance there is.
-
-    Returns:
-      The games, how many were going on before, and how many are over now.
-    """
-    going_on = ~games.state.terminated
-    moves = jnp.sum(going_on, dtype=jnp.int32)
-    length = games.length + going_on.astype(jnp.int32)
-    action = jnp.asarray(action, jnp.int32)
-    state = step_with_keys(env)(games.state, action, chance_key(rng_key))
-    reward = jnp.take_along_axis(state.rewards, games.opener[:, None], axis=-1)[:, 0]
-    finished = jnp.sum(state.terminated, dtype=jnp.int32)
-    return MatchGames(state, games.opener, games.score + reward, length), moves, finished
+    env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
+) -> MatchGames:
+    """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
+    before = games.state
+    after = step_with_keys(env)(before, jnp.asarray(action, jnp.int32), chance_key(rng_key))
+    gain = gain_of(env, games.opener, before, after).astype(games.score.dtype)
+    return games._replace(
+        state=trees.where(moves, after, before),
+        score=games.score + jnp.where(moves, gain, 0.0),
+        length=games.length + moves.astype(jnp.int32),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def open_games(env: Any, rng_key: chex.PRNGKey, openings: chex.Array) -> MatchGames:
+def open_games(
+    env: Any, rng_key: chex.PRNGKey, openings: chex.Array, limit: chex.Array
+) -> MatchGames:
     """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
     num_games, length = openings.shape
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
     opener = jnp.asarray(state.current_player, jnp.int32)
     score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
-    games = MatchGames(state, opener, score, moves)
+    games = MatchGames(state, opener, score, moves, limit)
     for ply in range(length):
-        games = advance(env, games, openings[:, ply], jax.random.fold_in(rng_key, ply))[0]
+        key = jax.random.fold_in(rng_key, ply)
+        games = advance(env, games, openings[:, ply], key, games.going_on)
     return games
 
 
@@ -158,8 +181,9 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
       The compiled player. For a host player only the environment's step is compiled.
 
     Raises:
-      ValueError: if `batch_size` is not positive, or `act` returns actions of the wrong shape or a
-        memory of another structure, shape or dtype than it was given.
+      ValueError: if `batch_size` is not positive, the game is not one of two players, or `act`
+        returns actions of the wrong shape or a memory of another structure, shape or dtype than it
+        was given.
 
     Example:
       >>> player = jaxpgs.evaluation.uniform_random(env)
@@ -169,25 +193,42 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    check_two_players("compile_player", env)
     start = time.perf_counter()
     key = jax.eval_shape(lambda: jax.random.key(0))
     action = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
     lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
-    games = jax.eval_shape(functools.partial(open_games, env), key, lines)
-    step = functools.partial(advance, env)
+    limit, opens = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
+    games = jax.eval_shape(functools.partial(open_games, env), key, lines, limit)
+    moves = jax.ShapeDtypeStruct((batch_size,), jnp.bool_)
+
+    def step(
+        games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
+    ) -> tuple[MatchGames, chex.Array, chex.Array]:
+        games = advance(env, games, action, rng_key, moves)
+        return games, jnp.sum(moves, dtype=jnp.int32), games.waiting()
 
     if player.host:
-        compiled_step = jax.jit(step).lower(games, action, key).compile()
+        compiled_step = jax.jit(step).lower(games, action, key, moves).compile()
 
-        def host_turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
-            action, memory, stats = player.act(rng_key, jax.device_get(games.state), memory)
-            games, moves, finished = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key)
-            return Turn(games, memory, stats, moves, finished)
+        def host_turn(
+            rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array
+        ) -> Turn:
+            moves = games.going_on & (games.opener_moves == opens)
+            waits = np.asarray(games.going_on & ~moves)
+            shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
+            action, new_memory, stats = player.act(rng_key, shown, memory)
+            if waits.any():
+                new_memory = _kept(waits, memory, new_memory, np.where)
+            step = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
+            return Turn(step[0], new_memory, stats, *step[1:])
 
         return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
 
-    def turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any) -> Turn:
-        action, new_memory, stats = player.act(rng_key, games.state, memory)
+    def turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array) -> Turn:
+        moves = games.going_on & (games.opener_moves == opens)
+        shown = _over_where(~moves, games.state)
+        action, new_memory, stats = player.act(rng_key, shown, memory)
         if jnp.shape(action) != (batch_size,):
             raise ValueError(
                 f"{player.name}'s act must return actions of shape {(batch_size,)}, "
@@ -198,12 +239,13 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
                 f"{player.name}'s act must keep its memory's structure {_describe(memory)}, "
                 f"got {_describe(new_memory)}."
             )
-        games, moves, finished = step(games, action, rng_key)
-        return Turn(games, new_memory, stats, moves, finished)
+        new_memory = _kept(games.going_on & ~moves, memory, new_memory, jnp.where)
+        games, count, waiting = step(games, action, rng_key, moves)
+        return Turn(games, new_memory, stats, count, waiting)
 
     memory = jax.eval_shape(lambda: player.init(batch_size))
     # Lowering `turn` itself would write closed-over parameters into the program as literals.
-    traced, shapes = jax.make_jaxpr(turn, return_shape=True)(key, games, memory)
+    traced, shapes = jax.make_jaxpr(turn, return_shape=True)(key, games, memory, opens)
     out_tree = jax.tree.structure(shapes)
 
     def run(constants: list[Any], *args: Any) -> Turn:
@@ -211,12 +253,38 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
         flat = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
         return jax.tree.unflatten(out_tree, flat)
 
-    program = jax.jit(run).lower(traced.consts, key, games, memory).compile()
+    program = jax.jit(run).lower(traced.consts, key, games, memory, opens).compile()
     seconds = time.perf_counter() - start
     analysis = program.memory_analysis()
     temp_bytes = getattr(analysis, "temp_size_in_bytes", None)
     call = functools.partial(program, traced.consts)
     return CompiledPlayer(player, batch_size, call, seconds, temp_bytes)
+
+
+def check_two_players(owner: str, env: Any) -> None:
+    """Raises `ValueError` unless a game is one of two players."""
+    advice = (
+        "Of one player compare what searches earn, as jaxpgs.puzzles.solve tells; of more let the "
+        "environment make the moves of the others."
+    )
+    check_players(owner, env, (2,), advice)
+
+
+def _over_where(over: Any, state: Any) -> Any:
+    """Returns states `[G]` of which those games are over for which `over` says so, and no other."""
+    # However deep in the state the array is, it is that object.
+    return jax.tree.map(lambda x: over if x is state.terminated else x, state)
+
+
+def _kept(waits: Any, old: Any, new: Any, where: Callable[..., Any]) -> Any:
+    """Returns a new memory, with what is a waiting game's own as it was."""
+
+    def keep(old: Any, new: Any) -> Any:
+        if np.shape(new)[:1] != waits.shape:
+            return new
+        return where(waits.reshape(-1, *[1] * (np.ndim(new) - 1)), old, new)
+
+    return jax.tree.map(keep, old, new)
 
 
 def _describe(tree: Any) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:

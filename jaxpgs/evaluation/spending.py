@@ -1,8 +1,8 @@
 """Equal time and equal evaluations, as measured in games.
 
 How much a search spends depends on the positions that it meets, on the batch and on what else the
-machine does. So it is measured in games, where two players take turns: what counts is the ratio of
-the two within a match.
+machine does. So it is measured in games of two players: what counts is the ratio of the two within
+a match.
 """
 
 import math
@@ -53,6 +53,7 @@ def calibrate(
     openings: np.ndarray,
     batch_size: int,
     start: int,
+    max_moves: int | None = None,
     trials: Mapping[int, float] | None = None,
     on_trial: Callable[[int, float], Any] | None = None,
 ) -> tuple[int, float]:
@@ -67,6 +68,7 @@ def calibrate(
       openings: `[O]` or `[O, L]`, those of the tournament.
       batch_size: games searched at once.
       start: simulations to begin with.
+      max_moves: as in `play_match`.
       trials: ratios of an earlier call that was stopped, by simulations, to go on from.
       on_trial: called after every trial with its simulations and its ratio, which another call
         may be given in `trials`.
@@ -81,8 +83,9 @@ def calibrate(
     while count not in ratios and len(ratios) < _TRIALS and not any(map(_is_near, ratios.values())):
         player = compile_player(env, make(count), batch_size)
         result = play_match(
-            env, player, compiled, rng_key, openings=openings, batch_size=batch_size
-        )
+            env, player, compiled, rng_key, openings=openings, batch_size=batch_size,
+            max_moves=max_moves,
+        )  # fmt: skip
         mine, its = (spent(record, equal) for record in result.players)
         ratios[count] = mine / its
         if on_trial is not None:

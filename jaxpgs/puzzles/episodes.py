@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, draws_chance, mask_logits, mask_value
+from jaxpgs.adapters import RootFn, check_players, draws_chance, mask_logits, mask_value
 from jaxpgs.base import Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
@@ -43,6 +43,9 @@ class Episode(NamedTuple):
     total: chex.Array
 
 
+_ALONE = "Episodes add up what one player earns; make_recurrent_fn is for two as well."
+
+
 def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episode:
     """Starts an episode at each of B positions.
 
@@ -55,11 +58,15 @@ def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episod
     Returns:
       Episodes without a move, whose scores count from here.
 
+    Raises:
+      ValueError: if the game is not one of one player.
+
     Example:
       >>> episode = jaxpgs.puzzles.start_episodes(puzzle, boards)
       >>> episode.num_played
       Array([0, 0], dtype=int32)
     """
+    check_players("start_episodes", env, (1,), _ALONE)
     batch_size, length = len(state.terminated), max_moves or max(env.num_actions // 2, 1)
     dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32
     zeros = jnp.zeros(batch_size, jnp.float32)
@@ -152,8 +159,7 @@ def make_episode_fns(
             "rollout_share must be from 0 to 1, and 1 without a network; got "
             f"{rollout_share} and apply_fn={apply_fn!r}."
         )
-    if env.num_players != 1:
-        raise ValueError(f"Episodes are for one player, got a game of {env.num_players}.")
+    check_players("make_episode_fns", env, (1,), _ALONE)
     if draws_chance(env):
         raise ValueError(
             f"Episodes are for games without chance, as their best moves are played again; "

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxpgs.adapters import RootFn
+from jaxpgs.adapters import LONGEST_GAME, RootFn, check_players
 from jaxpgs.base import Params, RecurrentFn
-from jaxpgs.checks import check_number, check_word
+from jaxpgs.checks import check_count, check_number, check_word
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import (
     WithOffsets,
@@ -95,7 +95,7 @@ def default_optimizer(step_size: float = 3e-3) -> optax.GradientTransformation:
 
 
 # What arguments stood for that a run of an earlier version has not, or has as None.
-_FORMERLY = {"optimizer": paper_optimizer(), "start_fraction": 0.0}
+_FORMERLY = {"optimizer": paper_optimizer(), "start_fraction": 0.0, "max_moves": None}
 
 
 def paper_settings() -> dict[str, Any]:
@@ -121,6 +121,7 @@ def train(
     num_steps: int = 16,
     sampled_moves: int = 30,
     max_random_moves: int = 4,
+    max_moves: int | None = None,
     start_fraction: float = 0.25,
     resign_fraction: float = 0.0,
     keep_adapted: bool = False,
@@ -152,8 +153,8 @@ def train(
     that are solved; those are `paper_settings()`.
 
     Args:
-      env: the environment, ours or pgx's, with two players who take turns, or one player (without
-        resignation and evaluation); if it has `symmetries`, they augment the data.
+      env: the environment, ours or pgx's, with two players, or one (without resignation and
+        evaluation); if it has `symmetries`, they augment the data.
       network: the network; only its structure and initial weights are used.
       expert: the search that plays: "pgs", "gumbel_pgs", "gumbel_mcts", or another of
         `experts.NAMES`; or any `Expert`, such as
@@ -165,6 +166,8 @@ def train(
       sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
         its best.
       max_random_moves: most random moves at the start of a game; see `selfplay.init_games`.
+      max_moves: moves after which a game ends as it stands, which games without an end need; see
+        `selfplay.play`. Games of an evaluation count as draws then, and after 4,096 if None.
       start_fraction: share of the games, at most half, that begin without any.
       resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
         when: less than 5% of their winners would have.
@@ -268,6 +271,7 @@ def train(
             num_steps,
             sampled_moves=sampled_moves,
             resign_below=resign_below,
+            max_moves=max_moves,
             keep_adapted=keep_adapted,
             value_target=value_target,
             keep_played=model is not None,
@@ -332,8 +336,8 @@ def train(
     shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare, num_openings = make_compare(env, apply_fn)
-    watch = _make_watch(lambda: _distinct_at_random(env, network, num_games, num_steps))
+    compare, num_openings = make_compare(env, apply_fn, max_moves)
+    watch = _make_watch(num_steps, lambda: _distinct_at_random(env, network, num_games, num_steps))
 
     def measured(state: ExpertIterationState) -> tuple[ExpertIterationState, dict[str, float]]:
         state, found = iterate(state)
@@ -342,6 +346,7 @@ def train(
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         watch(metrics)
         if evaluate_every and iteration % evaluate_every == 0:
+            loop.check_finite(metrics)
             score = float(compare(state.params, state.best.params))
             state, elo = _rate(state, score, 2 * num_openings)
             metrics |= {"score_against_best": score, "elo": elo}
@@ -367,7 +372,9 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
     resign_fraction, evaluate_every = arguments["resign_fraction"], arguments["evaluate_every"]
     check_number("train", "resign_fraction", resign_fraction, 0, 1)
     check_number("train", "start_fraction", arguments["start_fraction"], 0, 0.5)
-    if env.num_players == 1 and (resign_fraction or evaluate_every):
+    if arguments["max_moves"] is not None:
+        check_count("train", "max_moves", arguments["max_moves"])
+    if check_players("train", env) == 1 and (resign_fraction or evaluate_every):
         raise ValueError(
             "A game of one player has no opponent: resign_fraction and evaluate_every must be 0, "
             f"got {resign_fraction} and {evaluate_every}."
@@ -453,10 +460,13 @@ def _count_games(report: selfplay.Report) -> dict[str, chex.Array]:
     }
 
 
-def _make_watch(distinct_at_random: Callable[[], float]) -> Callable[[Mapping[str, float]], None]:
+def _make_watch(
+    num_steps: int, distinct_at_random: Callable[[], float]
+) -> Callable[[Mapping[str, float]], None]:
     """Makes a function of metrics that warns, once of each, of games that teach little."""
     warned: set[str] = set()
     at_random: list[float] = []
+    waited = [0]  # moves since a game ended
 
     def warn(kind: str, text: str) -> None:
         if kind not in warned:
@@ -466,6 +476,13 @@ def _make_watch(distinct_at_random: Callable[[], float]) -> Callable[[Mapping[st
     def watch(metrics: Mapping[str, float]) -> None:
         count, share = metrics["finished_games"], metrics["resigned"]
         where = f"in iteration {metrics['iteration']:g}"
+        waited[0] = 0 if count else waited[0] + num_steps
+        if waited[0] >= LONGEST_GAME // 4:
+            warn(
+                "endless",
+                f"No game has ended for {waited[0]} moves: nothing tells who wins. If games need "
+                "not end, give max_moves, after which they end as they stand.",
+            )
         if count >= 10 and share > 0.5:
             warn(
                 "resigned",

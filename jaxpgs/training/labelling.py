@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.adapters import LONGEST_GAME, check_players
 from jaxpgs.base import Params
-from jaxpgs.checks import check_number
+from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training import experts, loggers, replay, selfplay, sharing
@@ -32,6 +33,7 @@ def label_games(
     epsilon: float = 0.9,
     games_at_once: int = 512,
     num_steps: int = 32,
+    max_moves: int | None = None,
     seed: int = 0,
     devices: Sequence[jax.Device] | None = None,
     directory: str | os.PathLike[str] | None = None,
@@ -41,7 +43,7 @@ def label_games(
     """Plays games at random, mostly, and has every position judged (Brosseit 2023, section 5.4).
 
     Args:
-      env: the environment of two players.
+      env: the environment, of one player or of two.
       apply_fn: the network that the expert uses.
       params: its parameters.
       num_games: how many games to finish, at least 1; the thesis has 256,000.
@@ -50,6 +52,8 @@ def label_games(
       epsilon: how often a move is random, 0 to 1.
       games_at_once: G, games played side by side.
       num_steps: moves of each game per jitted call.
+      max_moves: as in `selfplay.play`. By default games are played to their end, and it raises if
+        none ends within 4,096 moves.
       seed: seed of the games.
       devices: devices to share the games among, `jax.devices()` for all of all processes;
         `games_at_once` must be a multiple of their number. None is the default device.
@@ -64,7 +68,8 @@ def label_games(
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
 
     Raises:
-      ValueError: if an argument is out of range, or `directory` holds other games or is damaged.
+      ValueError: if an argument is out of range, games do not end, or `directory` holds other games
+        or is damaged.
       RuntimeError: if another process labels in `directory`.
 
     Example:
@@ -78,6 +83,9 @@ def label_games(
         "num_games": num_games, "games_at_once": games_at_once, "num_steps": num_steps,
     }.items():  # fmt: skip
         check_number("label_games", name, count, 1)
+    if max_moves is not None:
+        check_count("label_games", "max_moves", max_moves)
+    check_players("label_games", env)
     judge = experts.epsilon_greedy(expert or experts.raw_network(), epsilon)
     play_key, games_key = jax.random.split(jax.random.key(seed))
 
@@ -88,7 +96,7 @@ def label_games(
     def play_own(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
         games, experience, report = selfplay.play(
             env, apply_fn, judge, params, rng_key, games, num_steps,
-            sampled_moves=2**30, keep_played=True, value_target="search",
+            sampled_moves=2**30, keep_played=True, value_target="search", max_moves=max_moves,
         )  # fmt: skip
         seen = experience.observation.astype(dtype)
         return games, experience._replace(observation=seen), report.finished
@@ -101,6 +109,7 @@ def label_games(
         return games, experience, jnp.sum(finished)
 
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
+    waited = 0  # moves since a game ended
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
     call = loggers.together(callback)
@@ -110,7 +119,7 @@ def label_games(
         if directory is not None:
             folder = pathlib.Path(directory)
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
-            run = describe("labelling", arguments | weights)
+            run = describe("labelling", arguments | weights, {"max_moves": None})
             stack.enter_context(claimed(folder, run))
             files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
@@ -128,6 +137,12 @@ def label_games(
             show(None, {"iteration": min(finished, num_games)})
             if should_stop(call(finished), caught):
                 break
+            waited = 0 if count else waited + num_steps
+            if max_moves is None and waited >= LONGEST_GAME:
+                raise ValueError(
+                    f"None of {games_at_once} games of {type(env).__name__} has ended within "
+                    f"{waited} moves. Give label_games max_moves, after which a game ends."
+                )
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
 
 

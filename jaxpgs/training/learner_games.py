@@ -12,7 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.adapters import action_in_frame, chance_key, make_root_fn, step_with_keys
+from jaxpgs.adapters import (
+    action_in_frame,
+    chance_key,
+    gain_of,
+    make_root_fn,
+    step_with_keys,
+)
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training import sharing
@@ -28,7 +34,7 @@ class LearnerGames(NamedTuple):
       learner: `[G]` int32, the player that the learner is.
       moved_first: `[G]` bool, whether the learner was to move at the start.
       move: `[G]` int32, moves made so far, random ones at the start included.
-      score: `[G]` rewards of the learner so far.
+      score: `[G]` what the learner has gained from the opponent so far.
     """
 
     state: Any
@@ -49,7 +55,8 @@ class Rollout(NamedTuple):
       value: `[S, G]` the network's value.
       mine: `[S, G]` bool, whether the learner was to move. All above counts there only: a step in
         which it was not is a reply alone.
-      reward: `[S, G]` what the learner gained in the step, by its own move and the reply.
+      reward: `[S, G]` what the learner gained in the step, by its own move and the reply; what is
+        paid to the opponent alone counts as lost.
       finished: `[S, G]` bool, whether the game ended in the step.
     """
 
@@ -67,7 +74,7 @@ class Result(NamedTuple):
     """How games stand after each step, `[S, G]`; of interest where they are finished.
 
     Attributes:
-      score: rewards of the learner in the whole game.
+      score: what the learner gained from the opponent in the whole game.
       length: int32, moves of the game.
       moved_first: bool, whether the learner was to move at the start.
     """
@@ -83,7 +90,7 @@ def start(
     """Starts games.
 
     Args:
-      env: an environment of two players who take turns.
+      env: an environment of two players.
       rng_key: a key, consumed.
       moves_first: `[G]` bool, in which games the learner is to move first.
       max_random_moves: most random moves before the start; see `selfplay.init_games`.
@@ -112,6 +119,7 @@ def play(
     num_steps: int,
     *,
     max_random_moves: int = 0,
+    max_moves: int | None = None,
 ) -> tuple[LearnerGames, Rollout, chex.Array, Result]:
     """Plays on in G games; both sides draw their moves from their policies.
 
@@ -120,7 +128,7 @@ def play(
     order of moves may be any, as long as it is one player's turn at a time.
 
     Args:
-      env: an environment of two players who take turns.
+      env: an environment of two players.
       apply_fn: the network, with population statistics.
       params: the learner's parameters.
       opponents: C opponents, C a divisor of G: the first plays the first G/C games, and so on.
@@ -128,6 +136,7 @@ def play(
       games: the games; `start` makes them.
       num_steps: S.
       max_random_moves: most random moves before a new game's start.
+      max_moves: as in `selfplay.play`, moves of both sides.
 
     Returns:
       The games to go on with; the rollout; `[G]` the network's value of the positions after it,
@@ -157,8 +166,8 @@ def play(
         ) -> tuple[Any, chex.Array]:
             chances = sharing.own_keys(chance_key(key), len(action))
             after = step_games(state, action.astype(jnp.int32), chances)
-            reward = jnp.take_along_axis(after.rewards, learner[:, None], axis=-1)[:, 0]
-            return trees.where(takes, after, state), jnp.where(takes, reward, 0.0)
+            gain = gain_of(env, learner, state, after)
+            return trees.where(takes, after, state), jnp.where(takes, gain, 0.0)
 
         mine = state.current_player == learner
         root = root_fn(params, act_key, state)
@@ -169,12 +178,14 @@ def play(
         theirs = ~after.terminated & (after.current_player != learner)
         after, lost = move(after, replies(reply_key, after), theirs, reply_key)
 
-        finished = after.terminated
         going_on = games._replace(
             state=after,
             move=games.move + mine + theirs,
             score=games.score + gained + lost,
         )
+        finished = after.terminated
+        if max_moves is not None:
+            finished |= going_on.move >= max_moves
         legal = state.legal_action_mask
         if hasattr(env, "network_policy"):
             legal = jax.vmap(env.network_policy)(state, legal)

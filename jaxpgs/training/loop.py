@@ -181,8 +181,8 @@ def check_finite(metrics: Mapping[str, float]) -> None:
         if name.endswith("loss") and not math.isfinite(value):
             raise FloatingPointError(
                 f"The {name} is {value} in iteration {metrics['iteration']:g}. Take a smaller step "
-                "size, clip the gradient, or look for NaN in the data; the last checkpoint is from "
-                "before."
+                "size, clip the gradient, or look for NaN in the data, such as rewards of two "
+                "players who do not lose what the other gains; the last checkpoint is from before."
             )
 
 

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from jaxpgs.adapters import check_players
 from jaxpgs.base import Params, values_like
-from jaxpgs.checks import check_number
+from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training import learner_games, loop, opponents, sharing
 from jaxpgs.training.head_to_head import make_compare
@@ -149,6 +150,7 @@ def train(
     num_games: int = 256,
     num_steps: int = 32,
     max_random_moves: int = 0,
+    max_moves: int | None = None,
     delta: float = 1.0,
     num_opponents: int = 8,
     schedule: str = "in_turn",
@@ -192,13 +194,15 @@ def train(
     do not normalise, are free of that.
 
     Args:
-      env: the environment, ours or pgx's, with two players who take turns.
+      env: the environment, ours or pgx's, with two players.
       network: the network; only its structure and initial weights are used.
       num_iterations: iterations in all, counting those of an earlier call in `directory`.
       num_games: G, games played side by side; in every other one the learner moves first, and after
         each game it changes seats.
       num_steps: S, moves of the learner in each game per iteration.
       max_random_moves: most random moves before a game's start; see `selfplay.init_games`.
+      max_moves: moves after which a game ends as it stands, which games without an end need; see
+        `selfplay.play`. Games that rate versions count as draws then, and after 4,096 if None.
       delta: the share of the history, its most recent part, that opponents are drawn from: 0 is the
         newest parameters alone, naive self-play, and 1 the whole history.
       num_opponents: C, opponents of an iteration, a divisor of `num_games`; each plays as many
@@ -275,7 +279,7 @@ def train(
     ) -> tuple[Any, ...]:
         return learner_games.play(
             env, apply_fn, params, met, rng_key, games, num_steps,
-            max_random_moves=max_random_moves,
+            max_random_moves=max_random_moves, max_moves=max_moves,
         )  # fmt: skip
 
     shared_play = sharing.per_device(mesh, play, (None, 0, None, 0), (0, 1, 0, 1))
@@ -324,7 +328,7 @@ def train(
     state = jax.jit(init, out_shardings=shardings)(params)
     # Each iteration's state takes the last one's memory, the history's most of all.
     iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharing.beside(mesh, shardings))
-    compare, num_openings = make_compare(env, apply_fn)
+    compare, num_openings = make_compare(env, apply_fn, max_moves)
 
     def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
         state, found = iterate(state)
@@ -332,6 +336,7 @@ def train(
         metrics = {name: float(value) for name, value in found.items()}
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         if evaluate_every and iteration % evaluate_every == 0:
+            loop.check_finite(metrics)
             along = opponents.elo_along(
                 state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
             )
@@ -344,6 +349,7 @@ def train(
     return loop.run(
         state, measured, num_iterations, trainer="ppo", arguments=arguments, directory=directory,
         checkpoint_every=checkpoint_every, keep=keep, callback=callback, progress=progress,
+        formerly={"max_moves": None},
     )  # fmt: skip
 
 
@@ -354,11 +360,9 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
         "snapshot_every", "batch_size", "epochs", "checkpoint_every", "keep",
     )  # fmt: skip
     loop.check_counts({name: arguments[name] for name in counts})
-    if env.num_players != 2:
-        raise ValueError(
-            f"Self-play needs a game of two players, got one of {env.num_players}; "
-            "puzzle_iteration.train is for one player."
-        )
+    if arguments["max_moves"] is not None:
+        check_count("train", "max_moves", arguments["max_moves"])
+    check_players("ppo.train", env, (2,), "puzzle_iteration.train is for one player.")
     num_games, num_opponents = arguments["num_games"], arguments["num_opponents"]
     num_moves, batch_size = num_games * arguments["num_steps"], arguments["batch_size"]
     if num_games % num_opponents or num_moves % batch_size:
@@ -376,7 +380,12 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def elo_along(
-    env: Any, network: nnx.Module, state: PPOState, *, num_players: int = 8
+    env: Any,
+    network: nnx.Module,
+    state: PPOState,
+    *,
+    num_players: int = 8,
+    max_moves: int | None = None,
 ) -> opponents.EloAlong:
     """Rates versions along a run, by the likeliest moves of their raw policies.
 
@@ -385,6 +394,7 @@ def elo_along(
       network: the network; only its structure is used.
       state: the run's state.
       num_players: versions at most, evenly spaced from the oldest in the history to the newest.
+      max_moves: moves after which a game counts as a draw; None is 4,096.
 
     Returns:
       Iterations, ratings, and who won how much of whom; see `opponents.elo_along`.
@@ -393,7 +403,7 @@ def elo_along(
       ValueError: if `num_players` is below 2, or the run has not begun.
     """
     _, apply_fn = functional(network)
-    compare, num_openings = make_compare(env, apply_fn)
+    compare, num_openings = make_compare(env, apply_fn, max_moves)
     return opponents.elo_along(
         state.history, state.params, int(state.iteration), compare, 2 * num_openings,
         num_players=num_players,

@@ -13,6 +13,7 @@ from jaxpgs import trees
 from jaxpgs.adapters import (
     RootFn,
     chance_key,
+    gain_of,
     make_recurrent_fn,
     make_root_fn,
     step_with_key,
@@ -179,6 +180,7 @@ def play(
     start_fraction: float = 0.0,
     resign_fraction: float = 0.0,
     resign_below: chex.Array | float = -jnp.inf,
+    max_moves: int | None = None,
     keep_adapted: bool = False,
     keep_played: bool = False,
     keep_root: bool = False,
@@ -201,6 +203,8 @@ def play(
       start_fraction: likewise.
       resign_fraction: likewise.
       resign_below: the player to move resigns where the search's value is below this.
+      max_moves: moves of a game, random ones at its start included, after which it ends as it
+        stands, a draw where only the last move pays; None for as many as it takes.
       keep_adapted: whether the parameters that a search adapts go on to the game's next move
         (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
         starts from the network's, and so does every call, as the network has learned since.
@@ -217,8 +221,8 @@ def play(
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
 
     Raises:
-      ValueError: if `keep_adapted` is set for an expert that adapts nothing, `keep_root` for one
-        that tells no visits, or `value_target` is unknown.
+      ValueError: if there are more than two players, `keep_adapted` is set for an expert that
+        adapts nothing, `keep_root` for one that tells no visits, or `value_target` is unknown.
     """
     check_word("play", "value_target", value_target, VALUE_TARGETS)
     root_fn, recurrent_fn = model_fns or (
@@ -261,8 +265,9 @@ def play(
 
         resigned = games.may_resign & (decision.value < resign_below)
         finished = after.terminated | resigned
-        reward = jnp.take_along_axis(after.rewards, mover[:, None], axis=-1)[:, 0]
-        reward = jnp.where(resigned, -1.0, reward)
+        if max_moves is not None:
+            finished |= games.move + 1 >= max_moves
+        reward = jnp.where(resigned, -1.0, gain_of(env, mover, state, after))
         discount = jnp.where(after.current_player == mover, 1.0, -1.0)
         discount = jnp.where(finished, 0.0, discount)
 
@@ -299,7 +304,10 @@ def play(
         if keep_adapted:
             kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
         played = Played(state, action, reward, finished) if keep_played else None
-        seen = Experience(observation, legal, policy, decision.value, 0 * reward, played, root)
+        # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
+        wrong = jnp.isnan(reward)
+        value, known = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
+        seen = Experience(observation, legal, policy, value, known, played, root)
         strayed = (action != decision.best) & (value_target == "best")
         return (games, kept), (seen, reward, discount, strayed, report)
 

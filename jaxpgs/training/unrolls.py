@@ -115,7 +115,8 @@ def unrolls_at(
 
     Behind the end of a game the state is absorbing: any action leads to where its mover has lost
     what the other has won, so the value changes its sign at every step (Brosseit 2023, section 4.3,
-    for two players whose value is that of the player to move). It has no policy.
+    for two players whose value is that of the player to move). It has no policy. Where a player
+    moves twice, which such a model cannot tell, values are NaN.
 
     Args:
       env: the environment.
@@ -141,6 +142,8 @@ def unrolls_at(
     over = jnp.cumsum(ends, axis=1) - ends > 0  # the game has ended before this step
     real = known & ~over
     sign = jnp.where(numbers % 2 == 0, 1.0, -1.0)[None]
+    mover = read(played.state.current_player)
+    again = jnp.any(real[:, 1:] & (mover[:, 1:] == mover[:, :-1]), axis=1, keepdims=True)
     outcome = jnp.sum(jnp.where(ends & real, sign * read(played.reward), 0.0), axis=1)
     state = jax.tree.map(read, played.state)
     start = jax.tree.map(lambda x: x[:, 0], state)
@@ -156,7 +159,9 @@ def unrolls_at(
         action=jnp.where(real[:, :-1], jnp.argmax(action, axis=-1).astype(jnp.int32), anything),
         policy=policy,
         # What the last mover was paid, seen by the one to move.
-        value=jnp.where(over, sign * outcome[:, None], read(steps.value)),
+        value=jnp.where(
+            again, jnp.nan, jnp.where(over, sign * outcome[:, None], read(steps.value))
+        ),
         policy_weight=real.astype(policy.dtype),
         value_weight=(over | (real & (read(steps.open) == 0))).astype(policy.dtype),
     )
