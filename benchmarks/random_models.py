@@ -108,7 +108,8 @@ def draw_tables(setting: Setting, seed: int) -> dict[str, Any]:
         "discount": rounded(np.where(ends, 0.0, sign * rng.uniform(0.5, 1.0, (s, a, c)))),
         "value": rounded(rng.normal(size=s)),
         "torso": jnp.asarray(rng.normal(size=(s, 3)), jnp.float32),
-        "head": jnp.asarray(rng.normal(size=(3, a)), jnp.float32),
+        "layer": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32),
+        "head": jnp.asarray(rng.normal(size=(4, a)), jnp.float32),
         "illegal": jnp.asarray(illegal),
         "root": jnp.asarray(rng.integers(s, size=setting.num_roots), jnp.int32),
         "key": jnp.uint32(rng.integers(2**31)),
@@ -117,7 +118,7 @@ def draw_tables(setting: Setting, seed: int) -> dict[str, Any]:
 
 def _says(setting: Setting, params: Mapping[str, Any], state: Any) -> tuple[jax.Array, jax.Array]:
     """The logits and the value of states."""
-    logits = params["torso"][state] @ params["head"]
+    logits = jnp.tanh(params["torso"][state] @ params["layer"]) @ params["head"]
     logits = jnp.where(params["illegal"][state], _LOWEST, logits)
     return logits.astype(setting.dtype), params["value"][state].astype(setting.dtype)
 

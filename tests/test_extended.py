@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import chex
 import games
@@ -214,7 +215,8 @@ def test_the_preset_without_its_extensions_is_pgs():
     trajectory = trajectory._replace(entropy=trajectory.value, kl_to_prior=trajectory.value)
     # Both learn alike by default, and a penalty of 0 adds nothing.
     returns = 2 * trajectory.value
-    objectives = [s.estimator(None, trajectory, returns) for s in (bare, plain)]
+    root = types.SimpleNamespace(scale=None)
+    objectives = [s.estimator(root, trajectory, returns) for s in (bare, plain)]
     np.testing.assert_array_equal(*objectives)
     assert (objectives[0] != jaxpgs.step_advantage()(None, trajectory, returns)).all()
     with pytest.raises(TypeError, match=r"extended_pgs_policy\(\) has no .*'entropi'.*'entropy'"):
@@ -337,7 +339,7 @@ def begin(search):
         (lambda: jaxpgs.log_series(1.5), "log_series needs p to be .* at most 1; got 1.5"),
         (lambda: jaxpgs.truncated_geometric(-0.1), "truncated_geometric needs p"),
         (lambda: jaxpgs.td_lambda(np.nan), "td_lambda needs trace"),
-        (lambda: jaxpgs.Reuse(0), "Reuse needs num_updates to be .* at least 1; got 0"),
+        (lambda: jaxpgs.Reuse(0), "Reuse needs num_updates to be .* at least 1.*; got 0"),
         (lambda: jaxpgs.Reuse(num_epochs=0), "Reuse needs num_epochs"),
         (lambda: jaxpgs.Reuse(clip=0.0), "Reuse needs clip to be .* above 0"),
         *[

@@ -443,7 +443,7 @@ def test_the_best_line_replays_and_never_gets_worse(name):
 
 
 def test_a_depth_of_zero_is_no_depth():
-    with pytest.raises(ValueError, match="a depth of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"depth to be .* of at least 1.*got 0"):
         SEARCHES["pgs"](ENV, jax.random.key(0), boards(), 8, depth=0)
 
 
@@ -475,7 +475,7 @@ def test_restarts_and_a_limit():
         puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
     with pytest.raises(ValueError, match="needs a rollout"):
         puzzles.make_episode_fns(ENV)
-    with pytest.raises(ValueError, match="for one player"):
+    with pytest.raises(ValueError, match="game of one player"):
         puzzles.make_episode_fns(jaxpgs.envs.Hex(3), lambda p, x: x)
 
 

@@ -149,8 +149,8 @@ MUTATIONS = (
     ),
     Mutation(
         "playouts: rewards are the mover's of each move", _PLAYOUTS,
-        "jnp.take_along_axis(after.rewards, player, axis=-1)",
-        "jnp.take_along_axis(after.rewards, state.current_player[:, None], axis=-1)",
+        "gain_of(env, player, state, after)",
+        "gain_of(env, state.current_player, state, after)",
         "uniform_play", "test_objectives.py",
     ),
     Mutation(

@@ -577,13 +577,7 @@ def _is_torso(program: _Program, eqn: JaxprEqn) -> bool:
 
 
 def _multiplies(eqn: JaxprEqn) -> bool:
-    """Tells whether an equation has a product of matrices or a convolution in it.
-
-    A product with rows of 0 and 1, of which one is 1, is a look into a table of real numbers.
-    """
-    if eqn.primitive.name == "gather":
-        table: Any = eqn.invars[0].aval
-        return bool(jnp.issubdtype(table.dtype, jnp.floating))
+    """Tells whether an equation has a product of matrices or a convolution in it."""
     parts = [x for value in eqn.params.values() for x in jax.tree.leaves(value)]
     inner = [_closed(x).jaxpr for x in parts if isinstance(x, Jaxpr | ClosedJaxpr)]
     return eqn.primitive.name in _PRODUCTS or any(

@@ -210,8 +210,8 @@ def _scale(stats: NodeStats) -> chex.Array:
     """Returns how much the returns differ that are known before the first simulation."""
     distance = jnp.abs(stats.qvalues - stats.value[:, None])
     distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
-    # Where all returns are the same, rounding must not look like a difference.
-    return jnp.maximum(distance, jnp.finfo(distance.dtype).eps ** 0.5 * jnp.abs(stats.value))
+    # Where all returns are the same, rounding must not look like a difference, in bfloat16 neither.
+    return jnp.maximum(distance, float(jnp.finfo(jnp.bfloat16).eps) * jnp.abs(stats.value))
 
 
 def _num_rows(nodes: Nodes | None) -> int:

@@ -481,7 +481,8 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
     if adapt is None:
         return [False] * len(paths_and_leaves)
     if isinstance(adapt, str):
-        mask = trees.mask_of(params, None if adapt == "everything" else adapt) or []
+        mask = trees.mask_of(params, None if adapt == "everything" else adapt)
+        mask = mask or [False] * len(paths_and_leaves)
     elif callable(adapt):
         mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
     else:
