@@ -322,11 +322,14 @@ def compare(setting: Setting, run: Mapping[str, Callable[..., Any]], seed: int) 
     theirs, summary = found["mctx"]
     ours = found["ours"]
     tried = np.asarray(ours.search_state.visits) > 0
+    # Of actions that MuZero has visited equally often, ours is the prior's and mctx's the first.
+    counts = np.sort(summary.visit_counts, axis=-1)
+    decided = setting.is_gumbel | (counts[:, -1] > counts[:, -2])
     apart["mctx"] = max(
         _apart(ours.search_state.visits, summary.visit_counts),
         _apart(ours.search_state.qvalues, summary.qvalues, tried),
         _apart(ours.action_weights, theirs.action_weights),
-        _apart(ours.action, theirs.action),
+        _apart(ours.action, theirs.action, decided),
     )
 
     state = found["at once"].search_state
