@@ -1,6 +1,6 @@
 """Random models: are the answers those of mctx, of plain NumPy, and of the other mode?
 
-    python -m benchmarks.random_models                  # 500 models, half an hour on one core
+    python -m benchmarks.random_models                  # 500 models, ten minutes on one core
     python -m benchmarks.random_models --settings 3
 
 A model is tables: what an action does in a state, what it pays, how much of what follows counts,
@@ -94,6 +94,14 @@ def draw_tables(setting: Setting, seed: int) -> dict[str, Any]:
     """Draws a model: tables by state, by action and by outcome of chance."""
     rng = np.random.default_rng([2, seed])
     s, a, c = setting.num_states, setting.num_actions, setting.num_outcomes
+    policy = {
+        "torso": rng.normal(size=(s, 3)),
+        "layer": rng.normal(size=(3, 4)),
+        "head": rng.normal(size=(4, a)),
+    }
+    # In bfloat16 logits of a state may be equal; of such actions mctx takes any.
+    while (tied := _tied(setting, policy)).any():
+        policy["torso"][tied] = rng.normal(size=(tied.sum(), 3))
     sign = {"one": 1.0, "two": -1.0}.get(setting.discount, rng.choice([-1.0, 1.0], (s, a, c)))
     ends = rng.random((s, a, c)) < setting.ends
     illegal = rng.random((s, a)) < setting.masked
@@ -107,18 +115,28 @@ def draw_tables(setting: Setting, seed: int) -> dict[str, Any]:
         "reward": rounded(0.5 * rng.normal(size=(s, a, c))),
         "discount": rounded(np.where(ends, 0.0, sign * rng.uniform(0.5, 1.0, (s, a, c)))),
         "value": rounded(rng.normal(size=s)),
-        "torso": jnp.asarray(rng.normal(size=(s, 3)), jnp.float32),
-        "layer": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32),
-        "head": jnp.asarray(rng.normal(size=(4, a)), jnp.float32),
+        **{name: jnp.asarray(x, jnp.float32) for name, x in policy.items()},
         "illegal": jnp.asarray(illegal),
         "root": jnp.asarray(rng.integers(s, size=setting.num_roots), jnp.int32),
         "key": jnp.uint32(rng.integers(2**31)),
     }
 
 
+def _logits(policy: Mapping[str, Any], state: Any) -> jax.Array:
+    return jnp.tanh(policy["torso"][state] @ policy["layer"]) @ policy["head"]
+
+
+def _tied(setting: Setting, policy: Mapping[str, Any]) -> np.ndarray:
+    """Tells `[S]` in which states two actions have the same logit."""
+    policy = {name: jnp.asarray(x, jnp.float32) for name, x in policy.items()}
+    logits = _logits(policy, slice(None)).astype(setting.dtype)
+    ordered = np.sort(np.asarray(logits.astype(jnp.float32)), axis=-1)
+    return (ordered[:, 1:] == ordered[:, :-1]).any(axis=-1)
+
+
 def _says(setting: Setting, params: Mapping[str, Any], state: Any) -> tuple[jax.Array, jax.Array]:
     """The logits and the value of states."""
-    logits = jnp.tanh(params["torso"][state] @ params["layer"]) @ params["head"]
+    logits = _logits(params, state)
     logits = jnp.where(params["illegal"][state], _LOWEST, logits)
     return logits.astype(setting.dtype), params["value"][state].astype(setting.dtype)
 
@@ -193,7 +211,7 @@ def searches(setting: Setting) -> dict[str, Callable[..., Any]]:
         return call(
             jaxpgs.pgs_policy, params, exact, mode=mode, dtype=jnp.float32, adapt="head",
             interior_selection=None, optimizer=optax.sgd(0.1), simulations_per_update=width,
-            max_depth=4,
+            max_depth=4, truncation=jaxpgs.until_new(2**20),  # large, or rollouts mix up sequences
         )  # fmt: skip
 
     def seen(params: Mapping[str, Any]) -> Any:
@@ -322,7 +340,7 @@ def compare(setting: Setting, run: Mapping[str, Callable[..., Any]], seed: int) 
     theirs, summary = found["mctx"]
     ours = found["ours"]
     tried = np.asarray(ours.search_state.visits) > 0
-    # Of actions that MuZero has visited equally often, ours is the prior's and mctx's the first.
+    # Of actions that MuZero has visited equally often, ours is the prior's and mctx's may be any.
     counts = np.sort(summary.visit_counts, axis=-1)
     decided = setting.is_gumbel | (counts[:, -1] > counts[:, -2])
     apart["mctx"] = max(

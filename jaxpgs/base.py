@@ -164,7 +164,8 @@ class NodeStats(NamedTuple):
         selection asks for it (`Selection.needs_range`).
       highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
       scale: `[B]` how much returns differ in this search: the greatest distance so far between the
-        return of a simulation and the network's value of the root; None for 1.
+        return of a simulation and the network's value of the root, and at least 1/128 of that
+        value; None for 1.
 
     Example:
       >>> node.qvalues

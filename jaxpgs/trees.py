@@ -35,6 +35,14 @@ def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
     return jax.eval_shape(call, {i: x for i, x in enumerate(leaves) if is_array(x)}, *args)
 
 
+def on_numbers(function: Callable[[chex.Array], chex.Array], x: chex.Array) -> chex.Array:
+    """Applies a function to an array, or to the numbers that random keys are made of."""
+    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return function(x)
+    numbers = function(jax.random.key_data(x))
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(x))
+
+
 def where(condition: chex.Array, new: Any, old: Any) -> Any:
     """Chooses between two pytrees, entry by entry of their leading axes.
 

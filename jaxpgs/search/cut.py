@@ -132,9 +132,8 @@ def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any)
     for eqn in two.eqns:
         operands: list[_Atom] = [x for x in eqn.invars if isinstance(x, Var)]
         if eqn.primitive.name.startswith(("gather", "scatter")) and eqn.invars[0] in grown:
-            operands = [
-                x for x in operands if x is not eqn.invars[1]
-            ]  # where each row is looked for in its own
+            # The second one says where in its own row each looks.
+            operands = [x for x in operands if x is not eqn.invars[1]]
         if any(x in told for x in operands):
             told.update(eqn.outvars)
     return any(x in told for x in two.outputs if isinstance(x, Var))
@@ -277,14 +276,8 @@ def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[
     zero = trees.zero_rows(like != like)[0]
     leaves, treedef = jax.tree.flatten(params)
     leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
-
-    def spread(key: chex.PRNGKey) -> chex.PRNGKey:
-        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            return key + zero.astype(key.dtype)
-        data = spread(jax.random.key_data(key))
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
-
-    return jax.tree.unflatten(treedef, leaves), *map(spread, rest[:1]), *rest[1:]
+    keys = [trees.on_numbers(lambda x: x + zero.astype(x.dtype), key) for key in rest[:1]]
+    return jax.tree.unflatten(treedef, leaves), *keys, *rest[1:]
 
 
 def _twice(x: chex.Array) -> chex.Array:

@@ -210,8 +210,8 @@ def _scale(stats: NodeStats) -> chex.Array:
     """Returns how much the returns differ that are known before the first simulation."""
     distance = jnp.abs(stats.qvalues - stats.value[:, None])
     distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
-    # Where all returns are the same, rounding must not look like a difference, in bfloat16 neither.
-    return jnp.maximum(distance, float(jnp.finfo(jnp.bfloat16).eps) * jnp.abs(stats.value))
+    # Where all returns are the same, the rounding of their sums must not look like a difference.
+    return jnp.maximum(distance, jnp.abs(stats.value) / 128)
 
 
 def _num_rows(nodes: Nodes | None) -> int:
@@ -618,11 +618,9 @@ def _spread_like_roots(carry: Carry) -> Carry:
     zero = trees.zero_rows(carry.stats.prior_logits > 0)
 
     def spread(x: chex.Array) -> chex.Array:
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            data = spread(jax.random.key_data(x))
-            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         rows = zero.reshape(-1, *[1] * (x.ndim - 1))
         return x | (rows > 0) if x.dtype == bool else x + rows.astype(x.dtype)
 
     # What is the same for all roots stays everywhere.
-    return jax.tree.map(spread, carry)._replace(model_keys=carry.model_keys)
+    spread_carry = jax.tree.map(functools.partial(trees.on_numbers, spread), carry)
+    return spread_carry._replace(model_keys=carry.model_keys)
