@@ -653,7 +653,7 @@ def test_nodes_of_another_state_are_dropped():
 def test_no_key_is_used_twice(name):
     for split in (lambda key: key, lambda key: jax.random.split(key, B)):
         with jax.debug_key_reuse(True):
-            jax.eval_shape(  # nothing needs to be run
+            jax.eval_shape(  # raises KeyReuseError; nothing needs to be run
                 lambda key, split=split: run(
                     search_of(name, make_fn(), 4), make_params(), split(key), make_root()
                 ),

@@ -15,7 +15,7 @@ from typing import Any
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training import sharing
 
-Callback = Callable[[Any, dict[str, float]], None]
+Callback = Callable[[Any, dict[str, float]], Any]  # a true answer ends the training
 
 _BARS: list[str] = []  # those on the screen, so that a second one does not write over them
 

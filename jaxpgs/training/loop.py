@@ -21,7 +21,7 @@ from jaxpgs.training import loggers, sharing
 from jaxpgs.training.checkpoint import describe, opened
 from jaxpgs.trees import is_weight
 
-Callback = Callable[[Any, dict[str, float]], Any]
+Callback = loggers.Callback
 CURVE = "curve.jsonl"  # the metrics of all iterations, in a run's folder
 
 
