@@ -11,6 +11,7 @@ depend on how the steps were cut.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
+import numpy as np
 
 from jaxpgs import trees
 from jaxpgs.base import (
@@ -218,7 +220,9 @@ def _num_rows(nodes: Nodes | None) -> int:
     return 1 if nodes is None else nodes.edge.shape[1]
 
 
-def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tuple[Store, Context]:
+def prepare(
+    search: Search, params: Params, carry: Carry, num_kept: int, num_walks: int | None = None
+) -> tuple[Store, Context]:
     """Works out all that is not traced: the model in its parts, the store, shapes and sizes.
 
     Args:
@@ -226,7 +230,9 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
       params: the network's parameters.
       carry: the search, with or without a memory.
       num_kept: rows of the memory that an earlier search left behind, the root included.
+      num_walks: K; None is the largest of any update.
     """
+    num_walks = max(search.widths) if num_walks is None else num_walks
     shape, dtype = carry.stats.prior_logits.shape, carry.stats.value.dtype
     found = model.make_model(
         search.recurrent_fn,
@@ -246,7 +252,6 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
-    num_walks = search.simulations_per_update
 
     def in_walks(x: Any) -> Any:
         return jax.ShapeDtypeStruct((shape[0], num_walks, *x.shape[1:]), x.dtype)
@@ -259,6 +264,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         embedding=jax.tree.map(in_walks, carry.root),
         features=jax.tree.map(in_walks, found.features),
         max_depth=depth,
+        num_walks=num_walks,
         rows=rows,
     )
 
@@ -317,11 +323,26 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       >>> carry.num_updates
       Array([1, 1], dtype=int32)
     """
+    kinds = sorted(set(search.widths))
+    steps = [functools.partial(_step, search, params, num_walks) for num_walks in kinds]
+    if len(kinds) == 1:
+        return steps[0](carry)
+    which = jnp.array([kinds.index(width) for width in search.widths], jnp.int32)
+    return jax.lax.switch(which[_number(search, carry)], steps, carry)
+
+
+def _number(search: Search, carry: Carry) -> chex.Array:
+    """Returns `[]` the number of the update, of the last one if all are done."""
+    return jnp.minimum(jnp.max(carry.num_updates), search.num_updates - 1)  # the same for all roots
+
+
+def _step(search: Search, params: Params, num_walks: int, carry: Carry) -> Carry:
+    """Does one update of so many simulations."""
     params, carry = trees.stop_gradient((params, carry))
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
-    store, context = prepare(search, params, carry, num_kept)
+    store, context = prepare(search, params, carry, num_kept, num_walks)
     # What is one instruction on a processor may be a loop over roots on an accelerator.
     carry = jax.lax.platform_dependent(
         carry,
@@ -447,13 +468,24 @@ def run(
     carry = init(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params
     )
-    carry, _ = jax.lax.scan(
-        lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
-    )
+    groups = [(width, len(list(each))) for width, each in itertools.groupby(search.widths)]
+    for number, (width, count) in enumerate(groups):
+        once = functools.partial(_step, search, params, width)
+        if search.root_selection.together is not None and number == len(groups) - 1:
+            # For roots whose simulations were kept apart; often there is none.
+            carry = jax.lax.while_loop(functools.partial(_is_left, search), once, carry)
+        else:
+            carry, _ = jax.lax.scan(lambda c, _, f=once: (f(c), None), carry, length=count)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
     names = ("num_updates", "stats", "selection", "totals")
     known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
     return finish(search, carry._replace(**known))
+
+
+def _is_left(search: Search, carry: Carry) -> chex.Array:
+    """Tells `[]` whether any root has simulations left."""
+    left = carry.totals.simulations < search.num_simulations
+    return jnp.any(left & jnp.any(carry.stats.valid, axis=-1))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -513,8 +545,8 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
       The context with what the update draws by, the first actions, which simulations were started,
       the memory, the simulations, and the table that they looked things up in.
     """
-    search, num_walks = context.search, context.search.simulations_per_update
-    number = jnp.max(carry.num_updates)  # the same for all roots
+    search, num_walks = context.search, context.num_walks
+    number = _number(search, carry)
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
@@ -523,7 +555,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
-        start = context.rows.num_kept + number * context.rows.per_update
+        start = context.rows.num_kept + _first(search, number) * context.rows.steps
         context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
     with jax.named_scope("root_selection"):
         actions = select_in_turn(search.root_selection, carry.selection, carry.stats, num_walks)
@@ -535,19 +567,29 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     return context, actions, path.alive, memory, simulations, table
 
 
+def _first(search: Search, number: chex.Array) -> chex.Array:
+    """Returns the number of the first simulation of an update, where all are started."""
+    if len(set(search.widths)) == 1:
+        return number * search.widths[0]
+    return jnp.array(np.cumsum((0, *search.widths[:-1])), jnp.int32)[number]
+
+
 def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
     """The K simulations before their first step."""
     stats, num_walks = carry.stats, actions.shape[1]
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
-    number = carry.num_updates[:, None] * num_walks + jnp.arange(num_walks)[None]
+    number = carry.totals.simulations[:, None] + jnp.arange(num_walks)[None]
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
+    alive = playable & (number < search.num_simulations)
+    if search.root_selection.together is not None:
+        alive &= search.root_selection.together(carry.selection, stats, num_walks)
     counts = actions * 0
     return Path(
         depth=counts,
         code=counts.astype(jnp.uint32),
         log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
-        alive=playable & (number < search.num_simulations),
+        alive=alive,
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
         new=playable & (counts > 0),
         simulation=number,

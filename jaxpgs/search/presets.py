@@ -32,7 +32,7 @@ from jaxpgs.search.options import (
 )
 from jaxpgs.search.parts.backup import n_step
 from jaxpgs.search.parts.estimator import auto_sgd, reinforce
-from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target, rounds
 from jaxpgs.search.parts.selection import muzero_puct, puct, with_dirichlet_noise
 from jaxpgs.search.parts.target import (
     completed_q,
@@ -155,7 +155,9 @@ def _pgs_parts(options: Mapping[str, Any], qtransform: Any = QTRANSFORM) -> dict
     return PGS | {"interior_selection": improved_policy(by_counts=True, qtransform=qtransform)}
 
 
-def _gumbel(options: Mapping[str, Any], most: int) -> tuple[dict[str, Any], ...]:
+def _gumbel(
+    options: Mapping[str, Any], num_simulations: int, most: int
+) -> tuple[dict[str, Any], ...]:
     """The parts of a Gumbel root that considers `most` actions by default.
 
     Returns:
@@ -164,9 +166,31 @@ def _gumbel(options: Mapping[str, Any], most: int) -> tuple[dict[str, Any], ...]
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
     defaults = {"max_num_considered_actions": most, **transform}
+    if chosen.get("simulations_per_update") == "rounds":
+        if "root_selection" in chosen:
+            raise ValueError(
+                'simulations_per_update="rounds" is for the preset\'s own root_selection. With '
+                "another one, give jaxpgs.gumbel_root(..., in_rounds=True) and "
+                "simulations_per_update=jaxpgs.search.rounds(...); got "
+                f"{chosen['root_selection']!r}."
+            )
+        considered = chosen.get("max_num_considered_actions", most)
+        chosen["simulations_per_update"] = rounds(considered, num_simulations)
+        defaults["in_rounds"] = True
     parts = {"root_selection": gumbel_root(**defaults), "target": gumbel_target(**transform)}
     _describe(chosen, "root_selection", gumbel_root, tuple(GumbelOptions.__annotations__), defaults)
     return parts, transform, chosen
+
+
+def _considering(
+    options: Mapping[str, Any], root: mctx.RootFnOutput, most: int
+) -> Mapping[str, Any]:
+    """Makes rounds as wide as there are actions to consider."""
+    if options.get("simulations_per_update") != "rounds":
+        return options
+    given = options.get("max_num_considered_actions")
+    most = min(most if given is None else given, root.prior_logits.shape[1])
+    return {**options, "max_num_considered_actions": most}
 
 
 def run_preset(
@@ -286,7 +310,8 @@ def gumbel_pgs_search(
       >>> search.num_updates
       16
     """
-    gumbel, transform, chosen = _gumbel(options, default_num_considered(num_simulations))
+    most = default_num_considered(num_simulations)
+    gumbel, transform, chosen = _gumbel(options, num_simulations, most)
     parts = _pgs_parts(chosen, **transform) | gumbel
     return make_search(
         recurrent_fn, num_simulations, parts, chosen, adapt=adapt, max_depth=max_depth
@@ -311,7 +336,7 @@ def gumbel_mcts_search(
       >>> search.num_updates
       16
     """
-    gumbel, transform, chosen = _gumbel(options, 16)
+    gumbel, transform, chosen = _gumbel(options, num_simulations, 16)
     parts = MCS | gumbel | {"interior_selection": gumbel_inner(**transform)}
     return make_search(
         recurrent_fn, num_simulations, parts, chosen, max_depth=max_depth, is_tree=True
@@ -413,6 +438,7 @@ def gumbel_pgs_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
+    options = _considering(options, root, default_num_considered(num_simulations))
     data = params, rng_key, root, invalid_actions
     knobs = {"max_depth": max_depth, "adapt": adapt}
     return run_preset(gumbel_pgs_search, recurrent_fn, num_simulations, options, *data, **knobs)
@@ -436,6 +462,7 @@ def gumbel_mcts_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
+    options = _considering(options, root, 16)
     data = params, rng_key, root, invalid_actions
     knobs = {"max_depth": max_depth}
     return run_preset(gumbel_mcts_search, recurrent_fn, num_simulations, options, *data, **knobs)

@@ -120,14 +120,14 @@ class Layout(NamedTuple):
       num_rows: M. Behind the last row that may be kept there is room for an update whose nodes are
         forgotten, or that comes after the last.
       limit: the last row that may be kept.
-      per_update: rows that an update writes.
+      steps: rows that a simulation writes.
       sections: how many numbers there are for each action.
     """
 
     num_kept: int
     num_rows: int
     limit: int
-    per_update: int
+    steps: int
     sections: int
 
 
@@ -153,11 +153,10 @@ def max_depth(search: Search, num_kept: int) -> int:
 def layout(search: Search, num_kept: int) -> Layout:
     """Works out the rows of a search that starts from so many nodes."""
     steps = 1 if search.truncation.one_call else max_depth(search, num_kept)
-    per_update = search.simulations_per_update * steps
-    num_new = search.num_updates * per_update
+    num_new = sum(search.widths) * steps
     limit = num_kept + min(search.capacity or num_new, num_new) - 1
     sections = 1 + (search.adapt is None) + 2 * _keeps_ranges(search)
-    return Layout(num_kept, limit + 1 + per_update, limit, per_update, sections)
+    return Layout(num_kept, limit + 1 + max(search.widths) * steps, limit, steps, sections)
 
 
 def _keeps_ranges(search: Search) -> bool:

@@ -37,6 +37,7 @@ class Context(NamedTuple):
       embedding: shapes `[B, K, ...]` of states.
       features: shapes `[B, K, ...]` of what the policy reads.
       max_depth: T.
+      num_walks: K of the update.
       rows: how a store lays out its memory, None if it has no need to.
       keys: what the update's network calls draw by.
       start: int32, the first row of the memory that the update writes.
@@ -51,6 +52,7 @@ class Context(NamedTuple):
     embedding: Embedding
     features: Any
     max_depth: int
+    num_walks: int
     rows: Any = None
     keys: Any = None  # `Keys`, once an update begins
     start: Any = None

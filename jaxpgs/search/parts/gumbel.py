@@ -5,6 +5,7 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 `mctx.gumbel_muzero_policy`, choice by choice.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ def gumbel_root(
     gumbel_scale: float | chex.Array = 1.0,
     *,
     qtransform: QTransform = qtransform_completed_by_mix_value,
+    in_rounds: bool = False,
 ) -> Selection:
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
@@ -62,6 +64,10 @@ def gumbel_root(
       gumbel_scale: scale of the noise, at least 0, a number, or `[B]` or `[B, 1]`, one for each
         root; 0 for evaluation in games of full information. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx.
+      in_rounds: whether only those simulations start at once that the schedule has go below
+        different actions. They do not depend on each other, so this is the search with K = 1 but
+        for near ties: values of a round may change how much Q-values count for the next action of
+        the same round. `rounds` has the K of each update.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -104,10 +110,24 @@ def gumbel_root(
         # Steps beyond the last simulation go on as the last one.
         index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
         wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
+        if in_rounds:
+            # As if what is under way had returned what its action has returned so far.
+            tried = node.visits > 0
+            visited = node.visits + jnp.where(tried, pending, 0).astype(node.visits.dtype)
+            total = node.qvalues * visited.astype(node.value_sum.dtype)
+            node = node._replace(visits=visited, value_sum=jnp.where(tried, total, 0.0))
         bonus = transform(node)
         return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
 
-    return Selection(select, init)
+    def together(state: GumbelState, root: NodeStats, num_walks: int) -> chex.Array:
+        num_simulations = state.schedule.shape[1]
+        done = jnp.sum(root.visits - state.before, axis=-1, keepdims=True)
+        index = jnp.minimum(done + jnp.arange(num_walks), num_simulations - 1)
+        times = jnp.take_along_axis(state.schedule, index, axis=-1)
+        # With one action to consider nothing is to be decided.
+        return (times == times[:, :1]) | (state.schedule[:, -1:] == num_simulations - 1)
+
+    return Selection(select, init, together=together if in_rounds else None)
 
 
 def gumbel_inner(
@@ -222,3 +242,39 @@ def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
             times += 1
         remaining = max(2, remaining // 2)
     return sequence[:num_simulations]
+
+
+def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
+    """How many simulations each update may start where those of one round start at once.
+
+    A round visits all actions that remain once, so its simulations go below different actions. The
+    rounds are those of roots with as many legal actions as are considered; further updates of two
+    simulations follow, as long as a root with fewer of them needs them.
+
+    Args:
+      num_considered: how many actions are considered at most, at least 1.
+      num_simulations: N.
+
+    Returns:
+      K of each update.
+
+    Example:
+      >>> jaxpgs.search.rounds(16, 32)[:4]  # where at least 16 actions are legal
+      (16, 8, 4, 4)
+    """
+
+    def of(count: int) -> list[int]:
+        times = considered_visits(count, num_simulations)
+        return [len(list(each)) for _, each in itertools.groupby(times)]
+
+    if num_considered == 1:
+        return (1,) * num_simulations
+    widths, most = of(num_considered), 0
+    for count in range(2, num_considered):
+        number = 0
+        for left in of(count):
+            while left > 0:
+                left -= widths[number] if number < len(widths) else 2
+                number += 1
+        most = max(most, number)
+    return (*widths, *[2] * (most - len(widths)))

@@ -39,6 +39,8 @@ class Selection(NamedTuple):
         is the search's own, one or `[B]`, so derive others from it; every array of the state has a
         leading axis B. The target sees the state too.
       needs_range: whether it looks at the smallest and the greatest return of each action.
+      together: `(state, root, K) -> [B, K]` bool, which of the next K simulations may start at once;
+        None for all. The others wait for a later update.
       score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
         otherwise. The search itself does not look at it.
 
@@ -51,6 +53,7 @@ class Selection(NamedTuple):
     init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
     needs_range: bool = False
     score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
+    together: Callable[[Any, NodeStats, int], chex.Array] | None = None
 
 
 def select_in_turn(
@@ -401,4 +404,5 @@ def with_dirichlet_noise(
         noisy, inner = state
         return selection.select(inner, node._replace(prior_logits=noisy), pending)
 
-    return Selection(select, init, selection.needs_range)
+    together = selection.together and (lambda state, *data: selection.together(state[1], *data))
+    return Selection(select, init, selection.needs_range, together=together)
