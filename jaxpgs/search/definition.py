@@ -139,6 +139,13 @@ class Search:
                 "With a Selection for interior_selection a tree search chooses the actions, so "
                 f"there is no policy that could adapt; got adapt={self.adapt!r}."
             )
+        if self.root_selection.rounds is not None and not isinstance(
+            self.interior_selection, Selection
+        ):
+            raise ValueError(
+                "A root_selection in rounds is for tree searches, whose interior_selection is a "
+                f"Selection; got {self.interior_selection!r}."
+            )
         if self.estimator is not None and (self.optimizer is None or self.adapt is None):
             raise ValueError(
                 "An estimator needs an optimizer and adapt, the parameters that it moves; got "

@@ -31,6 +31,7 @@ from jaxpgs.base import (
     PolicyOutput,
     SearchState,
     Trajectory,
+    add_returns,
     as_logits,
     as_values,
     broadcast_keys,
@@ -44,7 +45,7 @@ from jaxpgs.search.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.store_tree import Nodes, node_stats
-from jaxpgs.search.walk import Context, Store, draw, walk
+from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
 
 class Totals(NamedTuple):
@@ -359,7 +360,12 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
-    stats = _add_returns(carry.stats, actions, returns[0], started)
+    if search.root_selection.rounds is not None:
+        at = (carry.selection, carry.stats, actions, started, returns[0])
+        started = search.root_selection.rounds.accept(*at)
+        trajectory = keep(trajectory, started)
+        simulations = simulations._replace(trajectory=trajectory)
+    stats = add_returns(carry.stats, actions, returns[0], started)
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -378,7 +384,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         # What is learned reads the memory: written into before that, it would have to be copied.
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
-    goes_on = carry.num_updates < search.num_updates
+    goes_on = (carry.num_updates < search.num_updates) | _is_left(search, carry)
     return carry._replace(
         num_updates=carry.num_updates + goes_on.astype(jnp.int32),
         stats=stats,
@@ -471,9 +477,10 @@ def run(
     groups = [(width, len(list(each))) for width, each in itertools.groupby(search.widths)]
     for number, (width, count) in enumerate(groups):
         once = functools.partial(_step, search, params, width)
-        if search.root_selection.together is not None and number == len(groups) - 1:
-            # For roots whose simulations were kept apart; often there is none.
-            carry = jax.lax.while_loop(functools.partial(_is_left, search), once, carry)
+        if search.root_selection.rounds is not None and number == len(groups) - 1:
+            # For roots that wanted other simulations than were started; often there is none.
+            is_left = lambda carry: jnp.any(_is_left(search, carry))  # noqa: E731
+            carry = jax.lax.while_loop(is_left, once, carry)
         else:
             carry, _ = jax.lax.scan(lambda c, _, f=once: (f(c), None), carry, length=count)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
@@ -483,9 +490,9 @@ def run(
 
 
 def _is_left(search: Search, carry: Carry) -> chex.Array:
-    """Tells `[]` whether any root has simulations left."""
+    """Tells `[B]` which roots have simulations left."""
     left = carry.totals.simulations < search.num_simulations
-    return jnp.any(left & jnp.any(carry.stats.valid, axis=-1))
+    return left & jnp.any(carry.stats.valid, axis=-1)
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -558,8 +565,12 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         start = context.rows.num_kept + _first(search, number) * context.rows.steps
         context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
     with jax.named_scope("root_selection"):
-        actions = select_in_turn(search.root_selection, carry.selection, carry.stats, num_walks)
-    path = _start(search, carry, actions)
+        rounds, at = search.root_selection.rounds, (carry.selection, carry.stats, num_walks)
+        if rounds is None:
+            actions, wanted = select_in_turn(search.root_selection, *at), None
+        else:
+            actions, wanted = rounds.propose(*at)
+    path = _start(search, carry, actions, wanted)
     with jax.named_scope("table"):
         table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
@@ -574,16 +585,17 @@ def _first(search: Search, number: chex.Array) -> chex.Array:
     return jnp.array(np.cumsum((0, *search.widths[:-1])), jnp.int32)[number]
 
 
-def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
-    """The K simulations before their first step."""
+def _start(search: Search, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
+    """The K simulations before their first step; `wanted` tells which start, None for all."""
     stats, num_walks = carry.stats, actions.shape[1]
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     number = carry.totals.simulations[:, None] + jnp.arange(num_walks)[None]
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
-    alive = playable & (number < search.num_simulations)
-    if search.root_selection.together is not None:
-        alive &= search.root_selection.together(carry.selection, stats, num_walks)
+    if wanted is None:
+        alive = playable & (number < search.num_simulations)
+    else:
+        alive = wanted & _is_left(search, carry)[:, None]
     counts = actions * 0
     return Path(
         depth=counts,
@@ -600,28 +612,6 @@ def _mean(total: chex.Array, count: chex.Array) -> chex.Array:
     """The mean of what was added up, 0 where nothing was."""
     dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
     return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
-
-
-def _add_returns(
-    stats: NodeStats, actions: chex.Array, returns: chex.Array, started: chex.Array
-) -> NodeStats:
-    """Adds the returns `[B, K]` of the simulations that were started to the root's statistics."""
-    chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=stats.value_sum.dtype)
-    chosen = jnp.where(started[:, :, None], chosen, 0.0)
-    returns = returns.astype(chosen.dtype)
-    if stats.lowest is not None and stats.highest is not None:
-        taken, returned = chosen > 0, returns[:, :, None]
-        lowest = jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)
-        highest = jnp.max(jnp.where(taken, returned, -jnp.inf), axis=1)
-        stats = stats._replace(
-            lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
-        )
-    distance = jnp.max(jnp.where(started, jnp.abs(returns - stats.value[:, None]), 0.0), axis=-1)
-    return stats._replace(
-        scale=distance if stats.scale is None else jnp.maximum(stats.scale, distance),
-        visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
-        value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
-    )
 
 
 def _add_totals(

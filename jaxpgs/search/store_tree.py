@@ -238,12 +238,17 @@ def follow(
 ) -> tuple[Nodes, Place, Reached]:
     """Goes to the children that the actions lead to, as far as they are known."""
     num_actions = nodes.num_actions
-    if place.links is not None:
-        child = pick(place.links[..., :num_actions], action)
-    else:
-        read = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
-        child = read(nodes.links, place.node, action)
+
+    def read(section: int) -> chex.Array:
+        if place.links is not None:
+            return pick(place.links[..., section * num_actions :][..., :num_actions], action)
+        at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
+        return at(nodes.links, place.node, section * num_actions + action)
+
+    child = read(0)
     new, wanted = child == 0, path.alive & (child == 0)
+    if context.search.root_selection.rounds is not None:
+        new = read(1) == 0  # what was made of it may not have counted
     made = _nothing(child, nodes.numbers.dtype)
     if not context.search.truncation.one_call:
         nodes, made = jax.lax.cond(

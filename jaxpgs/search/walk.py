@@ -306,7 +306,7 @@ def _arrive(
         path=path._replace(alive=alive & ~(own_end | at_limit | over)),
         place=place,
         limited=state.limited | (alive & at_limit & ~own_end & ~over),
-        waiting=state.waiting | (alive & own_end & reached.new),
+        waiting=state.waiting | (alive & own_end & (reached.child == 0)),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
         not_finite=state.not_finite + reached.not_finite,
@@ -461,6 +461,16 @@ def _simulations(
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = Steps(alive & (number > 0), before if state.source is None else state.source, action)
     return Simulations(trajectory, norms, steps, child)
+
+
+def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
+    """Leaves out simulations that do not count, `[B, K]` bool, but for what was evaluated."""
+    return trajectory._replace(
+        alive=trajectory.alive & counts,
+        entropy=jnp.where(counts, trajectory.entropy, 0.0),
+        depth=jnp.where(counts, trajectory.depth, 0),
+        limited=trajectory.limited & counts,
+    )
 
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:

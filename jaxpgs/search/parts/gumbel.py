@@ -7,16 +7,16 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
+from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import by_root, check_count, check_number
-from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.selection import Rounds, Selection
 from jaxpgs.search.parts.target import (
     QTransform,
     Target,
@@ -64,10 +64,11 @@ def gumbel_root(
       gumbel_scale: scale of the noise, at least 0, a number, or `[B]` or `[B, 1]`, one for each
         root; 0 for evaluation in games of full information. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx.
-      in_rounds: whether only those simulations start at once that the schedule has go below
-        different actions. They do not depend on each other, so this is the search with K = 1 but
-        for near ties: values of a round may change how much Q-values count for the next action of
-        the same round. `rounds` has the K of each update.
+      in_rounds: whether the simulations of an update go below different actions, and those count
+        that K = 1 would have run. The schedule visits all actions that remain once a round, so the
+        simulations of a round do not depend on each other; but what they return may change which
+        actions remain. So the update starts those that may, and then follows the choices of K = 1,
+        as far as it has their returns. `rounds` has the K of each update.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -107,27 +108,52 @@ def gumbel_root(
                 "selection."
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
-        # Steps beyond the last simulation go on as the last one.
-        index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
-        wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
-        if in_rounds:
-            # As if what is under way had returned what its action has returned so far.
-            tried = node.visits > 0
-            visited = node.visits + jnp.where(tried, pending, 0).astype(node.visits.dtype)
-            total = node.qvalues * visited.astype(node.value_sum.dtype)
-            node = node._replace(visits=visited, value_sum=jnp.where(tried, total, 0.0))
-        bonus = transform(node)
-        return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
+        chosen = visits == _wanted(state, visits)
+        return highest(_considered(node, state.gumbel, transform(node), chosen), node.valid)
 
-    def together(state: GumbelState, root: NodeStats, num_walks: int) -> chex.Array:
+    def propose(
+        state: GumbelState, root: NodeStats, num_walks: int
+    ) -> tuple[chex.Array, chex.Array]:
+        visits = root.visits - state.before
+        wanted = _wanted(state, visits)
+        scores = _considered(root, state.gumbel, transform(root), visits == wanted)
+        scores = jnp.where(root.valid, scores, -jnp.inf)
+        best, actions = jax.lax.top_k(scores, num_walks)
+        # With one action nothing is to be decided.
+        single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
+        return jnp.where(single, actions[:, :1], actions), single | (best > -jnp.inf)
+
+    def accept(
+        state: GumbelState,
+        root: NodeStats,
+        actions: chex.Array,
+        started: chex.Array,
+        returns: chex.Array,
+    ) -> chex.Array:
         num_simulations = state.schedule.shape[1]
-        done = jnp.sum(root.visits - state.before, axis=-1, keepdims=True)
-        index = jnp.minimum(done + jnp.arange(num_walks), num_simulations - 1)
-        times = jnp.take_along_axis(state.schedule, index, axis=-1)
-        # With one action to consider nothing is to be decided.
-        return (times == times[:, :1]) | (state.schedule[:, -1:] == num_simulations - 1)
 
-    return Selection(select, init, together=together if in_rounds else None)
+        def follow(carry: tuple, _: Any) -> tuple[tuple, None]:
+            node, waiting, goes_on = carry
+            action = select(state, node, 0 * node.value_sum)
+            found = waiting & (actions == action[:, None])
+            found &= jnp.cumsum(found, axis=-1) == 1
+            left = jnp.sum(node.visits - state.before, axis=-1) < num_simulations
+            goes_on &= left & jnp.any(found, axis=-1)
+            found &= goes_on[:, None]
+            return (add_returns(node, actions, returns, found), waiting & ~found, goes_on), None
+
+        carry = (root, started, root.value == root.value)
+        (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
+        return started & ~waiting
+
+    return Selection(select, init, rounds=Rounds(propose, accept) if in_rounds else None)
+
+
+def _wanted(state: GumbelState, visits: chex.Array) -> chex.Array:
+    """Returns `[B, 1]` how often the action of the next simulation has been taken before."""
+    # Steps beyond the last simulation go on as the last one.
+    index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
+    return jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
 
 
 def gumbel_inner(
@@ -245,36 +271,47 @@ def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
 
 
 def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
-    """How many simulations each update may start where those of one round start at once.
+    """The sizes of the rounds of sequential halving, in which each action that remains is visited.
 
-    A round visits all actions that remain once, so its simulations go below different actions. The
-    rounds are those of roots with as many legal actions as are considered; further updates of two
-    simulations follow, as long as a root with fewer of them needs them.
+    Args:
+      num_considered: how many actions are considered, at least 0.
+      num_simulations: N.
+
+    Returns:
+      How many simulations each round has; their sum is N.
+
+    Example:
+      >>> jaxpgs.search.rounds(16, 32)
+      (16, 8, 4, 4)
+    """
+    times = considered_visits(num_considered, num_simulations)
+    return tuple(len(list(each)) for _, each in itertools.groupby(times))
+
+
+def round_starts(
+    num_considered: int, num_simulations: int, *, all_that_may: bool
+) -> tuple[int, ...]:
+    """How many simulations each update starts, for a `gumbel_root` in rounds.
+
+    Updates of two follow, as long as a root with fewer legal actions may need them.
 
     Args:
       num_considered: how many actions are considered at most, at least 1.
       num_simulations: N.
-
-    Returns:
-      K of each update.
-
-    Example:
-      >>> jaxpgs.search.rounds(16, 32)[:4]  # where at least 16 actions are legal
-      (16, 8, 4, 4)
+      all_that_may: whether the first round after a halving starts all actions that may remain, so
+        that none is missed, or only as many as remain, which are not always those that K = 1 takes.
     """
-
-    def of(count: int) -> list[int]:
-        times = considered_visits(count, num_simulations)
-        return [len(list(each)) for _, each in itertools.groupby(times)]
-
-    if num_considered == 1:
-        return (1,) * num_simulations
-    widths, most = of(num_considered), 0
+    sizes = rounds(num_considered, num_simulations)
+    if all_that_may:
+        starts = [max(pair) for pair in itertools.pairwise((sizes[0], *sizes))]
+    else:
+        starts = [*sizes]
+    most = 0
     for count in range(2, num_considered):
         number = 0
-        for left in of(count):
+        for left in rounds(count, num_simulations):
             while left > 0:
-                left -= widths[number] if number < len(widths) else 2
+                left -= starts[number] if number < len(starts) else 2
                 number += 1
         most = max(most, number)
-    return (*widths, *[2] * (most - len(widths)))
+    return (*starts, *[2] * (most - len(starts)))

@@ -28,6 +28,25 @@ def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> N
     del rng_key, root, num_simulations
 
 
+class Rounds(NamedTuple):
+    """Simulations that start before it is known whether they are wanted.
+
+    Attributes:
+      propose: `(state, root, K) -> (actions [B, K], [B, K] bool)`: the first actions of simulations
+        that may be wanted next, and which of them to start.
+      accept: `(state, root, actions, started, returns [B, K]) -> [B, K]` bool: which of them count,
+        now that it is known what they returned; at least one, where one was started. Of the others
+        no trace is left in any statistics.
+
+    Example:
+      >>> jaxpgs.gumbel_root(in_rounds=True).rounds is None
+      False
+    """
+
+    propose: Callable[[Any, NodeStats, int], tuple[chex.Array, chex.Array]]
+    accept: Callable[[Any, NodeStats, chex.Array, chex.Array, chex.Array], chex.Array]
+
+
 class Selection(NamedTuple):
     """A rule that chooses actions by the statistics of a node.
 
@@ -39,8 +58,8 @@ class Selection(NamedTuple):
         is the search's own, one or `[B]`, so derive others from it; every array of the state has a
         leading axis B. The target sees the state too.
       needs_range: whether it looks at the smallest and the greatest return of each action.
-      together: `(state, root, K) -> [B, K]` bool, which of the next K simulations may start at once;
-        None for all. The others wait for a later update.
+      rounds: at the root, how simulations are started that may turn out not to have been wanted;
+        None where the K chosen in turn all count.
       score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
         otherwise. The search itself does not look at it.
 
@@ -53,7 +72,7 @@ class Selection(NamedTuple):
     init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
     needs_range: bool = False
     score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
-    together: Callable[[Any, NodeStats, int], chex.Array] | None = None
+    rounds: Rounds | None = None
 
 
 def select_in_turn(
@@ -404,5 +423,4 @@ def with_dirichlet_noise(
         noisy, inner = state
         return selection.select(inner, node._replace(prior_logits=noisy), pending)
 
-    together = selection.together and (lambda state, *data: selection.together(state[1], *data))
-    return Selection(select, init, selection.needs_range, together=together)
+    return Selection(select, init, selection.needs_range)
