@@ -479,8 +479,7 @@ def run(
         once = functools.partial(_step, search, params, width)
         if search.root_selection.rounds is not None and number == len(groups) - 1:
             # For roots that wanted other simulations than were started; often there is none.
-            is_left = lambda carry: jnp.any(_is_left(search, carry))  # noqa: E731
-            carry = jax.lax.while_loop(is_left, once, carry)
+            carry = jax.lax.while_loop(lambda c: jnp.any(_is_left(search, c)), once, carry)
         else:
             carry, _ = jax.lax.scan(lambda c, _, f=once: (f(c), None), carry, length=count)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.

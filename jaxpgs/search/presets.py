@@ -198,7 +198,7 @@ def _gumbel(
         else:
             # Few roots wait for calls, many for evaluations, as may a symbolic number.
             is_few = isinstance(tree_of, int) and tree_of <= FEW_ROOTS
-            widths = round_starts(considered, num_simulations, all_that_may=is_few)
+            widths = round_starts(considered, num_simulations, sure=is_few)
         chosen["simulations_per_update"] = widths
         defaults["in_rounds"] = tree_of is not None
     parts = {"root_selection": gumbel_root(**defaults), "target": gumbel_target(**transform)}
@@ -206,13 +206,11 @@ def _gumbel(
     return parts, transform, chosen
 
 
-def _considering(
-    options: Mapping[str, Any], root: mctx.RootFnOutput, most: int
-) -> Mapping[str, Any]:
+def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
     """Considers no more actions than there are, so that rounds are no wider."""
     given = options.get("max_num_considered_actions")
-    if "root_selection" in options or not isinstance(given, int | None):
-        return options
+    if options.get("root_selection") is not None or not isinstance(given, int | None):
+        return dict(options)
     most = min(most if given is None else given, root.prior_logits.shape[-1])
     return {**options, "max_num_considered_actions": most}
 
@@ -355,9 +353,10 @@ def gumbel_mcts_search(
     In rounds, the default up to 64 simulations, it is `mctx.gumbel_muzero_policy` in fewer calls:
     the same key gives the same visit counts. The simulations of a round of sequential halving go
     below different actions, so none needs to wait for another. Where their returns decide who is in
-    the round, up to 16 roots start all that may be, and those that mctx would not have run do not
-    count; more roots, for which evaluations matter more than calls, start as many as the round has,
-    and go on with those that were missed. A root with one legal action needs no decision: its simulations run as many at a time.
+    the round, more are started, and those that mctx would not have run do not count: up to 16 roots
+    start all that may be in it. More roots, for which evaluations matter more than calls, start a
+    quarter more than the round has, and may need a few further calls. A root with one legal action
+    needs no decision: its simulations run as many at a time.
 
     With a number for `simulations_per_update`, simulations in flight count as visits, and K = 1 is
     mctx's search too. Depth and legality are as in `batched_mcts_search`.
@@ -481,10 +480,10 @@ def gumbel_pgs_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
-    options = _considering(options, root, default_num_considered(num_simulations))
+    chosen = _considering(options, root, default_num_considered(num_simulations))
     data = params, rng_key, root, invalid_actions
     knobs = {"max_depth": max_depth, "adapt": adapt}
-    return run_preset(gumbel_pgs_search, recurrent_fn, num_simulations, options, *data, **knobs)
+    return run_preset(gumbel_pgs_search, recurrent_fn, num_simulations, chosen, *data, **knobs)
 
 
 @takes_options
@@ -505,7 +504,7 @@ def gumbel_mcts_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
-    options = _considering(options, root, 16)
+    chosen = _considering(options, root, 16)
     data = params, rng_key, root, invalid_actions
     knobs = {"max_depth": max_depth, "num_roots": root.prior_logits.shape[0]}
-    return run_preset(_gumbel_mcts, recurrent_fn, num_simulations, options, *data, **knobs)
+    return run_preset(_gumbel_mcts, recurrent_fn, num_simulations, chosen, *data, **knobs)

@@ -288,30 +288,27 @@ def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
     return tuple(len(list(each)) for _, each in itertools.groupby(times))
 
 
-def round_starts(
-    num_considered: int, num_simulations: int, *, all_that_may: bool
-) -> tuple[int, ...]:
+def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tuple[int, ...]:
     """How many simulations each update starts, for a `gumbel_root` in rounds.
 
-    Updates of two follow, as long as a root with fewer legal actions may need them.
+    Updates of two follow, as long as a root may need them that has fewer legal actions, or for
+    which the right ones were not started.
 
     Args:
       num_considered: how many actions are considered at most, at least 1.
       num_simulations: N.
-      all_that_may: whether the first round after a halving starts all actions that may remain, so
-        that none is missed, or only as many as remain, which are not always those that K = 1 takes.
+      sure: whether the first round after a halving starts all actions that may remain, or only a
+        quarter more than will.
     """
     sizes = rounds(num_considered, num_simulations)
-    if all_that_may:
-        starts = [max(pair) for pair in itertools.pairwise((sizes[0], *sizes))]
-    else:
-        starts = [*sizes]
-    most = 0
+    pairs = list(itertools.pairwise((sizes[0], *sizes)))
+    starts = [max(pair) if sure else min(max(pair), -(-5 * pair[1] // 4)) for pair in pairs]
+    longest = 0
     for count in range(2, num_considered):
         number = 0
         for left in rounds(count, num_simulations):
             while left > 0:
                 left -= starts[number] if number < len(starts) else 2
                 number += 1
-        most = max(most, number)
-    return (*starts, *[2] * (most - len(starts)))
+        longest = max(longest, number)
+    return (*starts, *[2] * (longest - len(starts)))
