@@ -113,6 +113,11 @@ class Search:
             if name == "simulations_per_update" and isinstance(count, tuple | list):
                 count = tuple(check_count("A search", name, each) for each in count)
                 object.__setattr__(self, name, count)
+            elif isinstance(count, str):
+                raise ValueError(
+                    f"A search needs {name} to be a whole number or a sequence of them; "
+                    f'"rounds" is for Gumbel searches; got {count!r}.'
+                )
             elif count is not None or name in _COUNTS[:2]:
                 object.__setattr__(self, name, check_count("A search", name, count))
         if sum(self.widths) < self.num_simulations:

@@ -476,22 +476,32 @@ def run(
     )
     groups = [(width, len(list(each))) for width, each in itertools.groupby(search.widths)]
     for number, (width, count) in enumerate(groups):
-        once = functools.partial(_step, search, params, width)
+        once: Callable[[Carry], Carry] = functools.partial(_step, search, params, width)
         if search.root_selection.rounds is not None and number == len(groups) - 1:
             # For roots that wanted other simulations than were started; often there is none.
-            carry = jax.lax.while_loop(lambda c: jnp.any(_is_left(search, c)), once, carry)
+            carry = jax.lax.while_loop(functools.partial(_is_any_left, search), once, carry)
         else:
-            carry, _ = jax.lax.scan(lambda c, _, f=once: (f(c), None), carry, length=count)
+            body = functools.partial(_in_scan, once)
+            carry, _ = jax.lax.scan(body, carry, length=count)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
     names = ("num_updates", "stats", "selection", "totals")
     known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
     return finish(search, carry._replace(**known))
 
 
+def _in_scan(once: Callable[[Carry], Carry], carry: Carry, _: None) -> tuple[Carry, None]:
+    return once(carry), None
+
+
 def _is_left(search: Search, carry: Carry) -> chex.Array:
     """Tells `[B]` which roots have simulations left."""
     left = carry.totals.simulations < search.num_simulations
     return left & jnp.any(carry.stats.valid, axis=-1)
+
+
+def _is_any_left(search: Search, carry: Carry) -> chex.Array:
+    """Tells `[]` whether any root has."""
+    return jnp.any(_is_left(search, carry))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:

@@ -178,6 +178,7 @@ def _gumbel(
     Returns:
       The parts, the user's `qtransform` by name, if there is one, and the other options.
     """
+    num_simulations = check_count("A search", "num_simulations", num_simulations)
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
     defaults = {"max_num_considered_actions": most, **transform}
@@ -352,11 +353,11 @@ def gumbel_mcts_search(
 
     In rounds, the default up to 64 simulations, it is `mctx.gumbel_muzero_policy` in fewer calls:
     the same key gives the same visit counts. The simulations of a round of sequential halving go
-    below different actions, so none needs to wait for another. Where their returns decide who is in
-    the round, more are started, and those that mctx would not have run do not count: up to 16 roots
-    start all that may be in it. More roots, for which evaluations matter more than calls, start a
-    quarter more than the round has, and may need a few further calls. A root with one legal action
-    needs no decision: its simulations run as many at a time.
+    below different actions, so none needs to wait for another; but their returns decide who is in
+    the next round. Up to 16 roots start all that may be, and what mctx would not have run does not
+    count. More roots, for which evaluations matter more than calls, start as many as the round has,
+    and go on with those that were missed. A root with one legal action needs no decision: its
+    simulations run as many at a time.
 
     With a number for `simulations_per_update`, simulations in flight count as visits, and K = 1 is
     mctx's search too. Depth and legality are as in `batched_mcts_search`.

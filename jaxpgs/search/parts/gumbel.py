@@ -297,12 +297,11 @@ def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tu
     Args:
       num_considered: how many actions are considered at most, at least 1.
       num_simulations: N.
-      sure: whether the first round after a halving starts all actions that may remain, or only a
-        quarter more than will.
+      sure: whether the first round after a halving starts all actions that may remain, or as many
+        as will.
     """
     sizes = rounds(num_considered, num_simulations)
-    pairs = list(itertools.pairwise((sizes[0], *sizes)))
-    starts = [max(pair) if sure else min(max(pair), -(-5 * pair[1] // 4)) for pair in pairs]
+    starts = [max(pair) if sure else pair[1] for pair in itertools.pairwise((sizes[0], *sizes))]
     longest = 0
     for count in range(2, num_considered):
         number = 0
