@@ -92,7 +92,7 @@ MUTATIONS = (
     ),
     Mutation(
         "tree: an update's rows begin at the last one's", _LOOP,
-        "_first(search, number) * context.rows", "_first(search, number // 2) * context.rows",
+        "_of_update(context.rows.starts, number)", "_of_update(context.rows.starts, number // 2)",
         "until_new_is_a_set", "test_cached.py",
     ),
     Mutation(
@@ -246,7 +246,8 @@ MUTATIONS = (
     ),
     Mutation(
         "capacity: rows behind the limit are not used again", _LOOP,
-        "jnp.minimum(start, context.rows.limit + 1)", "start", "full_memory", "test_contract.py",
+        "context.rows.starts, number), context.rows.limit + 1)",
+        "context.rows.starts, number), number + 2**20)", "full_memory", "test_contract.py",
     ),
     Mutation(
         "capacity: one state less", _TREE,

@@ -231,13 +231,14 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: the answer counts visits from before", _GUMBEL,
-        "visits = root.visits - state.before\n        scores = _considered(root, state.gumbel, bonus",
-        "visits = root.visits\n        scores = _considered(root, state.gumbel, bonus",
+        "visits = root.visits - state.before\n        scores = _considered(root, state.gumbel, b",
+        "visits = root.visits\n        scores = _considered(root, state.gumbel, b",
         "gumbels_answer",
     ),
     Mutation(
         "rounds: what mctx would not run counts", _GUMBEL,
-        "return started & ~waiting", "return started", "in_rounds_is_mctxs", "test_rounds.py",
+        "accepted = started & ~waiting", "accepted = started",
+        "in_rounds_is_mctxs", "test_rounds.py",
     ),
     Mutation(
         "rounds: choices do not see what returned before them", _GUMBEL,

@@ -11,7 +11,6 @@ depend on how the steps were cut.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
-import numpy as np
 
 from jaxpgs import trees
 from jaxpgs.base import (
@@ -221,9 +219,7 @@ def _num_rows(nodes: Nodes | None) -> int:
     return 1 if nodes is None else nodes.edge.shape[1]
 
 
-def prepare(
-    search: Search, params: Params, carry: Carry, num_kept: int, num_walks: int | None = None
-) -> tuple[Store, Context]:
+def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tuple[Store, Context]:
     """Works out all that is not traced: the model in its parts, the store, shapes and sizes.
 
     Args:
@@ -231,9 +227,7 @@ def prepare(
       params: the network's parameters.
       carry: the search, with or without a memory.
       num_kept: rows of the memory that an earlier search left behind, the root included.
-      num_walks: K; None is the largest of any update.
     """
-    num_walks = max(search.widths) if num_walks is None else num_walks
     shape, dtype = carry.stats.prior_logits.shape, carry.stats.value.dtype
     found = model.make_model(
         search.recurrent_fn,
@@ -254,6 +248,8 @@ def prepare(
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
 
+    num_walks = max(search.widths)
+
     def in_walks(x: Any) -> Any:
         return jax.ShapeDtypeStruct((shape[0], num_walks, *x.shape[1:]), x.dtype)
 
@@ -265,7 +261,6 @@ def prepare(
         embedding=jax.tree.map(in_walks, carry.root),
         features=jax.tree.map(in_walks, found.features),
         max_depth=depth,
-        num_walks=num_walks,
         rows=rows,
     )
 
@@ -324,26 +319,11 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       >>> carry.num_updates
       Array([1, 1], dtype=int32)
     """
-    kinds = sorted(set(search.widths))
-    steps = [functools.partial(_step, search, params, num_walks) for num_walks in kinds]
-    if len(kinds) == 1:
-        return steps[0](carry)
-    which = jnp.array([kinds.index(width) for width in search.widths], jnp.int32)
-    return jax.lax.switch(which[_number(search, carry)], steps, carry)
-
-
-def _number(search: Search, carry: Carry) -> chex.Array:
-    """Returns `[]` the number of the update, of the last one if all are done."""
-    return jnp.minimum(jnp.max(carry.num_updates), search.num_updates - 1)  # the same for all roots
-
-
-def _step(search: Search, params: Params, num_walks: int, carry: Carry) -> Carry:
-    """Does one update of so many simulations."""
     params, carry = trees.stop_gradient((params, carry))
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
-    store, context = prepare(search, params, carry, num_kept, num_walks)
+    store, context = prepare(search, params, carry, num_kept)
     # What is one instruction on a processor may be a loop over roots on an accelerator.
     carry = jax.lax.platform_dependent(
         carry,
@@ -474,23 +454,18 @@ def run(
     carry = init(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params
     )
-    groups = [(width, len(list(each))) for width, each in itertools.groupby(search.widths)]
-    for number, (width, count) in enumerate(groups):
-        once: Callable[[Carry], Carry] = functools.partial(_step, search, params, width)
-        if search.root_selection.rounds is not None and number == len(groups) - 1:
-            # For roots that wanted other simulations than were started; often there is none.
-            carry = jax.lax.while_loop(functools.partial(_is_any_left, search), once, carry)
-        else:
-            body = functools.partial(_in_scan, once)
-            carry, _ = jax.lax.scan(body, carry, length=count)
+    if search.root_selection.rounds is None:
+        carry, _ = jax.lax.scan(
+            lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
+        )
+    else:
+        # How many updates it takes depends on what the simulations return.
+        is_left = functools.partial(_is_any_left, search)
+        carry = jax.lax.while_loop(is_left, functools.partial(step, search, params), carry)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
     names = ("num_updates", "stats", "selection", "totals")
     known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
     return finish(search, carry._replace(**known))
-
-
-def _in_scan(once: Callable[[Carry], Carry], carry: Carry, _: None) -> tuple[Carry, None]:
-    return once(carry), None
 
 
 def _is_left(search: Search, carry: Carry) -> chex.Array:
@@ -561,8 +536,8 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
       The context with what the update draws by, the first actions, which simulations were started,
       the memory, the simulations, and the table that they looked things up in.
     """
-    search, num_walks = context.search, context.num_walks
-    number = _number(search, carry)
+    search, num_walks = context.search, max(context.search.widths)
+    number = jnp.max(carry.num_updates)  # the same for all roots
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
@@ -571,15 +546,17 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
-        start = context.rows.num_kept + _first(search, number) * context.rows.steps
-        context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
+        start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
+        context = context._replace(start=start)
+    if len(set(search.widths)) > 1:
+        context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
         rounds, at = search.root_selection.rounds, (carry.selection, carry.stats, num_walks)
         if rounds is None:
             actions, wanted = select_in_turn(search.root_selection, *at), None
         else:
             actions, wanted = rounds.propose(*at)
-    path = _start(search, carry, actions, wanted)
+    path = _start(context, carry, actions, wanted)
     with jax.named_scope("table"):
         table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
@@ -587,24 +564,27 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     return context, actions, path.alive, memory, simulations, table
 
 
-def _first(search: Search, number: chex.Array) -> chex.Array:
-    """Returns the number of the first simulation of an update, where all are started."""
-    if len(set(search.widths)) == 1:
-        return number * search.widths[0]
-    return jnp.array(np.cumsum((0, *search.widths[:-1])), jnp.int32)[number]
+def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
+    """Returns what belongs to an update, the last number after the last one."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
+        return numbers[0] + number * step
+    return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
 
 
-def _start(search: Search, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
+def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
     """The K simulations before their first step; `wanted` tells which start, None for all."""
+    search = context.search
     stats, num_walks = carry.stats, actions.shape[1]
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     number = carry.totals.simulations[:, None] + jnp.arange(num_walks)[None]
+    among = True if context.width is None else jnp.arange(num_walks)[None] < context.width
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
     if wanted is None:
-        alive = playable & (number < search.num_simulations)
+        alive = playable & among & (number < search.num_simulations)
     else:
-        alive = wanted & _is_left(search, carry)[:, None]
+        alive = wanted & among & _is_left(search, carry)[:, None]
     counts = actions * 0
     return Path(
         depth=counts,

@@ -5,6 +5,7 @@ comes from is the store's business: `store_tree` looks it up or makes it, `store
 it. Nothing else of the search knows the difference.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,10 +38,10 @@ class Context(NamedTuple):
       embedding: shapes `[B, K, ...]` of states.
       features: shapes `[B, K, ...]` of what the policy reads.
       max_depth: T.
-      num_walks: K of the update.
       rows: how a store lays out its memory, None if it has no need to.
       keys: what the update's network calls draw by.
       start: int32, the first row of the memory that the update writes.
+      width: int32, how many of the K simulations the update starts; None for all.
       scale: `[B]` as in `NodeStats`, before the update.
       dense: whether the program is for an accelerator.
     """
@@ -52,10 +53,10 @@ class Context(NamedTuple):
     embedding: Embedding
     features: Any
     max_depth: int
-    num_walks: int
     rows: Any = None
     keys: Any = None  # `Keys`, once an update begins
     start: Any = None
+    width: Any = None
     scale: Any = None
     dense: bool = False
 
@@ -63,6 +64,21 @@ class Context(NamedTuple):
     def adapts(self) -> bool:
         """Whether any parameter adapts."""
         return self.search.adapt is not None
+
+    def in_width(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """Calls a function of `[B, K, ...]` with those simulations alone that were started."""
+        if self.width is None:
+            return function(*arrays)
+        widths = sorted(set(self.search.widths))
+
+        def with_first(width: int) -> Any:
+            found = function(*jax.tree.map(lambda x: x[:, :width], arrays))
+            rest = widths[-1] - width
+            more = lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], rest, *x.shape[2:]))  # noqa: E731
+            return jax.tree.map(lambda x: jnp.concatenate([x, more(x)], axis=1), found)
+
+        which = sum(self.width > width for width in widths[:-1])
+        return jax.lax.switch(which, [functools.partial(with_first, w) for w in widths])
 
 
 class Reached(NamedTuple):

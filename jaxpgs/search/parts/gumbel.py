@@ -118,7 +118,10 @@ def gumbel_root(
         wanted = _wanted(state, visits)
         scores = _considered(root, state.gumbel, transform(root), visits == wanted)
         scores = jnp.where(root.valid, scores, -jnp.inf)
-        best, actions = jax.lax.top_k(scores, num_walks)
+        num_actions = scores.shape[1]
+        best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
+        more = [(0, 0), (0, max(num_walks - num_actions, 0))]
+        best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
         # With one action nothing is to be decided.
         single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
         return jnp.where(single, actions[:, :1], actions), single | (best > -jnp.inf)
@@ -144,7 +147,10 @@ def gumbel_root(
 
         carry = (root, started, root.value == root.value)
         (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
-        return started & ~waiting
+        accepted = started & ~waiting
+        # Should rounding choose differently here, the search goes on nevertheless.
+        none = ~jnp.any(accepted, axis=-1, keepdims=True)
+        return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
 
     return Selection(select, init, rounds=Rounds(propose, accept) if in_rounds else None)
 
