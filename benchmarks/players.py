@@ -250,7 +250,7 @@ def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
     )
     return {
         "simulations": count,
-        "K": search.simulations_per_update,
+        "K": max(search.widths),
         "depth": depth,
         "mode": search.mode,
     }
@@ -296,6 +296,8 @@ def with_parallel(spec: Spec, network: Any, num_simulations: int) -> Spec:
     The default of K is a rounded share of N. While N is fitted to a budget, time would jump with K.
     """
     if spec.search not in OURS:
+        return spec
+    if spec.search == "gumbel-mcts":  # in rounds, whose sizes follow N
         return spec
     parallel = describe(spec, network, num_simulations)["K"]
     return spec._replace(knobs={"simulations_per_update": parallel, **spec.knobs})

@@ -200,6 +200,28 @@ class NodeStats(NamedTuple):
         return self.value_sum / jnp.maximum(self.visits, 1).astype(self.value_sum.dtype)
 
 
+def add_returns(
+    stats: NodeStats, actions: chex.Array, returns: chex.Array, started: chex.Array
+) -> NodeStats:
+    """Adds the returns `[B, K]` of the simulations that were started to the root's statistics."""
+    chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=stats.value_sum.dtype)
+    chosen = jnp.where(started[:, :, None], chosen, 0.0)
+    returns = returns.astype(chosen.dtype)
+    if stats.lowest is not None and stats.highest is not None:
+        taken, returned = chosen > 0, returns[:, :, None]
+        lowest = jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)
+        highest = jnp.max(jnp.where(taken, returned, -jnp.inf), axis=1)
+        stats = stats._replace(
+            lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
+        )
+    distance = jnp.max(jnp.where(started, jnp.abs(returns - stats.value[:, None]), 0.0), axis=-1)
+    return stats._replace(
+        scale=distance if stats.scale is None else jnp.maximum(stats.scale, distance),
+        visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
+        value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
+    )
+
+
 class Path(NamedTuple):
     """What a truncation sees of the simulations, at the state where each may stop.
 

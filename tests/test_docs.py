@@ -66,7 +66,7 @@ def test_the_page_for_users_of_mctx_runs():
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, "mctx.md", "exec"), names)
         answers.append({key: names.get(key) for key in ("action", "weights", "summary", "found")})
-    _, theirs, ours, _ = answers
+    _, theirs, ours, *_ = answers
     assert (names["theirs"].sum(-1) == names["ours"].sum(-1)).all()
     np.testing.assert_array_equal(theirs["summary"].visit_counts.sum(-1), 8)
     assert ours["found"].visits.sum(-1).tolist() == [8] * 4

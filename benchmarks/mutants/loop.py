@@ -2,6 +2,7 @@
 
 from benchmarks.mutants import Mutation
 
+_BASE = "../base.py"
 _LOOP = "loop.py"
 _MEMORY = "memory.py"
 _MODEL = "model.py"
@@ -91,7 +92,7 @@ MUTATIONS = (
     ),
     Mutation(
         "tree: an update's rows begin at the last one's", _LOOP,
-        "number * context.rows.per_update", "(number // 2) * context.rows.per_update",
+        "_of_update(context.rows.starts, number)", "_of_update(context.rows.starts, number // 2)",
         "until_new_is_a_set", "test_cached.py",
     ),
     Mutation(
@@ -208,22 +209,22 @@ MUTATIONS = (
         "low(jnp.where(visits > 0, known, jnp.inf), node", "low(known, node", "behind_the_limit",
     ),
     Mutation(
-        "the root's range is the last update's", _LOOP,
+        "the root's range is the last update's", _BASE,
         "lowest=jnp.minimum(stats.lowest, lowest)", "lowest=lowest", "kept_root",
     ),
     Mutation(
-        "the root's range is upside down", _LOOP,
+        "the root's range is upside down", _BASE,
         "highest=jnp.maximum(stats.highest, highest)",
         "highest=jnp.minimum(stats.highest, highest)",
         "returns_of_one_update",
     ),
     Mutation(
-        "the root's range is one simulation's", _LOOP,
+        "the root's range is one simulation's", _BASE,
         "jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)",
         "jnp.where(taken, returned, jnp.inf)[:, 0]", "returns_of_one_update",
     ),
     Mutation(
-        "simulations beyond the budget count", _LOOP,
+        "simulations beyond the budget count", _BASE,
         "chosen = jnp.where(started[:, :, None], chosen, 0.0)", "pass", "returns_of_one_update",
     ),
     # Memory.
@@ -245,7 +246,8 @@ MUTATIONS = (
     ),
     Mutation(
         "capacity: rows behind the limit are not used again", _LOOP,
-        "jnp.minimum(start, context.rows.limit + 1)", "start", "full_memory", "test_contract.py",
+        "context.rows.starts, number), context.rows.limit + 1)",
+        "context.rows.starts, number), number + 2**20)", "full_memory", "test_contract.py",
     ),
     Mutation(
         "capacity: one state less", _TREE,

@@ -231,6 +231,32 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: the answer counts visits from before", _GUMBEL,
-        "visits = root.visits - state.before", "visits = root.visits", "gumbels_answer",
+        "visits = root.visits - state.before\n        scores = _considered(root, state.gumbel, b",
+        "visits = root.visits\n        scores = _considered(root, state.gumbel, b",
+        "gumbels_answer",
+    ),
+    Mutation(
+        "rounds: what mctx would not run counts", _GUMBEL,
+        "accepted = started & ~waiting", "accepted = started",
+        "in_rounds_is_mctxs", "test_rounds.py",
+    ),
+    Mutation(
+        "rounds: choices do not see what returned before them", _GUMBEL,
+        "return (add_returns(node, actions, returns, found), ", "return (node, ",
+        "in_rounds_is_mctxs", "test_rounds.py",
+    ),
+    Mutation(
+        "rounds: more simulations than there are", _GUMBEL,
+        "goes_on &= left & jnp.any(found, axis=-1)", "goes_on &= jnp.any(found, axis=-1)",
+        "in_rounds_is_mctxs", "test_rounds.py",
+    ),
+    Mutation(
+        "rounds: one legal action waits for itself", _GUMBEL,
+        "jnp.where(single, actions[:, :1], actions), single | ", "actions, ",
+        "one_legal_action", "test_rounds.py",
+    ),
+    Mutation(
+        "rounds: a state that did not count is old", "store_tree.py",
+        "new = read(1) == 0", "new = child == 0", "in_rounds_is_mctxs", "test_rounds.py",
     ),
 )  # fmt: skip

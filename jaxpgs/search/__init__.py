@@ -34,7 +34,13 @@ from jaxpgs.search.parts.estimator import (
     reinforce,
     step_advantage,
 )
-from jaxpgs.search.parts.gumbel import GumbelState, gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.gumbel import (
+    GumbelState,
+    gumbel_inner,
+    gumbel_root,
+    gumbel_target,
+    rounds,
+)
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
     Selection,
@@ -151,6 +157,7 @@ __all__ = [
     "reinforce",
     "reroot",
     "reset_adapted",
+    "rounds",
     "run",
     "search_for",
     "select_in_turn",

@@ -1,7 +1,7 @@
 """What a search is: a model, a budget and the parts that decide everything."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import chex
 import optax
@@ -44,7 +44,8 @@ class Search:
         finite count as 0.
       num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
       simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
-        K does not divide N, the last update runs the simulations that are left.
+        K does not divide N, the last update runs the simulations that are left. A sequence has the
+        K of each update; together they must make room for N. Equal ones in a row share one loop.
       root_selection: which first actions the simulations take.
       truncation: when a simulation stops.
       backup: what return it reports.
@@ -90,7 +91,7 @@ class Search:
 
     recurrent_fn: RecurrentFn
     num_simulations: int
-    simulations_per_update: int
+    simulations_per_update: int | Sequence[int]
     root_selection: Selection
     truncation: Truncation
     backup: Backup
@@ -109,8 +110,22 @@ class Search:
         """Checks what can be checked without data."""
         for name in _COUNTS:
             count = getattr(self, name)
-            if count is not None or name in _COUNTS[:2]:
+            if name == "simulations_per_update" and isinstance(count, tuple | list):
+                count = tuple(check_count("A search", name, each) for each in count)
+                object.__setattr__(self, name, count)
+            elif isinstance(count, str):
+                raise ValueError(
+                    f"A search needs {name} to be a whole number or a sequence of them; "
+                    f'"rounds" is for Gumbel searches; got {count!r}.'
+                )
+            elif count is not None or name in _COUNTS[:2]:
                 object.__setattr__(self, name, check_count("A search", name, count))
+        if sum(self.widths) < self.num_simulations:
+            raise ValueError(
+                "A search needs simulations_per_update to make room for all simulations; got "
+                f"{self.num_simulations} simulations and updates of {self.widths}, which are "
+                f"{sum(self.widths)}."
+            )
         for name, (kind, example) in _PARTS.items():
             part = getattr(self, name)
             if part is not None or name in _REQUIRED:
@@ -128,6 +143,13 @@ class Search:
             raise ValueError(
                 "With a Selection for interior_selection a tree search chooses the actions, so "
                 f"there is no policy that could adapt; got adapt={self.adapt!r}."
+            )
+        if self.root_selection.rounds is not None and not isinstance(
+            self.interior_selection, Selection
+        ):
+            raise ValueError(
+                "A root_selection in rounds is for tree searches, whose interior_selection is a "
+                f"Selection; got {self.interior_selection!r}."
             )
         if self.estimator is not None and (self.optimizer is None or self.adapt is None):
             raise ValueError(
@@ -147,8 +169,21 @@ class Search:
                 "parameters alone: capacity and interior_selection must be None; got "
                 f"{self.capacity!r} and {self.interior_selection!r}."
             )
+        if len(set(self.widths)) > 1:
+            raise ValueError(
+                "reuse needs updates that are all as large; got simulations_per_update="
+                f"{self.simulations_per_update}."
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """K of each update."""
+        width = self.simulations_per_update
+        if isinstance(width, int):
+            return (width,) * -(-self.num_simulations // width)
+        return tuple(width)
 
     @property
     def num_updates(self) -> int:
         """How many steps the budget lasts."""
-        return -(-self.num_simulations // self.simulations_per_update)
+        return len(self.widths)

@@ -29,6 +29,7 @@ from jaxpgs.base import (
     PolicyOutput,
     SearchState,
     Trajectory,
+    add_returns,
     as_logits,
     as_values,
     broadcast_keys,
@@ -42,7 +43,7 @@ from jaxpgs.search.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.store_tree import Nodes, node_stats
-from jaxpgs.search.walk import Context, Store, draw, walk
+from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
 
 class Totals(NamedTuple):
@@ -246,7 +247,8 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
-    num_walks = search.simulations_per_update
+
+    num_walks = max(search.widths)
 
     def in_walks(x: Any) -> Any:
         return jax.ShapeDtypeStruct((shape[0], num_walks, *x.shape[1:]), x.dtype)
@@ -338,7 +340,12 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
-    stats = _add_returns(carry.stats, actions, returns[0], started)
+    if search.root_selection.rounds is not None:
+        at = (carry.selection, carry.stats, actions, started, returns[0])
+        started = search.root_selection.rounds.accept(*at)
+        trajectory = keep(trajectory, started)
+        simulations = simulations._replace(trajectory=trajectory)
+    stats = add_returns(carry.stats, actions, returns[0], started)
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -357,7 +364,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         # What is learned reads the memory: written into before that, it would have to be copied.
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
-    goes_on = carry.num_updates < search.num_updates
+    goes_on = (carry.num_updates < search.num_updates) | _is_left(search, carry)
     return carry._replace(
         num_updates=carry.num_updates + goes_on.astype(jnp.int32),
         stats=stats,
@@ -447,13 +454,29 @@ def run(
     carry = init(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params
     )
-    carry, _ = jax.lax.scan(
-        lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
-    )
+    if search.root_selection.rounds is None:
+        carry, _ = jax.lax.scan(
+            lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
+        )
+    else:
+        # How many updates it takes depends on what the simulations return.
+        is_left = functools.partial(_is_any_left, search)
+        carry = jax.lax.while_loop(is_left, functools.partial(step, search, params), carry)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
     names = ("num_updates", "stats", "selection", "totals")
     known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
     return finish(search, carry._replace(**known))
+
+
+def _is_left(search: Search, carry: Carry) -> chex.Array:
+    """Tells `[B]` which roots have simulations left."""
+    left = carry.totals.simulations < search.num_simulations
+    return left & jnp.any(carry.stats.valid, axis=-1)
+
+
+def _is_any_left(search: Search, carry: Carry) -> chex.Array:
+    """Tells `[]` whether any root has."""
+    return jnp.any(_is_left(search, carry))
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -513,7 +536,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
       The context with what the update draws by, the first actions, which simulations were started,
       the memory, the simulations, and the table that they looked things up in.
     """
-    search, num_walks = context.search, context.search.simulations_per_update
+    search, num_walks = context.search, max(context.search.widths)
     number = jnp.max(carry.num_updates)  # the same for all roots
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
@@ -523,11 +546,17 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
-        start = context.rows.num_kept + number * context.rows.per_update
-        context = context._replace(start=jnp.minimum(start, context.rows.limit + 1))
+        start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
+        context = context._replace(start=start)
+    if len(set(search.widths)) > 1:
+        context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
-        actions = select_in_turn(search.root_selection, carry.selection, carry.stats, num_walks)
-    path = _start(search, carry, actions)
+        rounds, at = search.root_selection.rounds, (carry.selection, carry.stats, num_walks)
+        if rounds is None:
+            actions, wanted = select_in_turn(search.root_selection, *at), None
+        else:
+            actions, wanted = rounds.propose(*at)
+    path = _start(context, carry, actions, wanted)
     with jax.named_scope("table"):
         table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
@@ -535,19 +564,33 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     return context, actions, path.alive, memory, simulations, table
 
 
-def _start(search: Search, carry: Carry, actions: chex.Array) -> Path:
-    """The K simulations before their first step."""
+def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
+    """Returns what belongs to an update, the last number after the last one."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
+        return numbers[0] + number * step
+    return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
+
+
+def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
+    """The K simulations before their first step; `wanted` tells which start, None for all."""
+    search = context.search
     stats, num_walks = carry.stats, actions.shape[1]
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
-    number = carry.num_updates[:, None] * num_walks + jnp.arange(num_walks)[None]
+    number = carry.totals.simulations[:, None] + jnp.arange(num_walks)[None]
+    among = True if context.width is None else jnp.arange(num_walks)[None] < context.width
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
+    if wanted is None:
+        alive = playable & among & (number < search.num_simulations)
+    else:
+        alive = wanted & among & _is_left(search, carry)[:, None]
     counts = actions * 0
     return Path(
         depth=counts,
         code=counts.astype(jnp.uint32),
         log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
-        alive=playable & (number < search.num_simulations),
+        alive=alive,
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
         new=playable & (counts > 0),
         simulation=number,
@@ -558,28 +601,6 @@ def _mean(total: chex.Array, count: chex.Array) -> chex.Array:
     """The mean of what was added up, 0 where nothing was."""
     dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
     return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
-
-
-def _add_returns(
-    stats: NodeStats, actions: chex.Array, returns: chex.Array, started: chex.Array
-) -> NodeStats:
-    """Adds the returns `[B, K]` of the simulations that were started to the root's statistics."""
-    chosen = jax.nn.one_hot(actions, stats.visits.shape[-1], dtype=stats.value_sum.dtype)
-    chosen = jnp.where(started[:, :, None], chosen, 0.0)
-    returns = returns.astype(chosen.dtype)
-    if stats.lowest is not None and stats.highest is not None:
-        taken, returned = chosen > 0, returns[:, :, None]
-        lowest = jnp.min(jnp.where(taken, returned, jnp.inf), axis=1)
-        highest = jnp.max(jnp.where(taken, returned, -jnp.inf), axis=1)
-        stats = stats._replace(
-            lowest=jnp.minimum(stats.lowest, lowest), highest=jnp.maximum(stats.highest, highest)
-        )
-    distance = jnp.max(jnp.where(started, jnp.abs(returns - stats.value[:, None]), 0.0), axis=-1)
-    return stats._replace(
-        scale=distance if stats.scale is None else jnp.maximum(stats.scale, distance),
-        visits=stats.visits + jnp.sum(chosen, axis=1).astype(jnp.int32),
-        value_sum=stats.value_sum + jnp.sum(chosen * returns[:, :, None], axis=1),
-    )
 
 
 def _add_totals(

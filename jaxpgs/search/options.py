@@ -10,7 +10,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, get_args
 
 import chex
@@ -58,7 +58,10 @@ class SearchOptions(TypedDict, total=False):
 
     Attributes:
       simulations_per_update: K, how many simulations share one policy and one network call, at
-        least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster.
+        least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster. A
+        sequence has the K of each update. "rounds", in the Gumbel searches, makes an update of each
+        round of sequential halving, which is the default of `gumbel_mcts_search` up to 64
+        simulations.
       root_selection: which first actions the simulations take. The default is
         `puct(1.5, relative=True)`, and `gumbel_root` in the Gumbel searches. All defaults measure
         returns by how much those of the search differ, so that the size of the rewards does not
@@ -97,7 +100,7 @@ class SearchOptions(TypedDict, total=False):
         highest score of all in which simulations stopped, the root included.
     """
 
-    simulations_per_update: int | None
+    simulations_per_update: int | Sequence[int] | str | None
     root_selection: Selection | None
     interior_selection: Selection | SampledPolicy | None
     truncation: Truncation | None

@@ -32,7 +32,13 @@ from jaxpgs.search.options import (
 )
 from jaxpgs.search.parts.backup import n_step
 from jaxpgs.search.parts.estimator import auto_sgd, reinforce
-from jaxpgs.search.parts.gumbel import gumbel_inner, gumbel_root, gumbel_target
+from jaxpgs.search.parts.gumbel import (
+    gumbel_inner,
+    gumbel_root,
+    gumbel_target,
+    round_starts,
+    rounds,
+)
 from jaxpgs.search.parts.selection import muzero_puct, puct, with_dirichlet_noise
 from jaxpgs.search.parts.target import (
     completed_q,
@@ -51,6 +57,9 @@ MCS: dict[str, Any] = {
     "target": completed_q(0.0, qtransform=QTRANSFORM),
 }
 PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_sgd()}
+ROUNDS = "rounds"
+FEW_ROOTS = 16
+MOST_IN_ROUNDS = 64  # simulations; with more, rounds have more calls than the other default
 ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its former name
 
 
@@ -155,18 +164,56 @@ def _pgs_parts(options: Mapping[str, Any], qtransform: Any = QTRANSFORM) -> dict
     return PGS | {"interior_selection": improved_policy(by_counts=True, qtransform=qtransform)}
 
 
-def _gumbel(options: Mapping[str, Any], most: int) -> tuple[dict[str, Any], ...]:
+def _gumbel(
+    options: Mapping[str, Any], num_simulations: int, most: int, tree_of: int | None = None
+) -> tuple[dict[str, Any], ...]:
     """The parts of a Gumbel root that considers `most` actions by default.
+
+    Args:
+      options: the user's.
+      num_simulations: N.
+      most: how many actions are considered by default.
+      tree_of: how many roots a tree search has, 1 if unknown; None for other searches.
 
     Returns:
       The parts, the user's `qtransform` by name, if there is one, and the other options.
     """
+    num_simulations = check_count("A search", "num_simulations", num_simulations)
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
     defaults = {"max_num_considered_actions": most, **transform}
+    given = [chosen.get(name) for name in ("root_selection", "interior_selection")]
+    if tree_of is not None and num_simulations <= MOST_IN_ROUNDS and given == [None, None]:
+        chosen.setdefault("simulations_per_update", ROUNDS)
+    if chosen.get("simulations_per_update") == ROUNDS:
+        if "root_selection" in chosen:
+            raise ValueError(
+                f'simulations_per_update="{ROUNDS}" is for the preset\'s own root_selection. With '
+                "another one give it as a sequence, such as jaxpgs.search.rounds(16, 64); got "
+                f"{chosen['root_selection']!r}."
+            )
+        considered = chosen.get("max_num_considered_actions", most)
+        considered = check_count("gumbel_root", "max_num_considered_actions", considered)
+        if tree_of is None:
+            widths = rounds(considered, num_simulations)
+        else:
+            # Few roots wait for calls, many for evaluations, as may a symbolic number.
+            is_few = isinstance(tree_of, int) and tree_of <= FEW_ROOTS
+            widths = round_starts(considered, num_simulations, sure=is_few)
+        chosen["simulations_per_update"] = widths
+        defaults["in_rounds"] = tree_of is not None
     parts = {"root_selection": gumbel_root(**defaults), "target": gumbel_target(**transform)}
     _describe(chosen, "root_selection", gumbel_root, tuple(GumbelOptions.__annotations__), defaults)
     return parts, transform, chosen
+
+
+def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
+    """Considers no more actions than there are, so that rounds are no wider."""
+    given = options.get("max_num_considered_actions")
+    if options.get("root_selection") is not None or not isinstance(given, int | None):
+        return dict(options)
+    most = min(most if given is None else given, root.prior_logits.shape[-1])
+    return {**options, "max_num_considered_actions": most}
 
 
 def run_preset(
@@ -286,7 +333,8 @@ def gumbel_pgs_search(
       >>> search.num_updates
       16
     """
-    gumbel, transform, chosen = _gumbel(options, default_num_considered(num_simulations))
+    most = default_num_considered(num_simulations)
+    gumbel, transform, chosen = _gumbel(options, num_simulations, most)
     parts = _pgs_parts(chosen, **transform) | gumbel
     return make_search(
         recurrent_fn, num_simulations, parts, chosen, adapt=adapt, max_depth=max_depth
@@ -301,17 +349,37 @@ def gumbel_mcts_search(
     max_depth: int | None = None,
     **options: Unpack[GumbelMCTSOptions],
 ) -> Search:
-    """Gumbel MuZero's tree search (Danihelka et al. 2022), K leaves at a time.
+    """Gumbel MuZero's tree search (Danihelka et al. 2022), a round or K leaves at a time.
 
-    With K = 1 it is `mctx.gumbel_muzero_policy`: the same key gives the same visit counts.
-    Simulations in flight count as visits. Depth and legality are as in `batched_mcts_search`.
+    In rounds, the default up to 64 simulations, it is `mctx.gumbel_muzero_policy` in fewer calls:
+    the same key gives the same visit counts. The simulations of a round of sequential halving go
+    below different actions, so none needs to wait for another; but their returns decide who is in
+    the next round. Up to 16 roots start all that may be, and what mctx would not have run does not
+    count. More roots, for which evaluations matter more than calls, start as many as the round has,
+    and go on with those that were missed. A root with one legal action needs no decision: its
+    simulations run as many at a time.
+
+    With a number for `simulations_per_update`, simulations in flight count as visits, and K = 1 is
+    mctx's search too. Depth and legality are as in `batched_mcts_search`.
 
     Example:
-      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 64, gumbel_scale=0.0)
-      >>> search.num_updates
-      16
+      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 32, gumbel_scale=0.0)
+      >>> search.simulations_per_update[:4]  # the rounds are 16, 8, 4 and 4
+      (16, 16, 8, 4)
     """
-    gumbel, transform, chosen = _gumbel(options, 16)
+    return _gumbel_mcts(recurrent_fn, num_simulations, max_depth=max_depth, **options)
+
+
+def _gumbel_mcts(
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    *,
+    max_depth: int | None,
+    num_roots: int = 1,
+    **options: Any,
+) -> Search:
+    """Makes a `gumbel_mcts_search` of so many roots."""
+    gumbel, transform, chosen = _gumbel(options, num_simulations, 16, num_roots)
     parts = MCS | gumbel | {"interior_selection": gumbel_inner(**transform)}
     return make_search(
         recurrent_fn, num_simulations, parts, chosen, max_depth=max_depth, is_tree=True
@@ -413,9 +481,10 @@ def gumbel_pgs_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
+    chosen = _considering(options, root, default_num_considered(num_simulations))
     data = params, rng_key, root, invalid_actions
     knobs = {"max_depth": max_depth, "adapt": adapt}
-    return run_preset(gumbel_pgs_search, recurrent_fn, num_simulations, options, *data, **knobs)
+    return run_preset(gumbel_pgs_search, recurrent_fn, num_simulations, chosen, *data, **knobs)
 
 
 @takes_options
@@ -436,6 +505,7 @@ def gumbel_mcts_policy(
       >>> output.search_state.visits.sum(axis=-1)
       Array([4, 4], dtype=int32)
     """
+    chosen = _considering(options, root, 16)
     data = params, rng_key, root, invalid_actions
-    knobs = {"max_depth": max_depth}
-    return run_preset(gumbel_mcts_search, recurrent_fn, num_simulations, options, *data, **knobs)
+    knobs = {"max_depth": max_depth, "num_roots": root.prior_logits.shape[0]}
+    return run_preset(_gumbel_mcts, recurrent_fn, num_simulations, chosen, *data, **knobs)

@@ -10,6 +10,7 @@ Every call of the model has a key of its own: a model that draws chance draws it
 simulation, for the same actions as well.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import chex
@@ -89,10 +90,12 @@ def follow(
     model, keys, start = context.model, context.keys.fold_in(t), place.embedding
     prior, before = place.prior, None
     if model.whole is None:
-        expansion, after = model.expand(keys, action, start)
+        expand = functools.partial(model.expand, keys)
+        expansion, after = context.in_width(expand, action, start)
     else:
         before = (start, action)
-        expansion, after = model.whole(context.adapted, keys, action, start)
+        whole = functools.partial(model.whole, context.adapted, keys)
+        expansion, after = context.in_width(whole, action, start)
         if prior is not None:
             prior = model.expand(keys._replace(shared=None), action, start)[0].features
     if context.search.best_of is not None:

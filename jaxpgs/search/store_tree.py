@@ -10,6 +10,7 @@ simulations know it in advance; rollouts draw anew.
 """
 
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -120,14 +121,14 @@ class Layout(NamedTuple):
       num_rows: M. Behind the last row that may be kept there is room for an update whose nodes are
         forgotten, or that comes after the last.
       limit: the last row that may be kept.
-      per_update: rows that an update writes.
+      starts: the first row that each update writes, and those after the last.
       sections: how many numbers there are for each action.
     """
 
     num_kept: int
     num_rows: int
     limit: int
-    per_update: int
+    starts: tuple[int, ...]
     sections: int
 
 
@@ -153,11 +154,14 @@ def max_depth(search: Search, num_kept: int) -> int:
 def layout(search: Search, num_kept: int) -> Layout:
     """Works out the rows of a search that starts from so many nodes."""
     steps = 1 if search.truncation.one_call else max_depth(search, num_kept)
-    per_update = search.simulations_per_update * steps
-    num_new = search.num_updates * per_update
+    largest = max(search.widths) * steps
+    # With one call an update writes its rows at once, and may write over those of nobody.
+    sizes = search.widths if search.truncation.one_call else (largest,) * search.num_updates
+    starts = tuple(itertools.accumulate(sizes, initial=num_kept))
+    num_new = starts[-1] - num_kept
     limit = num_kept + min(search.capacity or num_new, num_new) - 1
     sections = 1 + (search.adapt is None) + 2 * _keeps_ranges(search)
-    return Layout(num_kept, limit + 1 + per_update, limit, per_update, sections)
+    return Layout(num_kept, limit + 1 + largest, limit, starts, sections)
 
 
 def _keeps_ranges(search: Search) -> bool:
@@ -239,12 +243,17 @@ def follow(
 ) -> tuple[Nodes, Place, Reached]:
     """Goes to the children that the actions lead to, as far as they are known."""
     num_actions = nodes.num_actions
-    if place.links is not None:
-        child = pick(place.links[..., :num_actions], action)
-    else:
-        read = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
-        child = read(nodes.links, place.node, action)
+
+    def read(section: int) -> chex.Array:
+        if place.links is not None:
+            return pick(place.links[..., section * num_actions :][..., :num_actions], action)
+        at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
+        return at(nodes.links, place.node, section * num_actions + action)
+
+    child = read(0)
     new, wanted = child == 0, path.alive & (child == 0)
+    if context.search.root_selection.rounds is not None:
+        new = read(1) == 0  # what was made of it may not have counted
     made = _nothing(child, nodes.numbers.dtype)
     if not context.search.truncation.one_call:
         nodes, made = jax.lax.cond(
@@ -406,7 +415,8 @@ def _expand(
     # Minima, as they are faster reductions than argmax.
     first = jnp.min(jnp.where(same, numbers, num_walks - 1), axis=-1)
     embedding = _unpack(trees.take(nodes.embedding, node), context.embedding)
-    expansion, after = context.model.expand(context.keys.fold_in(t), action, embedding)
+    expand = functools.partial(context.model.expand, context.keys.fold_in(t))
+    expansion, after = context.in_width(expand, action, embedding)
     start = context.start + (0 if context.search.truncation.one_call else t * num_walks)
     child = start + first
     made = wanted & (first == numbers_of(first))

@@ -5,6 +5,7 @@ comes from is the store's business: `store_tree` looks it up or makes it, `store
 it. Nothing else of the search knows the difference.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ class Context(NamedTuple):
       rows: how a store lays out its memory, None if it has no need to.
       keys: what the update's network calls draw by.
       start: int32, the first row of the memory that the update writes.
+      width: int32, how many of the K simulations the update starts; None for all.
       scale: `[B]` as in `NodeStats`, before the update.
       dense: whether the program is for an accelerator.
     """
@@ -54,6 +56,7 @@ class Context(NamedTuple):
     rows: Any = None
     keys: Any = None  # `Keys`, once an update begins
     start: Any = None
+    width: Any = None
     scale: Any = None
     dense: bool = False
 
@@ -61,6 +64,21 @@ class Context(NamedTuple):
     def adapts(self) -> bool:
         """Whether any parameter adapts."""
         return self.search.adapt is not None
+
+    def in_width(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """Calls a function of `[B, K, ...]` with those simulations alone that were started."""
+        if self.width is None:
+            return function(*arrays)
+        widths = sorted(set(self.search.widths))
+
+        def with_first(width: int) -> Any:
+            found = function(*jax.tree.map(lambda x: x[:, :width], arrays))
+            rest = widths[-1] - width
+            more = lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], rest, *x.shape[2:]))  # noqa: E731
+            return jax.tree.map(lambda x: jnp.concatenate([x, more(x)], axis=1), found)
+
+        which = sum(self.width > width for width in widths[:-1])
+        return jax.lax.switch(which, [functools.partial(with_first, w) for w in widths])
 
 
 class Reached(NamedTuple):
@@ -304,7 +322,7 @@ def _arrive(
         path=path._replace(alive=alive & ~(own_end | at_limit | over)),
         place=place,
         limited=state.limited | (alive & at_limit & ~own_end & ~over),
-        waiting=state.waiting | (alive & own_end & reached.new),
+        waiting=state.waiting | (alive & own_end & (reached.child == 0)),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
         not_finite=state.not_finite + reached.not_finite,
@@ -459,6 +477,16 @@ def _simulations(
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = Steps(alive & (number > 0), before if state.source is None else state.source, action)
     return Simulations(trajectory, norms, steps, child)
+
+
+def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
+    """Leaves out simulations that do not count, `[B, K]` bool, but for what was evaluated."""
+    return trajectory._replace(
+        alive=trajectory.alive & counts,
+        entropy=jnp.where(counts, trajectory.entropy, 0.0),
+        depth=jnp.where(counts, trajectory.depth, 0),
+        limited=trajectory.limited & counts,
+    )
 
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:

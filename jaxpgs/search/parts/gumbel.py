@@ -5,17 +5,18 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 `mctx.gumbel_muzero_policy`, choice by choice.
 """
 
+import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import NodeStats, as_logits, broadcast_keys, is_one_key
+from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import by_root, check_count, check_number
-from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.selection import Rounds, Selection
 from jaxpgs.search.parts.target import (
     QTransform,
     Target,
@@ -50,6 +51,7 @@ def gumbel_root(
     gumbel_scale: float | chex.Array = 1.0,
     *,
     qtransform: QTransform = qtransform_completed_by_mix_value,
+    in_rounds: bool = False,
 ) -> Selection:
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
@@ -62,6 +64,11 @@ def gumbel_root(
       gumbel_scale: scale of the noise, at least 0, a number, or `[B]` or `[B, 1]`, one for each
         root; 0 for evaluation in games of full information. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx.
+      in_rounds: whether the simulations of an update go below different actions, and those count
+        that K = 1 would have run. The schedule visits all actions that remain once a round, so the
+        simulations of a round do not depend on each other; but what they return may change which
+        actions remain. So the update starts those that may, and then follows the choices of K = 1,
+        as far as it has their returns. `rounds` has the K of each update.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -101,13 +108,58 @@ def gumbel_root(
                 "selection."
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
-        # Steps beyond the last simulation go on as the last one.
-        index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
-        wanted = jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
-        bonus = transform(node)
-        return highest(_considered(node, state.gumbel, bonus, visits == wanted), node.valid)
+        chosen = visits == _wanted(state, visits)
+        return highest(_considered(node, state.gumbel, transform(node), chosen), node.valid)
 
-    return Selection(select, init)
+    def propose(
+        state: GumbelState, root: NodeStats, num_walks: int
+    ) -> tuple[chex.Array, chex.Array]:
+        visits = root.visits - state.before
+        wanted = _wanted(state, visits)
+        scores = _considered(root, state.gumbel, transform(root), visits == wanted)
+        scores = jnp.where(root.valid, scores, -jnp.inf)
+        num_actions = scores.shape[1]
+        best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
+        more = [(0, 0), (0, max(num_walks - num_actions, 0))]
+        best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
+        # With one action nothing is to be decided.
+        single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
+        return jnp.where(single, actions[:, :1], actions), single | (best > -jnp.inf)
+
+    def accept(
+        state: GumbelState,
+        root: NodeStats,
+        actions: chex.Array,
+        started: chex.Array,
+        returns: chex.Array,
+    ) -> chex.Array:
+        num_simulations = state.schedule.shape[1]
+
+        def follow(carry: tuple, _: Any) -> tuple[tuple, None]:
+            node, waiting, goes_on = carry
+            action = select(state, node, 0 * node.value_sum)
+            found = waiting & (actions == action[:, None])
+            found &= jnp.cumsum(found, axis=-1) == 1
+            left = jnp.sum(node.visits - state.before, axis=-1) < num_simulations
+            goes_on &= left & jnp.any(found, axis=-1)
+            found &= goes_on[:, None]
+            return (add_returns(node, actions, returns, found), waiting & ~found, goes_on), None
+
+        carry = (root, started, root.value == root.value)
+        (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
+        accepted = started & ~waiting
+        # Should rounding choose differently here, the search goes on nevertheless.
+        none = ~jnp.any(accepted, axis=-1, keepdims=True)
+        return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
+
+    return Selection(select, init, rounds=Rounds(propose, accept) if in_rounds else None)
+
+
+def _wanted(state: GumbelState, visits: chex.Array) -> chex.Array:
+    """Returns `[B, 1]` how often the action of the next simulation has been taken before."""
+    # Steps beyond the last simulation go on as the last one.
+    index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
+    return jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
 
 
 def gumbel_inner(
@@ -222,3 +274,46 @@ def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
             times += 1
         remaining = max(2, remaining // 2)
     return sequence[:num_simulations]
+
+
+def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
+    """The sizes of the rounds of sequential halving, in which each action that remains is visited.
+
+    Args:
+      num_considered: how many actions are considered, at least 0.
+      num_simulations: N.
+
+    Returns:
+      How many simulations each round has; their sum is N.
+
+    Example:
+      >>> jaxpgs.search.rounds(16, 32)
+      (16, 8, 4, 4)
+    """
+    times = considered_visits(num_considered, num_simulations)
+    return tuple(len(list(each)) for _, each in itertools.groupby(times))
+
+
+def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tuple[int, ...]:
+    """How many simulations each update starts, for a `gumbel_root` in rounds.
+
+    Updates of two follow, as long as a root may need them that has fewer legal actions, or for
+    which the right ones were not started.
+
+    Args:
+      num_considered: how many actions are considered at most, at least 1.
+      num_simulations: N.
+      sure: whether the first round after a halving starts all actions that may remain, or as many
+        as will.
+    """
+    sizes = rounds(num_considered, num_simulations)
+    starts = [max(pair) if sure else pair[1] for pair in itertools.pairwise((sizes[0], *sizes))]
+    longest = 0
+    for count in range(2, num_considered):
+        number = 0
+        for left in rounds(count, num_simulations):
+            while left > 0:
+                left -= starts[number] if number < len(starts) else 2
+                number += 1
+        longest = max(longest, number)
+    return (*starts, *[2] * (longest - len(starts)))

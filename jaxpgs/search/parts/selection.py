@@ -28,6 +28,25 @@ def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> N
     del rng_key, root, num_simulations
 
 
+class Rounds(NamedTuple):
+    """Simulations that start before it is known whether they are wanted.
+
+    Attributes:
+      propose: `(state, root, K) -> (actions [B, K], [B, K] bool)`: the first actions of simulations
+        that may be wanted next, and which of them to start.
+      accept: `(state, root, actions, started, returns [B, K]) -> [B, K]` bool: which of them count,
+        now that it is known what they returned; at least one, where one was started. Of the others
+        no trace is left in any statistics.
+
+    Example:
+      >>> jaxpgs.gumbel_root(in_rounds=True).rounds is None
+      False
+    """
+
+    propose: Callable[[Any, NodeStats, int], tuple[chex.Array, chex.Array]]
+    accept: Callable[[Any, NodeStats, chex.Array, chex.Array, chex.Array], chex.Array]
+
+
 class Selection(NamedTuple):
     """A rule that chooses actions by the statistics of a node.
 
@@ -39,6 +58,8 @@ class Selection(NamedTuple):
         is the search's own, one or `[B]`, so derive others from it; every array of the state has a
         leading axis B. The target sees the state too.
       needs_range: whether it looks at the smallest and the greatest return of each action.
+      rounds: at the root, how simulations are started that may turn out not to have been wanted;
+        None where the K chosen in turn all count.
       score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
         otherwise. The search itself does not look at it.
 
@@ -51,6 +72,7 @@ class Selection(NamedTuple):
     init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
     needs_range: bool = False
     score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
+    rounds: Rounds | None = None
 
 
 def select_in_turn(
