@@ -46,6 +46,7 @@ from jaxpgs.base import (
 )
 from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.envs.played_games import PlayedGames
+from jaxpgs.model_checks import check_model
 from jaxpgs.playouts import make_playout_fns
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
@@ -130,6 +131,7 @@ __all__ = [
     "by_probability",
     "by_score",
     "by_visits",
+    "check_model",
     "completed_q",
     "continuous_action",
     "envs",

@@ -78,11 +78,13 @@ def assert_same(ours, theirs, summary):
 
 
 # With more than 16 roots only as many simulations are started as a round has.
-@pytest.mark.parametrize("num_roots", [12, 40])
 @pytest.mark.parametrize(
-    ("count", "considered", "noise"),
-    [(16, 16, 1.0), (32, 16, 1.0), (32, 8, 0.0), (50, 16, 1.0), (64, 8, 1.0), (7, 3, 1.0)],
-)
+    ("count", "considered", "noise", "num_roots"),
+    [
+        (16, 16, 1.0, 40), (32, 16, 1.0, 12), (32, 16, 0.0, 40), (50, 8, 1.0, 12),
+        (64, 16, 1.0, 40), (7, 3, 1.0, 12),
+    ],
+)  # fmt: skip
 def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
     root, invalid = endless_roots(num_roots, masked=True, scale=3.0)
     model = functools.partial(endless, 3.0)
@@ -107,8 +109,7 @@ def test_a_round_is_one_call(count, considered, calls):
     assert np.all(evaluations <= 1.4 * count)
 
 
-@pytest.mark.parametrize(("count", "noise"), [(32, 0.0), (64, 1.0)])
-def test_hex_in_rounds_is_mctxs(count, noise):
+def test_hex_in_rounds_is_mctxs():
     network = jaxpgs.load_pretrained("hex-5x5-early")
     env = network.env
     state = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 24))
@@ -120,7 +121,7 @@ def test_hex_in_rounds_is_mctxs(count, noise):
     root = jaxpgs.make_root_fn(env, network.apply_fn)(network.params, jax.random.key(0), state)
     model = jaxpgs.make_recurrent_fn(env, network.apply_fn)
     invalid = ~state.legal_action_mask
-    assert_same(*both(model, network.params, jax.random.key(1), root, count, invalid, 16, noise))
+    assert_same(*both(model, network.params, jax.random.key(1), root, 48, invalid, 16, 1.0))
 
 
 def test_the_default_is_in_rounds_and_never_more_than_one_root_asks_for():

@@ -117,14 +117,17 @@ def gumbel_root(
         visits = root.visits - state.before
         wanted = _wanted(state, visits)
         scores = _considered(root, state.gumbel, transform(root), visits == wanted)
-        scores = jnp.where(root.valid, scores, -jnp.inf)
+        # Some legal action is always started, or a search might never end.
+        lowest = jnp.finfo(scores.dtype).min
+        scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
         num_actions = scores.shape[1]
         best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
         more = [(0, 0), (0, max(num_walks - num_actions, 0))]
         best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
+        started = (best > lowest) | ((best == lowest) & (jnp.arange(num_walks) == 0)[None])
         # With one action nothing is to be decided.
         single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
-        return jnp.where(single, actions[:, :1], actions), single | (best > -jnp.inf)
+        return jnp.where(single, actions[:, :1], actions), single | started
 
     def accept(
         state: GumbelState,
