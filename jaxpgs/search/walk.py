@@ -77,7 +77,7 @@ class Context(NamedTuple):
             more = lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], rest, *x.shape[2:]))  # noqa: E731
             return jax.tree.map(lambda x: jnp.concatenate([x, more(x)], axis=1), found)
 
-        which = sum(self.width > width for width in widths[:-1])
+        which = sum((self.width > width).astype(jnp.int32) for width in widths[:-1])
         return jax.lax.switch(which, [functools.partial(with_first, w) for w in widths])
 
 
@@ -482,8 +482,8 @@ def _simulations(
 def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
     """Leaves out simulations that do not count, `[B, K]` bool, but for what was evaluated."""
     return trajectory._replace(
-        alive=trajectory.alive & counts,
-        entropy=jnp.where(counts, trajectory.entropy, 0.0),
+        alive=trajectory.alive & counts[None],
+        entropy=jnp.where(counts[None], trajectory.entropy, 0.0),
         depth=jnp.where(counts, trajectory.depth, 0),
         limited=trajectory.limited & counts,
     )
