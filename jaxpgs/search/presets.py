@@ -356,8 +356,8 @@ def gumbel_mcts_search(
     below different actions, so none needs to wait for another; but their returns decide who is in
     the next round. Up to 16 roots start all that may be, and what mctx would not have run does not
     count. More roots, for which evaluations matter more than calls, start as many as the round has,
-    and go on with those that were missed. A root with one legal action needs no decision: its
-    simulations run as many at a time.
+    and go on with those that were missed. A root with one legal action needs no decision: the
+    simulations of an update take the same way there, and count as many times.
 
     With a number for `simulations_per_update`, simulations in flight count as visits, and K = 1 is
     mctx's search too. Depth and legality are as in `batched_mcts_search`.

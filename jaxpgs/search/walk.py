@@ -344,7 +344,11 @@ def _choose(
     path, interior = state.path, context.search.interior_selection
     seen = store.look(context, memory, table, state.place)
     policy = seen.policy
-    if isinstance(interior, Selection):
+    if isinstance(interior, Selection) and context.search.root_selection.rounds is not None:
+        # Below different actions nobody waits for another, and below a single one all go together.
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.stats)
+        action = interior.select(None, flat, 0 * flat.value_sum).reshape(state.action.shape)
+    elif isinstance(interior, Selection):
         choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
         action = _in_turn(seen.stats, state.place.node, path.alive, choose, context.dense)
     elif isinstance(interior, SampledPolicy) and interior.by_counts:
