@@ -297,8 +297,6 @@ def with_parallel(spec: Spec, network: Any, num_simulations: int) -> Spec:
     """
     if spec.search not in OURS:
         return spec
-    if spec.search == "gumbel-mcts":  # in rounds, whose sizes follow N
-        return spec
     parallel = describe(spec, network, num_simulations)["K"]
     return spec._replace(knobs={"simulations_per_update": parallel, **spec.knobs})
 

@@ -94,7 +94,6 @@ def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
     assert (legal == 1).any() and (legal < considered).any() and (legal >= considered).any()
 
 
-# The calls of the rounds that the issue of every user's budget is about.
 @pytest.mark.parametrize(
     ("count", "considered", "calls"), [(16, 16, 1), (32, 16, 4), (64, 16, 15), (64, 8, 21)]
 )
@@ -124,11 +123,12 @@ def test_hex_in_rounds_is_mctxs():
     assert_same(*both(model, network.params, jax.random.key(1), root, 48, invalid, 16, 1.0))
 
 
-def test_the_default_is_in_rounds_and_never_more_than_one_root_asks_for():
+def test_an_answer_does_not_depend_on_the_number_of_roots():
     root, invalid = endless_roots(20, masked=True)
     model = functools.partial(endless, 1.0)
     keys = jax.random.split(jax.random.key(0), 20)
-    search = jax.jit(lambda *data: jaxpgs.gumbel_mcts_policy({}, *data[:2], model, 32, data[2]))
+    in_rounds = functools.partial(jaxpgs.gumbel_mcts_policy, simulations_per_update="rounds")
+    search = jax.jit(lambda *data: in_rounds({}, *data[:2], model, 32, data[2]))
     whole = search(keys, root, invalid)
     for i in (0, 7, 19):
         row = jax.tree.map(lambda x, i=i: x[i : i + 1], (keys, root, invalid))
@@ -142,7 +142,13 @@ def test_one_legal_action_runs_many_at_a_time():
     invalid = jnp.ones((3, A), bool).at[:, 4].set(False)
     output = jax.jit(
         lambda: jaxpgs.gumbel_mcts_policy(
-            {}, jax.random.key(0), root, functools.partial(endless, 1.0), 32, invalid
+            {},
+            jax.random.key(0),
+            root,
+            functools.partial(endless, 1.0),
+            32,
+            invalid,
+            simulations_per_update="rounds",
         )
     )()
     assert np.all(np.asarray(output.search_state.visits) == 32 * (np.arange(A) == 4))
@@ -163,7 +169,7 @@ def test_no_legal_action_ends():
 def test_steps_are_the_whole_search():
     root, invalid = endless_roots(5, masked=True)
     model, key = functools.partial(endless, 1.0), jax.random.key(5)
-    search = jaxpgs.gumbel_mcts_search(model, 32)
+    search = jaxpgs.gumbel_mcts_search(model, 32, simulations_per_update="rounds")
     assert search.num_updates == len(search.simulations_per_update)
     carry = init(search, {}, key, root, invalid)
     once = jax.jit(functools.partial(step, search, {}))

@@ -45,7 +45,7 @@ class Search:
       num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
       simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
         K does not divide N, the last update runs the simulations that are left. A sequence has the
-        K of each update; together they must make room for N. Equal ones in a row share one loop.
+        K of each update; together they must make room for N. All share one program, of the largest.
       root_selection: which first actions the simulations take.
       truncation: when a simulation stops.
       backup: what return it reports.

@@ -247,7 +247,6 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
-
     num_walks = max(search.widths)
 
     def in_walks(x: Any) -> Any:

@@ -60,8 +60,7 @@ class SearchOptions(TypedDict, total=False):
       simulations_per_update: K, how many simulations share one policy and one network call, at
         least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster. A
         sequence has the K of each update. "rounds", in the Gumbel searches, makes an update of each
-        round of sequential halving, which is the default of `gumbel_mcts_search` up to 64
-        simulations.
+        round of sequential halving.
       root_selection: which first actions the simulations take. The default is
         `puct(1.5, relative=True)`, and `gumbel_root` in the Gumbel searches. All defaults measure
         returns by how much those of the search differ, so that the size of the rewards does not

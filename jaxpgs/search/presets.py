@@ -59,7 +59,6 @@ MCS: dict[str, Any] = {
 PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_sgd()}
 ROUNDS = "rounds"
 FEW_ROOTS = 16
-MOST_IN_ROUNDS = 64  # simulations; with more, rounds have more calls than the other default
 ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its former name
 
 
@@ -182,9 +181,6 @@ def _gumbel(
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
     defaults = {"max_num_considered_actions": most, **transform}
-    given = [chosen.get(name) for name in ("root_selection", "interior_selection")]
-    if tree_of is not None and num_simulations <= MOST_IN_ROUNDS and given == [None, None]:
-        chosen.setdefault("simulations_per_update", ROUNDS)
     if chosen.get("simulations_per_update") == ROUNDS:
         if "root_selection" in chosen:
             raise ValueError(
@@ -351,10 +347,10 @@ def gumbel_mcts_search(
 ) -> Search:
     """Gumbel MuZero's tree search (Danihelka et al. 2022), a round or K leaves at a time.
 
-    In rounds, the default up to 64 simulations, it is `mctx.gumbel_muzero_policy` in fewer calls:
-    the same key gives the same visit counts. The simulations of a round of sequential halving go
-    below different actions, so none needs to wait for another; but their returns decide who is in
-    the next round. Up to 16 roots start all that may be, and what mctx would not have run does not
+    With `simulations_per_update="rounds"` it is `mctx.gumbel_muzero_policy` in fewer calls: the
+    same key gives the same visit counts. The simulations of a round of sequential halving go below
+    different actions, so none needs to wait for another; but their returns decide who is in the
+    next round. Up to 16 roots start all that may be, and what mctx would not have run does not
     count. More roots, for which evaluations matter more than calls, start as many as the round has,
     and go on with those that were missed. A root with one legal action needs no decision: the
     simulations of an update take the same way there, and count as many times.
@@ -363,7 +359,7 @@ def gumbel_mcts_search(
     mctx's search too. Depth and legality are as in `batched_mcts_search`.
 
     Example:
-      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 32, gumbel_scale=0.0)
+      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 32, simulations_per_update="rounds")
       >>> search.simulations_per_update[:4]  # the rounds are 16, 8, 4 and 4
       (16, 16, 8, 4)
     """
