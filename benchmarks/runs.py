@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -62,19 +63,22 @@ class Record:
     again: bool = False
 
 
-def parser(name: str, doc: str, presets: Iterable[str] = ()) -> argparse.ArgumentParser:
+def parser(
+    name: str, doc: str, presets: Iterable[str] = (), program: str = "python -m benchmarks."
+) -> argparse.ArgumentParser:
     """Begins a command line with `--out`, `--seed`, `--again` and, if there are any, `--preset`.
 
     Args:
-      name: the module's name below `benchmarks`.
+      name: the module's name below `benchmarks`, or what follows `program`.
       doc: the module's text.
       presets: names of presets, the default first.
+      program: what stands before the name in the command.
 
     Returns:
       The parser. The file is `NAME.json`, or `NAME_PRESET.json`, among the results by default.
     """
     made = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}",
+        prog=f"{program}{name}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -129,7 +133,7 @@ def open_record(
     Raises:
       SystemExit: if the file holds rows of another setting, or cannot be one of rows.
     """
-    name = made.prog.rsplit(".", 1)[1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
+    name = re.split(r"[ .]", made.prog)[-1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
     machine = describe_machine()
     text = json.dumps(machine, sort_keys=True).encode()
     stamp = {

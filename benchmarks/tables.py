@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jaxpgs
 from benchmarks import (
     ablation,
-    answers,
     breakdown,
     budgets,
     chance,
@@ -26,8 +25,6 @@ from benchmarks import (
     environments,
     environments_samegame,
     evaluations,
-    faults,
-    floors,
     games,
     grown,
     learning,
@@ -35,9 +32,7 @@ from benchmarks import (
     model_learning,
     model_memory,
     models,
-    mutations,
     networks,
-    newcomer,
     noisy_bandit,
     policy_targets,
     ppo_learning,
@@ -49,7 +44,6 @@ from benchmarks import (
     runs,
     samegame,
     selfplay,
-    small_games,
     speed,
     tactics,
     tspg,
@@ -57,7 +51,6 @@ from benchmarks import (
     unroll,
     value_errors,
     value_targets,
-    versions,
     wide,
 )  # fmt: skip
 from benchmarks.report import ROOT, write_text
@@ -166,8 +159,23 @@ def readme_blocks(folder: pathlib.Path) -> dict[str, str]:
     return {
         "strength": _strength_block(folder / f"{README_STRENGTH}.json"),
         "networks": _networks_block(folder / "networks.json"),
-        "newcomer": newcomer.sentence(runs.load(folder / "newcomer.json")["rows"]),
+        "newcomer": _newcomer(ROOT / "tests" / "quality" / "results" / "newcomer.json"),
     }
+
+
+def _newcomer(path: pathlib.Path) -> str:
+    """The minutes until a newcomer has seen a first search, and the end of the notebook."""
+    total, minutes = 0.0, []
+    for row in runs.load(path)["rows"]:
+        total += row["seconds"]
+        minutes.append(f"{total / 60:.1f}")
+        if row["step"].endswith("first example"):
+            first = minutes[-1]
+    return (
+        f"From a fresh clone with an empty cache the first answer took {first} minutes, and the "
+        f"end of the notebook {minutes[-1]}, on two cores that did other work as well "
+        f"([`newcomer.json`]({path.relative_to(ROOT)})).\n"
+    )
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -393,16 +401,6 @@ def _seconds(data: Mapping[str, Any]) -> str:
     return f"Training took: {took}."
 
 
-def _caught(data: Mapping[str, Any]) -> str:
-    caught = sum(row["outcome"] == "caught" for row in data["rows"])
-    return f"{caught} of {len(data['mutations'])} faults are caught."
-
-
-def _equal(data: Mapping[str, Any]) -> str:
-    equal = data["arrays"] - len(data["rows"])
-    return f"{equal} of {data['arrays']} arrays are equal bit for bit; the others differ as wanted."
-
-
 # Files, their heading, and what is drawn of them.
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("rivals.json", "PGS and Gumbel PGS against mctx's Gumbel searches: Elo of ours",
@@ -427,14 +425,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
     ("games_*.json",
      "Games of pgx against random play: {simulations} simulations, {max_moves} moves ({file})",
      rows_only(games.table)),
-    ("newcomer.json", "A newcomer's first steps", rows_only(newcomer.table)),
-    ("floors.json", "The lowest versions that are declared", rows_only(floors.table)),
     ("rng.json", "Random numbers: {network}, {simulations} simulations", rows_only(rng.table)),
-    ("versions.json", "Speed before and after {change}", rows_only(versions.table)),
     ("budgets.json", "Searches under a budget of seconds", rows_only(budgets.table)),
-    ("answers.json", "Answers before and after {change}", rows_only(answers.table, _equal)),
-    ("mutations.json", "Faults that the tests catch", rows_only(mutations.table, _caught)),
-    ("faults.json", "Faults that befall a run", rows_only(faults.table)),
     ("memory_*.json", "Memory ({file})", rows_only(memory.table)),
     ("cost.json", "Cost before running: {network}, {roots} roots, rollouts",
      rows_only(cost.table)),
@@ -458,8 +450,6 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      "simulations a move: Elo over cross-entropy's policy", rows_only(tspg_deep.table)),
     ("selfplay.json", "Self-play: {games} games, {simulations} simulations a move",
      rows_only(selfplay.table)),
-    ("small_games.json", "Small games, learned from nothing in {iterations} iterations: % of the "
-     "decisive positions that the raw network plays right", rows_only(small_games.table)),
     ("devices.json", "Expert iteration on several devices: {games} games, {simulations} "
      "simulations a move", rows_only(devices.table)),
     ("learning*.json", "Raw networks along training: {network}",

@@ -1,4 +1,4 @@
-"""Numbers that nothing else in the tests holds in their place; see `benchmarks/mutations.py`."""
+"""Numbers that nothing else in the tests holds in their place; see `quality/mutations.py`."""
 
 import functools
 
@@ -9,10 +9,11 @@ import optax
 import pytest
 import toy
 from games import QUICK
+from quality.mutations import MUTATIONS
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from benchmarks.mutations import MUTATIONS, ROOT
+from benchmarks.report import ROOT
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import (
     GumbelState,

@@ -14,7 +14,7 @@ import pytest
 import toy
 
 import jaxpgs
-from benchmarks.mutations import ROOT
+from benchmarks.report import ROOT
 from jaxpgs.search import options, run
 from jaxpgs.search.presets import QTRANSFORM
 

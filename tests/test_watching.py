@@ -14,9 +14,9 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from quality import small_games
 
 import jaxpgs
-from benchmarks import small_games
 from jaxpgs.envs import Hex
 from jaxpgs.networks import FullyConnectedResNet
 from jaxpgs.training import expert_iteration, experts, loggers, loop, replay, selfplay

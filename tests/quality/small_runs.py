@@ -1,4 +1,4 @@
-"""Every trainer on a tiny game, for `benchmarks.faults`: how it is called and what may change."""
+"""Every trainer on a tiny game, for `quality.faults`: how it is called and what may change."""
 
 import functools
 import os

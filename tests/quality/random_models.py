@@ -1,7 +1,7 @@
 """Random models: are the answers those of mctx, of plain NumPy, and of the other mode?
 
-    python -m benchmarks.random_models                  # 500 models, ten minutes on one core
-    python -m benchmarks.random_models --settings 3
+    python tests/quality random_models                  # 500 models, ten minutes on one core
+    python tests/quality random_models --settings 3
 
 A model is tables: what an action does in a state, what it pays, how much of what follows counts,
 and what the network says. A setting draws the shapes, the kind of rewards and discounts (of one
@@ -28,6 +28,7 @@ import numpy as np
 import optax
 
 import jaxpgs
+import quality
 from benchmarks import report, runs
 
 ROUNDING = 2e-4  # of Q-values up to about 3, summed in another order
@@ -408,7 +409,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a table; returns the exit status."""
-    parser = runs.parser("random_models", __doc__)
+    parser = quality.parser("random_models", __doc__)
     parser.add_argument("--settings", type=int, default=25)
     parser.add_argument("--models", type=int, default=20, help="of each setting")
     args = parser.parse_args(argv)

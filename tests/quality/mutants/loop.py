@@ -1,6 +1,6 @@
 """Mistakes in the loop, the walk, the stores, kept trees and memory."""
 
-from benchmarks.mutants import Mutation
+from quality.mutants import Mutation
 
 _BASE = "../base.py"
 _LOOP = "loop.py"

@@ -1,4 +1,4 @@
-"""What a run of `benchmarks.small_runs` left in its folder, and what it should have left."""
+"""What a run of `quality.small_runs` left in its folder, and what it should have left."""
 
 import contextlib
 import hashlib
@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import small_runs
 from jaxpgs.training.checkpoint import Checkpoints
+from quality import small_runs
 
 WRONG = "WRONG"
 

@@ -1,6 +1,6 @@
 """Compares the speed of two checkouts of the library, interleaved in one run.
 
-    python -m benchmarks.versions --old ../before --change "what was changed"
+    python tests/quality versions --old ../before --change "what was changed"
 
 Each checkout runs in a process of its own. Both compile a setting, then take turns: one search of
 the old version, one of the new, and so on, so that whatever else the machine does meets both. The
@@ -142,9 +142,10 @@ def main(argv: list[str] | None = None) -> None:
     if argv is None and sys.argv[1:] == ["--worker"]:
         return worker()
     # Here, as the process of an older checkout must not need it.
+    import quality
     from benchmarks import report, runs
 
-    parser = runs.parser("versions", __doc__)
+    parser = quality.parser("versions", __doc__)
     parser.add_argument("--old", type=pathlib.Path, required=True, help="the other checkout")
     parser.add_argument("--new", type=pathlib.Path, default=pathlib.Path.cwd())
     parser.add_argument("--change", default="a change", help="what lies between the versions")

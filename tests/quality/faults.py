@@ -1,9 +1,9 @@
 """What befalls a run, and what becomes of it: kills, signals, flipped bits, other arguments.
 
-    python -m benchmarks.faults
-    python -m benchmarks.faults --only "kill|signal"
+    python tests/quality faults
+    python tests/quality faults --only "kill|signal"
 
-Every trainer runs in a process of its own on a tiny game (`benchmarks.small_runs`), saves its state
+Every trainer runs in a process of its own on a tiny game (`quality.small_runs`), saves its state
 after each iteration, and is killed at a moment drawn by lot: while it starts, or after an iteration
 was saved. What it left is read and compared, bit by bit, with the run that nobody disturbed; then
 it goes on from there to the next kill. Bits are flipped in what was saved, one at a time. A fault
@@ -28,8 +28,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks import flips, report, run_states, runs, small_runs
+import quality
+from benchmarks import report, runs
 from jaxpgs.training import loggers
+from quality import flips, run_states, small_runs
 
 KILLS = {
     "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
@@ -46,7 +48,7 @@ _SIGNALS = ("SIGTERM", "SIGINT")
 
 def main(argv: list[str] | None = None) -> None:
     """Tries the faults, writes each outcome at once, prints a table; see the module's text."""
-    parser = runs.parser("faults", __doc__)
+    parser = quality.parser("faults", __doc__)
     parser.add_argument("--only", default="", help='a regular expression of "fault, what"')
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, ("fault", "what", "number"))
@@ -146,7 +148,7 @@ def _child(name: str, folder: str, cache: str, knobs: dict[str, Any], error: str
 def _process(name: str, folder: pathlib.Path, **knobs: Any) -> Iterator[Any]:
     """A process that trains in a folder; killed in the end if it still does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.faults"])  # imports take seconds
+    context.set_forkserver_preload(["quality.faults"])  # imports take seconds
     cache = jax.config.values["jax_compilation_cache_dir"]
     arguments = (name, str(folder), cache, knobs, str(folder / "stderr.txt"))
     process = context.Process(target=_child, args=arguments)

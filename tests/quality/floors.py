@@ -1,6 +1,6 @@
 """Do the lowest versions that `pyproject.toml` declares work? Tests in an environment of them.
 
-    python -m benchmarks.floors
+    python tests/quality floors
 
 uv, which the command needs, makes an environment with the lowest version of each dependency and the
 newest of what those depend on. The tests of networks, dtypes, weights and of every public name's
@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import quality
 from benchmarks import report, runs
 from benchmarks.report import ROOT
 
@@ -27,7 +28,7 @@ FILES = ("networks", "x64", "pretrained", "examples")
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = runs.parser("floors", __doc__)
+    parser = quality.parser("floors", __doc__)
     parser.add_argument("--files", nargs="+", default=FILES, help="which tests")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"floors": floors()}, ("tests",))

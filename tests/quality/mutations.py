@@ -1,12 +1,12 @@
 """Do the tests notice a mistake? Breaks the search core in many small ways, one at a time.
 
-    python -m benchmarks.mutations
-    python -m benchmarks.mutations --only "gumbel|auto_sgd"
+    python tests/quality mutations
+    python tests/quality mutations --only "gumbel|auto_sgd"
 
 Each `Mutation` replaces a piece of text in a temporary copy of the repository and runs the tests
 that should fail there, the fewest that do. It fails, with exit status 1, if a mutation survives, if
 its text is not in its file exactly once, as after a change of the code, or if the tests fail
-without it. The record is `benchmarks/results/mutations.json`, where the mutations of `--only`
+without it. The record is `tests/quality/results/mutations.json`, where the mutations of `--only`
 replace their own rows. All take ten minutes on one core.
 """
 
@@ -21,10 +21,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import quality
 from benchmarks import report, runs
-from benchmarks.mutants import Mutation, learning, loop, parts, states
+from benchmarks.report import ROOT
+from quality.mutants import Mutation, learning, loop, parts, states
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 _TIMEOUT = 600  # seconds
 _CAUGHT, _SURVIVED = "caught", "SURVIVED"
 _GONE, _BROKEN = "no longer applies", "no test ran to its end"
@@ -34,7 +35,7 @@ MUTATIONS = (*loop.MUTATIONS, *parts.MUTATIONS, *learning.MUTATIONS, *states.MUT
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the mutations, writes each outcome at once, prints a table; see the module's text."""
-    parser = runs.parser("mutations", __doc__)
+    parser = quality.parser("mutations", __doc__)
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--jobs", type=runs.positive, default=1, help="mutations at a time")
     args = parser.parse_args(argv)

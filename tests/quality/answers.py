@@ -1,8 +1,8 @@
 """Compares the answers of two versions of the library: same keys, same parts, every preset.
 
-    python -m benchmarks.answers --out new.npz                     # in one checkout
-    python -m benchmarks.answers --out old.npz                     # in another one
-    python -m benchmarks.answers --compare old.npz new.npz         # a table of differences
+    python tests/quality answers --out new.npz                     # in one checkout
+    python tests/quality answers --out old.npz                     # in another one
+    python tests/quality answers --compare old.npz new.npz         # a table of differences
 
 It uses only what both versions know, so that it can be copied into an older checkout. Every case
 names its bound on the depth, its backup and its K, whose defaults have changed. Differences that
@@ -240,7 +240,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 def main(argv: list[str] | None = None) -> None:
     """Runs the comparison; see the module's text."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.answers",
+        prog="python tests/quality answers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

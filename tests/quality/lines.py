@@ -1,7 +1,7 @@
 """How much code stands between a preset's call and its answer?
 
-    python -m benchmarks.lines                  # of this checkout
-    python -m benchmarks.lines --package DIR    # of another one, to compare
+    python tests/quality lines                  # of this checkout
+    python tests/quality lines --package DIR    # of another one, to compare
 
 Traces searches and counts what is entered on the way, environments, networks and adapters aside:
 modules; functions, which are the top-level ones and methods; record types of which one is made;
@@ -28,8 +28,8 @@ import mctx
 
 import jaxpgs
 from benchmarks import report
+from benchmarks.report import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 # Networks and rules of the game are not the search.
 OTHERS = {"envs", "networks", "adapters.py"}
 
@@ -167,7 +167,7 @@ def searches() -> dict[str, tuple[Callable[[], Any], types.ModuleType]]:
 def main(argv: list[str] | None = None) -> None:
     """Prints the table; see the module's text."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.lines",
+        prog="python tests/quality lines",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -179,7 +179,8 @@ def main(argv: list[str] | None = None) -> None:
             parser.error(f"{args.package} has no folder jaxpgs")
         code = (
             f"import sys; sys.path.insert(0, {str(args.package.resolve())!r}); import jaxpgs; "
-            f"sys.path.insert(0, {str(ROOT)!r}); from benchmarks import lines; "
+            f"sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}; "
+            f"from quality import lines; "
             f"lines.print_tables({args.verbose})"
         )
         # Python would look for modules first in the folder where it runs.

@@ -1,6 +1,6 @@
 """Does expert iteration learn a small game with its defaults? Five games, solved exactly.
 
-    python -m benchmarks.small_games
+    python tests/quality small_games
 
 A small network learns each game from nothing, by the defaults of `expert_iteration.train` and by
 other settings of it. Counted are the positions of random games in which the player to move has the
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+import quality
 from benchmarks import report, runs
 from jaxpgs import networks
 from jaxpgs.adapters import make_root_fn, step_with_key
@@ -356,7 +357,7 @@ def share_right(env: Any, apply_fn: Any, params: Any, states: Any, right: np.nda
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = runs.parser("small_games", __doc__)
+    parser = quality.parser("small_games", __doc__)
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--iterations", type=runs.positive, default=40)

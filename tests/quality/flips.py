@@ -1,4 +1,4 @@
-"""Bits that are flipped in what was saved, one at a time; see `benchmarks.faults`."""
+"""Bits that are flipped in what was saved, one at a time; see `quality.faults`."""
 
 import json
 import pathlib
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import jaxpgs
-from benchmarks import run_states, small_runs
 from jaxpgs.training import labelling
 from jaxpgs.training.checkpoint import claimed
+from quality import run_states, small_runs
 
 FLIPS = {
     "checkpoint, any file": 300, "checkpoint, any byte": 300, "weights": 150, "card": 150,

@@ -1,6 +1,6 @@
 """Mistakes in presets, selections and targets."""
 
-from benchmarks.mutants import Mutation
+from quality.mutants import Mutation
 
 _PRESETS = "presets.py"
 _PAPERS = "papers.py"

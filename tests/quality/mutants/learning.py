@@ -1,6 +1,6 @@
 """Mistakes in what a search learns, and in what policies learn from it."""
 
-from benchmarks.mutants import Mutation
+from quality.mutants import Mutation
 
 _OBJECTIVES = "../training/objectives.py"
 _OFFSETS = "../networks/offsets.py"

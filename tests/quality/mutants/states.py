@@ -1,6 +1,6 @@
 """Mistakes in which moves are the same, in games of one player, and in matches."""
 
-from benchmarks.mutants import Mutation
+from quality.mutants import Mutation
 
 _JUDGING = "../puzzles/judging.py"
 _RAW = "../puzzles/raw_games.py"

@@ -1,4 +1,4 @@
-"""Mistakes that the tests should notice, for `benchmarks.mutations`, by the part they are in."""
+"""Mistakes that the tests should notice, for `quality.mutations`, by the part they are in."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
 """How long does a newcomer take? The README's steps, from a fresh clone and without any cache.
 
-    python -m benchmarks.newcomer
+    python tests/quality newcomer
 
 Every step runs in a new folder, in an environment of its own, and pip keeps nothing from earlier
 calls. The last step executes the notebook as Jupyter would. What a newcomer reads and types
@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import quality
 from benchmarks import report, runs
 from benchmarks.report import ROOT
 
@@ -35,7 +36,7 @@ FIRST = "the README's first example"
 
 def main(argv: list[str] | None = None) -> None:
     """Prints a table; see the module's text."""
-    parser = runs.parser("newcomer", __doc__)
+    parser = quality.parser("newcomer", __doc__)
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {}, ("step",))
     if not all(runs.has(record, step=step) for step in STEPS):
@@ -53,16 +54,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         total += row["seconds"]
         lines.append([row["step"], round(row["seconds"], 1), round(total / 60, 1)])
     return columns, lines
-
-
-def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Says in a sentence when a newcomer has seen a first search, and the notebook."""
-    minutes = {step: so_far for step, _, so_far in table(rows)[1]}
-    return (
-        f"From a fresh clone with an empty cache the first answer took {minutes[FIRST]} minutes, "
-        f"and the end of the notebook {list(minutes.values())[-1]}, on two cores that did other "
-        f"work as well ([`newcomer.json`](benchmarks/results/newcomer.json)).\n"
-    )
 
 
 def take(step: str, folder: pathlib.Path) -> dict[str, Any]:
