@@ -2,7 +2,7 @@
 
     python -m benchmarks.strength --preset defaults --network hex-9x9 --simulations 64 256 800
     python -m benchmarks.strength --preset defaults-evaluations --network hex-9x9 --simulations 64
-    python -m benchmarks.rivals          # the table and the pictures from all such files
+    python -m benchmarks.rivals          # the table of all such files
 
 All players have their defaults, but for mctx's search with as few actions at the root as Gumbel PGS
 has. Nothing is played here: every pairing is one of a tournament, whose file has the commands.
@@ -13,26 +13,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from benchmarks.runs import RESULTS
 
 OURS = ("PGS default", "Gumbel PGS default")
-RIVALS = {"mctx Gumbel": "", "mctx Gumbel, fewer actions": "_fewer_actions"}  # drawn in files
 _KEY = ("network", "equal", "simulations", "rival", "player")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the table of all tournaments and draws it; see the module's text."""
+    """Writes the table of all tournaments; see the module's text."""
     parser = runs.parser("rivals", __doc__)
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {}, _KEY)
     rows = runs.add(record, *met(args.folder))
     report.print_table("Elo of ours over mctx's searches", *table(rows))
-    for rival, part in RIVALS.items():
-        if any(row["rival"] == rival for row in rows):
-            draw(record.path.with_stem(record.path.stem + part).with_suffix(".png"), rows, rival)
-    print(f"Wrote {record.path} and its pictures.")
+    print(f"Wrote {record.path}.")
 
 
 def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
@@ -92,22 +88,6 @@ def count(data: Mapping[str, Any]) -> str:
             parts.append(f"{short} is above in {above} and below in {below} of {len(mine)} cells")
         said.append(f"- {rival}: {'; '.join(parts)}")
     return "\n".join(said)
-
-
-def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], rival: str) -> None:
-    """Draws the Elo of ours over one of mctx's searches, a panel for each network and equality."""
-    panels: dict[str, dict[str, tuple[float, float, float]]] = {}
-    names = {}
-    for row in sorted(rows, key=_order):
-        if row["rival"] == rival:
-            name = f"{row['player'].removesuffix(' default')}, {row['simulations']}"
-            names[name] = (row["simulations"], OURS.index(row["player"]))
-            interval = (row["low"], row["elo"], row["high"])
-            panels.setdefault(f"{row['network']}, equal {row['equal']}", {})[name] = interval
-    pictures.interval_panels(
-        path, panels, sorted(names, key=lambda name: names[name]),
-        title=f"Our searches against {rival}", xlabel="Elo of ours", columns=3,
-    )  # fmt: skip
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

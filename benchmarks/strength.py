@@ -4,10 +4,8 @@
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
     python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations; the defaults
                                                      # of all searches: scaling-defaults
-    python -m benchmarks.strength --preset sweep-mcs         # how the knobs were set; also
-                                                     # sweep-pgs, sweep-mctx, sweep-gumbel, ...
 
-The extensions of Brosseit 2023, one at a time (see `benchmarks.ablation`), and searches that plan
+The extensions of Brosseit 2023, one at a time (see `studies/brosseit2023`), and searches that plan
 with a model that was learned:
 
     python -m benchmarks.strength --preset ablation --network hex-5x5-early --simulations 25 100

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import runs
-from benchmarks import samegame as bench
-from benchmarks.samegame_searches import SEARCHES, Best, nrpa_on_devices
+from benchmarks.studies.seify2020 import samegame as bench
+from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, nrpa_on_devices
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame, columns, samegame_rules
 from jaxpgs.envs.played_games import PlayedGames

@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from benchmarks import policy_targets, puzzle_searches, puzzles, runs, value_errors, value_targets
+from benchmarks import policy_targets, runs, value_errors
+from benchmarks.studies.seify2020 import puzzle_searches, puzzles, value_targets
 from jaxpgs.training.recipes_samegame import RECIPES
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import runs, tables, tspg, tspg_deep, tspg_matches
+from benchmarks import runs, tables, tspg_deep
+from benchmarks.studies.soemers2019 import tspg, tspg_matches
 from jaxpgs.envs import Hex
 
 ENV = Hex(2)

@@ -83,7 +83,7 @@ def nrpa(
 def default_sharing(env: SameGame) -> float:
     """Returns the `sharing` of `nrpa`: 0.2 on 15x15, and in proportion to the number of cells.
 
-    Half and twice of it have rows on 15x15 (`benchmarks.samegame`); smaller boards were tried by
+    Half and twice of it have rows on 15x15 (`benchmarks.studies.seify2020.samegame`); smaller boards were tried by
     hand.
     """
     return 0.2 * env.num_actions / 225
@@ -93,7 +93,7 @@ def default_pairs(env: SameGame) -> bool:
     """Returns the `pairs` of `nrpa`: whether the board has more than 100 cells.
 
     Logits for pairs gain points on 15x15; on 7x7 and 10x10 they gain none with as many games, and
-    take longer (`benchmarks.puzzles`). Sizes between 10x10 and 15x15 have no rows.
+    take longer (`benchmarks.studies.seify2020.puzzles`). Sizes between 10x10 and 15x15 have no rows.
     """
     return env.num_actions > 100
 
