@@ -1,5 +1,6 @@
 """Pictures of results: ratings with their intervals, lines, bars. A search keeps its colour."""
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -115,8 +116,17 @@ def elo_plot(
     style: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.1 / height, s=title, fontsize=12.5, fontweight="bold", color=_INK, **style)
     figure.text(y=1 - 0.37 / height, s=subtitle, fontsize=9.5, color=_MUTED, **style)
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(path, figure)
+
+
+def save(path: str | os.PathLike[str], figure: Any) -> None:
+    """Writes a figure as a PNG of 64 colours, a third of the size of one with all of them."""
+    from PIL import Image
+
+    with io.BytesIO() as drawn, replacing(path) as file:
+        figure.savefig(drawn, format="png")
+        picture = Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        picture.save(file, "PNG", optimize=True)
 
 
 def line_plot(
@@ -199,8 +209,7 @@ def line_plot(
         legend.values(), legend.keys(), loc="outside right center", frameon=False, fontsize=9
     )
     figure.text(0.012, 0.975, title, fontsize=12.5, fontweight="bold", color=_INK, va="top")
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(path, figure)
 
 
 def interval_panels(
@@ -255,8 +264,7 @@ def interval_panels(
     figure.text(
         0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK, va="top"
     )
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(path, figure)
 
 
 def bar_plot(
@@ -311,5 +319,4 @@ def bar_plot(
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK,
                 va="top")  # fmt: skip
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(path, figure)

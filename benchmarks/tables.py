@@ -78,11 +78,11 @@ def archived_origin(name: str) -> str:
 def source(data: Mapping[str, Any], link: str) -> str:
     """Says in a line which file a table is from, and of which commits, cores and dates its rows."""
     rows = data["rows"]
-    commits = list(dict.fromkeys((row["commit"] or "not recorded")[:7] for row in rows))
+    commits = list(dict.fromkeys(c[:7] if (c := row["commit"]) else "unknown" for row in rows))
     told = ", ".join(commits) if len(commits) < 4 else f"{commits[0]} and {len(commits) - 1} more"
-    cores = " or ".join(map(str, sorted({row["cores"] for row in rows})))
+    cores = sorted({row["cores"] for row in rows})
     last = max(row["date"] for row in rows)[:10]
-    return f"\nFrom {link}: commit {told}, {cores} cores, {last}.\n"
+    return f"From {link}: commit {told}, {_either(cores)} core{'s' * (cores != [1])}, {last}."
 
 
 def _rows(
@@ -98,7 +98,7 @@ def _rows(
         kept = [names.index(name) for name in columns] or range(len(names))
         return (
             markdown_table([names[i] for i in kept], [[line[i] for i in kept] for line in lines])
-            + source(data, link)
+            + f"\n{source(data, link)}\n"
         )  # fmt: skip
 
     return file, draw
@@ -152,7 +152,7 @@ def _strength(data: Mapping[str, Any], link: str) -> str:
     if played < all_pairs:
         said.append(f"{played} of {all_pairs} pairs of players met; the rating compares the others")
     remarks = "; ".join(said)
-    return text + f"\n{remarks[:1].upper()}{remarks[1:]}.\n" * bool(said) + source(data, link)
+    return f"{text}\n{f'{remarks[:1].upper()}{remarks[1:]}. ' * bool(said)}{source(data, link)}\n"
 
 
 def _either(values: Sequence[int]) -> str:
@@ -187,8 +187,8 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         else:
             others.append(f"`{name}` ({network})")
     columns = ["network", "board", "architecture", *(title for *_, title in asked)]
-    text = f"\nWithout such games: {', '.join(others)}.\n" * bool(others)
-    return markdown_table(columns, lines) + text + source(data, link)
+    text = f"Without such games: {', '.join(others)}. " * bool(others)
+    return f"{markdown_table(columns, lines)}\n{text}{source(data, link)}\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -235,8 +235,20 @@ BLOCKS: dict[str, Block] = {
         ("network", "roots", "search", "K", "ms", "x bare network",
          "x faster than mctx's faster", "calls in a row"),
     ),
+    "speed-short": _rows(
+        "speed_quick", speed.table,
+        lambda row: _usual(row) and row["roots"] == 64 and row["network"] == "hex-7x7",
+        ("search", "K", "ms", "x bare network", "x faster than mctx's faster", "calls in a row"),
+    ),
     "memory": _rows("memory_quick", memory.table),
-    "compiled": _rows("compiled", compiled.table),
+    "memory-short": _rows(
+        "memory_quick", memory.table, columns=("space", "search", "bytes a simulation and root"),
+    ),
+    "compiled": _rows(
+        "compiled", compiled.table,
+        columns=("platform", "roots", "simulations", "search", "kernels", "round trips",
+                 "M cycles", "without estimate", "scratch MB"),
+    ),
     "environments": _rows(
         "environments_full", environments.table,
         lambda row: row["size"] == 11 and row["batch"] == 1024,
@@ -257,6 +269,10 @@ BLOCKS: dict[str, Block] = {
     "tspg-entropy": _rows("tspg_full", _tables(2)),
     "samegame": _rows("samegame_full", lambda rows: samegame.comparison({"rows": rows})),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
+    "puzzles-15x15": _rows(
+        "puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows)),
+        lambda row: row["size"] == 15,
+    ),
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
         "continuous_full", "continuous_wind", "root_values", "noisy_bandit", "chance_full",

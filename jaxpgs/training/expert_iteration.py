@@ -149,8 +149,8 @@ def train(
 
     This is section 5.1 of Anthony et al. 2019 at a size that fits a small machine; their buffer
     held 10 million positions. By default it learns by Adam, nobody resigns, and games begin with
-    some random moves, which `tests/quality/small_games.py` compares with the paper's settings on games
-    that are solved; those are `paper_settings()`.
+    some random moves, which `tests/quality/small_games.py` compares with the paper's settings on
+    games that are solved; those are `paper_settings()`.
 
     Args:
       env: the environment, ours or pgx's, with two players, or one (without resignation and

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.report import replacing
+from benchmarks.pictures import save
 
 _INK, _MUTED = "#222222", "#6B6B6B"
 _COLORS = {"empty": "#FFFFFF", "own": "#0072B2", "other": "#D55E00", "last move": "#D55E00"}
@@ -71,5 +71,4 @@ def draw(
             fontsize=9, color=_INK,
         )  # fmt: skip
     figure.text(0.012, 1 - 0.1 / height, title, fontsize=11, fontweight="bold", va="top")
-    with replacing(path) as file:
-        figure.savefig(file, format="png")
+    save(path, figure)
