@@ -196,7 +196,7 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
       ValueError: if a number is NaN or infinite, which JSON does not know.
     """
     stamp = record.stamp | {"date": now(), "load": round(os.getloadavg()[0], 2)}
-    prints = [fingerprint(record.setting | row) for row in new]
+    prints = [fingerprint({**record.setting, **row}) for row in new]
     stamped = [
         dict(row) | stamp | {"fingerprint": _digest(made)}
         for row, made in zip(new, prints, strict=True)

@@ -16,7 +16,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jaxpgs
-from benchmarks import compiled, environments, memory, networks, ratings, rivals, runs, speed
+from benchmarks import (
+    compiled,
+    environments,
+    environments_samegame,
+    memory,
+    networks,
+    ratings,
+    rivals,
+    runs,
+    speed,
+)
 from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
 from benchmarks.studies.anthony2019 import learning
@@ -252,6 +262,9 @@ BLOCKS: dict[str, Block] = {
     "environments": _rows(
         "environments_full", environments.table,
         lambda row: row["size"] == 11 and row["batch"] == 1024,
+    ),
+    "environments-samegame": _rows(
+        "environments_samegame_full", environments_samegame.table, lambda row: row["batch"] == 1024
     ),
     "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
