@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.report import replacing
 
@@ -43,80 +42,6 @@ def color(name: str) -> str:
         ),
         _OTHER,
     )
-
-
-def elo_plot(
-    path: str | os.PathLike[str],
-    names: Sequence[str],
-    ratings: npt.ArrayLike,
-    half_widths: npt.ArrayLike,
-    *,
-    title: str,
-    subtitle: str = "",
-) -> None:
-    """Draws ratings with their 95% intervals as a PNG, the strongest player on top.
-
-    Args:
-      path: the file to write or replace.
-      names: `[P]` players.
-      ratings: `[P]` Elo points.
-      half_widths: `[P]` half-widths of the 95% intervals; 0 marks the player fixed as reference.
-      title: what is compared.
-      subtitle: the setting in a few words, such as board, budget and number of games.
-
-    Raises:
-      ValueError: if the lengths differ or there is nobody to draw.
-    """
-    values, widths = np.asarray(ratings, float), np.asarray(half_widths, float)
-    if not len(names) == len(values) == len(widths) > 0:
-        raise ValueError(
-            "names, ratings and half_widths must have one equal, positive length, got "
-            f"{len(names)}, {len(values)} and {len(widths)}."
-        )
-    from matplotlib.figure import Figure
-
-    order = np.argsort(values, kind="stable")
-    shades = np.array([color(name) for name in names])
-    rows = np.arange(len(names))
-    heading = 0.65 if subtitle else 0.42  # inches above the axes
-    height = heading + 0.75 + 0.38 * len(names)
-    figure = Figure(figsize=(7.2, height), dpi=200)
-    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - heading / height))
-    axes = figure.add_subplot()
-    axes.axvline(0, color=_MUTED, linewidth=0.8, zorder=1)
-    axes.hlines(
-        rows,
-        (values - widths)[order],
-        (values + widths)[order],
-        color=shades[order],
-        alpha=0.45,
-        linewidth=4,
-        zorder=2,
-    )
-    fixed = widths[order] == 0
-    axes.scatter(values[order], rows, s=44, color=np.where(fixed, "white", shades[order]),
-                 edgecolor=shades[order], linewidth=1.2, zorder=3)  # fmt: skip
-    for row, player in enumerate(order):
-        text = "reference" if fixed[row] else f"{values[player]:+.0f} ± {widths[player]:.0f}"
-        axes.annotate(
-            text.replace("-", "−"), (1.02, row), xycoords=("axes fraction", "data"),
-            va="center", fontsize=9, color=_MUTED if fixed[row] else _INK,
-        )  # fmt: skip
-    axes.set_yticks(rows, [names[player] for player in order], fontsize=10, color=_INK)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.margins(x=0.06)
-    axes.set_xlabel("Rating (Elo points), with 95% intervals", fontsize=9.5, color=_INK)
-    axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=9, color=_MUTED, labelcolor=_INK)
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_MUTED)
-    style: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
-    figure.text(y=1 - 0.1 / height, s=title, fontsize=12.5, fontweight="bold", color=_INK, **style)
-    figure.text(y=1 - 0.37 / height, s=subtitle, fontsize=9.5, color=_MUTED, **style)
-    save(path, figure)
 
 
 def save(path: str | os.PathLike[str], figure: Any) -> None:

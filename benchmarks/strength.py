@@ -30,9 +30,9 @@ and knobs are those of `benchmarks.players`:
 Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
 two moves drawn with the seed. Players without chance play an opening once. Intervals are over
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
-pairing and a picture in the end; started again, the command goes on where it stopped. With
-`--batch-size` that is the last batch of games: until a pairing is complete they are in a file that
-ends in `.unfinished`, and `--show` tells how the games so far stand.
+pairing, and those of scaling to a picture as well; started again, the command goes on where it
+stopped. With `--batch-size` that is the last batch of games: until a pairing is complete they are
+in a file that ends in `.unfinished`, and `--show` tells how the games so far stand.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from benchmarks.players import (
     SIMPLE,
     Spec,
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
 def play(
     preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
 ) -> None:
-    """Plays one tournament, writes its tables and draws its picture."""
+    """Plays one tournament, and writes and shows its tables."""
     equal = preset.equal == "simulations"
     preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
@@ -143,20 +143,10 @@ def play(
     summary = summarise(preset, network, tournament, counts)
     rows = runs.add(record, **summary)
     show(summary, setting, rows)
-    picture = record.path.with_suffix(".png")
     if args.preset.startswith("scaling"):
-        scaling_plot(
-            picture, summary["table"], title=f"Strength against simulations, {preset.network}"
-        )
-    else:
-        ratings = summary["table"]
-        pictures.elo_plot(
-            picture, [r["player"] for r in ratings], [r["elo"] for r in ratings],
-            [r["half_width"] for r in ratings],
-            title=f"Searches with one network, {preset.network}",
-            subtitle=f"{budget(setting)}, {sum(p['games'] for p in summary['pairings']):,} games",
-        )  # fmt: skip
-    print(f"Wrote {record.path} and {picture}.")
+        title = f"Strength against simulations, {preset.network}"
+        scaling_plot(record.path.with_suffix(".png"), summary["table"], title=title)
+    print(f"Wrote {record.path}.")
 
 
 def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:

@@ -21,7 +21,6 @@ from benchmarks import (
     environments,
     environments_samegame,
     memory,
-    networks,
     ratings,
     rivals,
     runs,
@@ -41,6 +40,7 @@ PAGES = (README, RESULTS.parent / "README.md", PAGE,
 STRENGTH = "strength_defaults_hex-7x7-early_64"  # the tournament that the README shows
 Draw = Callable[[Mapping[str, Any], str], str]  # (a file's data, a link to it) -> Markdown
 Block = tuple[str, Draw]  # the file's name, and what is drawn of it
+_QUALITY = "../../tests/quality/results"
 _PLACE = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
 
 
@@ -171,7 +171,7 @@ def _either(values: Sequence[int]) -> str:
 
 def _networks(data: Mapping[str, Any], link: str) -> str:
     """The networks that come with the library, and their games against OpenSpiel's MCTS."""
-    searching = f"PGS {networks.SIMULATIONS}"
+    searching = "PGS 128"
     asked = [
         ("raw network", "OpenSpiel MCTS 1000", "raw, against 1,000 rollouts"),
         (searching, "OpenSpiel MCTS 1000", f"{searching}, against 1,000"),
@@ -186,7 +186,7 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
     }
     lines, others = [], []
     for name in jaxpgs.available_pretrained():
-        card = runs.load(networks.card_path(name))
+        card = runs.load(ROOT / "jaxpgs" / "pretrained" / "weights" / f"{name}.json")
         made, size = card["architecture"], card["environment"]["kwargs"]
         units = made["kwargs"].get("width", made["kwargs"].get("num_filters"))
         figures = [won.get((name, player, opponent)) for player, opponent, _ in asked]
@@ -237,9 +237,9 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 
 
 BLOCKS: dict[str, Block] = {
-    "newcomer": ("../../tests/quality/results/newcomer", _newcomer),
+    "newcomer": (f"{_QUALITY}/newcomer", _newcomer),
     "strength": (STRENGTH, _strength),
-    "networks": ("networks", _networks),
+    "networks": (f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,
         ("network", "roots", "search", "K", "ms", "x bare network",

@@ -68,7 +68,7 @@ _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
 # The early and middle networks are for comparing searches, to which the others leave little. From
 # 9x9 on networks are convolutional and grow from smaller boards, of which they keep more than fully
-# connected ones (`benchmarks.grown`).
+# connected ones (a table of commit 0bc35d3, in its `benchmarks/RESULTS.md`).
 # Those with `_MANY` games want an accelerator.
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),

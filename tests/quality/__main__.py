@@ -11,8 +11,8 @@ import pathlib
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-COMMANDS = ("mutations", "faults", "random_models", "small_games", "floors", "newcomer", "lines",
-            "versions", "answers")  # fmt: skip
+COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "floors", "newcomer",
+            "lines", "against", "answers")  # fmt: skip
 
 
 def main() -> None:

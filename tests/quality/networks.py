@@ -1,7 +1,7 @@
 """How good are the networks that come with the library?
 
-    python -m benchmarks.networks                      # all of them
-    python -m benchmarks.networks hex-5x5 --cards      # and write the figures into its card
+    python tests/quality networks                    # all of them
+    python tests/quality networks hex-5x5 --cards    # and write the figures into its card
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
 OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours, and
@@ -10,7 +10,6 @@ is one more opponent and an exact solver checks the sign of the value.
 """
 
 import json
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
+import quality
 from benchmarks import report, runs
 from benchmarks.players import TUNED, Spec, make_player
 from benchmarks.ratings import elo_text
+from benchmarks.report import ROOT
 from jaxpgs import evaluation
 from jaxpgs.pretrained.files import write_atomically
 
@@ -37,7 +38,7 @@ PREDECESSORS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Measures networks; see the module's text."""
-    parser = runs.parser("networks", __doc__)
+    parser = quality.parser("networks", __doc__)
     parser.add_argument("names", nargs="*", default=[], help="networks, all by default")
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
@@ -142,13 +143,8 @@ def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str,
     return {"value_sign_agreement": float(agree.mean()), "value_sign_positions": num_positions}
 
 
-def card_path(name: str) -> pathlib.Path:
-    """Returns where the card of a network of the library is."""
-    return pathlib.Path(jaxpgs.pretrained.__file__).parent / "weights" / f"{name}.json"
-
-
 def _write_card(name: str, figures: dict[str, Any]) -> None:
-    path = card_path(name)
+    path = ROOT / "jaxpgs" / "pretrained" / "weights" / f"{name}.json"
     card = json.loads(path.read_text())
     strength: dict[str, Any] = {
         f"{r['player']} against {r['opponent']}": (
@@ -158,7 +154,7 @@ def _write_card(name: str, figures: dict[str, Any]) -> None:
     }
     if "value_sign_agreement" in figures:
         strength["value_sign_agreement"] = round(figures["value_sign_agreement"], 3)
-    card["strength"] = strength | {"command": f"python -m benchmarks.networks {name}"}
+    card["strength"] = strength | {"command": f"python tests/quality networks {name}"}
     write_atomically(path, (json.dumps(card, indent=2) + "\n").encode())
 
 
