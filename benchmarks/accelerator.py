@@ -74,7 +74,7 @@ PRESETS: dict[str, list[Piece]] = {
             "environments_samegame", "environments_samegame_full_accelerator", "--preset", "full"
         ),
         _benchmark(
-            "samegame", "samegame_accelerator", "--preset", "full", "--search", "nrpa wide",
+            "studies.seify2020.samegame", "samegame_accelerator", "--preset", "full", "--search", "nrpa wide",
             "--together", "20",
         ),
         _speed("hex-7x7"),
@@ -92,7 +92,7 @@ PRESETS: dict[str, list[Piece]] = {
             "--searches", "PGS cached",
         ),
         _benchmark(
-            "samegame", "samegame_tiny", "--random", "1", "--size", "4", "--colors", "2",
+            "studies.seify2020.samegame", "samegame_tiny", "--random", "1", "--size", "4", "--colors", "2",
             "--seconds", "0.1", "--search", "random",
         ),
         _train("hex-5x5-early", "--games", "8", "--iterations", "1", "--simulations", "4"),
