@@ -60,6 +60,7 @@ def _train(name: str, *more: str) -> Piece:
     return Piece(f"train-{name}", "jaxpgs.training.recipes", args, trains=True)
 
 
+_SEIFY = "studies.seify2020"
 PRESETS: dict[str, list[Piece]] = {
     "full": [
         _speed("conv-9x9-128x10-bfloat16"),
@@ -74,8 +75,8 @@ PRESETS: dict[str, list[Piece]] = {
             "environments_samegame", "environments_samegame_full_accelerator", "--preset", "full"
         ),
         _benchmark(
-            "studies.seify2020.samegame", "samegame_accelerator", "--preset", "full", "--search", "nrpa wide",
-            "--together", "20",
+            f"{_SEIFY}.samegame", "samegame_accelerator", "--preset", "full",
+            "--search", "nrpa wide", "--together", "20",
         ),
         _speed("hex-7x7"),
         _speed("conv-9x9-256x19-bfloat16"),
@@ -92,8 +93,8 @@ PRESETS: dict[str, list[Piece]] = {
             "--searches", "PGS cached",
         ),
         _benchmark(
-            "studies.seify2020.samegame", "samegame_tiny", "--random", "1", "--size", "4", "--colors", "2",
-            "--seconds", "0.1", "--search", "random",
+            f"{_SEIFY}.samegame", "samegame_tiny", "--random", "1", "--size", "4",
+            "--colors", "2", "--seconds", "0.1", "--search", "random",
         ),
         _train("hex-5x5-early", "--games", "8", "--iterations", "1", "--simulations", "4"),
     ],
