@@ -2,6 +2,8 @@
 
     python -m benchmarks.compiled --platform tpu-v5e    # with libtpu: pip install "jax[tpu]"
     python -m benchmarks.compiled --platform h100       # with jax-cuda12-plugin, -pjrt and ptxas
+    python -m benchmarks.compiled --platform h100 --network conv-9x9-128x6 --settings 1024x32
+                                                        # pgx's example of AlphaZero
 
 No accelerator is needed: XLA compiles for a TPU v5e or v6e or an H100 on any machine, and its
 optimized program is read. Of one search, that is: instructions that launch something (kernels);
@@ -52,6 +54,7 @@ SEARCHES: dict[str, tuple[Callable[..., Any] | None, dict[str, Any]]] = {
     "MCS": (jaxpgs.mcs_policy, {}),
     "MCTS": (jaxpgs.batched_mcts_policy, {}),
     "Gumbel MCTS": (jaxpgs.gumbel_mcts_policy, {}),
+    "Gumbel MCTS rounds": (jaxpgs.gumbel_mcts_policy, {"simulations_per_update": "rounds"}),
 }
 SETTINGS = ("1x256", "16x64", "1024x32")
 _KEY = ("platform", "network", "roots", "simulations", "search")

@@ -407,6 +407,8 @@ def _equal(data: Mapping[str, Any]) -> str:
 SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]], ...] = (
     ("rivals.json", "PGS and Gumbel PGS against mctx's Gumbel searches: Elo of ours",
      rows_only(rivals.table, rivals.count)),
+    ("rounds.json", "Gumbel searches in rounds and with fixed K: Elo of the first over the second",
+     rows_only(rivals.rounds_table)),
     ("strength_*.json", "Strength: {network} ({file})", strength),
     ("ablation.json", "Extensions of policy gradient search, one at a time: Elo over plain PGS",
      rows_only(ablation.table, ablation.games)),
