@@ -110,7 +110,6 @@ _ROUNDS = Preset(
     "hex-7x7-early",
     32,
     [Spec("mctx Gumbel", "gumbel"), *(spec for about in _GUMBEL for spec in _in_rounds(*about))],
-    repeats=2,
     openings=294,
     pairs=[  # what says most comes first; everyone's first opponent has met someone
         (first.format(name, actions), second.format(name, actions))
@@ -131,7 +130,6 @@ _ROUNDS = Preset(
 _ROUNDS_TIME = _ROUNDS._replace(
     players=[s for s in _ROUNDS.players if s.name.endswith(("mctx Gumbel", "rounds", "default"))],
     equal="time",
-    repeats=1,
 )
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 _K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
