@@ -50,8 +50,9 @@ def test_presets_describe_themselves():
     about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), plain, 64)
     assert (about["simulations"], about["K"]) == (8, 1)
     as_rounds = {"simulations_per_update": "as rounds"}  # 4, 30 and 11 calls in a row
-    for search, count, k in (("gumbel-mcts", 32, 8), ("gumbel-mcts", 128, 4), ("gumbel-pgs", 32, 3)):
-        assert players.describe(players.Spec("x", search, as_rounds), plain, count)["K"] == k
+    for name, count, k in (("mcts", 32, 8), ("mcts", 128, 4), ("pgs", 32, 3)):
+        spec = players.Spec("x", f"gumbel-{name}", as_rounds)
+        assert players.describe(spec, plain, count)["K"] == k
     for name in ("hex", "dense-3x3-2x1"):
         with pytest.raises(SystemExit, match=f"Unknown network '{name}'"):
             players.load_network(name)
