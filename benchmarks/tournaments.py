@@ -111,7 +111,7 @@ _ROUNDS = Preset(
     32,
     [Spec("mctx Gumbel", "gumbel"), *(spec for about in _GUMBEL for spec in _in_rounds(*about))],
     openings=294,
-    pairs=[  # what says most comes first; everyone's first opponent has met someone
+    pairs=[  # what says most comes first; of every pair one has met someone before
         (first.format(name, actions), second.format(name, actions))
         for first, second in (
             ("{0} default", "mctx Gumbel"),
