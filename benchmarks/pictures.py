@@ -1,4 +1,4 @@
-"""Pictures of results: ratings with their intervals, lines, bars. A search keeps its colour."""
+"""Pictures of results: lines, and values with their intervals. A search keeps its colour."""
 
 import io
 import os
@@ -26,9 +26,6 @@ _COLORS = {
     "likeliest": "#0072B2", "drawn": "#E69F00", "unrolled": "#0072B2", "shown": "#E69F00",
 }  # fmt: skip
 _OTHER = "#222222"
-# Of the parts that bars are made of, in turn; what is left over is grey.
-_PARTS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#882255", "#EE8866",
-          "#44BB99", "#332288")  # fmt: skip
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -189,59 +186,4 @@ def interval_panels(
     figure.text(
         0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK, va="top"
     )
-    save(path, figure)
-
-
-def bar_plot(
-    path: str | os.PathLike[str],
-    panels: Mapping[str, Mapping[str, Mapping[str, float]]],
-    *,
-    title: str,
-    xlabel: str,
-) -> None:
-    """Draws bars that are made of parts as a PNG, in panels side by side, each with its own scale.
-
-    Args:
-      path: the file to write or replace.
-      panels: for each panel's heading, for each bar's name, from the top, the lengths of its parts
-        by name. The part "other" is grey and comes last.
-      title: what is compared.
-      xlabel: what the lengths are.
-    """
-    from matplotlib.figure import Figure
-
-    bars = [bar for found in panels.values() for bar in found.values()]
-    parts = sorted(dict.fromkeys(part for bar in bars for part in bar), key="other".__eq__)
-    names = list(dict.fromkeys(name for found in panels.values() for name in found))
-    height = 1.5 + 0.3 * len(names)
-    figure = Figure(figsize=(3.4 + 3.2 * len(panels), height), dpi=150)
-    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.4 / height))
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (heading, found) in zip(all_axes, panels.items(), strict=True):
-        starts = np.zeros(len(names))
-        for i, part in enumerate(parts):
-            lengths = np.array([found.get(name, {}).get(part, 0.0) for name in names])
-            shade = "#BBBBBB" if part == "other" else _PARTS[i % len(_PARTS)]
-            axes.barh(range(len(names)), lengths, left=starts, height=0.7, color=shade, label=part)
-            starts += lengths
-        for row, name in enumerate(names):
-            if name in found:
-                text = f" {starts[row]:,.0f}" if starts[row] >= 100 else f" {starts[row]:.3g}"
-                axes.annotate(text, (starts[row], row), va="center", fontsize=7.5, color=_MUTED)
-        axes.set_yticks(range(len(names)), names, fontsize=9, color=_INK)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.margins(x=0.14)
-        axes.set_title(heading, fontsize=10, color=_INK, loc="left")
-        axes.set_xlabel(xlabel, fontsize=9, color=_INK)
-        axes.tick_params(axis="y", length=0)
-        axes.tick_params(axis="x", labelsize=8, color=_MUTED, labelcolor=_INK)
-        axes.xaxis.set_major_formatter("{x:,g}")
-        axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "left", "right"):
-            axes.spines[side].set_visible(False)
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
-    figure.text(0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", color=_INK,
-                va="top")  # fmt: skip
     save(path, figure)

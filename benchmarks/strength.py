@@ -21,6 +21,11 @@ as many simulations as mctx's Gumbel search has, as many network evaluations, or
     python -m benchmarks.strength --preset defaults-time-1      # one root at a time
     python -m benchmarks.strength --preset defaults-time-64     # 64 roots at a time
 
+Gumbel searches in rounds and with fixed K, likewise, also at equal time (rounds-time-1, -64):
+
+    python -m benchmarks.strength --preset rounds --network hex-7x7-early conv-5x5-16x2 \\
+        --simulations 32 64 128 50 16
+
 Any knobs against a fixed reference, a player for each combination of values; the names of searches
 and knobs are those of `benchmarks.players`:
 
@@ -354,6 +359,9 @@ def _pairs(
     pairs = list(itertools.combinations([spec.name for spec in preset.players], 2))
     if played is not None:
         return [pair for pair in pairs if frozenset(pair) in played]
+    if preset.pairs:
+        names = {spec.name for spec in preset.players}
+        return [pair for pair in preset.pairs if names.issuperset(pair)]
     hosts = {spec.name for spec in preset.players[: preset.gauntlet or None]}
     return [pair for pair in pairs if pair[0] in hosts]
 

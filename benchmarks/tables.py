@@ -256,7 +256,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "compiled": _rows(
         "compiled", compiled.table,
-        columns=("platform", "roots", "simulations", "search", "kernels", "round trips",
+        columns=("platform", "network", "roots", "simulations", "search", "kernels", "round trips",
                  "M cycles", "without estimate", "scratch MB"),
     ),
     "environments": _rows(
@@ -268,6 +268,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
+    "rounds": _rows("rounds", rivals.rounds_table),
     "order-9x9": ("strength_defaults_hex-9x9_800", _strength),
     "order-7x7": ("strength_full", _strength),
     "unfrozen": ("strength_unfrozen", _strength),

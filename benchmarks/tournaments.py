@@ -20,6 +20,7 @@ class Preset(NamedTuple):
       openings: None for every legal first move, or so many lines of two random moves.
       batch_size: games searched at once by one call; None for all games of one colour.
       gauntlet: how many players everyone plays, the first ones; 0 for all of them.
+      pairs: the names of who meets whom, in this order, in place of a gauntlet.
       equal: what all have the same of: "simulations"; or network "evaluations" a move or "time" of
         a call, as measured in the games, whatever simulations that needs.
       standard: the player that sets the evaluations or the time; the first one if empty.
@@ -33,6 +34,7 @@ class Preset(NamedTuple):
     openings: int | None = None
     batch_size: int | None = None
     gauntlet: int = 0
+    pairs: Sequence[tuple[str, str]] = ()
     equal: str = "simulations"
     standard: str = ""
     reason: str = "each has the K that its own sweep chose"
@@ -55,6 +57,21 @@ def _scaling(
     return sorted(players, key=lambda spec: spec.name != reference)
 
 
+def _in_rounds(name: str, search: str, actions: int) -> list[Spec]:
+    """A Gumbel search in rounds; with fixed K, its default or that of as many calls in a row.
+
+    The last two have another number of actions.
+    """
+    rounds, other = {"simulations_per_update": "rounds"}, {"max_num_considered_actions": actions}
+    return [
+        Spec(f"{name} rounds", search, rounds),
+        Spec(f"{name} default", search),
+        Spec(f"{name} as many calls", search, {"simulations_per_update": "as rounds"}),
+        Spec(f"{name} rounds, {actions} actions", search, rounds | other),
+        Spec(f"{name} default, {actions} actions", search, other),
+    ]
+
+
 _MODEL = {"plans_with": "model"}
 _LINEAR = {"head": "linear", "interior_selection": None}
 _RULES = {"network": "hex-5x5-early"}
@@ -67,6 +84,32 @@ _DEFAULTS = Preset(
     gauntlet=3,
     standard="mctx Gumbel",
     reason="each has the K that is its default",
+)
+_GUMBEL = (("Gumbel MCTS", "gumbel-mcts", 8), ("Gumbel PGS", "gumbel-pgs", 16))
+_ROUNDS = Preset(
+    "hex-7x7-early",
+    32,
+    [Spec("mctx Gumbel", "gumbel"), *(spec for about in _GUMBEL for spec in _in_rounds(*about))],
+    openings=294,
+    pairs=[  # what says most comes first; of every pair one has met someone before
+        (first.format(name, actions), second.format(name, actions))
+        for first, second in (
+            ("{0} default", "mctx Gumbel"),
+            ("{0} rounds", "{0} default"),
+            ("{0} rounds", "mctx Gumbel"),
+            ("{0} rounds", "{0} as many calls"),
+            ("{0} default, {1} actions", "{0} default"),
+            ("{0} rounds, {1} actions", "{0} default, {1} actions"),
+        )
+        for name, _, actions in _GUMBEL
+    ],
+    standard="mctx Gumbel",
+    reason="each has the K that its name says",
+)
+# At equal time the other K and numbers of actions are left out.
+_ROUNDS_TIME = _ROUNDS._replace(
+    players=[s for s in _ROUNDS.players if s.name.endswith(("mctx Gumbel", "rounds", "default"))],
+    equal="time",
 )
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 _K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
@@ -95,6 +138,10 @@ PRESETS = {
     "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
     "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
     "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
+    # Up to which N do rounds beat fixed K? With 32 simulations, the setting of pgx's example.
+    "rounds": _ROUNDS,
+    "rounds-time-1": _ROUNDS_TIME._replace(batch_size=1),
+    "rounds-time-64": _ROUNDS_TIME._replace(batch_size=64),
     # Players of `--sweep` against `--reference`.
     "sweep": Preset(
         "hex-7x7-early", 256, [Spec("MCS default", "mcs")], repeats=2, gauntlet=1, reason=_SWEPT

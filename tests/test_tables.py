@@ -50,6 +50,7 @@ def test_the_benchmarks_are_small():
 BY_PATTERN = (
     "tspg_full_patterns_*.png", "puzzles_*x*.png", "strength_confirm-extended_*.json",
     "tspg_full_step-*.json", "strength_quick.json", "strength_hex-7x7*.json",
+    "strength_defaults*.json", "strength_rounds*.json",  # whose pairings are gathered
 )  # fmt: skip
 
 
