@@ -133,6 +133,7 @@ def test_queues_drop_the_oldest():
 # --- training -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_improves_the_policy():
     state, log = train(
         num_runs=64, first_runs=256, training_length=5000, max_epochs=12, batch_size=64,

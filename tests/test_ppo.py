@@ -317,6 +317,18 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_stopped_run_goes_on_bit_equal(tmp_path):
+    rows, later = [], []
+    few = {"num_iterations": 4, "evaluate_every": 3, "history_size": 2}
+    whole = train(**few, callback=lambda _, metrics: rows.append(metrics))
+    train(**few, directory=tmp_path, callback=lambda _, metrics: metrics["iteration"] == 2)
+    resumed = train(**few, directory=tmp_path, callback=lambda _, metrics: later.append(metrics))
+    assert_equal_states(resumed, whole)
+    assert later == rows[2:] and [row["opponents"] for row in rows] == [1, 2, 2, 2]
+    assert {"elo", "score_against_history"} <= set(rows[2])
+
+
+@pytest.mark.slow
 def test_learns_3x3_and_goes_on_bit_equal_after_a_stop(tmp_path):
     rows, later = [], []
     whole = train(callback=lambda _, metrics: rows.append(metrics))

@@ -190,7 +190,7 @@ def test_one_key_stands_for_a_key_per_root():
         broadcast_keys(_keys(), 5)
 
 
-@modes
+@pytest.mark.parametrize("mode", games.mostly_slow(["rollouts", "tree"], "rollouts"))
 def test_jit_changes_nothing(mode):
     params, _ = _network("fully_connected")
     arguments = (params, _keys(1, 1), games.take(_states(), [1]), jnp.float32(STEP))
@@ -218,6 +218,7 @@ def test_compiles_once(mode):
 
 @pytest.mark.parametrize("step_size", [0.0, STEP])
 @modes
+@pytest.mark.each_value
 def test_diagnostics(step_size, mode):
     kind = "fully_connected"
     params, _ = _network(kind)
@@ -341,7 +342,9 @@ def _chosen(mask, output):
     return mask[np.arange(len(mask)), np.asarray(output.action)]
 
 
-@pytest.mark.parametrize(("size", "mode"), [(3, "tree"), (4, "rollouts")])
+@pytest.mark.parametrize(
+    ("size", "mode"), games.mostly_slow([(3, "tree"), (4, "rollouts")], (3, "tree"))
+)
 def test_exact_values_give_winning_moves(size, mode):
     # On 3x3 every won position without a winner yet, on 4x4 about a thousand met by random play.
     # The paper's c_puct = 5 is made for some 800 simulations; with 64 of them 1 leaves visits to

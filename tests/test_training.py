@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from games import FAST, QUICK
+from games import FAST, QUICK, mostly_slow
 
 import jaxpgs
 from jaxpgs.envs import Hex
@@ -398,7 +398,9 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
-@pytest.mark.parametrize("expert, evaluate_every", [("pgs", 2), ("gumbel", 0)])
+@pytest.mark.parametrize(
+    "expert, evaluate_every", mostly_slow([("pgs", 2), ("gumbel", 0)], ("pgs", 2))
+)
 def test_experts_train_the_network(expert, evaluate_every):
     seen = []
     state = expert_iteration.train(
@@ -447,6 +449,22 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_stopped_run_goes_on_bit_equal(tmp_path, saved_run):
+    shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
+    rows, resumed_rows = [], []
+    whole = train_first_legal(
+        ENV, make_network(), num_iterations=3, callback=lambda _, row: rows.append(row),
+        checkpoint_every=0,
+    )  # fmt: skip
+    resumed = train_first_legal(
+        ENV, make_network(), num_iterations=3, directory=tmp_path,
+        callback=lambda _, row: resumed_rows.append(row),
+    )  # fmt: skip
+    assert_equal_states(resumed, whole)
+    assert [row["iteration"] for row in resumed_rows] == [3]
+    assert resumed_rows[0]["policy_loss"] == rows[2]["policy_loss"]
+
+
 RUN = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -459,6 +477,7 @@ t.expert_iteration.train(
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_equal(tmp_path):
     """SIGKILL at a moment drawn by lot; the second call ends as a run that was never stopped."""
     code = RUN.format(tests=str(pathlib.Path(__file__).parent), folder=str(tmp_path))
@@ -550,6 +569,7 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run)
     assert int(run(num_iterations=3).iteration) == 3
 
 
+@pytest.mark.slow
 def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     """The raw network wins from every opening that can be won, against a perfect player."""
     # It runs for longer than it compiles.
