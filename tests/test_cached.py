@@ -394,6 +394,7 @@ def energy_test(one, two):
     return np.sum(found - null.mean(0)) / np.sqrt(np.sum(null.var(0)))
 
 
+@pytest.mark.slow
 def test_other_keys_same_distribution():
     # Eight searches of each of 500 positions. The sum of 500 terms is normal, so a correct library
     # exceeds 5 once in a million seeds. A search with c_puct 2.1 instead of 2 comes to 19.
