@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from games import mostly_slow
 
 from benchmarks import runs
 from benchmarks import samegame as bench
@@ -149,11 +150,13 @@ def block_of(env, codes, tables):
     return rows * env.width + words % env.width, words < (tables - 1) * env.width
 
 
-@pytest.mark.parametrize(
-    ("env", "games", "tables"),
-    [(SMALL, 40, 1), (SMALL, 40, 2), (SameGame(height=11, width=12, num_colors=4), 8, 2),
-     (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20, 1)],
-)  # fmt: skip
+BOARDS = [
+    (SMALL, 40, 1), (SMALL, 40, 2), (SameGame(height=11, width=12, num_colors=4), 8, 2),
+    (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "games", "tables"), mostly_slow(BOARDS, *BOARDS[:2]))
 def test_games_are_those_of_the_rules(env, games, tables):
     keys = jax.random.split(jax.random.key(1), games)
     states = jax.jit(jax.vmap(env.init))(keys)

@@ -146,6 +146,7 @@ def listed(knobs):
     return json.loads(json.dumps(knobs))
 
 
+@pytest.mark.slow
 def test_networks_play_on_larger_boards_than_they_learned_on(tmp_path):
     path = tmp_path / "grown.json"
     names = ["--networks", "hex-5x5-early", "hex-5x5", "hex-7x7-early"]
