@@ -222,6 +222,7 @@ def _on_both(policies):
     return results
 
 
+@pytest.mark.slow
 def test_pgx_hex_gives_the_same_searches():
     knobs = {"adapt": lambda path, leaf: path[0].key == "policy", "optimizer": optax.sgd(0.1)}
     knobs |= {"root_selection": jaxpgs.puct(), "mode": "rollouts"}

@@ -301,6 +301,7 @@ def test_a_bias_leads():
     assert found.chosen[0].tolist() == [4] * 4
 
 
+@pytest.mark.slow
 def test_it_is_better_than_as_many_random_games():
     env, boards, steps = SameGame(height=8, width=8, num_colors=4), 12, 4
     states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(10), boards))

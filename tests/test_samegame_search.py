@@ -524,6 +524,7 @@ def optimum(board):
     return _optimum(board.shape, tuple(np.asarray(board).ravel().tolist()))
 
 
+@pytest.mark.slow
 def test_search_finds_the_optimum_of_tiny_boards():
     env = SameGame(3, 4, 2)
     state = boards(env, 24)

@@ -172,9 +172,13 @@ class Thirds(Hex):
         return super().observe(state) / 3
 
 
-def test_observations_are_kept_as_they_are():
-    """In a byte each where they are whole numbers."""
+def test_observations_that_are_whole_numbers_take_a_byte_each():
     assert replay.observation_dtype(ENV) == jnp.int8
+    assert replay.observation_dtype(Thirds(3)) == jnp.float32
+
+
+@pytest.mark.slow
+def test_observations_are_kept_as_they_are():
     env, (params, apply_fn) = Thirds(3), functional(make_network())
     state = expert_iteration.train(
         env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
@@ -425,12 +429,12 @@ train_first_legal = functools.partial(
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
-    """The folder of a run of two iterations, to be copied, and how often self-play was traced."""
+    """The folder of a run of two iterations, how often self-play was traced, and the end."""
     folder, traced, real = tmp_path_factory.mktemp("run"), [], selfplay.play
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
-        train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
-    return folder, len(traced)
+        state = train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
+    return folder, len(traced), state
 
 
 def test_one_iteration_is_compiled_once(saved_run):
@@ -451,18 +455,14 @@ def assert_equal_states(a, b):
 
 def test_a_stopped_run_goes_on_bit_equal(tmp_path, saved_run):
     shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
-    rows, resumed_rows = [], []
-    whole = train_first_legal(
-        ENV, make_network(), num_iterations=3, callback=lambda _, row: rows.append(row),
-        checkpoint_every=0,
-    )  # fmt: skip
+    shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration
+    seen = []
     resumed = train_first_legal(
-        ENV, make_network(), num_iterations=3, directory=tmp_path,
-        callback=lambda _, row: resumed_rows.append(row),
+        ENV, make_network(), num_iterations=2, directory=tmp_path,
+        callback=lambda _, metrics: seen.append(metrics["iteration"]),
     )  # fmt: skip
-    assert_equal_states(resumed, whole)
-    assert [row["iteration"] for row in resumed_rows] == [3]
-    assert resumed_rows[0]["policy_loss"] == rows[2]["policy_loss"]
+    assert_equal_states(resumed, saved_run[2])
+    assert seen == [2]
 
 
 RUN = """
@@ -554,6 +554,7 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_ru
         run(ENV, make_network(), directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run):
     shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
     run = functools.partial(train_first_legal, ENV, make_network(), directory=tmp_path)
@@ -621,6 +622,7 @@ def test_growing_the_board_keeps_what_was_learned():
         expert_iteration.train(Hex(5), large, init_params=params, **TINY)
 
 
+@pytest.mark.slow
 def test_trains_in_an_environment_of_pgx(tmp_path):
     import pgx
 

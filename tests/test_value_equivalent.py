@@ -392,6 +392,7 @@ def fit(data=None, model=None, **knobs):
     return model_fitting.fit(ENV, make_model() if model is None else model, data, **(FIT | knobs))
 
 
+@pytest.mark.slow
 def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
     # The values are noise, which can be learned by heart only, and the games held out tell.
     data = labelled()
