@@ -74,7 +74,7 @@ def compiled(function, *static):
 reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
 
 
-@pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs, rollouts", "mcts"))
+@pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs, rollouts"))
 def test_the_same_bits_however_the_steps_are_cut(name):
     search, params = made(name), game()
     data = (params, keys(1), toy.root(params, [0, 1, 2, 5]))
@@ -264,14 +264,11 @@ def test_rewards_on_the_way_count_by_default(mode):
 
 def test_no_silent_bound_in_the_cached_mode():
     params, root = chain(60)
-    for search in (
-        jaxpgs.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1),
-        jaxpgs.mcs_search(toy.split_fn, 40, simulations_per_update=1, mode="tree"),
-    ):
-        state = compiled(run, search)(params, keys(0, 1), root).search_state
-        # Every simulation goes one step further than the last.
-        np.testing.assert_allclose(state.depth, np.mean(np.arange(1, 41)), rtol=1e-6)
-        assert state.depth_limited == 0
+    search = jaxpgs.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1)
+    state = compiled(run, search)(params, keys(0, 1), root).search_state
+    # Every simulation goes one step further than the last.
+    np.testing.assert_allclose(state.depth, np.mean(np.arange(1, 41)), rtol=1e-6)
+    assert state.depth_limited == 0
     rollouts = {"simulations_per_update": 1, "mode": "rollouts"}
     shallow = jaxpgs.mcs_search(toy.split_fn, 40, **rollouts)
     state = compiled(run, shallow)(params, keys(0, 1), root).search_state
@@ -286,14 +283,14 @@ def test_no_silent_bound_in_the_cached_mode():
         jax.eval_shape(functools.partial(run, endless), params, keys(0, 1), root)
 
 
-@pytest.mark.parametrize(
-    ("types", "mode"),
-    [
-        (("bfloat16", "bfloat16"), "rollouts"),
-        (("bfloat16", "float32"), "tree"),
-        (("float16", "float16"), "tree"),
-    ],
-)
+TYPES = [
+    (("bfloat16", "bfloat16"), "rollouts"),
+    (("bfloat16", "float32"), "tree"),
+    (("float16", "float16"), "tree"),
+]
+
+
+@pytest.mark.parametrize(("types", "mode"), mostly_slow(TYPES, TYPES[0], TYPES[2]))
 def test_statistics_are_float32_or_wider(types, mode):
     logits_type, value_type = map(jnp.dtype, types)
     params, _ = chain(3, reward=0.0)
@@ -357,13 +354,10 @@ def test_targets_read_the_prior_without_noise(mode):
 def test_huge_values_leave_finite_weights():
     params = game() | {"value": jnp.full(121, 3e38).at[::2].set(-3e38)}
     roots = toy.root(params, [0, 1, 2, 5])
-    for search in (
-        jaxpgs.gumbel_mcts_search(toy.split_fn, 16),
-        pgs(16, estimator=jaxpgs.reinforce("mean", normalize=True)),
-    ):
-        output = jax.jit(functools.partial(run, search))(params, keys(3), roots)
-        chex.assert_tree_all_finite((output.action_weights, output.search_state.params))
-        np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-5)
+    search = pgs(16, estimator=jaxpgs.reinforce("mean", normalize=True))
+    output = jax.jit(functools.partial(run, search))(params, keys(3), roots)
+    chex.assert_tree_all_finite((output.action_weights, output.search_state.params))
+    np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-5)
 
 
 # --- numbers --------------------------------------------------------------------------------------

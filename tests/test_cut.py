@@ -10,6 +10,7 @@ import mctx
 import numpy as np
 import pytest
 from flax import linen, nnx
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs import networks, trees
@@ -160,16 +161,18 @@ TORSO = [((WIDTH,), "float32")]
 # Models of many kinds
 
 
+CUTS = [
+    ("resnet", "policy_head", False, [((9, 4), "float32")]),
+    ("resnet", "policy_head.linear", False, [((18,), "float32")]),
+    ("float32", "policy_head", False, [((16,), "float32")]),
+    # Which stones lie where is known from the embedding. That one may swap is not.
+    ("float32", "policy_head.linear", True, [((16,), "float32"), ((10,), "bool")]),
+    ("bfloat16", "policy_head", False, [((16,), "bfloat16")]),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "path", "swap", "features"),
-    [
-        ("resnet", "policy_head", False, [((9, 4), "float32")]),
-        ("resnet", "policy_head.linear", False, [((18,), "float32")]),
-        ("float32", "policy_head", False, [((16,), "float32")]),
-        # Which stones lie where is known from the embedding. That one may swap is not.
-        ("float32", "policy_head.linear", True, [((16,), "float32"), ((10,), "bool")]),
-        ("bfloat16", "policy_head", False, [((16,), "bfloat16")]),
-    ],
+    ("kind", "path", "swap", "features"), mostly_slow(CUTS, CUTS[0], CUTS[3], CUTS[4])
 )
 def test_our_networks_on_hex(kind, path, swap, features):
     env = jaxpgs.envs.Hex(3, swap=swap)

@@ -24,7 +24,6 @@ B, N, K, DEPTH = 4, 32, 8, 6
 STEP = 0.02
 TRACES = collections.Counter()
 
-kinds = pytest.mark.parametrize("kind", ["fully_connected", "resnet"])
 modes = pytest.mark.parametrize("mode", ["rollouts", "tree"])
 
 
@@ -190,7 +189,8 @@ def test_one_key_stands_for_a_key_per_root():
         broadcast_keys(_keys(), 5)
 
 
-@pytest.mark.parametrize("mode", games.mostly_slow(["rollouts", "tree"], "rollouts"))
+@pytest.mark.slow
+@modes
 def test_jit_changes_nothing(mode):
     params, _ = _network("fully_connected")
     arguments = (params, _keys(1, 1), games.take(_states(), [1]), jnp.float32(STEP))
@@ -255,7 +255,7 @@ def test_diagnostics(step_size, mode):
     assert jax.tree.leaves(plain.params) == []
 
 
-@kinds
+@pytest.mark.parametrize("kind", games.mostly_slow(["fully_connected", "resnet"], "resnet"))
 def test_adapted_parameters(kind):
     params, _ = _network(kind)
     before = jax.tree.map(np.array, params)
@@ -376,6 +376,7 @@ def test_exact_values_give_winning_moves(size, mode):
         assert _chosen(winning, output).mean() >= 0.99
 
 
+@pytest.mark.slow
 def test_wins_and_blocks_in_one_without_a_value_network():
     # Two plies tell: a win in one, and what every move but one allows. A refutation has to be drawn
     # among up to 20 replies before a wrong move shows, hence the 1,024 simulations.
@@ -564,6 +565,7 @@ def test_memory_does_not_depend_on_the_number_of_simulations():
     assert abs(many - few) < 4 * 8 * (4096 - 128) / 16
 
 
+@pytest.mark.slow
 def test_only_the_head_is_differentiated():
     # A loop's body counts once, so the ratio is that of one step of a simulation. The gradient of a
     # block of states is in the program twice, in front of the loop over blocks and inside of it.
