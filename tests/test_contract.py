@@ -101,7 +101,7 @@ def test_the_same_bits_however_the_steps_are_cut(name):
 
 
 def test_an_answer_at_any_time():
-    search, params = made("pgs, tree"), game()
+    search, params = made("pgs, rollouts"), game()
     roots = toy.root(params, [0, 1, 2, 5])
     carry = compiled(init, search)(params, keys(1), roots)
     before = compiled(finish, search)(carry)
@@ -114,7 +114,8 @@ def test_an_answer_at_any_time():
         output = compiled(finish, search)(carry)
         np.testing.assert_array_equal(output.search_state.visits.sum(-1), 4 * done)
     # It is the answer of the search that had only so many simulations.
-    shorter = compiled(run, pgs(12))(params, keys(1), roots)
+    fewer = dataclasses.replace(search, num_simulations=12)
+    shorter = compiled(run, fewer)(params, keys(1), roots)
     for field in ("visits", "qvalues", "params", "gradient_norm"):
         one, two = getattr(output.search_state, field), getattr(shorter.search_state, field)
         chex.assert_trees_all_close(one, two, atol=1e-6)
@@ -252,7 +253,7 @@ def chain(length, reward=1.0, discount=0.9):
     return params, toy.root(params, [0])
 
 
-@pytest.mark.parametrize("mode", ["rollouts", "tree"])
+@pytest.mark.parametrize("mode", mostly_slow(["rollouts", "tree"], "tree"))
 def test_rewards_on_the_way_count_by_default(mode):
     params, root = chain(12)
     expected = sum(0.9**t for t in range(10))  # ten steps, as far as max_depth
