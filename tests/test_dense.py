@@ -111,7 +111,7 @@ def searched(name, size, program):
 
 OFTEN = {
     ("pgs, all terms", 5, "dense without tables"), ("pgs, reuse", 3, "dense"),
-    ("pgs, rollouts", 3, "dense"), ("mcts, ranges", 3, "dense"),
+    ("mcts, ranges", 3, "dense"),
     ("mcts, capacity", 3, "dense without tables"),
 }  # fmt: skip
 

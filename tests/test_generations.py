@@ -147,6 +147,7 @@ def test_training_improves_the_policy():
     assert last["greedy_score"] > last["random_score"] + 61
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
     whole, _ = train(directory=tmp_path)
     shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration

@@ -86,7 +86,7 @@ def assert_same(ours, theirs, summary):
             (16, 16, 1.0, 40), (32, 16, 1.0, 12), (32, 16, 0.0, 40), (50, 8, 1.0, 12),
             (64, 16, 1.0, 40), (7, 3, 1.0, 12),
         ],
-        (32, 16, 1.0, 12), (50, 8, 1.0, 12), (64, 16, 1.0, 40),
+        (50, 8, 1.0, 12), (64, 16, 1.0, 40),
     ),
 )  # fmt: skip
 def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
@@ -113,6 +113,7 @@ def test_a_round_is_one_call(count, considered, calls):
     assert np.all(evaluations <= 1.4 * count)
 
 
+@pytest.mark.slow
 def test_hex_in_rounds_is_mctxs():
     network = jaxpgs.load_pretrained("hex-5x5-early")
     env = network.env

@@ -483,10 +483,11 @@ def playouts(env, key, state, tabu=False):
         ("per_color", True, 592.8),
     ],
 )
-def test_means_of_random_games(penalty, tabu, mean):
+@pytest.mark.parametrize("games", mostly_slow([1000, 8000], 1000))
+def test_means_of_random_games(penalty, tabu, mean, games):
     # Reference means over the 20 standard positions. Four standard errors: one false alarm in
     # 16,000, for each of the tests.
-    env, games = SameGame(penalty=penalty), 8000
+    env = SameGame(penalty=penalty)
     played = playouts(env, jax.random.key(7), standard_batch(env, games), tabu)
     played = jax.device_get(played)
     # Within positions, since every position is played equally often.

@@ -193,6 +193,7 @@ def test_some_games_begin_at_the_start():
     assert np.mean(some == 1) > 0.5
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     """Those had no `start_fraction`, and None for the paper's optimizer.
 
