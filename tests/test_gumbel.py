@@ -8,7 +8,7 @@ import mctx
 import numpy as np
 import pytest
 import toy
-from games import lenient_promotion
+from games import lenient_promotion, mostly_slow
 from mctx._src import seq_halving
 
 import jaxpgs
@@ -52,7 +52,9 @@ def test_the_schedule_is_mctxs():
             assert tuple(considered_visits(considered, count)) == theirs
 
 
-@pytest.mark.parametrize(("count", "considered"), [(50, 16), (7, 4), (16, 1)])
+@pytest.mark.parametrize(
+    ("count", "considered"), mostly_slow([(50, 16), (7, 4), (16, 1)], (50, 16))
+)
 def test_one_at_a_time_is_mctxs_search(count, considered):
     params, key = game(), jax.random.key(11)
     arguments = (params, key, roots(params), toy.recurrent_fn, count, invalid_actions())

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from games import mostly_slow
 
 from benchmarks import runs
 from benchmarks.studies.seify2020 import samegame as bench
@@ -149,11 +150,13 @@ def block_of(env, codes, tables):
     return rows * env.width + words % env.width, words < (tables - 1) * env.width
 
 
-@pytest.mark.parametrize(
-    ("env", "games", "tables"),
-    [(SMALL, 40, 1), (SMALL, 40, 2), (SameGame(height=11, width=12, num_colors=4), 8, 2),
-     (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20, 1)],
-)  # fmt: skip
+BOARDS = [
+    (SMALL, 40, 1), (SMALL, 40, 2), (SameGame(height=11, width=12, num_colors=4), 8, 2),
+    (SameGame(height=1, width=12, num_colors=2, penalty="none"), 20, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "games", "tables"), mostly_slow(BOARDS, *BOARDS[:2]))
 def test_games_are_those_of_the_rules(env, games, tables):
     keys = jax.random.split(jax.random.key(1), games)
     states = jax.jit(jax.vmap(env.init))(keys)
@@ -298,6 +301,7 @@ def test_a_bias_leads():
     assert found.chosen[0].tolist() == [4] * 4
 
 
+@pytest.mark.slow
 def test_it_is_better_than_as_many_random_games():
     env, boards, steps = SameGame(height=8, width=8, num_colors=4), 12, 4
     states = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(10), boards))

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from games import FAST, QUICK
+from games import FAST, QUICK, mostly_slow
 
 import jaxpgs
 from jaxpgs.envs import Hex
@@ -172,9 +172,13 @@ class Thirds(Hex):
         return super().observe(state) / 3
 
 
-def test_observations_are_kept_as_they_are():
-    """In a byte each where they are whole numbers."""
+def test_observations_that_are_whole_numbers_take_a_byte_each():
     assert replay.observation_dtype(ENV) == jnp.int8
+    assert replay.observation_dtype(Thirds(3)) == jnp.float32
+
+
+@pytest.mark.slow
+def test_observations_are_kept_as_they_are():
     env, (params, apply_fn) = Thirds(3), functional(make_network())
     state = expert_iteration.train(
         env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
@@ -398,7 +402,9 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
-@pytest.mark.parametrize("expert, evaluate_every", [("pgs", 2), ("gumbel", 0)])
+@pytest.mark.parametrize(
+    "expert, evaluate_every", mostly_slow([("pgs", 2), ("gumbel", 0)], ("pgs", 2))
+)
 def test_experts_train_the_network(expert, evaluate_every):
     seen = []
     state = expert_iteration.train(
@@ -423,12 +429,12 @@ train_first_legal = functools.partial(
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
-    """The folder of a run of two iterations, to be copied, and how often self-play was traced."""
+    """The folder of a run of two iterations, how often self-play was traced, and the end."""
     folder, traced, real = tmp_path_factory.mktemp("run"), [], selfplay.play
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
-        train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
-    return folder, len(traced)
+        state = train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
+    return folder, len(traced), state
 
 
 def test_one_iteration_is_compiled_once(saved_run):
@@ -447,6 +453,18 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_stopped_run_goes_on_bit_equal(tmp_path, saved_run):
+    shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration
+    seen = []
+    resumed = train_first_legal(
+        ENV, make_network(), num_iterations=2, directory=tmp_path,
+        callback=lambda _, metrics: seen.append(metrics["iteration"]),
+    )  # fmt: skip
+    assert_equal_states(resumed, saved_run[2])
+    assert seen == [2]
+
+
 RUN = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -459,6 +477,7 @@ t.expert_iteration.train(
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_equal(tmp_path):
     """SIGKILL at a moment drawn by lot; the second call ends as a run that was never stopped."""
     code = RUN.format(tests=str(pathlib.Path(__file__).parent), folder=str(tmp_path))
@@ -535,6 +554,7 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_ru
         run(ENV, make_network(), directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run):
     shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
     run = functools.partial(train_first_legal, ENV, make_network(), directory=tmp_path)
@@ -550,6 +570,7 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run)
     assert int(run(num_iterations=3).iteration) == 3
 
 
+@pytest.mark.slow
 def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     """The raw network wins from every opening that can be won, against a perfect player."""
     # It runs for longer than it compiles.
@@ -601,6 +622,7 @@ def test_growing_the_board_keeps_what_was_learned():
         expert_iteration.train(Hex(5), large, init_params=params, **TINY)
 
 
+@pytest.mark.slow
 def test_trains_in_an_environment_of_pgx(tmp_path):
     import pgx
 
