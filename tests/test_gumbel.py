@@ -13,7 +13,7 @@ from mctx._src import seq_halving
 
 import jaxpgs
 from jaxpgs.search import init, run
-from jaxpgs.search.parts.gumbel import considered_visits
+from jaxpgs.search.parts.gumbel import considered_visits, scheduled_visits
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -50,6 +50,15 @@ def test_the_schedule_is_mctxs():
         for count in (1, 2, 3, 7, 16, 50, 64, 200):
             theirs = seq_halving.get_sequence_of_considered_visits(considered, count)
             assert tuple(considered_visits(considered, count)) == theirs
+
+
+def test_the_schedule_of_each_root_is_that_of_its_numbers():
+    most, longest = 33, 70
+    numbers, considered, counts = np.indices((longest, most + 1, longest + 1), np.int32)
+    found = jax.jit(lambda *data: scheduled_visits(*data, most))(numbers, considered, counts)
+    for m in range(most + 1):
+        for n in (*range(1, 20), 32, 50, 64, longest):
+            np.testing.assert_array_equal(found[:n, m, n], considered_visits(m, n))
 
 
 @pytest.mark.parametrize(

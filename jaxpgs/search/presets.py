@@ -22,11 +22,11 @@ from jaxpgs.search.options import (
     GumbelOptions,
     GumbelPGSOptions,
     GumbelPGSPolicyOptions,
-    KeptOptions,
     MCSOptions,
     MCSPolicyOptions,
     PGSOptions,
     PGSPolicyOptions,
+    RootOptions,
     split_options,
     takes_options,
 )
@@ -228,8 +228,8 @@ def run_preset(
     **knobs: Any,
 ) -> PolicyOutput:
     """Makes a search and runs it on `params, rng_key, root, invalid_actions`."""
-    kept, options = split_options(options, KeptOptions)
-    return run(make(recurrent_fn, num_simulations, **knobs, **options), *data, **kept)
+    given, options = split_options(options, RootOptions)
+    return run(make(recurrent_fn, num_simulations, **knobs, **options), *data, **given)
 
 
 @takes_options

@@ -16,7 +16,7 @@ import pathlib
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -225,16 +225,21 @@ def origin() -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds of training, over all calls that worked on the same run."""
+    """Seconds of training, over all calls that worked on the same run.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
+    Args:
+      path: the file that keeps them.
+      now: tells the time; `time.process_time` for seconds of the processor.
+    """
+
+    def __init__(self, path: pathlib.Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._now = path, now
         self._before = _read_seconds(path)
-        self._start = time.monotonic()
+        self._start = now()
 
     def seconds(self, *, here: bool = False) -> float:
         """Returns the seconds of all calls, or of this one."""
-        passed = time.monotonic() - self._start
+        passed = self._now() - self._start
         return passed if here else self._before + passed
 
     def note(self) -> float:

@@ -210,11 +210,11 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: a kept root has no visits from before", _GUMBEL,
-        "noise, root.visits, schedule", "noise, root.visits * 0, schedule", "gumbel_plans",
+        "noise, root.visits, *counts", "noise, root.visits * 0, *counts", "gumbel_plans",
     ),
     Mutation(
         "Gumbel: illegal actions are considered", _GUMBEL,
-        "jnp.sum(root.valid, axis=-1), most", "jnp.sum(root.valid | True, axis=-1), most",
+        "jnp.sum(root.valid, axis=-1, dtype", "jnp.sum(root.valid | True, axis=-1, dtype",
         "gumbels_root",
     ),
     Mutation(
