@@ -39,6 +39,7 @@ from benchmarks import (
     networks,
     newcomer,
     noisy_bandit,
+    playout_cap,
     policy_targets,
     ppo_learning,
     puzzles,
@@ -460,6 +461,8 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping[str, Any], pathlib.Path], str]
      rows_only(selfplay.table)),
     ("small_games.json", "Small games, learned from nothing in {iterations} iterations: % of the "
      "decisive positions that the raw network plays right", rows_only(small_games.table)),
+    ("playout_cap.json", "Playout cap randomisation: {simulations} simulations in {full_share:.0%} "
+     "of the moves and {fast_simulations} in the others", rows_only(playout_cap.table)),
     ("devices.json", "Expert iteration on several devices: {games} games, {simulations} "
      "simulations a move", rows_only(devices.table)),
     ("learning*.json", "Raw networks along training: {network}",
