@@ -1,6 +1,6 @@
 """Does it pay to search most moves with few simulations?
 
-    taskset -c 0 python -m benchmarks.playout_cap    # 5x5 and 7x7 Hex, hours of one core
+    taskset -c 0 python -m benchmarks.studies.beyond.playout_cap    # 5x5 and 7x7 Hex, hours of one core
 
 Playout cap randomisation (Wu 2019, section 3.1): expert iteration in which a quarter of the moves
 are searched in full and teach the policy, beside one that searches every move in full, and one that
@@ -182,7 +182,7 @@ def learn_all(
 
 def main(argv: list[str] | None = None) -> None:
     """Trains and plays; see the module's text."""
-    parser = runs.parser("playout_cap", __doc__)
+    parser = runs.parser("studies.beyond.playout_cap", __doc__)
     add = parser.add_argument
     add("--sizes", nargs="+", type=runs.positive, default=[5, 7])
     add("--minutes", nargs="+", type=float, default=[10.0, 20.0], help="of a training, by size")
