@@ -49,7 +49,7 @@ def call(policy, **knobs):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_signatures_show_every_knob(name):
     search, policy, known, adapt = SEARCHES[name]
-    kept = {"nodes", "adapted_params"}
+    kept = {"nodes", "adapted_params", "simulations_by_root"}
     for function, names in ((search, set(known.__annotations__) | {"max_depth"}),
                             (policy, set(known.__annotations__) | kept)):  # fmt: skip
         parameters = inspect.signature(function).parameters

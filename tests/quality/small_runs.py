@@ -82,6 +82,7 @@ def _expert_iteration_changes() -> dict[str, Any]:
         "env": Hex(3, swap=True), "network": network(width=32), "seed": 1,
         "expert": experts.make_expert("pgs", 4), "num_simulations": 32, "num_games": 16,
         "num_steps": 8, "sampled_moves": 4, "max_random_moves": 2, "start_fraction": 0.5,
+        "fast_simulations": experts.raw_network(), "full_share": 0.5,
         "resign_fraction": 0.25, "keep_adapted": True, "value_target": "search",
         "buffer_size": 128, "batch_size": 32, "updates_per_iteration": 3,
         "optimizer": expert_iteration.paper_optimizer(0.02), "value_weight": 0.5,

@@ -7,6 +7,8 @@ _OFFSETS = "../networks/offsets.py"
 _PLAYOUTS = "../playouts.py"
 _SELFPLAY = "../training/selfplay.py"
 _REPLAY = "../training/replay.py"
+_LOSSES = "../training/losses.py"
+_UNROLLS = "../training/unrolls.py"
 _TREES = "../trees.py"
 _LEARNING = "learn.py"
 _ESTIMATOR = "parts/estimator.py"
@@ -158,5 +160,30 @@ MUTATIONS = (
         "action = invert(policy.cumulative, policy.last, number)",
         "action = invert(policy.cumulative, policy.last, 0 * number)", "uniform_play",
         "test_objectives.py",
+    ),
+    # Fast moves.
+    Mutation(
+        "fast moves: their policy is kept", _SELFPLAY,
+        "jnp.where(is_full, decision.policy, 0.0)", "decision.policy", "fast_moves_play",
+        "test_training.py",
+    ),
+    Mutation(
+        "fast moves: all searches are fast", _SELFPLAY,
+        "jax.lax.cond(is_full, full, quick)", "jax.lax.cond(is_full, quick, quick)",
+        "fast_moves_play", "test_training.py",
+    ),
+    Mutation(
+        "positions without a policy teach it", _LOSSES,
+        "jnp.where(known, objective.loss(logits, target), 0.0)", "objective.loss(logits, target)",
+        "without_a_policy", "test_training.py",
+    ),
+    Mutation(
+        "positions without a policy count in the mean", _LOSSES,
+        "jnp.maximum(jnp.sum(known), 1)\n", "jnp.maximum(known.size, 1)\n", "without_a_policy",
+        "test_training.py",
+    ),
+    Mutation(
+        "unrolls: steps without a policy teach it", _UNROLLS,
+        "(real & jnp.any(policy > 0, axis=-1))", "real", "without_a_policy", "test_training.py",
     ),
 )  # fmt: skip

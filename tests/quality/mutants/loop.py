@@ -289,4 +289,27 @@ MUTATIONS = (
         "estimate: no simulations", _MEMORY,
         "walks = num_bytes(trees.eval_shape(walks_of, params, carry))", "walks = 0", "estimate_of",
     ),
+    # Budgets by root.
+    Mutation(
+        "budgets: a root goes on within its last update", _LOOP,
+        "playable & among & (number < budget)",
+        "playable & among & (number < budget) | (number < search.num_simulations) & among",
+        "steps_are", "test_budgets.py",
+    ),
+    Mutation(
+        "budgets: the search goes on to N", _LOOP,
+        "left = carry.totals.simulations < budget", "left = carry.num_updates < search.num_updates",
+        "ends_with", "test_budgets.py",
+    ),
+    Mutation(
+        "budgets: Gumbel's schedule is that of N", _LOOP,
+        "num_simulations = search.num_simulations if budget is None else budget",
+        "num_simulations = search.num_simulations", "answer_of_n and gumbel and mcts",
+        "test_budgets.py",
+    ),
+    Mutation(
+        "budgets: what is out of range stays", _LOOP,
+        "jnp.clip(jnp.asarray(given), 0, most)", "jnp.asarray(given)", "clipped",
+        "test_budgets.py",
+    ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Does it pay to search most moves with few simulations?
 
-    taskset -c 0 python -m benchmarks.playout_cap    # 5x5 and 7x7 Hex, hours of one core
+    taskset -c 0 python -m benchmarks.studies.beyond.playout_cap    # 5x5 and 7x7 Hex, hours of one core
 
 Playout cap randomisation (Wu 2019, section 3.1): expert iteration in which a quarter of the moves
 are searched in full and teach the policy, beside one that searches every move in full, and one that
@@ -27,7 +27,7 @@ from benchmarks import report, runs
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation, networks
 from jaxpgs.envs import Hex
-from jaxpgs.training import expert_iteration, read_run
+from jaxpgs.training import expert_iteration, experts, read_run
 from jaxpgs.training.recipes import Clock
 
 CAPPED, FULL, MEAN = "capped", "full", "mean"
@@ -150,9 +150,39 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     ], lines  # fmt: skip
 
 
+def learn_all(
+    args: argparse.Namespace, size: int, minutes: float, update: Callable[[float, str], None]
+) -> dict[str, list[tuple[Any, dict[str, float]]]]:
+    """Trains every setting on one board, as often as wanted.
+
+    Args:
+      args: what `main` parsed.
+      size: of the board.
+      minutes: of a training.
+      update: called with the minutes of this board that have passed, and with what is trained.
+
+    Returns:
+      What `learn` returns, for each training of a setting, by its name.
+    """
+    games = {
+        "num_games": args.games, "num_steps": 16, "buffer_size": 16 * 16 * args.games,
+        "batch_size": 256, "updates_per_iteration": 32, "expert": args.expert,
+    }  # fmt: skip
+    found: dict[str, list[Any]] = {}
+    jobs = itertools.product(range(args.trainings), settings(args).items())
+    for done, (number, (name, knobs)) in enumerate(jobs):
+        seed = args.seed + number
+        label = f"{size}x{size}, {name}, training {number + 1}"
+        tell = lambda passed, n=done, text=label: update(n * minutes + passed / 60, text)  # noqa: E731
+        folder = args.runs / f"{size}-{minutes:g}-{name}-{seed}"
+        learnt = learn(Hex(size), folder, seed, 60 * minutes, tell, **games, **knobs)
+        found.setdefault(name, []).append(learnt)
+    return found
+
+
 def main(argv: list[str] | None = None) -> None:
     """Trains and plays; see the module's text."""
-    parser = runs.parser("playout_cap", __doc__)
+    parser = runs.parser("studies.beyond.playout_cap", __doc__)
     add = parser.add_argument
     add("--sizes", nargs="+", type=runs.positive, default=[5, 7])
     add("--minutes", nargs="+", type=float, default=[10.0, 20.0], help="of a training, by size")
@@ -160,49 +190,35 @@ def main(argv: list[str] | None = None) -> None:
     add("--simulations", type=runs.positive, default=64)
     add("--fast-simulations", type=runs.positive, default=16)
     add("--full-share", type=float, default=0.25)
-    add("--expert", default="pgs")
+    add("--expert", default="pgs", choices=experts.NAMES)
     add("--games", type=runs.positive, default=128, help="at once")
     add("--runs", type=pathlib.Path, default=pathlib.Path("runs/playout_cap"))
     args = parser.parse_args(argv)
     given = ("trainings", "simulations", "fast_simulations", "full_share", "expert", "games")
     setting = {name: getattr(args, name) for name in (*given, "seed")}
     record = runs.open_record(parser, args, setting, ("size", "minutes", "opponent", "player"))
-    games = {
-        "num_games": args.games, "num_steps": 16, "buffer_size": 16 * 16 * args.games,
-        "batch_size": 256, "updates_per_iteration": 32, "max_random_moves": 4,
-        "expert": args.expert,
-    }  # fmt: skip
-    jobs = list(zip(args.sizes, args.minutes, strict=True))
-    total = sum(minutes for _, minutes in jobs) * 3 * args.trainings
-    done = 0.0
+    boards = list(zip(args.sizes, args.minutes, strict=True))
+    count = len(settings(args)) * args.trainings
+    total = round(sum(minutes for _, minutes in boards) * count)
     with report.progress_bar("playout cap") as progress:
-        for size, minutes in jobs:
-            env, params, about = Hex(size), {}, {}
-            for number, (name, knobs) in itertools.product(
-                range(args.trainings), settings(args).items()
-            ):
-                label = f"{size}x{size}, {name}, training {number + 1}"
+        for i, (size, minutes) in enumerate(boards):
+            before = count * sum(minutes for _, minutes in boards[:i])
 
-                def update(passed: float, before: float = done, label: str = label) -> None:
-                    progress(int(before + passed / 60), int(total) + 1, label)
+            def update(passed: float, label: str, before: float = before) -> None:
+                progress(min(round(before + passed), total), total, label)
 
-                folder = args.runs / f"{size}-{minutes:g}-{name}-{args.seed + number}"
-                found, facts = learn(
-                    env, folder, args.seed + number, 60 * minutes, update, **games, **knobs
-                )
-                params.setdefault(name, []).append(found)
-                about.setdefault(name, []).append(facts)
-                done += minutes
-            means = {
-                name: {key: round(float(np.mean([x[key] for x in some])), 4) for key in some[0]}
-                for name, some in about.items()
-            }
+            found = learn_all(args, size, minutes, update)
+            spent = {
+                name: {key: round(float(np.mean([x[key] for _, x in some])), 4)
+                       for key in some[0][1]}
+                for name, some in found.items()
+            }  # fmt: skip
+            params = {name: [x for x, _ in some] for name, some in found.items()}
             for opponent, kind in itertools.product((FULL, MEAN), PLAYERS):
                 row = {"size": size, "minutes": minutes, "opponent": opponent, "player": kind}
                 if not runs.has(record, **row):
-                    won = match(env, kind, params[CAPPED], params[opponent], args.seed)
-                    spent = {name: means[name] for name in (CAPPED, opponent)}
-                    runs.add(record, row | won | spent)
+                    won = match(Hex(size), kind, params[CAPPED], params[opponent], args.seed)
+                    runs.add(record, row | won | {x: spent[x] for x in (CAPPED, opponent)})
     report.print_table("Playout cap randomisation", *table(runs.read(record)))
     print(f"Wrote {record.path}.")
 
