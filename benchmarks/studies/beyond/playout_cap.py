@@ -1,6 +1,6 @@
 """Does it pay to search most moves with few simulations?
 
-    taskset -c 0 python -m benchmarks.studies.beyond.playout_cap    # 5x5 and 7x7 Hex, hours of one core
+    taskset -c 0 python -m benchmarks.studies.beyond.playout_cap    # hours of one core
 
 Playout cap randomisation (Wu 2019, section 3.1): expert iteration in which a quarter of the moves
 are searched in full and teach the policy, beside one that searches every move in full, and one that
