@@ -353,6 +353,7 @@ def test_evaluation_in_pieces_changes_nothing():
     check_same(pieces, whole)
 
 
+@pytest.mark.slow
 def test_one_call_an_update():
     case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.until_new(WIDE))
     for seed in range(3):

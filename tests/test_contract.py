@@ -445,6 +445,7 @@ def noisy_split():
     return jaxpgs.SplitRecurrentFn(expand, toy.split_fn.policy)
 
 
+@pytest.mark.slow
 def test_models_may_use_their_key():
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])

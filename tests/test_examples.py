@@ -31,6 +31,7 @@ NAMES = {
 FLAGS = doctest.NORMALIZE_WHITESPACE
 # They train, or compile a search that another example has as well.
 SLOW = {
+    "SameGameResNet", "advance", "gumbel_mcts_policy", "mcs_policy", "pgs", "reroot", "step",
     "PlayedGames", "SEResNet", "Searches", "Solution", "distillation.distill",
     "expert_iteration.train", "extended_pgs_policy", "gumbel_pgs_policy", "judged",
     "labelling.label_games", "make_plan_fn", "mcs", "muzero_puct", "nrpa", "plain_mcts",

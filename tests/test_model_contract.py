@@ -604,7 +604,7 @@ def test_no_gradient_comes_out_of_a_search(name):
             np.testing.assert_array_equal(x, 0)
 
 
-@pytest.mark.parametrize("name", mostly_slow(["mcs", "pgs", "pgs, whole"], "mcs"))
+@pytest.mark.parametrize("name", mostly_slow(["mcs", "pgs", "pgs, whole"]))
 def test_searches_are_exported_for_any_number_of_roots(name):
     search = search_of(name, make_fn(), 4, simulations_per_update=2)
     answer = lambda root: run(search, make_params(), jax.random.key(0), root).search_state.visits  # noqa: E731

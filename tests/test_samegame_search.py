@@ -467,10 +467,14 @@ def test_restarts():
     assert np.asarray(again.searches.searched).all()
 
 
+@pytest.mark.slow
 def test_a_limit_of_searches():
     once = plain(num_searches=1)
     check_solution(ENV, boards(), once)
     assert np.isneginf(once.played).all()
+
+
+def test_what_does_not_fit_is_named():
     for knobs, message in (
         ({"restart": True}, "num_searches must be given"),
         ({"follow": "visits"}, "follow must be"),
