@@ -424,6 +424,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
         best=carry.best,
         raw_value=stats.value,
+        prior_logits=stats.prior_logits,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
