@@ -34,6 +34,7 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 
 from jaxpgs import envs, networks, puzzles, search
 from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
+from jaxpgs.chance import make_stochastic_fns
 from jaxpgs.base import (
     Expansion,
     NodeStats,
@@ -99,6 +100,8 @@ from jaxpgs.search import (
     reset_adapted,
     search_for,
     step_advantage,
+    stochastic_mcts_policy,
+    stochastic_mcts_search,
     td_lambda,
     truncated_geometric,
     ucb1,
@@ -159,6 +162,7 @@ __all__ = [
     "make_recurrent_fn",
     "make_root_fn",
     "make_sampled_fns",
+    "make_stochastic_fns",
     "max_min_puct",
     "mcs_policy",
     "mcs_search",
@@ -183,6 +187,8 @@ __all__ = [
     "search",
     "search_for",
     "step_advantage",
+    "stochastic_mcts_policy",
+    "stochastic_mcts_search",
     "td_lambda",
     "truncated_geometric",
     "ucb1",

@@ -87,6 +87,12 @@ from jaxpgs.search.presets import (
     pgs_policy,
     pgs_search,
 )
+from jaxpgs.search.stochastic import (
+    StochasticState,
+    stochastic_mcts_policy,
+    stochastic_mcts_search,
+    stochastic_root,
+)
 from jaxpgs.search.store_tree import Nodes, node_stats, reroot
 
 __all__ = [
@@ -103,6 +109,7 @@ __all__ = [
     "SampledPolicy",
     "Search",
     "Selection",
+    "StochasticState",
     "Target",
     "Truncation",
     "advance",
@@ -163,6 +170,9 @@ __all__ = [
     "select_in_turn",
     "step",
     "step_advantage",
+    "stochastic_mcts_policy",
+    "stochastic_mcts_search",
+    "stochastic_root",
     "td_lambda",
     "truncated_geometric",
     "ucb1",
