@@ -1,0 +1,112 @@
+"""Games whose chance can be taken apart: what `stochastic_mcts_policy` needs of one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.adapters import check_players, make_root_fn, reward_and_discount
+from jaxpgs.base import Embedding, Params
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.search.stochastic import ChanceRecurrentFn, DecisionRecurrentFn
+
+
+class Afterstate(NamedTuple):
+    """What the player has done, before chance decides what becomes of it.
+
+    Attributes:
+      current_player: `[B]` int32, who acted.
+      state: `[B, ...]` what the game calls an afterstate.
+    """
+
+    current_player: chex.Array
+    state: Embedding
+
+
+def make_stochastic_fns(
+    env: Any,
+    apply_fn: ApplyFn,
+    afterstate: Callable[[Any, chex.Array], Any],
+    outcome_logits: Callable[[Any], chex.Array],
+    apply_outcome: Callable[[Any, chex.Array], Any],
+    *,
+    afterstate_value: Callable[[Params, Embedding], chex.Array] | None = None,
+) -> tuple[DecisionRecurrentFn, ChanceRecurrentFn]:
+    """Makes the two models of a stochastic search from a game whose chance is told apart.
+
+    Three functions of one state each say what `env.step` does in one: the player's part, how likely
+    each outcome of chance is, and what an outcome makes of it. Where an action leaves nothing to
+    chance, one outcome has all of the probability. The root comes from `make_root_fn`. Rewards,
+    discounts and illegal actions are as in `make_recurrent_fn`; a reward comes with the outcome,
+    whoever or whatever it is for.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx, of one player or of two. Its `observe` is
+        needed, not its `step`.
+      apply_fn: as in `make_root_fn`.
+      afterstate: `(state, action) -> afterstate`, a pytree of arrays; the pair of both will do.
+      outcome_logits: `afterstate -> [C]` logarithms of the probabilities, up to a constant, -inf
+        for what cannot be.
+      apply_outcome: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return
+        anything.
+      afterstate_value: `(params, afterstates [B, ...]) -> [B]`, from the view of the player who
+        acted. None takes the mean over chance of what the network says of the next states, which
+        evaluates C of them for each afterstate.
+
+    Returns:
+      `decision_recurrent_fn` and `chance_recurrent_fn`, for `stochastic_mcts_policy` and
+      `mctx.stochastic_muzero_policy`.
+
+    Raises:
+      ValueError: if there are more than two players; from the functions as `make_recurrent_fn`.
+
+    Example:
+      >>> fns = jaxpgs.make_stochastic_fns(env, apply_fn, lambda s, a: (s, a), slips, after_slip)
+      >>> told, after = fns[0](params, rng_key, jnp.array([0, 4]), states)
+      >>> jax.nn.softmax(told.chance_logits).round(2)[0]
+      Array([0.9, 0.1], dtype=float32)
+    """
+    check_players("make_stochastic_fns", env)
+    look = make_root_fn(env, apply_fn)
+
+    def chance_recurrent_fn(
+        params: Params, rng_key: chex.PRNGKey, outcome: chex.Array, embedding: Afterstate
+    ) -> tuple[mctx.ChanceRecurrentFnOutput, Embedding]:
+        state = jax.vmap(apply_outcome)(embedding.state, outcome)
+        seen = look(params, rng_key, state)
+        reward, discount = reward_and_discount(env, embedding, state)
+        output = mctx.ChanceRecurrentFnOutput(
+            action_logits=seen.prior_logits,
+            value=seen.value,
+            reward=reward.astype(seen.value.dtype),
+            discount=discount.astype(seen.value.dtype),
+        )
+        return output, state
+
+    def mean_value(
+        params: Params, rng_key: chex.PRNGKey, logits: chex.Array, embedding: Afterstate
+    ) -> chex.Array:
+        def value_of(outcome: chex.Array) -> chex.Array:
+            outcomes = jnp.broadcast_to(outcome, logits.shape[:1])
+            output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
+            return output.reward + output.discount * output.value
+
+        values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
+        shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+        return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
+
+    def decision_recurrent_fn(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, state: Embedding
+    ) -> tuple[mctx.DecisionRecurrentFnOutput, Afterstate]:
+        after = Afterstate(state.current_player, jax.vmap(afterstate)(state, action))
+        logits = jax.vmap(outcome_logits)(after.state)
+        if afterstate_value is None:
+            value = mean_value(params, rng_key, logits, after)
+        else:
+            value = afterstate_value(params, after.state)
+        return mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value), after
+
+    return decision_recurrent_fn, chance_recurrent_fn
