@@ -64,10 +64,16 @@ def make_stochastic_fns(
       ValueError: if there are more than two players; from the functions as `make_recurrent_fn`.
 
     Example:
-      >>> fns = jaxpgs.make_stochastic_fns(env, apply_fn, lambda s, a: (s, a), slips, after_slip)
+      >>> played = lambda state, action: (state, action)
+      >>> slips = lambda played: jnp.log(jnp.array([0.9, 0.1]))  # one stone in ten slips
+      >>> def landed(played, outcome):  # to the first free cell
+      ...     state, action = played
+      ...     free = state.legal_action_mask.argmax()
+      ...     return env.step(state, jnp.where(outcome == 0, action, free))
+      >>> fns = jaxpgs.make_stochastic_fns(env, apply_fn, played, slips, landed)
       >>> told, after = fns[0](params, rng_key, jnp.array([0, 4]), states)
-      >>> jax.nn.softmax(told.chance_logits).round(2)[0]
-      Array([0.9, 0.1], dtype=float32)
+      >>> told.chance_logits.shape, told.afterstate_value.shape
+      ((2, 2), (2,))
     """
     check_players("make_stochastic_fns", env)
     look = make_root_fn(env, apply_fn)
