@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import mctx
 import pgx
 
+import jaxpgs
 from benchmarks.one_player import State, begin, unless_over
 from jaxpgs.base import Params
 from jaxpgs.networks import SplitApplyFn
@@ -48,30 +48,13 @@ def stochastic_fns(game: Game) -> tuple[Any, Any]:
 
     An afterstate's value is that of the state before the draw, as the network sees it there.
     """
-    observe = jax.vmap(game.env.observe)
 
-    def decision(params: Params, rng_key: chex.PRNGKey, action: chex.Array, state: Any) -> Any:
-        del rng_key
-        logits, afterstate = jax.vmap(game.after)(state, action)
-        _, value = game.apply_fn(params, observe(afterstate))
-        value = value + afterstate.rewards[:, 0]
-        return mctx.DecisionRecurrentFnOutput(
-            chance_logits=logits, afterstate_value=value
-        ), afterstate
+    def value(params: Params, afterstate: Any) -> chex.Array:
+        seen = jax.vmap(game.env.observe)(afterstate)
+        return game.apply_fn(params, seen)[1] + afterstate.rewards[:, 0]
 
-    def chance(params: Params, rng_key: chex.PRNGKey, outcome: chex.Array, afterstate: Any) -> Any:
-        del rng_key
-        state = jax.vmap(game.draw)(afterstate, outcome)
-        logits, value = game.apply_fn(params, observe(state))
-        going_on = ~state.terminated
-        return mctx.ChanceRecurrentFnOutput(
-            action_logits=jnp.where(state.legal_action_mask, logits, _LOWEST),
-            value=jnp.where(going_on, value, 0.0),
-            reward=state.rewards[:, 0],
-            discount=going_on.astype(value.dtype),
-        ), state
-
-    return decision, chance
+    pieces = game.env, game.apply_fn, game.after, game.draw
+    return jaxpgs.make_stochastic_fns(*pieces, afterstate_value=value)
 
 
 def linear_policy(

@@ -20,12 +20,12 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 >>> boards = jax.vmap(puzzle.init)(jax.random.split(rng_key, 2))
 >>> root = jax.jit(jaxpgs.make_root_fn(env, apply_fn))(params, rng_key, states)
 >>> recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
->>> played = lambda state, action: (state, action)
->>> slips = lambda played: jnp.log(jnp.array([0.9, 0.1]))
->>> def landed(played, outcome):  # one stone in ten slips to the first free cell
-...     state, action = played
+>>> def after(state, action):  # the stone slips once in ten times
+...     return jnp.log(jnp.array([0.9, 0.1])), (state, action)
+>>> def draw(afterstate, outcome):  # to the first free cell
+...     state, action = afterstate
 ...     return env.step(state, jnp.where(outcome == 0, action, state.legal_action_mask.argmax()))
->>> decision_fn, chance_fn = jaxpgs.make_stochastic_fns(env, apply_fn, played, slips, landed)
+>>> decision_fn, chance_fn = jaxpgs.make_stochastic_fns(env, apply_fn, after, draw)
 >>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head", simulations_per_update=4)
 >>> carry = jax.jit(jaxpgs.search.init, static_argnums=0)(search, params, rng_key, root)
 >>> output = jax.jit(jaxpgs.search.run, static_argnums=0)(search, params, rng_key, root)

@@ -29,29 +29,27 @@ class Afterstate(NamedTuple):
 def make_stochastic_fns(
     env: Any,
     apply_fn: ApplyFn,
-    afterstate: Callable[[Any, chex.Array], Any],
-    outcome_logits: Callable[[Any], chex.Array],
-    apply_outcome: Callable[[Any, chex.Array], Any],
+    after: Callable[[Any, chex.Array], tuple[chex.Array, Any]],
+    draw: Callable[[Any, chex.Array], Any],
     *,
     afterstate_value: Callable[[Params, Embedding], chex.Array] | None = None,
 ) -> tuple[DecisionRecurrentFn, ChanceRecurrentFn]:
     """Makes the two models of a stochastic search from a game whose chance is told apart.
 
-    Three functions of one state each say what `env.step` does in one: the player's part, how likely
-    each outcome of chance is, and what an outcome makes of it. Where an action leaves nothing to
-    chance, one outcome has all of the probability. The root comes from `make_root_fn`. Rewards,
-    discounts and illegal actions are as in `make_recurrent_fn`; a reward comes with the outcome,
-    whoever or whatever it is for.
+    Two functions of one state say what `env.step` does in one: `after`, what the player's action
+    makes of a state and how likely each outcome of chance then is; and `draw`, what an outcome
+    makes of that. Where an action leaves nothing to chance, one outcome has all the probability.
+    The root comes from `make_root_fn`. Rewards, discounts and illegal actions are as in
+    `make_recurrent_fn`; all of a reward comes with the outcome.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx, of one player or of two. Its `observe` is
         needed, not its `step`.
       apply_fn: as in `make_root_fn`.
-      afterstate: `(state, action) -> afterstate`, a pytree of arrays; the pair of both will do.
-      outcome_logits: `afterstate -> [C]` logarithms of the probabilities, up to a constant, -inf
-        for what cannot be.
-      apply_outcome: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return
-        anything.
+      after: `(state, action) -> (logits [C], afterstate)`, logarithms of the probabilities up to a
+        constant, -inf or the lowest float for what cannot be, and any pytree of arrays. The pair
+        `(state, action)` will do for an afterstate.
+      draw: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return anything.
       afterstate_value: `(params, afterstates [B, ...]) -> [B]`, from the view of the player who
         acted. None takes the mean over chance of what the network says of the next states, which
         evaluates C of them for each afterstate.
@@ -64,14 +62,14 @@ def make_stochastic_fns(
       ValueError: if there are more than two players; from the functions as `make_recurrent_fn`.
 
     Example:
-      >>> played = lambda state, action: (state, action)
-      >>> slips = lambda played: jnp.log(jnp.array([0.9, 0.1]))  # one stone in ten slips
-      >>> def landed(played, outcome):  # to the first free cell
-      ...     state, action = played
+      >>> def after(state, action):  # one stone in ten slips
+      ...     return jnp.log(jnp.array([0.9, 0.1])), (state, action)
+      >>> def draw(afterstate, outcome):  # to the first free cell
+      ...     state, action = afterstate
       ...     free = state.legal_action_mask.argmax()
       ...     return env.step(state, jnp.where(outcome == 0, action, free))
-      >>> fns = jaxpgs.make_stochastic_fns(env, apply_fn, played, slips, landed)
-      >>> told, after = fns[0](params, rng_key, jnp.array([0, 4]), states)
+      >>> decision_fn, chance_fn = jaxpgs.make_stochastic_fns(env, apply_fn, after, draw)
+      >>> told, _ = decision_fn(params, rng_key, jnp.array([0, 4]), states)
       >>> told.chance_logits.shape, told.afterstate_value.shape
       ((2, 2), (2,))
     """
@@ -81,7 +79,7 @@ def make_stochastic_fns(
     def chance_recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, outcome: chex.Array, embedding: Afterstate
     ) -> tuple[mctx.ChanceRecurrentFnOutput, Embedding]:
-        state = jax.vmap(apply_outcome)(embedding.state, outcome)
+        state = jax.vmap(draw)(embedding.state, outcome)
         seen = look(params, rng_key, state)
         reward, discount = reward_and_discount(env, embedding, state)
         output = mctx.ChanceRecurrentFnOutput(
@@ -107,12 +105,13 @@ def make_stochastic_fns(
     def decision_recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, state: Embedding
     ) -> tuple[mctx.DecisionRecurrentFnOutput, Afterstate]:
-        after = Afterstate(state.current_player, jax.vmap(afterstate)(state, action))
-        logits = jax.vmap(outcome_logits)(after.state)
+        logits, afterstate = jax.vmap(after)(state, action)
+        embedding = Afterstate(state.current_player, afterstate)
         if afterstate_value is None:
-            value = mean_value(params, rng_key, logits, after)
+            value = mean_value(params, rng_key, logits, embedding)
         else:
-            value = afterstate_value(params, after.state)
-        return mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value), after
+            value = afterstate_value(params, afterstate)
+        output = mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value)
+        return output, embedding
 
     return decision_recurrent_fn, chance_recurrent_fn
