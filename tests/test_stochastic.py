@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 
 import games
 import jax
@@ -9,11 +10,18 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from scipy import stats as scipy_stats
 
 import jaxpgs
 from benchmarks.chance_games import play2048
 from benchmarks.one_player import begin
+from jaxpgs.search import (
+    default_simulations_per_update,
+    options,
+    select_in_turn,
+    stochastic_root,
+)
 
 jit = functools.partial(jax.jit, compiler_options=games.QUICK)
 strict = pytest.mark.usefixtures("strict_promotion")
@@ -30,6 +38,7 @@ def policy(params, state):
     return jnp.where(illegal, jnp.finfo(logits.dtype).min, logits)
 
 
+@jax.jit
 def decide(params, rng_key, action, state):
     """Afterstates have another structure than states, and some of their outcomes cannot be."""
     del rng_key
@@ -43,6 +52,7 @@ def decide(params, rng_key, action, state):
     return output, {"after": after, "action": action}
 
 
+@jax.jit
 def draw(params, rng_key, outcome, afterstate):
     """Some games end, and some actions are illegal."""
     del rng_key
@@ -113,14 +123,21 @@ def test_one_at_a_time_it_is_mctxs_search():
 
 
 @strict
-def test_several_at_a_time():
-    """Counts that K does not divide, bfloat16, one legal action, an ended game, keys by root."""
+def test_several_at_a_time_and_on_from_there():
+    """Counts that K does not divide, bfloat16, one legal action, an ended game, keys by root.
+
+    After an action and its likeliest outcome the next search goes on from what is known there.
+    """
     params, root, invalid = random_model(4, -1.0, jnp.bfloat16)
     invalid[1] = 1
     keys = jax.random.split(jax.random.key(7), B)
-    found = jax.device_get(
-        jit(lambda *data: search(*data, 37, keys, simulations_per_update=5))(params, root, invalid)
-    )
+
+    made = jaxpgs.stochastic_mcts_search(decide, draw, 37, num_actions=A, simulations_per_update=5)
+    wide, _ = stochastic_root(params, root, decide)
+    kept = jaxpgs.init_nodes(made, params, wide, num_kept=37)
+    ask = jit(lambda *data, nodes: search(*data, 37, keys, nodes=nodes, simulations_per_update=5))
+
+    found = jax.device_get(ask(params, root, invalid, nodes=kept))
     state, is_over = found.search_state, np.arange(B) == 1
     np.testing.assert_array_equal(state.visits.sum(1), np.where(is_over, 0, 37))
     assert (state.visits[invalid > 0] == 0).all()
@@ -131,6 +148,121 @@ def test_several_at_a_time():
     assert state.num_calls == 8 and (state.num_evaluations <= 37).all()
     assert (state.not_finite == 0).all() and state.qvalues.dtype == np.float32
     assert state.depth[2:].min() > 2
+
+    nodes, rows = state.nodes, np.arange(B)
+    child = nodes.children[rows, 0, found.action]
+    outcome = np.argmax(nodes.visits[rows, child, A:], axis=-1)
+    reroot = jit(functools.partial(jaxpgs.reroot, num_kept=37))
+    nodes = reroot(reroot(nodes, found.action), A + outcome)
+    _, afterstate = decide(params, keys[0], found.action, root.embedding)
+    told, after = draw(params, keys[0], outcome, afterstate)
+    after = mctx.RootFnOutput(prior_logits=told.action_logits, value=told.value, embedding=after)
+    ended = np.tile(np.asarray(told.discount)[:, None] == 0, A).astype(np.int32)
+    state = jax.device_get(ask(params, after, ended, nodes=nodes)).search_state
+    known = np.asarray(nodes.visits[:, 0].sum(1))
+    np.testing.assert_array_equal(state.visits.sum(1), np.where(ended[:, 0], 0, 37 + known))
+    assert (known > 0).mean() > 0.5 and ended.mean() < 0.2
+
+
+@strict
+def test_chance_is_shared_out_by_its_probabilities():
+    """Each of K simulations counts those in flight; a node of decisions is the selection's own."""
+    made = jaxpgs.stochastic_mcts_search(decide, draw, 32, num_actions=2)
+    assert made.simulations_per_update == 2 == default_simulations_per_update(32)
+
+    def take(chances, visits, num):
+        valid = np.array([chances]) > 0
+        logits = np.log(np.where(valid, [chances], 1)).astype(np.float32)
+        node = jaxpgs.NodeStats(
+            prior_logits=jnp.asarray(np.where(valid, logits, LOWEST)),
+            value=jnp.zeros(1),
+            visits=jnp.array([visits]),
+            value_sum=jnp.zeros(valid.shape),
+            valid=jnp.asarray(valid),
+        )
+        return np.asarray(select_in_turn(made.interior_selection, None, node, num))[0]
+
+    outcomes = take([0, 0, 0.5, 0.3, 0.2, 0], [0, 0, 1, 0, 0, 0], 19)
+    assert outcomes[:3].tolist() == [3, 2, 4]
+    assert np.bincount(outcomes).tolist() == [0, 0, 9, 6, 4]
+    assert take([0.7, 0.3, 0, 0, 0, 0], [0] * 6, 5).tolist() == [0, 0, 1, 0, 0]
+
+
+# --- what it shares with the other searches -------------------------------------------------------
+
+
+@strict
+def test_it_may_be_transformed():
+    """It is traced inside of `jax.shard_map`, and with no key used twice."""
+    params, root, invalid = random_model(5, 1.0)
+    keys = jax.random.split(jax.random.key(1), B)
+    mesh, rows = jax.make_mesh((1,), ("roots",)), P("roots")
+
+    def visits(params, root, invalid, keys):
+        return search(params, root, invalid, 6, keys, max_depth=4).search_state.visits
+
+    share = jax.shard_map(visits, mesh=mesh, in_specs=(P(), rows, rows, rows), out_specs=rows)
+    on_rows = jax.device_put((root, invalid, keys), jax.NamedSharding(mesh, rows))
+    assert jax.eval_shape(jax.jit(share), params, *on_rows).shape == (B, A)
+    with jax.debug_key_reuse(True):
+        jax.eval_shape(visits, params, root, invalid, keys[0])
+
+
+def test_its_knobs_show():
+    for function, more in (
+        (jaxpgs.stochastic_mcts_search, {"num_actions"}),
+        (jaxpgs.stochastic_mcts_policy, {"nodes", "adapted_params"}),
+    ):
+        shown = set(inspect.signature(function).parameters)
+        assert more | set(options.MCSOptions.__annotations__) < shown
+        for knob in shown:
+            assert function.__doc__.count(f"\n  {knob}: ") == 1
+    with pytest.raises(TypeError, match=r"'temperatur'\. Did you mean 'temperature'\?"):
+        search(*random_model(0, 1.0), 8, temperatur=0.0)
+
+
+def test_what_does_not_fit_is_refused():
+    data = random_model(0, 1.0)
+
+    def ask(decide=decide, draw=draw, **knobs):
+        params, root, invalid = data
+        call = lambda key: jaxpgs.stochastic_mcts_policy(  # noqa: E731
+            params, key, root, decide, draw, 8, invalid, **knobs
+        )
+        return jax.eval_shape(call, jax.random.key(0))
+
+    def changed(function, **fields):
+        def model(*inputs):
+            output, after = function(*inputs)
+            return output.replace(**{k: f(getattr(output, k)) for k, f in fields.items()}), after
+
+        return model
+
+    column, fewer = lambda x: x[:, None], lambda x: x[:, 1:]
+    for wrong, words in (
+        (
+            {"decide": changed(decide, afterstate_value=column)},
+            r"value of shape \[32\], .* \[32, 1\]",
+        ),
+        (
+            {"decide": changed(decide, chance_logits=lambda x: x[:, 0])},
+            r"chance_logits of shape .*",
+        ),
+        (
+            {"draw": changed(draw, action_logits=fewer)},
+            r"action_logits of shape \[32, 5\].* \[32, 4\]",
+        ),
+        (
+            {"draw": changed(draw, reward=column)},
+            r"chance_recurrent_fn must return reward .* \[32\]",
+        ),
+        ({"draw": lambda *x: (draw(*x)[0], x[3])}, "embedding of the root's structure"),
+        ({"interior_selection": jaxpgs.improved_policy()}, "needs interior_selection to be a part"),
+        ({"simulations_per_update": "rounds"}, '"rounds" is for Gumbel searches'),
+        ({"mode": "rollouts"}, 'mode must be "tree"'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ask(**wrong)
 
 
 # --- a game whose values are known ----------------------------------------------------------------
@@ -176,7 +308,7 @@ def test_values_are_those_of_expectimax():
     env, num_roots = Casino(), 64
     nothing = lambda params, seen: (jnp.zeros((len(seen), 3)), jnp.zeros(len(seen)))  # noqa: E731
     model = jaxpgs.make_recurrent_fn(env, nothing)
-    fns = jaxpgs.make_stochastic_fns(env, nothing, env.after, env.draw)
+    fns = jaxpgs.make_stochastic_fns(env, nothing, jax.jit(env.after), jax.jit(env.draw))
 
     @jit
     def searches(keys):
@@ -262,14 +394,18 @@ def test_backgammon_taken_apart_is_pgxs():
 
 
 def test_a_search_of_2048():
-    """An afterstate's value is the mean over 32 tiles of what the network says of the next state."""
+    """An afterstate's value is the mean over 32 tiles of the next states' values."""
     game = play2048()
-    model = jaxpgs.make_stochastic_fns(game.env, game.apply_fn, game.after, game.draw)
+    parts = (
+        jax.jit(game.after),
+        jax.jit(game.draw),
+    )  # traced once for a program that calls them often
+    model = jaxpgs.make_stochastic_fns(game.env, game.apply_fn, *parts)
     boards = jnp.asarray(np.random.default_rng(1).integers(0, 3, (3, 16)), jnp.int32)
 
     @jit
     def search(boards, key):
-        states = jax.vmap(lambda board: game.draw(empty.replace(_board=board), 0))(boards)
+        states = jax.vmap(lambda board: parts[1](empty.replace(_board=board), jnp.int32(0)))(boards)
         root = jaxpgs.make_root_fn(game.env, game.apply_fn)(game.params, key, states)
         data = game.params, key, root, *model, 15, ~states.legal_action_mask
         return jaxpgs.stochastic_mcts_policy(*data, simulations_per_update=4), states

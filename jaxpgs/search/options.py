@@ -127,8 +127,9 @@ class ExplorationOptions(TypedDict, total=False):
     Attributes:
       temperature: of the default target, at least 0. The action is drawn with probability
         proportional to the weights to the power of `1 / temperature`. The default, 0, takes the
-        best action; in `stochastic_mcts_search` it is 1. Another target takes the temperature itself: `target=visit_counts(1.0)`. May
-        be traced, and `[B]` or `[B, 1]`, one for each root; so may the next two.
+        best action; in `stochastic_mcts_search` it is 1. Another target takes the temperature
+        itself: `target=visit_counts(1.0)`. May be traced, and `[B]` or `[B, 1]`, one for each root;
+        so may the next two.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, from
         0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`.
       dirichlet_alpha: concentration of that noise, above 0. The default is 0.12, as in Anthony et

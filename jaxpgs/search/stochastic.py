@@ -188,7 +188,7 @@ def _check(owner: str, output: Any, shapes: dict[str, tuple[int, ...]]) -> None:
             )
 
 
-def _with_chance(selection: Selection, num_actions: int) -> Selection:
+def with_chance(selection: Selection, num_actions: int) -> Selection:
     """Makes a selection of actions one of actions and outcomes, for nodes of both kinds.
 
     The outcome with the largest `p / (1 + n)` follows, with n its visits and those pending, so that
@@ -216,7 +216,8 @@ def _of_actions(node: NodeStats, num_actions: int) -> NodeStats:
     return node._replace(**{name: x[..., :num_actions] for name, x in found.items()})
 
 
-def _answer_of_actions(target: Target, num_actions: int) -> Target:
+def answer_of_actions(target: Target, num_actions: int) -> Target:
+    """Makes a target that sees the actions alone."""
     return lambda rng_key, root, state: target(rng_key, _of_actions(root, num_actions), state)
 
 
@@ -258,14 +259,14 @@ def stochastic_mcts_search(
         chosen = mctxs | chosen
     recurrent_fn = _join(decision_recurrent_fn, chance_recurrent_fn, num_actions)
     search = batched_mcts_search(recurrent_fn, num_simulations, max_depth=max_depth, **chosen)
-    inner = search.interior_selection
+    inner: Any = search.interior_selection
     owner, example = "stochastic_mcts_search", "jaxpgs.muzero_puct()"
     check_part(owner, "interior_selection", inner, Selection, example)
     return dataclasses.replace(
         search,
-        root_selection=_with_chance(search.root_selection, num_actions),
-        interior_selection=_with_chance(inner, num_actions),
-        target=_answer_of_actions(search.target, num_actions),
+        root_selection=with_chance(search.root_selection, num_actions),
+        interior_selection=with_chance(inner, num_actions),
+        target=answer_of_actions(search.target, num_actions),
     )
 
 
