@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+from jaxpgs import trees
 from jaxpgs.adapters import check_players, make_root_fn, reward_and_discount
 from jaxpgs.base import Embedding, Params
 from jaxpgs.networks.functional import ApplyFn
@@ -94,7 +95,7 @@ def make_stochastic_fns(
         params: Params, rng_key: chex.PRNGKey, logits: chex.Array, embedding: Afterstate
     ) -> chex.Array:
         def value_of(outcome: chex.Array) -> chex.Array:
-            outcomes = jnp.broadcast_to(outcome, logits.shape[:1])
+            outcomes = outcome + trees.zero_rows(embedding.current_player)
             output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
             return output.reward + output.discount * output.value
 
