@@ -78,8 +78,9 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
     pgx. With `mode="rollouts"` a search draws anew in every simulation, so that its Q-values are
-    means over chance. In a tree, and in mctx's searches but `mctx.stochastic_muzero_policy`, what
-    was drawn first stays, as each node is one state: the search plans as if it knew the dice.
+    means over chance. In a tree, and in mctx's searches, what was drawn first stays, as each node
+    is one state: the search plans as if it knew the dice. `stochastic_mcts_policy` and
+    `mctx.stochastic_muzero_policy` do not, with the models of `make_stochastic_fns`.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx, of one player or of two, numbered 0 and 1.
