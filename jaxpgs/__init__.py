@@ -20,6 +20,12 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 >>> boards = jax.vmap(puzzle.init)(jax.random.split(rng_key, 2))
 >>> root = jax.jit(jaxpgs.make_root_fn(env, apply_fn))(params, rng_key, states)
 >>> recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
+>>> def after(state, action):  # the stone slips once in ten times
+...     return jnp.log(jnp.array([0.9, 0.1])), (state, action)
+>>> def draw(afterstate, outcome):  # to the first free cell
+...     state, action = afterstate
+...     return env.step(state, jnp.where(outcome == 0, action, state.legal_action_mask.argmax()))
+>>> decision_fn, chance_fn = jaxpgs.make_stochastic_fns(env, apply_fn, after, draw)
 >>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head", simulations_per_update=4)
 >>> carry = jax.jit(jaxpgs.search.init, static_argnums=0)(search, params, rng_key, root)
 >>> output = jax.jit(jaxpgs.search.run, static_argnums=0)(search, params, rng_key, root)
@@ -44,6 +50,7 @@ from jaxpgs.base import (
     SplitRecurrentFn,
     Trajectory,
 )
+from jaxpgs.chance import make_stochastic_fns
 from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.model_checks import check_model
@@ -101,6 +108,8 @@ from jaxpgs.search import (
     search_for,
     search_summary,
     step_advantage,
+    stochastic_mcts_policy,
+    stochastic_mcts_search,
     td_lambda,
     tree_svg,
     truncated_geometric,
@@ -162,6 +171,7 @@ __all__ = [
     "make_recurrent_fn",
     "make_root_fn",
     "make_sampled_fns",
+    "make_stochastic_fns",
     "max_min_puct",
     "mcs_policy",
     "mcs_search",
@@ -188,6 +198,8 @@ __all__ = [
     "search_for",
     "search_summary",
     "step_advantage",
+    "stochastic_mcts_policy",
+    "stochastic_mcts_search",
     "td_lambda",
     "tree_svg",
     "truncated_geometric",

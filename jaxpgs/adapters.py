@@ -78,8 +78,9 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 
     Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
     pgx. With `mode="rollouts"` a search draws anew in every simulation, so that its Q-values are
-    means over chance. In a tree, and in mctx's searches but `mctx.stochastic_muzero_policy`, what
-    was drawn first stays, as each node is one state: the search plans as if it knew the dice.
+    means over chance. In a tree, and in mctx's searches, what was drawn first stays, as each node
+    is one state: the search plans as if it knew the dice. `stochastic_mcts_policy` and
+    `mctx.stochastic_muzero_policy` do not, with the models of `make_stochastic_fns`.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx, of one player or of two, numbered 0 and 1.
@@ -109,11 +110,8 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
     def play(
         rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[chex.Array, chex.Array, Embedding]:
-        mover = embedding.current_player
         state = step(embedding, action, rng_key)
-        reward = gain_of(env, mover, embedding, state)
-        discount = jnp.where(state.current_player == mover, 1.0, -1.0)
-        return reward, jnp.where(state.terminated, 0.0, discount), state
+        return *reward_and_discount(env, embedding, state), state
 
     def recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
@@ -261,6 +259,18 @@ def check_players(
     raise ValueError(
         f"{owner} needs a game of {words}; {type(env).__name__} is one of {count}. {why}"
     )
+
+
+def reward_and_discount(
+    env: Any, before: Embedding, after: Embedding
+) -> tuple[chex.Array, chex.Array]:
+    """Returns what the mover of `[B]` states gained, and the discounts of what follows.
+
+    A discount is -1 where the other player moves next, and 0 where the game is over.
+    """
+    mover = before.current_player
+    discount = jnp.where(after.current_player == mover, 1.0, -1.0)
+    return gain_of(env, mover, before, after), jnp.where(after.terminated, 0.0, discount)
 
 
 def gain_of(env: Any, player: chex.Array, before: Embedding, after: Embedding) -> chex.Array:

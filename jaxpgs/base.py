@@ -447,9 +447,9 @@ class PolicyOutput:
         return dataclasses.replace(self, **changes)
 
 
-def statistics_dtype(root: mctx.RootFnOutput) -> jnp.dtype:
-    """Returns the type in which a search averages: float32, or wider if the root's is."""
-    dtypes = [jnp.dtype(jnp.float32), root.prior_logits.dtype, root.value.dtype]
+def statistics_dtype(*arrays: chex.Array) -> jnp.dtype:
+    """Returns the type in which a search averages: float32, or wider if an array's is."""
+    dtypes = [jnp.dtype(jnp.float32), *(x.dtype for x in arrays)]
     return max(
         (dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)),
         key=lambda dtype: jnp.finfo(dtype).bits,

@@ -31,6 +31,7 @@ SEARCHES = [
     jaxpgs.extended_pgs_policy,
     jaxpgs.gumbel_pgs_policy,
     jaxpgs.gumbel_mcts_policy,
+    jaxpgs.stochastic_mcts_policy,
 ]
 
 
@@ -40,7 +41,9 @@ def test_searches_take_mctxs_positional_arguments(policy):
         parameters = inspect.signature(function).parameters.values()
         return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    theirs = [name for name in positional(mctx.muzero_policy) if name != "loop_fn"]
+    is_stochastic = policy is jaxpgs.stochastic_mcts_policy
+    theirs = positional(mctx.stochastic_muzero_policy if is_stochastic else mctx.muzero_policy)
+    theirs.remove("loop_fn")
     assert positional(policy) == theirs
 
 

@@ -68,6 +68,9 @@ def test_the_page_for_users_of_mctx_runs():
         answers.append({key: names.get(key) for key in ("action", "weights", "summary", "found")})
     _, theirs, ours, *_ = answers
     assert (names["theirs"].sum(-1) == names["ours"].sum(-1)).all()
+    counts = [summary.visit_counts for summary in names["slippery"]]
+    np.testing.assert_array_equal(*counts)
+    assert (counts[0].sum(-1) == 16).all()
     np.testing.assert_array_equal(theirs["summary"].visit_counts.sum(-1), 8)
     assert ours["found"].visits.sum(-1).tolist() == [8] * 4
     # Both answers are the shares of the visits.

@@ -24,6 +24,7 @@ from jaxpgs.search import (
     node_stats,
     run,
     select_in_turn,
+    stochastic,
     store_tree,
 )
 from jaxpgs.search.parts.gumbel import considered_visits
@@ -117,12 +118,24 @@ GUMBEL = {
     "target": jaxpgs.gumbel_target(**SIGMA),
 }
 INNER = {"interior_selection": jaxpgs.gumbel_inner(**SIGMA)}
+STOCHASTIC = {
+    "root_selection": stochastic.with_chance(
+        jaxpgs.with_dirichlet_noise(jaxpgs.muzero_puct(1.25, 19652.0), 0.25, 0.3), 2
+    ),
+    "interior_selection": stochastic.with_chance(jaxpgs.muzero_puct(1.25, 19652.0), 2),
+    "target": stochastic.answer_of_actions(jaxpgs.visit_counts(1.0), 2),
+}
 PRESETS = {
     "mcs": (jaxpgs.mcs_search, {}, MCS),
     "pgs": (jaxpgs.pgs_search, {"adapt": toy.adapt_head}, PGS),
     "mcts": (jaxpgs.batched_mcts_search, {}, MCTS),
     "gumbel pgs": (jaxpgs.gumbel_pgs_search, {"adapt": toy.adapt_head}, PGS | GUMBEL),
     "gumbel mcts": (jaxpgs.gumbel_mcts_search, {}, MCTS | GUMBEL | INNER),
+    "stochastic mcts": (
+        functools.partial(jaxpgs.stochastic_mcts_search, toy.split_fn),
+        {"num_actions": 2},
+        MCTS | STOCHASTIC,
+    ),
 }
 
 
@@ -241,6 +254,17 @@ def test_defaults_of_the_parts():
         (jaxpgs.ucb1(), jaxpgs.ucb1(1.0, virtual_loss=1.0)),
     ):
         assert same(default, explicit)
+
+
+def test_a_stochastic_search_has_no_noise_of_its_own_with_a_selection_of_ones_own():
+    make = functools.partial(jaxpgs.stochastic_mcts_search, None, None, 8, num_actions=2)
+    chosen = make(root_selection=jaxpgs.ucb1(), target=jaxpgs.best_value())
+    for name in ("root_selection", "interior_selection"):
+        assert same(getattr(chosen, name), stochastic.with_chance(jaxpgs.ucb1(), 2))
+    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.best_value(), 2))
+    chosen = make(dirichlet_fraction=0.0, temperature=0.0, pb_c_init=2.0)
+    assert same(chosen.root_selection, stochastic.with_chance(jaxpgs.muzero_puct(2.0), 2))
+    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.visit_counts(0.0), 2))
 
 
 def test_presets_hand_their_knobs_on():

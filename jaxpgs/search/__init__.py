@@ -87,6 +87,12 @@ from jaxpgs.search.presets import (
     pgs_policy,
     pgs_search,
 )
+from jaxpgs.search.stochastic import (
+    StochasticState,
+    stochastic_mcts_policy,
+    stochastic_mcts_search,
+    stochastic_root,
+)
 from jaxpgs.search.store_tree import Nodes, node_stats, reroot
 from jaxpgs.search.tree_view import (
     ActionSummary,
@@ -112,6 +118,7 @@ __all__ = [
     "Search",
     "SearchTable",
     "Selection",
+    "StochasticState",
     "Target",
     "Truncation",
     "advance",
@@ -174,6 +181,9 @@ __all__ = [
     "select_in_turn",
     "step",
     "step_advantage",
+    "stochastic_mcts_policy",
+    "stochastic_mcts_search",
+    "stochastic_root",
     "td_lambda",
     "tree_svg",
     "truncated_geometric",

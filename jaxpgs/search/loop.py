@@ -553,7 +553,7 @@ def _root_stats(
     search: Search, root: mctx.RootFnOutput, invalid_actions: chex.Array | None
 ) -> NodeStats:
     """What is known at the root before the first simulation."""
-    dtype = statistics_dtype(root)
+    dtype = statistics_dtype(root.prior_logits, root.value)
     logits = as_logits(root.prior_logits, dtype)
     valid = jnp.ones(logits.shape, bool)
     if invalid_actions is not None:

@@ -34,6 +34,13 @@ class Arguments(TypedDict, total=False):
       rng_key: one key, or `[B]` keys, one per root; consumed.
       root: `mctx.RootFnOutput` with prior logits `[B, A]`, value `[B]` and embedding `[B, ...]`.
       recurrent_fn: the model, as in mctx; see `RecurrentFn`.
+      decision_recurrent_fn: plays actions, as in mctx: `(params, rng_key, action [B], state) ->
+        (mctx.DecisionRecurrentFnOutput, afterstate)` with `chance_logits` `[B, C]` and
+        `afterstate_value` `[B]`, from the view of the player who acted.
+      chance_recurrent_fn: draws outcomes, as in mctx: `(params, rng_key, outcome [B], afterstate)
+        -> (mctx.ChanceRecurrentFnOutput, state)` with `action_logits` `[B, A]` and `value`,
+        `reward` and `discount` `[B]`. The reward is of the player who acted.
+      num_actions: A.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
       max_depth: T, the largest number of actions in a simulation. None is no bound in "tree", and
@@ -47,6 +54,9 @@ class Arguments(TypedDict, total=False):
     rng_key: chex.PRNGKey
     root: mctx.RootFnOutput
     recurrent_fn: RecurrentFn
+    decision_recurrent_fn: Callable[..., Any]
+    chance_recurrent_fn: Callable[..., Any]
+    num_actions: int
     num_simulations: int
     invalid_actions: chex.Array | None
     max_depth: int | None
@@ -62,16 +72,16 @@ class SearchOptions(TypedDict, total=False):
         sequence has the K of each update. "rounds", in the Gumbel searches, makes an update of each
         round of sequential halving.
       root_selection: which first actions the simulations take. The default is
-        `puct(1.5, relative=True)`, and `gumbel_root` in the Gumbel searches. All defaults measure
-        returns by how much those of the search differ, so that the size of the rewards does not
-        matter.
+        `puct(1.5, relative=True)`, `gumbel_root` in the Gumbel searches, and `muzero_puct()` in
+        `stochastic_mcts_search`. All defaults measure returns by how much those of the search
+        differ, so that the size of the rewards does not matter.
       interior_selection: how actions below the root are chosen. A `SampledPolicy` follows a policy
         that reads what the visited states have returned. A `Selection` chooses by these returns,
         which makes the search a tree search, where nothing can adapt. None draws actions from the
         policy, which is the default of `mcs_search`. Policy gradient searches that keep a tree and
         have no `reuse` take `improved_policy(by_counts=True)`, with the `qtransform` of the default
-        target. `batched_mcts_search` takes the root's selection and `gumbel_mcts_search`
-        `gumbel_inner()`; there None is the default.
+        target. `batched_mcts_search` and `stochastic_mcts_search` take the root's selection and
+        `gumbel_mcts_search` `gumbel_inner()`; there None is the default.
       truncation: when a simulation stops. The default is `until_new()`.
       backup: what return a simulation reports. The default is `n_step()`.
       target: what the search answers. The default is `completed_q(0.0)`: the best action, and the
@@ -79,7 +89,7 @@ class SearchOptions(TypedDict, total=False):
         Q-values that differ by less than a third of the greatest distance between a return and the
         root's value do not count in full. Take a smaller one where few returns are far from all
         others. For self-play draw the action from the weights, as `completed_q()` does. The Gumbel
-        searches take `gumbel_target()`.
+        searches take `gumbel_target()`, and `stochastic_mcts_search` `visit_counts(1.0)`.
       qtransform: how Q-values are read, as in mctx, whose functions may be given, with their
         arguments by `functools.partial`. In the Gumbel searches it serves all default parts that
         read Q-values. In the others it makes the root's selection `muzero_puct(qtransform=...)`, as
@@ -117,14 +127,16 @@ class ExplorationOptions(TypedDict, total=False):
     Attributes:
       temperature: of the default target, at least 0. The action is drawn with probability
         proportional to the weights to the power of `1 / temperature`. The default, 0, takes the
-        best action. Another target takes the temperature itself: `target=visit_counts(1.0)`. May
-        be traced, and `[B]` or `[B, 1]`, one for each root; so may the next two.
+        best action; in `stochastic_mcts_search` it is 1. Another target takes the temperature
+        itself: `target=visit_counts(1.0)`. May be traced, and `[B]` or `[B, 1]`, one for each root;
+        so may the next two.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, from
         0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`.
       dirichlet_alpha: concentration of that noise, above 0. The default is 0.12, as in Anthony et
         al. 2019.
       pb_c_init: makes the root's selection `muzero_puct(pb_c_init=...)`, as in
-        `mctx.muzero_policy`; the selection of all nodes in `batched_mcts_search`.
+        `mctx.muzero_policy`; the selection of all nodes in `batched_mcts_search` and
+        `stochastic_mcts_search`.
       pb_c_base: likewise.
     """
 
@@ -206,7 +218,7 @@ class RootOptions(TypedDict, total=False):
 
 
 class MCSOptions(SearchOptions, ExplorationOptions, total=False):
-    """The knobs of `mcs_search` and `batched_mcts_search`."""
+    """The knobs of `mcs_search`, `batched_mcts_search` and `stochastic_mcts_search`."""
 
 
 class PGSOptions(MCSOptions, LearningOptions, total=False):
@@ -226,7 +238,7 @@ class GumbelPGSOptions(GumbelMCTSOptions, LearningOptions, total=False):
 
 
 class MCSPolicyOptions(MCSOptions, RootOptions, total=False):
-    """The knobs of `mcs_policy` and `batched_mcts_policy`."""
+    """The knobs of `mcs_policy`, `batched_mcts_policy` and `stochastic_mcts_policy`."""
 
 
 class PGSPolicyOptions(PGSOptions, RootOptions, total=False):

@@ -406,7 +406,7 @@ def with_dirichlet_noise(
         logits = root.prior_logits
         lowest = jnp.finfo(logits.dtype).min
         share, shape = (
-            by_root(owner, name, value, len(logits), logits.dtype)
+            by_root(owner, name, value, logits.shape[0], logits.dtype)
             for name, value in (("fraction", fraction), ("alpha", alpha))
         )
         # A Dirichlet over the legal actions is a normalised vector of gammas.

@@ -1,0 +1,311 @@
+"""Tree search where chance decides: decisions and outcomes of chance as nodes of one tree.
+
+Antonoglou et al. 2022, section 4 (Stochastic MuZero). The player's action leads from a state to an
+afterstate, chance from there to the next state. Two models say where; here they become one
+`recurrent_fn` over A actions and C outcomes, numbered from A on, and `batched_mcts_search` does the
+rest. A node whose policy is of outcomes is chance's.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs import trees
+from jaxpgs.base import (
+    Embedding,
+    NodeStats,
+    Params,
+    PolicyOutput,
+    RecurrentFn,
+    cast_logits,
+    statistics_dtype,
+)
+from jaxpgs.checks import check_part
+from jaxpgs.search.definition import Search
+from jaxpgs.search.loop import run
+from jaxpgs.search.options import (
+    MCSOptions,
+    MCSPolicyOptions,
+    RootOptions,
+    split_options,
+    takes_options,
+)
+from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.target import Target, visit_counts
+from jaxpgs.search.policy import highest
+from jaxpgs.search.presets import batched_mcts_search
+
+# `(params, rng_key, action [B], state) -> (mctx.DecisionRecurrentFnOutput, afterstate)`, and
+# `(params, rng_key, outcome [B], afterstate) -> (mctx.ChanceRecurrentFnOutput, state)`.
+DecisionRecurrentFn = Callable[..., tuple[Any, Embedding]]
+ChanceRecurrentFn = Callable[..., tuple[Any, Embedding]]
+
+
+class StochasticState(NamedTuple):
+    """The embedding of a node: a state, where the player decides, or an afterstate of chance.
+
+    Attributes:
+      state: `[B, ...]` as the root's embedding, zeros where the node is chance's.
+      afterstate: `[B, ...]` as `decision_recurrent_fn` returns it, zeros where the player decides.
+
+    Example:
+      >>> wide, _ = jaxpgs.search.stochastic_root(params, root, decision_fn)
+      >>> wide.embedding.state is root.embedding
+      True
+    """
+
+    state: Embedding
+    afterstate: Embedding
+
+
+def stochastic_root(
+    params: Params,
+    root: mctx.RootFnOutput,
+    decision_recurrent_fn: DecisionRecurrentFn,
+    invalid_actions: chex.Array | None = None,
+) -> tuple[mctx.RootFnOutput, chex.Array]:
+    """Returns roots and illegal actions as `stochastic_mcts_search` takes them: of A + C actions.
+
+    Args:
+      params: the network's parameters.
+      root: the roots, of A actions.
+      decision_recurrent_fn: what plays an action; only shapes of its results are looked at.
+      invalid_actions: `[B, A]`, 1 where the action is illegal.
+
+    Returns:
+      The roots and `[B, A + C]` illegal actions, for `init`, `run` and `search_for`. No outcome of
+      chance is legal at a root.
+
+    Raises:
+      ValueError: if what `decision_recurrent_fn` returns has other shapes.
+
+    Example:
+      >>> wide, illegal = jaxpgs.search.stochastic_root(params, root, decision_fn)
+      >>> wide.prior_logits.shape, illegal.sum(axis=-1)  # 9 actions and 2 outcomes
+      ((2, 11), Array([2, 2], dtype=int32))
+    """
+    rows = trees.zero_rows(root.prior_logits > 0)
+    told, afterstate = trees.eval_shape(
+        decision_recurrent_fn, params, jax.random.key(0), rows, root.embedding
+    )
+    _check_decision(told, rows)
+    num_outcomes = told.chance_logits.shape[-1]
+    if invalid_actions is None:
+        invalid_actions = root.prior_logits * 0
+    illegal = jnp.asarray(invalid_actions).astype(bool).astype(jnp.int32)
+
+    def widen(x: chex.Array, value: int) -> chex.Array:
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_outcomes)], constant_values=value)
+
+    nothing = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, rows), afterstate)
+    wide = mctx.RootFnOutput(
+        prior_logits=widen(root.prior_logits, 0),
+        value=root.value,
+        embedding=StochasticState(root.embedding, nothing),
+    )
+    return wide, widen(illegal, 1)
+
+
+def _join(
+    decision_recurrent_fn: DecisionRecurrentFn,
+    chance_recurrent_fn: ChanceRecurrentFn,
+    num_actions: int,
+) -> RecurrentFn:
+    """Makes one model of A + C actions of two.
+
+    Both are called with all rows, as in mctx. Those that are the other one's hold zeros, and what
+    comes of them is left out.
+    """
+
+    def recurrent_fn(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: StochasticState
+    ) -> tuple[mctx.RecurrentFnOutput, StochasticState]:
+        by_chance = action >= num_actions
+        keys = jax.random.split(rng_key)
+        chosen = jnp.where(by_chance, 0, action)
+        moved, afterstate = decision_recurrent_fn(params, keys[0], chosen, embedding.state)
+        outcome = jnp.where(by_chance, action - num_actions, 0)
+        drawn, state = chance_recurrent_fn(params, keys[1], outcome, embedding.afterstate)
+        _check_decision(moved, action)
+        shapes = dict.fromkeys(("value", "reward", "discount"), action.shape)
+        shapes["action_logits"] = (*action.shape, num_actions)
+        _check("chance_recurrent_fn", drawn, shapes)
+        dtype = statistics_dtype(
+            moved.chance_logits, moved.afterstate_value, drawn.action_logits, drawn.value
+        )
+        lowest = jnp.finfo(dtype).min
+
+        def logits(x: chex.Array, before: int, after: int) -> chex.Array:
+            x = cast_logits(x, dtype)
+            return jnp.pad(x, [(0, 0), (before, after)], constant_values=lowest)
+
+        num_outcomes = moved.chance_logits.shape[-1]
+        told = (drawn.reward, drawn.discount, drawn.value)
+        reward, discount, value = (jnp.asarray(x).astype(dtype) for x in told)
+        output = mctx.RecurrentFnOutput(
+            reward=jnp.where(by_chance, reward, 0.0),
+            discount=jnp.where(by_chance, discount, 1.0),
+            prior_logits=jnp.where(
+                by_chance[:, None],
+                logits(drawn.action_logits, 0, num_outcomes),
+                logits(moved.chance_logits, num_actions, 0),
+            ),
+            value=jnp.where(by_chance, value, moved.afterstate_value.astype(dtype)),
+        )
+        after = StochasticState(
+            trees.where(by_chance, state, _zeros(state)),
+            trees.where(by_chance, _zeros(afterstate), afterstate),
+        )
+        return output, after
+
+    return recurrent_fn
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(lambda x: trees.on_numbers(jnp.zeros_like, jnp.asarray(x)), tree)
+
+
+def _check_decision(output: Any, action: chex.Array) -> None:
+    """Checks what a model says of afterstates, of whose outcomes there may be any number."""
+    num_outcomes = (1, *jnp.shape(output.chance_logits))[-1]
+    shapes = {"chance_logits": (*action.shape, num_outcomes), "afterstate_value": action.shape}
+    _check("decision_recurrent_fn", output, shapes)
+
+
+def _check(owner: str, output: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises `ValueError` where a model's output has a field of another shape."""
+    for name, wanted in shapes.items():
+        got = jnp.shape(getattr(output, name))
+        if got != wanted:
+            raise ValueError(
+                f"{owner} must return {name} of shape {list(wanted)}, a row for each action that "
+                f"it is given; got {list(got)}."
+            )
+
+
+def with_chance(selection: Selection, num_actions: int) -> Selection:
+    """Makes a selection of actions one of actions and outcomes, for nodes of both kinds.
+
+    The outcome with the largest `p / (1 + n)` follows, with n its visits and those pending, so that
+    a node's visits have the shares of the probabilities.
+    """
+
+    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> Any:
+        return selection.init(rng_key, _of_actions(root, num_actions), num_simulations)
+
+    def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        action = selection.select(state, _of_actions(node, num_actions), pending[:, :num_actions])
+        possible = node.valid[:, num_actions:]
+        tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
+        shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
+        outcome = num_actions + highest(shares / (tried + 1), possible)
+        return jnp.where(jnp.any(possible, axis=-1), outcome, action)
+
+    return Selection(select, init, selection.needs_range)
+
+
+def _of_actions(node: NodeStats, num_actions: int) -> NodeStats:
+    """The statistics of the actions, without those of chance's outcomes."""
+    names = ("prior_logits", "visits", "value_sum", "valid", "lowest", "highest")
+    found = {name: x for name in names if (x := getattr(node, name)) is not None}
+    return node._replace(**{name: x[..., :num_actions] for name, x in found.items()})
+
+
+def answer_of_actions(target: Target, num_actions: int) -> Target:
+    """Makes a target that sees the actions alone."""
+    return lambda rng_key, root, state: target(rng_key, _of_actions(root, num_actions), state)
+
+
+@takes_options
+def stochastic_mcts_search(
+    decision_recurrent_fn: DecisionRecurrentFn,
+    chance_recurrent_fn: ChanceRecurrentFn,
+    num_simulations: int,
+    *,
+    num_actions: int,
+    max_depth: int | None = None,
+    **options: Unpack[MCSOptions],
+) -> Search:
+    """Stochastic MuZero's tree search (Antonoglou et al. 2022), K leaves at a time.
+
+    `batched_mcts_search` with chance: where the player decides, MuZero's PUCT; where chance does,
+    the outcome with the largest `p / (1 + n)`. So Q-values are means over chance. With K = 1,
+    `simulations_per_update=1`, and no noise it makes the choices of
+    `mctx.stochastic_muzero_policy`, but for ties. With more, simulations in flight count in nodes
+    of both kinds. Other defaults are mctx's, too: `muzero_puct()`, for actions at the root and
+    below, `visit_counts()` as the target, and Dirichlet noise.
+
+    States and afterstates count alike: each is a node, a step of a simulation and of `max_depth`,
+    and one evaluation, for which both models are called. The search is one of A + C actions: begin
+    it with what `stochastic_root` returns. `search_state` then has A + C columns, of which chance's
+    are 0; the answer has A.
+
+    Example:
+      >>> search = jaxpgs.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
+      >>> wide, illegal = jaxpgs.search.stochastic_root(params, root, decision_fn)
+      >>> jaxpgs.search.run(search, params, rng_key, wide, illegal).action_weights.shape
+      (2, 9)
+    """
+    chosen: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    if "target" not in chosen:
+        chosen["target"] = visit_counts(chosen.pop("temperature", 1.0))
+    if "root_selection" not in chosen:
+        mctxs = {"pb_c_init": 1.25, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.3}
+        chosen = mctxs | chosen
+    recurrent_fn = _join(decision_recurrent_fn, chance_recurrent_fn, num_actions)
+    search = batched_mcts_search(recurrent_fn, num_simulations, max_depth=max_depth, **chosen)
+    inner: Any = search.interior_selection
+    owner, example = "stochastic_mcts_search", "jaxpgs.muzero_puct()"
+    check_part(owner, "interior_selection", inner, Selection, example)
+    return dataclasses.replace(
+        search,
+        root_selection=with_chance(search.root_selection, num_actions),
+        interior_selection=with_chance(inner, num_actions),
+        target=answer_of_actions(search.target, num_actions),
+    )
+
+
+@takes_options
+def stochastic_mcts_policy(
+    params: Params,
+    rng_key: chex.PRNGKey,
+    root: mctx.RootFnOutput,
+    decision_recurrent_fn: DecisionRecurrentFn,
+    chance_recurrent_fn: ChanceRecurrentFn,
+    num_simulations: int,
+    invalid_actions: chex.Array | None = None,
+    max_depth: int | None = None,
+    **options: Unpack[MCSPolicyOptions],
+) -> PolicyOutput:
+    """Runs `stochastic_mcts_search`, with the arguments of `mctx.stochastic_muzero_policy`.
+
+    The answer, `visits`, `qvalues` and `summary()` are of the A actions of the root. `nodes` have
+    A + C: a game's next search goes on from them after an action and an outcome of chance, as
+    `nodes=reroot(reroot(nodes, action, ...), num_actions + outcome, ...)`.
+
+    Example:
+      >>> models = decision_fn, chance_fn
+      >>> output = jaxpgs.stochastic_mcts_policy(params, rng_key, root, *models, 4)
+      >>> output.search_state.visits.sum(axis=-1)
+      Array([4, 4], dtype=int32)
+    """
+    kept, chosen = split_options(options, RootOptions)
+    num_actions = root.prior_logits.shape[-1]
+    search = stochastic_mcts_search(
+        decision_recurrent_fn,
+        chance_recurrent_fn,
+        num_simulations,
+        num_actions=num_actions,
+        max_depth=max_depth,
+        **chosen,  # type: ignore[arg-type]
+    )
+    data = stochastic_root(params, root, decision_recurrent_fn, invalid_actions)
+    output = run(search, params, rng_key, *data, **kept)
+    found = output.search_state
+    visits, qvalues = (x[:, :num_actions] for x in (found.visits, found.qvalues))
+    return output.replace(search_state=found.replace(visits=visits, qvalues=qvalues))
