@@ -179,7 +179,7 @@ MUTATIONS = (
     ),
     Mutation(
         "positions without a policy count in the mean", _LOSSES,
-        "jnp.maximum(jnp.sum(known), 1)\n", "jnp.maximum(known.size, 1)\n", "without_a_policy",
+        "jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)", "jnp.mean(loss)", "without_a_policy",
         "test_training.py",
     ),
     Mutation(
