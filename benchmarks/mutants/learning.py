@@ -184,6 +184,6 @@ MUTATIONS = (
     ),
     Mutation(
         "unrolls: steps without a policy teach it", _UNROLLS,
-        "(real & jnp.any(policy > 0, axis=-1))", "real", "without_a_policy", "test_training.py",
+        "(real & jnp.any(policy != 0, axis=-1))", "real", "without_a_policy", "test_training.py",
     ),
 )  # fmt: skip
