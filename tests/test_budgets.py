@@ -13,7 +13,7 @@ import jaxpgs
 from jaxpgs.search import finish, init, run, step
 
 N, K = 12, 4
-BUDGETS = np.array([1, 5, N, 5, 1, N], np.int32)
+BUDGETS = np.array([1, 7, N, 7, 1, N], np.int32)
 HEAD = {"adapt": toy.adapt_head}
 SEARCHES = {
     "mcs": (jaxpgs.mcs_search, {"mode": "rollouts"}),
@@ -78,8 +78,8 @@ def assert_rows_equal(found, expected, rows):
 @pytest.mark.parametrize(
     ("name", "by_root", "counts"),
     [
-        ("mcs", False, (5,)), ("pgs", True, (5,)), ("mcts", True, (5,)),
-        ("gumbel pgs", True, (1, N)), ("gumbel mcts", False, (5,)),
+        ("mcs", False, (7,)), ("pgs", True, (7,)), ("mcts", True, (7,)),
+        ("gumbel pgs", True, (1, N)), ("gumbel mcts", False, (7,)),
     ],
 )  # fmt: skip
 def test_a_root_with_n_has_the_answer_of_n_simulations(name, by_root, counts):

@@ -313,6 +313,8 @@ def test_positions_without_a_policy_do_not_teach_it():
         assert not np.asarray(slope)[[1, 4, 5]].any() and np.asarray(rows).all()
         none = target._replace(policy=0 * policy)
         assert jax.jit(loss)(logits, none)[0] == 0
+    broken = target._replace(policy=np.full_like(policy, np.nan))
+    assert np.isnan(losses.objective_loss(logits, broken, objectives.cross_entropy()))
     _, parts = losses.policy_value_loss(logits, 0 * value, target)
     np.testing.assert_allclose(parts["value_loss"], 1)  # of all six
 

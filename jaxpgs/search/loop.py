@@ -574,7 +574,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
       the memory, the simulations, and the table that they looked things up in.
     """
     search, num_walks = context.search, max(context.search.widths)
-    number = jnp.max(carry.num_updates)  # the same for all roots
+    number = jnp.max(carry.num_updates)  # the same for all roots that have simulations left
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys

@@ -49,7 +49,7 @@ def objective_loss(logits: chex.Array, target: Experience, objective: Objective)
     The mean is over the positions whose target has a policy; 0 if there is none.
     """
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
-    known = jnp.any(target.policy > 0, axis=-1)
+    known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
     return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)
 

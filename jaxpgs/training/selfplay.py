@@ -222,9 +222,9 @@ def play(
       fast: a quicker search, which moves where `expert` does not (playout cap randomisation; Wu
         2019, section 3.1). What it says of the policy is not kept. None: `expert` always moves.
       full_share: with `fast`, the share of the steps in which `expert` moves, above 0 and at most
-        1. Where it is no whole number of steps, it is so on average. Deviation: the paper draws for
-        each move of each game; here all games share a draw, as a batch takes as long as its longest
-        search.
+        1. Where it is no whole number of steps, it is so on average. Deviations: the paper draws
+        for each move of each game, and here all games share a draw, as a batch takes as long as its
+        longest search; it learns from full searches alone, and here the value learns from all.
 
     Returns:
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.

@@ -179,11 +179,11 @@ MUTATIONS = (
     ),
     Mutation(
         "positions without a policy count in the mean", _LOSSES,
-        "jnp.maximum(jnp.sum(known), 1)\n", "jnp.maximum(known.size, 1)\n", "without_a_policy",
+        "jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)", "jnp.mean(loss)", "without_a_policy",
         "test_training.py",
     ),
     Mutation(
         "unrolls: steps without a policy teach it", _UNROLLS,
-        "(real & jnp.any(policy > 0, axis=-1))", "real", "without_a_policy", "test_training.py",
+        "(real & jnp.any(policy != 0, axis=-1))", "real", "without_a_policy", "test_training.py",
     ),
 )  # fmt: skip

@@ -293,8 +293,8 @@ MUTATIONS = (
     Mutation(
         "budgets: a root goes on within its last update", _LOOP,
         "playable & among & (number < budget)",
-        "playable & among & (number < budget) | (number < search.num_simulations) & among",
-        "steps_are", "test_budgets.py",
+        "playable & among & (number < search.num_simulations)", "answer_of_n and mcs",
+        "test_budgets.py",
     ),
     Mutation(
         "budgets: the search goes on to N", _LOOP,
