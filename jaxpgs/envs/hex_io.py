@@ -105,7 +105,8 @@ def read_link(link: str, *, to_cursor: bool = False) -> HexGame:
     if head is None:
         raise _error(text, start, "a link starts with the size, as #11c1,a3b5 does")
     size = _size(text, start, head[1], head[2])
-    board, moves = np.zeros(size**2, np.int8), []
+    board = np.zeros(size**2, np.int8)
+    moves: list[Move] = []
     turn, at, commas = 0, head.end(), 0
     word = re.compile(r",|:[sSp]|:[rf][bw]|[A-Za-z]\d+", re.ASCII)
     while at < len(text):
@@ -178,7 +179,8 @@ def read_sgf(text: str) -> HexGame:
     size = _size(text, sizes[0].at, *_two(sizes[0].value))
     used = {"GM", "FF", "SZ", "AP", "AB", "AW", "AE", "PL", "B", "W"}
     game = HexGame(size, info={x.name: x.value for x in nodes[0] if x.name not in used})
-    board, moves = np.zeros(size**2, np.int8), []
+    board = np.zeros(size**2, np.int8)
+    moves: list[Move] = []
     old = any(x.name == "AP" and _OLD_HEXGUI.match(x.value) for x in nodes[0])
     turns = [x.name for node in nodes for x in node if x.name in ("B", "W")]
     for node in nodes:

@@ -165,8 +165,8 @@ def _final_score(call: Call) -> tuple[str, Session]:
 def _all_legal_moves(call: Call) -> tuple[str, Session]:
     game = call.session.game
     board = hex_io.stones(game)
-    cells = [] if hex_io.winner(board) is not None else np.flatnonzero(board == 0)
-    words = [cell_name(game.size, int(cell)) for cell in cells]
+    empty = np.flatnonzero((board == 0) & (hex_io.winner(board) is None))
+    words = [cell_name(game.size, int(cell)) for cell in empty]
     return " ".join(words + [SWAP_PIECES] * may_swap(call.session, board, 1)), call.session
 
 
