@@ -78,7 +78,7 @@ class GTPEngine:
             assert self._process.stdin is not None
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # ended, or closed
             raise ConnectionError(self._last_words(line)) from None
         end = time.monotonic() + seconds
         lines: list[str] = []
