@@ -1,5 +1,6 @@
 """The tournaments of `benchmarks.strength`: who plays, with how many simulations."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -21,7 +21,7 @@ for line in sys.stdin:
         cells = [f"{column}{row}" for row in (1, 2, 3) for column in "abc"]
         answer = next(cell for cell in cells if cell not in taken)
         if how == "live":
-            print(f"gogui-gfx:\nuct\nVAR B {answer}\n", flush=True)
+            print(f"gogui-gfx:\nuct\nVAR B {answer}\n\nCopyright\n\nsearching", flush=True)
         elif how == "hangs":
             time.sleep(60)
         elif how == "ends" or (how == "ends-once" and len(taken) == 3 and moves > 1):

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import itertools
 import queue
 import re
 import shlex
@@ -94,10 +95,12 @@ class GTPEngine:
             if text or not lines:
                 lines += [text] * bool(text)
                 continue
-            whole, lines = "\n".join(lines), []
-            if whole[0] == "=":
+            # Programs greet, log and draw on the same output.
+            found = itertools.dropwhile(lambda text: text[0] not in "=?", lines)
+            whole, lines = "\n".join(found), []
+            if whole.startswith("="):
                 return re.sub(r"^=\d*\s*", "", whole).strip()
-            if whole[0] == "?":
+            if whole:
                 raise GTPError(f"{line!r} was answered {whole!r}")
 
     def close(self) -> None:
