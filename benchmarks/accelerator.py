@@ -5,7 +5,8 @@
     python -m benchmarks.accelerator --pieces speed-9x9-128x10 train-hex-11x11
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
-Speed beside the bare network and both of mctx's searches at the sizes of papers, in float32 and
+First what users of mctx run, pgx's example of AlphaZero. Then
+speed beside the bare network and both of mctx's searches at the sizes of papers, in float32 and
 bfloat16; memory to 100,000 simulations; how fast Hex and SameGame play; NRPA on the 20 positions of
 SameGame; and the training of the networks of 9x9 and 11x11 Hex. Each piece is another benchmark, or
 a recipe of training, in a process of its own, as an accelerator's memory is one process's. It goes
@@ -60,8 +61,12 @@ def _train(name: str, *more: str) -> Piece:
     return Piece(f"train-{name}", "jaxpgs.training.recipes", args, trains=True)
 
 
+_SEIFY = "studies.seify2020"
 PRESETS: dict[str, list[Piece]] = {
     "full": [
+        _benchmark(
+            "speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1", "64", "1024",
+        ),
         _speed("conv-9x9-128x10-bfloat16"),
         _speed("conv-9x9-128x10"),
         _train("hex-9x9-large"),
@@ -74,8 +79,8 @@ PRESETS: dict[str, list[Piece]] = {
             "environments_samegame", "environments_samegame_full_accelerator", "--preset", "full"
         ),
         _benchmark(
-            "samegame", "samegame_accelerator", "--preset", "full", "--search", "nrpa wide",
-            "--together", "20",
+            f"{_SEIFY}.samegame", "samegame_accelerator", "--preset", "full",
+            "--search", "nrpa wide", "--together", "20",
         ),
         _speed("hex-7x7"),
         _speed("conv-9x9-256x19-bfloat16"),
@@ -92,8 +97,8 @@ PRESETS: dict[str, list[Piece]] = {
             "--searches", "PGS cached",
         ),
         _benchmark(
-            "samegame", "samegame_tiny", "--random", "1", "--size", "4", "--colors", "2",
-            "--seconds", "0.1", "--search", "random",
+            f"{_SEIFY}.samegame", "samegame_tiny", "--random", "1", "--size", "4",
+            "--colors", "2", "--seconds", "0.1", "--search", "random",
         ),
         _train("hex-5x5-early", "--games", "8", "--iterations", "1", "--simulations", "4"),
     ],

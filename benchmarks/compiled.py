@@ -2,6 +2,8 @@
 
     python -m benchmarks.compiled --platform tpu-v5e    # with libtpu: pip install "jax[tpu]"
     python -m benchmarks.compiled --platform h100       # with jax-cuda12-plugin, -pjrt and ptxas
+    python -m benchmarks.compiled --platform h100 --network conv-9x9-128x6 --settings 1024x32
+                                                        # pgx's example of AlphaZero
 
 No accelerator is needed: XLA compiles for a TPU v5e or v6e or an H100 on any machine, and its
 optimized program is read. Of one search, that is: instructions that launch something (kernels);
@@ -21,7 +23,6 @@ import fnmatch
 import importlib.metadata
 import importlib.util
 import os
-import pathlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from jax.experimental import topologies
 from jax.extend import core
 
 import jaxpgs
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from benchmarks.compiled_cost import run_cost
 from benchmarks.compiled_trips import Marked, count, mark
 from benchmarks.players import load_network
@@ -52,6 +53,7 @@ SEARCHES: dict[str, tuple[Callable[..., Any] | None, dict[str, Any]]] = {
     "MCS": (jaxpgs.mcs_policy, {}),
     "MCTS": (jaxpgs.batched_mcts_policy, {}),
     "Gumbel MCTS": (jaxpgs.gumbel_mcts_policy, {}),
+    "Gumbel MCTS rounds": (jaxpgs.gumbel_mcts_policy, {"simulations_per_update": "rounds"}),
 }
 SETTINGS = ("1x256", "16x64", "1024x32")
 _KEY = ("platform", "network", "roots", "simulations", "search")
@@ -237,8 +239,7 @@ def main(argv: list[str] | None = None) -> None:
                 runs.add(record, about | row | {"compiler": _compiler(args.platform)})
     rows = runs.read(record)
     report.print_table("One search, as the compiler sees it", *table(rows))
-    drawn = list(draw(record.path, rows))
-    print(f"Wrote {record.path} and {' and '.join(path.name for path in drawn)}.")
+    print(f"Wrote {record.path}.")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -254,33 +255,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         for row in sorted(rows, key=_order)
     ]  # fmt: skip
     return columns, cells
-
-
-def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Draws where the cycles or kernels go, a picture for each platform.
-
-    Args:
-      path: of the rows; the pictures are beside it.
-      rows: all of them.
-
-    Yields:
-      The pictures' files.
-    """
-    for platform in dict.fromkeys(row["platform"] for row in sorted(rows, key=_order)):
-        mine = [row for row in sorted(rows, key=_order) if row["platform"] == platform]
-        unit = 1 if mine[0]["cycles"] is None else 1e6
-        panels: dict[str, dict[str, dict[str, float]]] = {}
-        for row in mine:
-            roots = f"{row['roots']} root" + "s" * (row["roots"] > 1)
-            heading = f"{row['network']}, {roots}, {row['simulations']} simulations"
-            bar = {part.replace("_", " "): size / unit for part, size in row["parts"].items()}
-            panels.setdefault(heading, {})[row["search"]] = bar
-        what = "kernels" if unit == 1 else "cycles"
-        target = path.with_stem(f"{path.stem}_{platform}").with_suffix(".png")
-        title = f"Where the {what} of one search go: {platform}, the compiler's estimate"
-        xlabel = what if unit == 1 else f"million {what}"
-        pictures.bar_plot(target, panels, title=title, xlabel=xlabel)
-        yield target
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

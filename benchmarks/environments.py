@@ -15,7 +15,6 @@ with it.
 """
 
 import importlib.util
-import pathlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from jaxpgs.envs import Hex
 
 BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
 SIZES = {"quick": (11,), "full": (5, 7, 9, 11, 13, 15, 17, 19)}
 PGX_SIZE, MAIN_BATCH = 11, 1024  # the board of all batches, and the batch of all boards
-MODES = {"given": "given moves", "random": "random play"}
-SHOWN = ("ours", "ours, swap rule", "pgx", "OpenSpiel")
 WHAT_IS_TIMED = {
     "ours": "jitted scan over jax.vmap(Hex(size).step)",
     "ours, swap rule": "the same with Hex(size, swap=True), the game that pgx plays",
@@ -301,14 +298,7 @@ def main(argv: list[str] | None = None) -> None:
                 runs.add(record, *rows, what_is_timed=WHAT_IS_TIMED)
     rows = runs.read(record)
     report.print_table("Hex environments", *table(rows))
-    of_batches = [row for row in rows if row["size"] == PGX_SIZE]
-    picture = record.path.with_suffix(".png")
-    plot(picture, of_batches, "batch", f"{PGX_SIZE}x{PGX_SIZE} boards at once")
-    if len(SIZES[args.preset]) > 1:
-        of_sizes = [row for row in rows if row["batch"] == MAIN_BATCH]
-        picture = record.path.with_name(f"{record.path.stem}_sizes.png")
-        plot(picture, of_sizes, "size", f"rows of the board, {MAIN_BATCH:,} boards at once")
-    print(f"Wrote {record.path} and its pictures.")
+    print(f"Wrote {record.path}.")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -322,19 +312,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
            for other in ("pgx", "OpenSpiel"))]
         for row in rows
     ]  # fmt: skip
-
-
-def plot(path: pathlib.Path, rows: Sequence[dict[str, Any]], axis: str, label: str) -> None:
-    """Draws moves a second against the batch or the size, a panel for each mode."""
-    panels: dict[str, Any] = {heading: {name: [] for name in SHOWN} for heading in MODES.values()}
-    for row in sorted(rows, key=lambda row: row[axis]):
-        lines = panels[MODES[row["mode"]]]
-        if row["system"] in lines:
-            speed = row["moves_per_second"]
-            values = (speed["quartiles"][0], speed["median"], speed["quartiles"][1])
-            lines[row["system"]].append((row[axis], [value / 1e6 for value in values]))
-    pictures.line_plot(path, panels, title="Hex, moves a second (OpenSpiel: one thread)",
-                     xlabel=label, ylabel="million moves a second")  # fmt: skip
 
 
 def spread(samples: Any) -> dict[str, Any]:

@@ -6,10 +6,7 @@
 Whole games on 15x15 boards of 5 colours, finished ones waiting for the others; only moves that were
 played count. "Uniform" and "tabu colour" are `random_playouts`; "environment" goes through the
 public interface like any user's loop: the mask of all groups, one drawn from it, `step`. The
-systems take turns. Mean scores of many more games stand beside reference figures.
-
-The scalar anchors are those of C++ programs on one core, with full enumeration of the groups at
-every move, and with rejection sampling of cells.
+systems take turns.
 """
 
 import random
@@ -20,7 +17,6 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import report, runs
 from benchmarks.environments import pick, spread
@@ -29,15 +25,6 @@ from jaxpgs.envs.samegame import standard_positions
 from jaxpgs.envs.samegame_playouts import random_playouts
 
 BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
-SCORED_GAMES = {"quick": 1_000, "full": 20_000}  # on each of the 20 positions
-# Games a second of scalar C++ programs on one core: reference figures, not measured here.
-ANCHORS = {
-    "scalar C++, all groups at every move": (16_000, 19_000),
-    "scalar C++, rejection sampling": (35_000, 39_000),
-}
-# Means over the 20 positions by another implementation: score without and with the penalty per
-# colour, and moves a game. Reference figures, not measured here.
-REFERENCE = {"uniform": (251.6, 104.0, 63.8), "tabu colour": (722.8, 592.8, None)}
 WHAT_IS_TIMED = {
     "uniform": "jitted random_playouts(SameGame())",
     "tabu colour": "jitted random_playouts(SameGame(), tabu=True)",
@@ -128,69 +115,22 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
     ]
 
 
-def mean_scores(games: int, seed: int) -> list[dict[str, Any]]:
-    """Compares the means of random games with reference figures.
-
-    The standard error is that of games on the 20 given positions, which are no sample: it is
-    computed within positions.
-
-    Args:
-      games: how many to play on each position, a multiple of 1,000.
-      seed: of the games.
-
-    Returns:
-      One row, ready for JSON, for each kind of play, penalty and quantity.
-    """
-    rows = []
-    for name, (without, with_penalty, reference_moves) in REFERENCE.items():
-        for penalty, reference in (("none", without), ("per_color", with_penalty)):
-            env = SameGame(penalty=penalty)  # type: ignore[arg-type]
-
-            def play(
-                key: chex.PRNGKey, state: Any, env: SameGame = env, tabu: bool = name != "uniform"
-            ) -> Any:
-                return random_playouts(env, key, state, tabu=tabu)
-
-            run, state = jax.jit(play), standard_batch(env, 1000 * 20)
-            keys = jax.random.split(jax.random.key(seed), games // 1000)
-            batches = [run(key, state) for key in keys]
-            for what, expected in (("score", reference), ("moves", reference_moves)):
-                value = np.concatenate([getattr(played, what) for played in batches])
-                by_position = value.astype(np.float64).reshape(-1, 20)
-                error = (by_position.var(axis=0, ddof=1).mean() / by_position.size) ** 0.5
-                rows.append(
-                    {
-                        "system": name,
-                        "penalty": penalty,
-                        "what": what,
-                        "games": by_position.size,
-                        "mean": float(by_position.mean()),
-                        "standard_error": float(error),
-                        "reference": expected,
-                    }
-                )
-    return rows
-
-
 def main(argv: list[str] | None = None) -> None:
     """Measures a preset; see the module's text."""
     parser = runs.parser("environments_samegame", __doc__, BATCHES)
     parser.add_argument("--turns", type=runs.positive, default=5, help="how often each is timed")
     args = parser.parse_args(argv)
-    key = ("system", "batch", "penalty", "what")
-    record = runs.open_record(parser, args, {"seed": args.seed}, key)
+    record = runs.open_record(parser, args, {"seed": args.seed}, ("system", "batch"))
     batches = BATCHES[args.preset]
-    about = {"what_is_timed": WHAT_IS_TIMED, "anchors_games_per_second": ANCHORS}
     with report.progress_bar("SameGame") as progress:
         for index, batch in enumerate(batches):
             progress(index, len(batches), f"batch {batch:,}")
             if not runs.has(record, system="uniform", batch=batch):
-                runs.add(record, *measure(batch, args.seed, args.turns), **about)
-    if not runs.has(record, system="uniform", penalty="none", what="score"):
-        runs.add(record, *mean_scores(SCORED_GAMES[args.preset], args.seed))
+                runs.add(
+                    record, *measure(batch, args.seed, args.turns), what_is_timed=WHAT_IS_TIMED
+                )
     rows = runs.read(record)
     report.print_table("Random games on 15x15, 5 colours", *table(rows))
-    report.print_table("Means of many games", *means(rows))
     print(f"Wrote {record.path}.")
 
 
@@ -200,17 +140,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     return columns, [
         [row["system"], row["batch"], row["games_per_second"]["median"],
          f"{row['moves_per_second']['median'] / 1e6:.2f} M"]
-        for row in rows if "batch" in row
-    ]  # fmt: skip
-
-
-def means(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each mean of many games."""
-    columns = ["play", "penalty", "of", "games", "mean ± standard error", "reference"]
-    return columns, [
-        [row["system"], row["penalty"], row["what"], row["games"],
-         f"{row['mean']:.2f} ± {row['standard_error']:.2f}", row["reference"]]
-        for row in rows if "mean" in row
+        for row in rows
     ]  # fmt: skip
 
 

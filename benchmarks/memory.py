@@ -36,7 +36,7 @@ class Blank(NamedTuple):
 
     num_actions: int
 
-    def init(self) -> Any:
+    def init(self, rng_key: Any = None) -> Any:
         """Returns the only position."""
         return BlankState(
             jnp.zeros(225, jnp.uint8),

@@ -20,7 +20,7 @@ import jaxpgs
 from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
 from jaxpgs.evaluation.searchers import search_player
-from jaxpgs.search import default_num_considered, default_simulations_per_update
+from jaxpgs.search import default_num_considered, default_simulations_per_update, rounds
 
 # Searches by the names that specs have for them, and the presets that they are.
 OURS = {
@@ -277,6 +277,10 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
         if spec.search == "muzero":
             return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
         return {"gumbel_scale": 0.0} | knobs
+    if knobs.get("simulations_per_update") == "as rounds":  # as many calls in a row as in rounds
+        most = default_num_considered(count) if spec.search == "gumbel-pgs" else _CONSIDERED
+        calls = len(rounds(knobs.get("max_num_considered_actions", most), count))
+        knobs["simulations_per_update"] = round(count / calls)
     _selection(spec, knobs, count)
     put_parts(knobs)
     if OURS[spec.search] in LEARNING:

@@ -1,11 +1,16 @@
 """How benchmarks show and write things: the machine, progress, tables, whole files."""
 
+import ast
 import contextlib
+import functools
+import hashlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -52,6 +57,48 @@ def commit() -> str | None:
         paths = ["jaxpgs", "benchmarks", ":!benchmarks/results", ":!benchmarks/RESULTS.md"]
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *paths)
         return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
+    return None
+
+
+def made_of() -> dict[str, str]:
+    """Returns the parts of the library that this process has imported, with digests of their code.
+
+    A part is a module or a package at the top of `jaxpgs`, such as `search` or `envs`; where two
+    digests of it are equal, only comments and docstrings differ.
+    """
+    names = {name.split(".")[1] for name in sys.modules if name.startswith("jaxpgs.")}
+    return {name: digest for name in sorted(names) if (digest := code_digest(name)) is not None}
+
+
+@functools.cache
+def code_digest(part: str) -> str | None:
+    """Returns the digest of a part of the library, or None if there is no such part."""
+    place = ROOT / "jaxpgs" / part
+    files = sorted(place.rglob("*.py")) or [f for f in [place.with_suffix(".py")] if f.exists()]
+    digest = hashlib.sha256()
+    for file in files:
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and _is_text(body[0]):
+                body[0] = ast.Pass()
+        digest.update(f"{file.relative_to(ROOT)}\n{ast.unparse(tree)}\n".encode())
+    return digest.hexdigest()[:8] if files else None
+
+
+def _is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def weights_digest(network: str) -> str | None:
+    """Returns the checksum of a network that comes with the library, or None if there is none."""
+    with contextlib.suppress(OSError):
+        card = (ROOT / "jaxpgs" / "pretrained" / "weights" / f"{network}.json").read_text()
+        return json.loads(card)["sha256"][:8]
     return None
 
 

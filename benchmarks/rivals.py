@@ -2,10 +2,12 @@
 
     python -m benchmarks.strength --preset defaults --network hex-9x9 --simulations 64 256 800
     python -m benchmarks.strength --preset defaults-evaluations --network hex-9x9 --simulations 64
-    python -m benchmarks.rivals          # the table and the pictures from all such files
+    python -m benchmarks.rivals          # the table of all such files
 
 All players have their defaults, but for mctx's search with as few actions at the root as Gumbel PGS
-has. Nothing is played here: every pairing is one of a tournament, whose file has the commands.
+has. The tournaments of Gumbel searches in rounds (the presets rounds, rounds-time-1 and -64) go to
+`rounds.json`. Nothing is played here: every pairing is one of a tournament, whose file has the
+commands.
 """
 
 import pathlib
@@ -13,26 +15,40 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from benchmarks.runs import RESULTS
 
 OURS = ("PGS default", "Gumbel PGS default")
-RIVALS = {"mctx Gumbel": "", "mctx Gumbel, fewer actions": "_fewer_actions"}  # drawn in files
-_KEY = ("network", "equal", "simulations", "rival", "player")
+_CELL = ("network", "equal", "simulations")
+_KEY = (*_CELL, "rival", "player")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the table of all tournaments and draws it; see the module's text."""
+    """Writes the table of all tournaments; see the module's text."""
     parser = runs.parser("rivals", __doc__)
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {}, _KEY)
     rows = runs.add(record, *met(args.folder))
     report.print_table("Elo of ours over mctx's searches", *table(rows))
-    for rival, part in RIVALS.items():
-        if any(row["rival"] == rival for row in rows):
-            draw(record.path.with_stem(record.path.stem + part).with_suffix(".png"), rows, rival)
-    print(f"Wrote {record.path} and its pictures.")
+    print(f"Wrote {record.path}.")
+    path = record.path.with_name("rounds.json")
+    if found := [cell | pair for cell, pair in _pairings(args.folder, "rounds")]:
+        rounds = runs.open_record(parser, args, {}, (*_CELL, "first", "second"), path)
+        report.print_table("Elo of searches in rounds", *rounds_table(runs.add(rounds, *found)))
+
+
+def _pairings(folder: pathlib.Path, preset: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Finds the pairings of a preset's tournaments, and what their moves may cost."""
+    for path in sorted(folder.glob(f"strength_{preset}*.json")):
+        data = runs.load(path)
+        setting = data["setting"]
+        equal = setting["equal"]
+        if equal == "time":
+            equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
+        cell = (setting["network"], equal, setting["num_simulations"])
+        for pair in data.get("pairings", ()):  # none before the first is whole
+            yield dict(zip(_CELL, cell, strict=True)), pair
 
 
 def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
@@ -44,26 +60,14 @@ def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
     Yields:
       Rows, with the interval of ours over the rival. `simulations` are the rival's.
     """
-    for path in sorted(folder.glob("strength_defaults*.json")):
-        data = runs.load(path)
-        setting = data["setting"]
-        equal = setting["equal"]
-        if equal == "time":
-            equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
-        for pair in data.get("pairings", ()):  # none before the first is whole
-            names = (pair["first"], pair["second"])
-            for mine, its, sign in ((*names, 1), (*names[::-1], -1)):
-                if mine not in OURS or not its.startswith("mctx"):
-                    continue
-                ends = sorted(sign * pair[end] + 0.0 for end in ("low", "elo", "high"))
-                yield {
-                    "network": setting["network"],
-                    "equal": equal,
-                    "simulations": setting["num_simulations"],
-                    "rival": its,
-                    "player": mine,
-                    "openings": pair["openings"],
-                } | dict(zip(("low", "elo", "high"), ends, strict=True))
+    for cell, pair in _pairings(folder, "defaults"):
+        names = (pair["first"], pair["second"])
+        for mine, its, sign in ((*names, 1), (*names[::-1], -1)):
+            if mine not in OURS or not its.startswith("mctx"):
+                continue
+            ends = sorted(sign * pair[end] + 0.0 for end in ("low", "elo", "high"))
+            about = {"rival": its, "player": mine, "openings": pair["openings"]}
+            yield cell | about | dict(zip(("low", "elo", "high"), ends, strict=True))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -80,6 +84,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     return ["network", "equal", "simulations", "rival", "openings", *heads], lines
 
 
+def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns columns and lines: a line for each pair of players, a column for each N."""
+    counts = sorted({row["simulations"] for row in rows})
+    lines: dict[tuple[Any, ...], dict[int, str]] = {}
+    for row in sorted(rows, key=_order):
+        about = tuple(row[name] for name in ("network", "equal", "first", "second"))
+        lines.setdefault(about, {})[row["simulations"]] = report.interval_text(row)
+    columns = ["network", "equal", "first", "second", *(f"N = {n}" for n in counts)]
+    return columns, [[*about, *map(found.get, counts)] for about, found in lines.items()]
+
+
 def count(data: Mapping[str, Any]) -> str:
     """Says in how many cells the intervals leave 0, for each of mctx's searches."""
     said = ["Where the interval leaves 0, one of ours is above or below a search of mctx:\n"]
@@ -94,28 +109,13 @@ def count(data: Mapping[str, Any]) -> str:
     return "\n".join(said)
 
 
-def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], rival: str) -> None:
-    """Draws the Elo of ours over one of mctx's searches, a panel for each network and equality."""
-    panels: dict[str, dict[str, tuple[float, float, float]]] = {}
-    names = {}
-    for row in sorted(rows, key=_order):
-        if row["rival"] == rival:
-            name = f"{row['player'].removesuffix(' default')}, {row['simulations']}"
-            names[name] = (row["simulations"], OURS.index(row["player"]))
-            interval = (row["low"], row["elo"], row["high"])
-            panels.setdefault(f"{row['network']}, equal {row['equal']}", {})[name] = interval
-    pictures.interval_panels(
-        path, panels, sorted(names, key=lambda name: names[name]),
-        title=f"Our searches against {rival}", xlabel="Elo of ours", columns=3,
-    )  # fmt: skip
-
-
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that sorts boards from small to large, and within them as they are told apart."""
     size = int(re.findall(r"\d+", row["network"])[0])
     kinds = ("simulations", "evaluations", "time")
     kind = kinds.index(row["equal"].split(",")[0])
-    return size, row["network"], kind, row["equal"], row["simulations"], row["rival"]
+    rival = row.get("rival", "")
+    return size, row["network"], kind, row["equal"], row["simulations"], rival
 
 
 if __name__ == "__main__":

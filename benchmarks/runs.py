@@ -10,8 +10,10 @@ A benchmark is a loop over rows that its file does not have yet:
             runs.add(record, {"search": search, "roots": roots, "ms": ...})
 
 Every row says which command wrote it, at which commit, when, on how many cores and beside how much
-other work; the machine and the versions are stored once and named by the row. Stopped and started
-again, a benchmark goes on. Several commands may write to one file at the same time.
+other work; the machine and the versions are stored once and named by the row, and so is what
+decided it, its fingerprint: the library's code and the network's weights. `benchmarks.stale` lists
+rows whose fingerprint is no longer that of the checkout. Stopped and started again, a benchmark
+goes on. Several commands may write to one file at the same time.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,11 +33,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.report import ROOT, commit, describe_machine, num_cores, write_text
+from benchmarks.report import (
+    ROOT,
+    commit,
+    describe_machine,
+    made_of,
+    num_cores,
+    weights_digest,
+    write_text,
+)
 from jaxpgs.checks import positive
 
-__all__ = ["RESULTS", "Record", "add", "command_line", "has", "load", "now", "open_record",
-           "origin", "override", "parser", "positive", "read", "remove",
+__all__ = ["RESULTS", "Record", "add", "command_line", "fingerprint", "has", "load", "now",
+           "open_record", "origin", "override", "parser", "positive", "read", "remove",
            "unfinished"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -62,19 +73,22 @@ class Record:
     again: bool = False
 
 
-def parser(name: str, doc: str, presets: Iterable[str] = ()) -> argparse.ArgumentParser:
+def parser(
+    name: str, doc: str, presets: Iterable[str] = (), program: str = "python -m benchmarks."
+) -> argparse.ArgumentParser:
     """Begins a command line with `--out`, `--seed`, `--again` and, if there are any, `--preset`.
 
     Args:
-      name: the module's name below `benchmarks`.
+      name: the module's name below `benchmarks`, or what follows `program`.
       doc: the module's text.
       presets: names of presets, the default first.
+      program: what stands before the name in the command.
 
     Returns:
       The parser. The file is `NAME.json`, or `NAME_PRESET.json`, among the results by default.
     """
     made = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}",
+        prog=f"{program}{name}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -129,14 +143,13 @@ def open_record(
     Raises:
       SystemExit: if the file holds rows of another setting, or cannot be one of rows.
     """
-    name = made.prog.rsplit(".", 1)[1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
+    name = re.split(r"[ .]", made.prog)[-1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
     machine = describe_machine()
-    text = json.dumps(machine, sort_keys=True).encode()
     stamp = {
         "command": command_line(made, args),
         "commit": commit(),
         "cores": num_cores(),
-        "machine": hashlib.sha256(text).hexdigest()[:8],
+        "machine": _digest(machine),
     }
     record = Record(
         path or args.out or RESULTS / f"{name}.json",
@@ -170,8 +183,8 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
 
     Args:
       record: from `open_record`.
-      *new: rows; they gain `command`, `commit`, `cores`, `machine`, `date`, and `load`, how many
-        processes wanted a core in the minute before, this one among them.
+      *new: rows; they gain `command`, `commit`, `cores`, `machine`, `fingerprint`, `date`, and
+        `load`, how many processes wanted a core in the minute before, this one among them.
       **parts: further parts of the file, to add or to replace.
 
     Returns:
@@ -183,7 +196,11 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
       ValueError: if a number is NaN or infinite, which JSON does not know.
     """
     stamp = record.stamp | {"date": now(), "load": round(os.getloadavg()[0], 2)}
-    stamped = [dict(row) | stamp for row in new]
+    prints = [fingerprint({**record.setting, **row}) for row in new]
+    stamped = [
+        dict(row) | stamp | {"fingerprint": _digest(made)}
+        for row, made in zip(new, prints, strict=True)
+    ]
     replaced = {json.dumps(_key(record, row), default=_plain) for row in stamped}
     record.path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(record.path.parent):
@@ -191,8 +208,20 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
         kept = [row for row in data["rows"] if json.dumps(_key(record, row)) not in replaced]
         if stamped:
             data["machines"][record.stamp["machine"]] = record.machine
+            data["fingerprints"] |= {_digest(made): made for made in prints}
         write_text(record.path, _dumps(data | parts | {"rows": [*kept, *stamped]}))
     return _checked(record)["rows"]
+
+
+def fingerprint(about: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what decides a row beside its settings: parts of the library, and the weights.
+
+    Args:
+      about: the row and its file's setting, which may name a `network`.
+    """
+    name = str(about.get("network"))
+    weights = weights_digest(name)
+    return made_of() | ({f"weights of {name}": weights} if weights else {})
 
 
 def remove(record: Record, **fields: Any) -> None:
@@ -297,7 +326,12 @@ def _checked(record: Record) -> dict[str, Any]:
         else new
         for name, new in record.setting.items()
     }
-    return {"machines": {}, "rows": []} | data | {"setting": joined}
+    empty: dict[str, Any] = {"machines": {}, "fingerprints": {}, "rows": []}
+    return empty | data | {"setting": joined}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _key(record: Record, row: Mapping[str, Any]) -> list[Any]:
@@ -310,7 +344,8 @@ def _dumps(data: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
 
-    order = ("setting", "machines", *(n for n in data if n not in ("setting", "machines", "rows")))
+    first = ("setting", "machines", "fingerprints")
+    order = (*first, *(n for n in data if n not in (*first, "rows")))
     parts = []
     for name in (*order, "rows"):
         value = data[name]

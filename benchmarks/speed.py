@@ -2,6 +2,8 @@
 
     python -m benchmarks.speed --preset quick         # 7x7, about an hour on two cores
     python -m benchmarks.speed --preset full          # more networks and simulations: hours
+    python -m benchmarks.speed --preset pgx           # what users of mctx run, in small; also with
+                                                      # --roots 1024
     python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
 
 Ours run with K = 32 and with the K that plays well, their default, as trees ("cached" in the names)
@@ -40,22 +42,26 @@ SEARCHES = (
     Spec("PGS cached", "pgs", TUNED["pgs"] | K),
     Spec("PGS constant", "pgs", TUNED["pgs"] | K | {"mode": "constant"}),
 )
-GUMBEL = (
+# Searches as they come, with the default of K unless they say another.
+DEFAULTS = (
     Spec("Gumbel MCTS", "gumbel-mcts"),
+    Spec("Gumbel MCTS rounds", "gumbel-mcts", {"simulations_per_update": "rounds"}),
     Spec("Gumbel PGS cached", "gumbel-pgs", {"mode": "cached"}),
+    Spec("PGS default", "pgs"),
 )
 
 
 class Preset(NamedTuple):
     """What to measure: networks, each with the most evaluations that a setting may have.
 
-    Every search is timed in `turns` turns at least.
+    Every search is timed in `turns` turns at least: mctx's, and of ours those named, None for all.
     """
 
     networks: Mapping[str, int]
     batches: Sequence[int]
     simulations: Sequence[int]
     turns: int
+    searches: Sequence[str] | None = None
 
 
 _ANY = 10**9
@@ -72,6 +78,8 @@ PRESETS = {
         [64, 256, 800],
         3,
     ),
+    # pgx's example of AlphaZero, whose 1,024 roots are for an accelerator.
+    "pgx": Preset({"conv-9x9-128x6": _ANY}, [1, 64], [32], 3, [spec.name for spec in DEFAULTS]),
     "accelerator": Preset(
         {
             f"conv-{board}-{shape}{dtype}": most
@@ -91,9 +99,10 @@ def contestants(num_simulations: int) -> list[Spec]:
     """Returns mctx's searches, ours with K = 32, and ours with the default of K."""
     few = default_simulations_per_update(num_simulations)
     ours = [spec for spec in SEARCHES if spec not in MCTX]
-    often = [s._replace(knobs={**s.knobs, "simulations_per_update": few}) for s in (*ours, *GUMBEL)]
+    often = [s._replace(knobs={**s.knobs, "simulations_per_update": few}) for s in ours]
+    as_they_come = [s._replace(knobs={"simulations_per_update": few, **s.knobs}) for s in DEFAULTS]
     wide = ours if few != K["simulations_per_update"] else []
-    return [*MCTX, *wide, *often]
+    return [*MCTX, *wide, *often, *as_they_come]
 
 
 def in_pieces(network: Any, batch: int) -> Any:
@@ -242,7 +251,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--networks", nargs="+", help="in place of the preset's")
     add("--roots", nargs="+", type=runs.positive, dest="batches", help="likewise")
     add("--simulations", nargs="+", type=runs.positive, help="likewise")
-    ours = sorted({spec.name for spec in (*SEARCHES, *GUMBEL)} - {spec.name for spec in MCTX})
+    ours = sorted({spec.name for spec in (*SEARCHES, *DEFAULTS)} - {spec.name for spec in MCTX})
     add("--searches", nargs="+", choices=ours, help="only these of ours")
     add("--turns", type=runs.positive, help="how often each search is timed, at least")
     args = parser.parse_args(argv)
@@ -263,9 +272,8 @@ def main(argv: list[str] | None = None) -> None:
             progress(i, len(todo), f"{name}, {num_roots} roots, {count} simulations")
             setting = {"network": name, "roots": num_roots, "simulations": count}
             if not runs.has(record, **setting, search="bare network"):
-                runs.add(
-                    record, *measure(name, num_roots, count, preset.turns, args.seed, args.searches)
-                )
+                about = (preset.turns, args.seed, preset.searches)
+                runs.add(record, *measure(name, num_roots, count, *about))
     rows = runs.read(record)
     report.print_table("Milliseconds a search", *table(rows))
     report.print_table("Milliseconds a simulation, by the number of simulations", *growth(rows))
@@ -276,8 +284,8 @@ def main(argv: list[str] | None = None) -> None:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each search of each setting."""
     columns = ["network", "simulations", "roots", "search", "K", "ms", "searches a second",
-               "x bare network", "x faster than mctx's faster", "calls in a row", "max_batch",
-               "scratch MB", "compile s"]  # fmt: skip
+               "x bare network", "% of its evaluations a second", "x faster than mctx's faster",
+               "calls in a row", "max_batch", "scratch MB", "compile s"]  # fmt: skip
     cells = [
         [
             row["network"],
@@ -288,6 +296,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
             row["ms"],
             row["searches_per_second"],
             quartiles_text(row["over_bare"]),
+            share_of_bare(row),
             quartiles_text(row["mctx_over_this"]),
             row.get("sequential_calls"),
             row["max_batch"],
@@ -297,6 +306,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         for row in rows
     ]
     return columns, cells
+
+
+def share_of_bare(row: Mapping[str, Any]) -> int | None:
+    """How many states a second a search evaluates, in percent of the bare network's."""
+    if "evaluations_per_root" not in row:
+        return None
+    median = row["over_bare"][len(row["over_bare"]) // 2]
+    return round(100 * row["evaluations_per_root"] / row["simulations"] / median)
 
 
 def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -339,7 +356,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in sorted(rows, key=lambda row: row["roots"]):
         if (
             row["simulations"] == count
-            and row.get("K") in (1, few)
+            and (row.get("K") in (1, few) or row["search"] == "Gumbel MCTS rounds")
             and row["search"] != "bare network"
         ):
             lines = panels.setdefault(row["network"], {})

@@ -4,10 +4,8 @@
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
     python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations; the defaults
                                                      # of all searches: scaling-defaults
-    python -m benchmarks.strength --preset sweep-mcs         # how the knobs were set; also
-                                                     # sweep-pgs, sweep-mctx, sweep-gumbel, ...
 
-The extensions of Brosseit 2023, one at a time (see `benchmarks.ablation`), and searches that plan
+The extensions of Brosseit 2023, one at a time (see `studies/brosseit2023`), and searches that plan
 with a model that was learned:
 
     python -m benchmarks.strength --preset ablation --network hex-5x5-early --simulations 25 100
@@ -23,6 +21,11 @@ as many simulations as mctx's Gumbel search has, as many network evaluations, or
     python -m benchmarks.strength --preset defaults-time-1      # one root at a time
     python -m benchmarks.strength --preset defaults-time-64     # 64 roots at a time
 
+Gumbel searches in rounds and with fixed K, likewise, also at equal time (rounds-time-1, -64):
+
+    python -m benchmarks.strength --preset rounds --network hex-7x7-early conv-5x5-16x2 \\
+        --simulations 32 64 128 50 16
+
 Any knobs against a fixed reference, a player for each combination of values; the names of searches
 and knobs are those of `benchmarks.players`:
 
@@ -36,9 +39,9 @@ Programs that speak GTP play as well, and every game can be kept as an SGF file 
 Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
 two moves drawn with the seed. Players without chance play an opening once. Intervals are over
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
-pairing and a picture in the end; started again, the command goes on where it stopped. With
-`--batch-size` that is the last batch of games: until a pairing is complete they are in a file that
-ends in `.unfinished`, and `--show` tells how the games so far stand.
+pairing, and those of scaling to a picture as well; started again, the command goes on where it
+stopped. With `--batch-size` that is the last batch of games: until a pairing is complete they are
+in a file that ends in `.unfinished`, and `--show` tells how the games so far stand.
 """
 
 import argparse
@@ -52,7 +55,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import pictures, report, runs
+from benchmarks import report, runs
 from benchmarks.players import (
     SIMPLE,
     Spec,
@@ -116,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
 def play(
     preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
 ) -> None:
-    """Plays one tournament, writes its tables and draws its picture."""
+    """Plays one tournament, and writes and shows its tables."""
     equal = preset.equal == "simulations"
     preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
@@ -151,20 +154,10 @@ def play(
     summary = summarise(preset, network, tournament, counts)
     rows = runs.add(record, **summary)
     show(summary, setting, rows)
-    picture = record.path.with_suffix(".png")
     if args.preset.startswith("scaling"):
-        scaling_plot(
-            picture, summary["table"], title=f"Strength against simulations, {preset.network}"
-        )
-    else:
-        ratings = summary["table"]
-        pictures.elo_plot(
-            picture, [r["player"] for r in ratings], [r["elo"] for r in ratings],
-            [r["half_width"] for r in ratings],
-            title=f"Searches with one network, {preset.network}",
-            subtitle=f"{budget(setting)}, {sum(p['games'] for p in summary['pairings']):,} games",
-        )  # fmt: skip
-    print(f"Wrote {record.path} and {picture}.")
+        title = f"Strength against simulations, {preset.network}"
+        scaling_plot(record.path.with_suffix(".png"), summary["table"], title=title)
+    print(f"Wrote {record.path}.")
 
 
 def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
@@ -373,6 +366,9 @@ def _pairs(
     pairs = list(itertools.combinations([spec.name for spec in preset.players], 2))
     if played is not None:
         return [pair for pair in pairs if frozenset(pair) in played]
+    if preset.pairs:
+        names = {spec.name for spec in preset.players}
+        return [pair for pair in preset.pairs if names.issuperset(pair)]
     hosts = {spec.name for spec in preset.players[: preset.gauntlet or None]}
     return [pair for pair in pairs if pair[0] in hosts]
 

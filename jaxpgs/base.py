@@ -372,6 +372,8 @@ class SearchState:
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
         root's included, if `best_of` was given, else None.
       raw_value: `[B]` the network's value of the root.
+      prior_logits: `[B, A]` the network's logits of the root, without noise; illegal actions hold
+        the lowest float.
 
     Example:
       >>> output.search_state.visits.sum(axis=-1)
@@ -395,6 +397,7 @@ class SearchState:
     nodes: Any = None
     best: Any = None
     raw_value: Any = None
+    prior_logits: Any = None
 
     def summary(self) -> SearchSummary:
         """Returns the statistics of the roots under the names of mctx's summary.

@@ -1,3 +1,4 @@
+import collections
 import gc
 import os
 
@@ -18,6 +19,27 @@ import pytest
 # Tracing makes many objects that live on; looking for garbage among them as often as usual takes
 # a twentieth of all time.
 gc.set_threshold(100_000, 20, 100)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects
+def pytest_collection_modifyitems(items):
+    """Marks as slow what a test marked `each_value` need not run to see each value once.
+
+    Of all combinations of its parameters every commit runs the fewest, found greedily, in which
+    each value of each parameter occurs.
+    """
+    tests = collections.defaultdict(dict)
+    for item in items:
+        if item.get_closest_marker("each_value"):
+            values = {(name, repr(value)) for name, value in item.callspec.params.items()}
+            tests[item.path, item.originalname][item] = values
+    for cases in tests.values():
+        missing = set().union(*cases.values())
+        while missing:
+            item = max(cases, key=lambda item: len(cases[item] & missing))
+            missing -= cases.pop(item)
+        for item in cases:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -8,11 +8,23 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+import pytest
 
 # Options of `jax.jit`: compiles in half the time, and runs slower. `FAST` is for programs that run
 # for longer than they compile, which `conftest` has compile quickly as well.
 QUICK = {"xla_backend_optimization_level": 0}
 FAST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+
+
+def mostly_slow(cases, *often):
+    """Cases of `pytest.mark.parametrize`, all of which are slow but those that are named."""
+
+    def case(values):
+        arguments = values if isinstance(values, tuple) else (values,)
+        return values if values in often else pytest.param(*arguments, marks=pytest.mark.slow)
+
+    assert all(values in cases for values in often)
+    return [case(values) for values in cases]
 
 
 @contextlib.contextmanager

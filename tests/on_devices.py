@@ -49,6 +49,8 @@ def network(env=HEX):
 def imitate(devices):
     return training.expert_iteration.train(
         HEX, network(), expert=experts.make_expert("pgs", 4, mode="rollouts", max_depth=2),
+        fast_simulations=experts.make_expert("pgs", 2, mode="rollouts", max_depth=2),
+        full_share=0.5,
         num_iterations=2, buffer_size=128, updates_per_iteration=2, evaluate_every=0,
         max_random_moves=2, keep_adapted=True, devices=devices, **GAMES,
     )  # fmt: skip

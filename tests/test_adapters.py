@@ -44,6 +44,7 @@ def _in_parts(planes):
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.each_value
 def test_hex_at_every_depth(swap, parts):
     env, games_at_once = jaxpgs.envs.Hex(4, swap=swap), 16
     params = _linear(int(np.prod(env.observation_shape)), env.num_actions)
@@ -101,16 +102,16 @@ def test_hex_at_every_depth(swap, parts):
 # One player, and players who move twice in a row
 
 
-@pytest.mark.parametrize(
-    ("movers", "returns"),
-    [
-        # 7 steps of 1, or one of 2 and 5 of 1; the sign tells who walks.
-        ((0,), (1 + 1 + 1 + 1 + 1 + 1 + 1, 2 + 1 + 1 + 1 + 1 + 1)),
-        ((0, 1), (1 - 1 + 1 - 1 + 1 - 1 + 1, 2 + 1 - 1 + 1 - 1 + 1)),
-        ((0, 0, 1, 1), (1 + 1 - 1 - 1 + 1 + 1 - 1, 2 - 1 - 1 + 1 + 1 - 1)),
-        ((1, 0, 0), (1 - 1 - 1 + 1 - 1 - 1 + 1, 2 - 1 + 1 - 1 - 1 + 1)),
-    ],
-)
+MOVERS = [
+    # 7 steps of 1, or one of 2 and 5 of 1; the sign tells who walks.
+    ((0,), (1 + 1 + 1 + 1 + 1 + 1 + 1, 2 + 1 + 1 + 1 + 1 + 1)),
+    ((0, 1), (1 - 1 + 1 - 1 + 1 - 1 + 1, 2 + 1 - 1 + 1 - 1 + 1)),
+    ((0, 0, 1, 1), (1 + 1 - 1 - 1 + 1 + 1 - 1, 2 - 1 - 1 + 1 + 1 - 1)),
+    ((1, 0, 0), (1 - 1 - 1 + 1 - 1 - 1 + 1, 2 - 1 + 1 - 1 - 1 + 1)),
+]
+
+
+@pytest.mark.parametrize(("movers", "returns"), games.mostly_slow(MOVERS, MOVERS[0], MOVERS[3]))
 def test_discount_tells_who_moves_next(movers, returns):
     env = games.Race(movers=movers, length=7)
 
@@ -221,6 +222,7 @@ def _on_both(policies):
     return results
 
 
+@pytest.mark.slow
 def test_pgx_hex_gives_the_same_searches():
     knobs = {"adapt": lambda path, leaf: path[0].key == "policy", "optimizer": optax.sgd(0.1)}
     knobs |= {"root_selection": jaxpgs.puct(), "mode": "rollouts"}
@@ -242,6 +244,7 @@ def test_pgx_hex_gives_the_same_searches():
     assert (np.asarray(ours.search_state.gradient_norm)[:-1] > 0).all()
 
 
+@pytest.mark.slow
 def test_mctx_takes_both():
     def gumbel(params, key, root, recurrent_fn, invalid):
         return mctx.gumbel_muzero_policy(params, key, root, recurrent_fn, 8, invalid)

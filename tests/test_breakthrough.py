@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from games import mostly_slow
 
 from jaxpgs.envs import Breakthrough
 from jaxpgs.envs.render import breakthrough_text
@@ -36,7 +37,9 @@ def legal_moves(state):
 # --- agreement with OpenSpiel -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "columns", "count"), [(8, 8, 40), (7, 5, 60), (6, 2, 100)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"), mostly_slow([(8, 8, 40), (7, 5, 60), (6, 2, 100)], (7, 5, 60))
+)
 def test_agrees_with_open_spiel(rows, columns, count):
     pyspiel = pytest.importorskip("pyspiel")
     env, cells = Breakthrough(rows, columns), rows * columns

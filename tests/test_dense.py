@@ -109,9 +109,23 @@ def searched(name, size, program):
     return jax.device_get(output)
 
 
-@pytest.mark.parametrize("program", ["dense", "dense without tables"])
+OFTEN = {
+    ("pgs, all terms", 5, "dense without tables"), ("pgs, reuse", 3, "dense"),
+    ("mcts, ranges", 3, "dense"),
+    ("mcts, capacity", 3, "dense without tables"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("name", "size"), [*((name, 3) for name in SEARCHES), ("pgs, all terms", 5), ("mcts", 5)]
+    ("name", "size", "program"),
+    games.mostly_slow(
+        [
+            (*setting, program)
+            for setting in (*((name, 3) for name in SEARCHES), ("pgs, all terms", 5), ("mcts", 5))
+            for program in ("dense", "dense without tables")
+        ],
+        *OFTEN,
+    ),
 )
 def test_both_programs_give_the_same_answer(name, size, program):
     one, two = searched(name, size, program), searched(name, size, "sparse")
@@ -138,6 +152,7 @@ def test_both_programs_give_the_same_answer(name, size, program):
 
 @pytest.mark.parametrize("program", ["sparse", "dense"])
 @pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.each_value
 def test_rows_of_nobody_do_not_spoil_the_gradient(program, kept, monkeypatch):
     """A norm has no derivative at zeros; unused rows, of `init_nodes` as well, must not be that."""
 

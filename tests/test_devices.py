@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import toy
+from games import mostly_slow
 from jax.sharding import PartitionSpec as P
 
 import jaxpgs
@@ -30,12 +31,13 @@ PRESETS = {
 }
 
 
-@pytest.mark.parametrize("policy, knobs", PRESETS.values(), ids=PRESETS)
-def test_every_preset_may_be_shared(policy, knobs):
+@pytest.mark.parametrize("name", mostly_slow(PRESETS, "mcs", "gumbel mcts", "extended pgs"))
+def test_every_preset_may_be_shared(name):
     """`jax.shard_map` finds loops that begin without the roots when it is traced.
 
     That a root's answer does not depend on the others is tested elsewhere.
     """
+    policy, knobs = PRESETS[name]
     params = toy.tree(2, 3)
     mesh, rows = jax.make_mesh((1,), ("roots",)), P("roots")
     data = jax.random.split(jax.random.key(1), 4), toy.root(params, range(4))
@@ -76,6 +78,7 @@ def iterations(text):
     return [int(line.split()[1]) for line in text.splitlines() if line.startswith("iteration ")]
 
 
+@pytest.mark.slow
 def test_every_trainer_on_eight_devices_and_on_two_processes(tmp_path):
     """The games are those of one device; a process that dies or is stopped costs nothing.
 

@@ -9,6 +9,7 @@ import importlib
 import inspect
 
 import pytest
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs.training import distillation, expert_iteration, experts, labelling, ppo
@@ -28,6 +29,15 @@ NAMES = {
     )
 }  # fmt: skip
 FLAGS = doctest.NORMALIZE_WHITESPACE
+# They train, or compile a search that another example has as well.
+SLOW = {
+    "SameGameResNet", "advance", "gumbel_mcts_policy", "mcs_policy", "pgs", "reroot", "step",
+    "PlayedGames", "SEResNet", "Searches", "Solution", "distillation.distill",
+    "expert_iteration.train", "extended_pgs_policy", "gumbel_pgs_policy", "judged",
+    "labelling.label_games", "make_plan_fn", "mcs", "muzero_puct", "nrpa", "plain_mcts",
+    "policy_mcts", "ppo.train", "prior_bias", "pv_mcts", "search_for", "solve",
+}  # fmt: skip
+OFTEN = [name for name in sorted(NAMES) if name.removeprefix("jaxpgs.training.") not in SLOW]
 
 
 def parse(text, name, names):
@@ -48,7 +58,7 @@ def test_every_public_name_has_a_short_example():
         assert sum(example.source.count("\n") for example in examples) <= 12, name
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", mostly_slow(sorted(NAMES), *OFTEN))
 def test_example(name, shared):
     test = parse(NAMES[name].__doc__, name, dict(shared))
     report = []

@@ -179,6 +179,7 @@ def head(output):
     return np.asarray(output.search_state.params["head"])
 
 
+@pytest.mark.slow
 def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
     outputs = []
     for mode in ("rollouts", "tree"):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxpgs
-from benchmarks import ablation, model_memory, parts, players, runs, unroll
+from benchmarks import parts, players, runs
+from benchmarks.studies.brosseit2023 import ablation, model_memory, unroll
 from jaxpgs.search.parts.reuse import Reuse
 
 NETWORK = players.load_network("conv-3x3-2x1")

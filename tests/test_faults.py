@@ -1,4 +1,4 @@
-"""What befalls runs: signals, damaged files, other arguments; `benchmarks.faults` tries more.
+"""What befalls runs: signals, damaged files, other arguments; `quality.faults` tries more.
 
 The loop and the checkpoints are those of every trainer, on a state without a network.
 """

@@ -133,6 +133,7 @@ def test_queues_drop_the_oldest():
 # --- training -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_improves_the_policy():
     state, log = train(
         num_runs=64, first_runs=256, training_length=5000, max_epochs=12, batch_size=64,
@@ -146,6 +147,7 @@ def test_training_improves_the_policy():
     assert last["greedy_score"] > last["random_score"] + 61
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
     whole, _ = train(directory=tmp_path)
     shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration

@@ -8,12 +8,12 @@ import mctx
 import numpy as np
 import pytest
 import toy
-from games import lenient_promotion
+from games import lenient_promotion, mostly_slow
 from mctx._src import seq_halving
 
 import jaxpgs
 from jaxpgs.search import init, run
-from jaxpgs.search.parts.gumbel import considered_visits
+from jaxpgs.search.parts.gumbel import considered_visits, scheduled_visits
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -52,7 +52,18 @@ def test_the_schedule_is_mctxs():
             assert tuple(considered_visits(considered, count)) == theirs
 
 
-@pytest.mark.parametrize(("count", "considered"), [(50, 16), (7, 4), (16, 1)])
+def test_the_schedule_of_each_root_is_that_of_its_numbers():
+    most, longest = 33, 70
+    numbers, considered, counts = np.indices((longest, most + 1, longest + 1), np.int32)
+    found = jax.jit(lambda *data: scheduled_visits(*data, most))(numbers, considered, counts)
+    for m in range(most + 1):
+        for n in (*range(1, 20), 32, 50, 64, longest):
+            np.testing.assert_array_equal(found[:n, m, n], considered_visits(m, n))
+
+
+@pytest.mark.parametrize(
+    ("count", "considered"), mostly_slow([(50, 16), (7, 4), (16, 1)], (50, 16))
+)
 def test_one_at_a_time_is_mctxs_search(count, considered):
     params, key = game(), jax.random.key(11)
     arguments = (params, key, roots(params), toy.recurrent_fn, count, invalid_actions())

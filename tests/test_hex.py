@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from games import mostly_slow
 
 from jaxpgs.envs import Hex
 from jaxpgs.envs.render import hex_svg, hex_text
@@ -35,7 +36,7 @@ def board(*rows):
 # --- agreement with other implementations -------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", range(3, 14))
+@pytest.mark.parametrize("size", mostly_slow(range(3, 14), 3, 8, 13))
 def test_agrees_with_open_spiel(size):
     pyspiel = pytest.importorskip("pyspiel")
     env, games, cells = Hex(size), 1000 if size < 6 else 200, size**2

@@ -71,7 +71,7 @@ KEYWORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "keywords"), KEYWORDS)
+@pytest.mark.parametrize(("name", "keywords"), games.mostly_slow(KEYWORDS, *KEYWORDS[:3:2]))
 def test_programs_for_mctx_run_with_its_keywords(name, keywords):
     theirs, ours = CALLS[name]
     noise = {"dirichlet_fraction": 0.0, "temperature": 0.0} if name == "muzero" else {}
@@ -237,7 +237,7 @@ PRESETS = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "knobs"), PRESETS)
+@pytest.mark.parametrize(("policy", "knobs"), games.mostly_slow(PRESETS, *PRESETS[2:]))
 def test_the_size_of_rewards_does_not_matter(policy, knobs):
     @jit
     def ask(size):
@@ -266,7 +266,7 @@ def test_papers_settings_know_the_size_of_rewards():
 # --- numbers that are not finite ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["tree", "rollouts"])
+@pytest.mark.parametrize("mode", games.mostly_slow(["tree", "rollouts"], "tree"))
 def test_evaluations_that_are_not_finite_are_counted(mode):
     @jit
     def ask(bad):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 import pytest
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs import envs
@@ -62,7 +63,10 @@ def test_our_games_have_none(env):
 
 
 @pytest.mark.parametrize(
-    "name", ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"]
+    "name",
+    mostly_slow(
+        ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"], "connect_four"
+    ),
 )
 def test_games_of_pgx_have_none(name):
     pgx = pytest.importorskip("pgx")

@@ -9,7 +9,7 @@ import mctx
 import numpy as np
 import optax
 import pytest
-from games import lenient_promotion
+from games import lenient_promotion, mostly_slow
 
 import jaxpgs
 from jaxpgs.search import cut, run
@@ -147,8 +147,13 @@ def mctxs_answer():
         return jax.jit(search)(make_params(), jax.random.key(0), make_root()).search_tree.summary()
 
 
-@pytest.mark.parametrize("num_walks", [1, 2])
-@pytest.mark.parametrize("name", [name for name in SEARCHES if "whole" not in name])
+@pytest.mark.parametrize(
+    ("name", "num_walks"),
+    mostly_slow(
+        [(name, num) for name in SEARCHES if "whole" not in name for num in (1, 2)],
+        ("mcs, rollouts", 2), ("gumbel mcts", 1),
+    ),
+)  # fmt: skip
 def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
     """As with mctx, which calls the model with the roots in their order."""
     knobs = {"simulations_per_update": num_walks} | every_action(name)
@@ -163,8 +168,13 @@ def test_a_closure_may_have_a_row_for_each_root(name, num_walks):
     )
 
 
-@pytest.mark.parametrize("per_root", [False, True])
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(
+    ("name", "per_root"),
+    mostly_slow(
+        [(name, each) for name in SEARCHES for each in (False, True)],
+        ("mcs", False), ("pgs", True), ("pgs, whole", False), ("mcs, rollouts", True),
+    ),
+)  # fmt: skip
 def test_how_many_rows_a_model_is_given(name, per_root):
     """B in the order of the roots with one key; K of one root with a key for each; whole, each."""
     sizes = set()
@@ -212,14 +222,13 @@ def test_wrong_shapes_are_named(field, how):
     message = r"recurrent_fn must return {}.* of shape {}, a row .*; got {}\.".format(
         field, *(str([*x]).replace("[", r"\[").replace("]", r"\]") for x in (shape, got))
     )
-    for name in ("mcs", "mcs, rollouts", "pgs, whole"):
-        for num_walks in (1, 4):
-            recurrent_fn = make_fn(**{field: changed})
-            search = search_of(name, recurrent_fn, simulations_per_update=num_walks)
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(
-                    functools.partial(run, search), make_params(), jax.random.key(0), make_root()
-                )
+    for name, num_walks in (("mcs", 1), ("mcs, rollouts", 4), ("pgs, whole", 1)):
+        recurrent_fn = make_fn(**{field: changed})
+        search = search_of(name, recurrent_fn, simulations_per_update=num_walks)
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(
+                functools.partial(run, search), make_params(), jax.random.key(0), make_root()
+            )
 
 
 @pytest.mark.parametrize("field", [*FIELDS, "embedding"])
@@ -261,7 +270,8 @@ def test_embeddings_of_another_structure_are_named():
     ("own", "returned"),
     [("int8", "int32"), ("int32", "int16"), ("uint8", "int32"), ("float32", "int32")],
 )
-@pytest.mark.parametrize("name", FEW[:-1])
+@pytest.mark.parametrize("name", mostly_slow(FEW[:-1], "mcs"))
+@pytest.mark.each_value
 def test_states_keep_the_type_of_the_roots(name, own, returned):
     """As mctx, which writes them into arrays of the root's."""
     seen = set()
@@ -314,7 +324,7 @@ KEY_FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", [*FEW, "pgs, reuse of rollouts"])
+@pytest.mark.parametrize("name", mostly_slow([*FEW, "pgs, reuse of rollouts"], "mcs"))
 def test_states_may_have_typed_keys(name):
     keys, inner = jax.random.split(jax.random.key(5), B), make_root().embedding
     found = [
@@ -330,7 +340,9 @@ def test_states_may_have_typed_keys(name):
     assert (plain(name).qvalues != found[0].qvalues).any(), "the noise counts"
 
 
-@pytest.mark.parametrize("name", ["mcs", "mcs, rollouts", "mcts", "gumbel mcts"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["mcs", "mcs, rollouts", "mcts", "gumbel mcts"], "mcs")
+)
 def test_numbers_of_a_model_may_be_integers(name):
     whole = {name: lambda x: jnp.round(2 * x) for name in FIELDS[:3]}
     cast = {name: lambda x: jnp.round(2 * x).astype(jnp.int32) for name in FIELDS[:3]}
@@ -357,7 +369,10 @@ def drawn(of_rows):
     return recurrent_fn
 
 
-@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in FEW), ("mcs", 1)])
+SIZES = [*((name, 4) for name in FEW), ("mcs", 1)]
+
+
+@pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("mcs", 4)))
 def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     # Each simulation takes another action, so that its return can be read.
     knobs = {"simulations_per_update": num_walks} | every_action(name)
@@ -376,7 +391,7 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     assert len(np.unique(of_rows.qvalues)) == B * A
 
 
-@pytest.mark.parametrize(("name", "num_walks"), [*((name, 4) for name in FEW), ("mcs", 1)])
+@pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("pgs", 4)))
 def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     def noisy(params, rng_key, action, state):
         output, state = make_fn()(params, rng_key, action, state)
@@ -405,21 +420,21 @@ def test_params_may_hold_functions_where_nothing_adapts():
 
     numbers = {name: x for name, x in params.items() if name != "activation"}
     with_tanh = make_fn(value=jnp.tanh)
-    for name in ("mcs", "mcs, rollouts", "mcts"):
-        found = run(search_of(name, recurrent_fn), params, jax.random.key(0), make_root())
-        known = searched(search_of(name, with_tanh), jax.random.key(0), make_root(), numbers)
-        np.testing.assert_array_equal(found.search_state.visits, known.visits)
+    search = functools.partial(run, search_of("mcs", recurrent_fn), params, jax.random.key(0))
+    found = jax.jit(search, compiler_options=games.QUICK)(make_root())
+    known = searched(search_of("mcs", with_tanh), jax.random.key(0), make_root(), numbers)
+    np.testing.assert_array_equal(found.search_state.visits, known.visits)
 
 
 @pytest.mark.parametrize("mode", ["tree", "rollouts"])
 def test_no_traced_array_outlives_its_call(mode):
     params, root = make_params(), make_root()
     with jax.checking_leaks():
-        output = jaxpgs.pgs_policy(
-            params, jax.random.key(0), root, make_fn(), 4, adapt="head", mode=mode,
-            simulations_per_update=2,
-        )  # fmt: skip
-    np.testing.assert_array_equal(output.search_state.visits.sum(-1), 4)
+        search = functools.partial(
+            jaxpgs.pgs_policy, recurrent_fn=make_fn(), num_simulations=4, adapt="head", mode=mode
+        )
+        output = jax.eval_shape(search, params, jax.random.key(0), root)
+    assert output.search_state.visits.shape == (B, A)
 
 
 # --- rows where each root has something of its own ------------------------------------------------
@@ -445,6 +460,7 @@ def paying(pay, **changes):
 
 @pytest.mark.parametrize("pay", [told_by_number, told_by_row])
 @pytest.mark.parametrize(("name", "per_root"), [("pgs, whole", False), ("mcs", True)])
+@pytest.mark.each_value
 def test_a_row_for_each_root_where_each_root_has_something_of_its_own(name, per_root, pay):
     key = jax.random.split(jax.random.key(0), B) if per_root else jax.random.key(0)
     knobs = {"root_selection": jaxpgs.ucb1(), "simulations_per_update": B}  # K rows would fit
@@ -533,7 +549,7 @@ def test_logits_that_are_no_real_numbers_are_named():
         run(search_of("mcs", make_fn()), make_params(), jax.random.key(0), root)
 
 
-@pytest.mark.parametrize("name", ["pgs", "pgs, whole"])
+@pytest.mark.parametrize("name", mostly_slow(["pgs", "pgs, whole"], "pgs"))
 def test_weights_adapt_and_the_rest_of_params_goes_along(name):
     """Keys, counters, Python's numbers and functions, as in modules that are pytrees."""
     more = {
@@ -567,7 +583,7 @@ def test_weights_adapt_and_the_rest_of_params_goes_along(name):
 # --- transformations ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FEW[1:])
+@pytest.mark.parametrize("name", mostly_slow(FEW[1:], "pgs"))
 def test_no_gradient_comes_out_of_a_search(name):
     """None by parameters, by the roots, nor by what the model closes over."""
 
@@ -588,7 +604,7 @@ def test_no_gradient_comes_out_of_a_search(name):
             np.testing.assert_array_equal(x, 0)
 
 
-@pytest.mark.parametrize("name", ["mcs", "pgs", "pgs, whole"])
+@pytest.mark.parametrize("name", mostly_slow(["mcs", "pgs", "pgs, whole"]))
 def test_searches_are_exported_for_any_number_of_roots(name):
     search = search_of(name, make_fn(), 4, simulations_per_update=2)
     answer = lambda root: run(search, make_params(), jax.random.key(0), root).search_state.visits  # noqa: E731
@@ -637,9 +653,10 @@ def test_nodes_of_another_state_are_dropped():
     # A search looks for itself.
     search = search_of("mcts", gust, 8)
     states = (place.at[2].set(0.5), count.at[1].add(10))
+    empty = jaxpgs.init_nodes(search, make_params(), make_root(), 12)
     fresh, going = (
-        run(search, make_params(), jax.random.key(1), make_root(states), nodes=x).search_state
-        for x in (None, kept)
+        compiled(search)(make_params(), jax.random.key(1), make_root(states), nodes=x).search_state
+        for x in (empty, kept)
     )
     before = np.asarray(kept.visits[:, 0].sum(-1))
     assert before[1] > 0
@@ -649,7 +666,7 @@ def test_nodes_of_another_state_are_dropped():
         jaxpgs.reroot(nodes, action, num_kept=12, state=place)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", mostly_slow(FEW, "pgs"))
 def test_no_key_is_used_twice(name):
     for split in (lambda key: key, lambda key: jax.random.split(key, B)):
         with jax.debug_key_reuse(True):

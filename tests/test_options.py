@@ -14,7 +14,7 @@ import pytest
 import toy
 
 import jaxpgs
-from benchmarks.mutations import ROOT
+from benchmarks.report import ROOT
 from jaxpgs.search import options, run
 from jaxpgs.search.presets import QTRANSFORM
 
@@ -49,7 +49,7 @@ def call(policy, **knobs):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_signatures_show_every_knob(name):
     search, policy, known, adapt = SEARCHES[name]
-    kept = {"nodes", "adapted_params"}
+    kept = {"nodes", "adapted_params", "simulations_by_root"}
     for function, names in ((search, set(known.__annotations__) | {"max_depth"}),
                             (policy, set(known.__annotations__) | kept)):  # fmt: skip
         parameters = inspect.signature(function).parameters

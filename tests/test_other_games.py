@@ -370,6 +370,7 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
         watch(metrics)
 
 
+@pytest.mark.slow
 def test_trainers_cut_games_and_draw_their_matches():
     env, network = Again(ends=False), Net()
     found = []

@@ -25,7 +25,8 @@ GAMES = {
 }
 STEPS, BATCH = 14, 4
 FEW = ("opposite", "ring", "answer")  # to compile little
-every_game = pytest.mark.parametrize("name", GAMES)
+OFTEN = ("hex", "connect_four")
+every_game = pytest.mark.parametrize("name", games.mostly_slow(GAMES, *OFTEN))
 jit = functools.partial(jax.jit, compiler_options=games.QUICK)
 
 
@@ -276,7 +277,7 @@ def test_untrained_it_is_uniform_and_planes_are_as_good_as_codes():
     assert mask == {"policy_head": {"linear": {"kernel": True}}}
 
 
-@pytest.mark.parametrize("name", ["hex", "breakthrough", "connect_four"])
+@pytest.mark.parametrize("name", games.mostly_slow(["hex", "breakthrough", "connect_four"], *OFTEN))
 def test_the_gradient_counts_the_patterns(name):
     game = played(name)
     features = game.torso(game.params, jnp.asarray(game.codes[5]))
@@ -299,7 +300,7 @@ def test_the_gradient_counts_the_patterns(name):
     np.testing.assert_allclose(np.vdot(moved, cotangent), np.vdot(got, step), rtol=1e-3)
 
 
-@pytest.mark.parametrize("mode", ["constant", "cached"])
+@pytest.mark.parametrize("mode", games.mostly_slow(["rollouts", "tree"], "tree"))
 def test_a_search_adapts_the_weights(mode):
     env = networks.with_last_move(envs.Hex(3))
     templates = [t for t in networks.default_templates(env.geometry) if t.name in FEW]

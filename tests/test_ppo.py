@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import shutil
 
 import chex
 import games
@@ -317,6 +318,17 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_stopped_run_goes_on_bit_equal(tmp_path):
+    few = {"num_iterations": 3, "evaluate_every": 0, "history_size": 2, "checkpoint_every": 1}
+    rows, later = [], []
+    whole = train(**few, directory=tmp_path, callback=lambda _, metrics: rows.append(metrics))
+    shutil.rmtree(tmp_path / "3")  # as if it had been stopped after the second
+    resumed = train(**few, directory=tmp_path, callback=lambda _, metrics: later.append(metrics))
+    assert_equal_states(resumed, whole)
+    assert later == rows[2:] and [row["opponents"] for row in rows] == [1, 2, 2]
+
+
+@pytest.mark.slow
 def test_learns_3x3_and_goes_on_bit_equal_after_a_stop(tmp_path):
     rows, later = [], []
     whole = train(callback=lambda _, metrics: rows.append(metrics))

@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import nnx
+from games import mostly_slow
 
 from jaxpgs import pretrained
 from jaxpgs.envs import Hex, hex
@@ -265,19 +267,25 @@ def test_flatten_round_trip():
             flatten(bad)
 
 
+def evaluate(loaded, params):
+    state = loaded.env.init(jax.random.key(0))
+    return loaded.apply_fn(params, loaded.env.observe(state)[None])
+
+
 @pytest.mark.parametrize("name", available_pretrained())
 def test_shipped_networks(name):
     loaded = load_pretrained(name)
     fields = {"command", "seed", "wall_time_s", "date", "versions", "hardware", "strength"}
     assert fields <= set(loaded.card)
     assert loaded.card["name"] == name
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(loaded.params))
+    logits, value = jax.eval_shape(functools.partial(evaluate, loaded), loaded.params)
+    assert logits.shape == (1, loaded.env.num_actions) and value.shape == (1,)
 
-    @jax.jit
-    def evaluate(params):
-        state = loaded.env.init(jax.random.key(0))
-        return loaded.apply_fn(params, loaded.env.observe(state)[None])
 
-    logits, value = evaluate(loaded.params)
-    assert logits.shape == (1, loaded.env.num_actions)
+@pytest.mark.parametrize("name", mostly_slow(available_pretrained(), "hex-5x5-early"))
+def test_shipped_networks_answer(name):
+    loaded = load_pretrained(name)
+    logits, value = jax.jit(functools.partial(evaluate, loaded))(loaded.params)
     assert np.isfinite(logits).all()
     assert np.isfinite(value).all() and (loaded.env.num_players == 1 or abs(float(value[0])) <= 1)

@@ -212,15 +212,19 @@ def determinised_cards(policy, **knobs):
 
 @pytest.mark.parametrize(
     ("program", "functions"),
-    [
-        (bandits_of_the_roots, GUMBEL),
-        (table_of_a_picture, GUMBEL),
-        (alphazero_of_pgx, GUMBEL),
+    games.mostly_slow(
+        [
+            (bandits_of_the_roots, GUMBEL),
+            (table_of_a_picture, GUMBEL),
+            (alphazero_of_pgx, GUMBEL),
+            (muzero_of_gym, MUZERO),
+            (planner_of_paths, MUZERO),
+            (search_of_optimizers, MUZERO),
+            (determinised_cards, GUMBEL),
+        ],
         (muzero_of_gym, MUZERO),
-        (planner_of_paths, MUZERO),
-        (search_of_optimizers, MUZERO),
         (determinised_cards, GUMBEL),
-    ],
+    ),
 )
 def test_a_program_for_mctx_has_the_same_answers(program, functions):
     theirs, ours = functions
@@ -287,7 +291,12 @@ def tiles_that_fall(policy, **knobs):
     return policy((), KEY, root, recurrent_fn, 16, max_depth=2, **knobs)
 
 
-@pytest.mark.parametrize(("program", "best"), [(sampled_actions, [0]), (tiles_that_fall, [0, 2])])
+@pytest.mark.parametrize(
+    ("program", "best"),
+    games.mostly_slow(
+        [(sampled_actions, (0,)), (tiles_that_fall, (0, 2))], (sampled_actions, (0,))
+    ),
+)
 def test_a_program_that_draws_finds_the_best_action(program, best):
     for function in MUZERO:
         search = functools.partial(program, function, dirichlet_fraction=0.0, temperature=0.0)

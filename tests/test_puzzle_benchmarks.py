@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from benchmarks import policy_targets, puzzle_searches, puzzles, runs, value_errors, value_targets
+from benchmarks import runs
+from benchmarks.studies.seify2020 import puzzle_searches, puzzles, value_targets
 from jaxpgs.training.recipes_samegame import RECIPES
 
 
@@ -39,40 +40,6 @@ def test_differences_take_the_most_that_both_have():
     assert line == ["7x7", "PGS − MCTS", 16, "+8 ± 0", "2", "+2 ± 1"]
 
 
-def test_policies_are_compared_with_the_same_search_without_one():
-    def of(teacher, rollout, scores, **fields):
-        about = {"training_seed": 0, "training": [], "simulations": 1, "mean": np.mean(scores)}
-        return row(None, scores, teacher=teacher, rollout=rollout, **about | fields)
-
-    rows = [
-        of(policy_targets.NRPA, "random", [5, 9], training=[1.0, 2.6]),
-        of(policy_targets.NRPA, "random", [9, 11], training_seed=1),
-        of(policy_targets.ITSELF, "random", [1, 3]),
-        of(policy_targets.PLAIN, "random", [1, 5]),
-        of(policy_targets.PLAIN, "informed", [3, 7]),
-        of(policy_targets.ITSELF, "informed", [2, 6], training_seed=1),
-    ]
-    _, lines = policy_targets.table(rows)
-    plain, itself, nrpa = policy_targets.PLAIN, policy_targets.ITSELF, policy_targets.NRPA
-    # Plain MCTS has random rollouts only, and is there with each number of simulations.
-    assert [line[:3] for line in lines] == [
-        [plain, None, "random"],
-        [itself, 0, "random"],
-        [nrpa, 0, "random"],
-        [nrpa, 1, "random"],
-        [nrpa, "mean", "random"],
-        [plain, None, "random"],
-        [itself, 1, "informed"],
-    ]
-    changes = [line[5:7] for line in lines]
-    # Differences of 0 and -2 deviate by the root of 2, which is divided by that of 2 boards.
-    assert changes[1] == ["-1 ± 3", None] and changes[2] == ["+4 ± 0", None]
-    # The mean of both trainings is 7 and 10: 6 and 5 over plain MCTS, 6 and 7 over the other.
-    assert changes[4] == ["+6 ± 1", "+6 ± 1"]
-    assert changes[5] == [None, None] and changes[6] == ["-1 ± 0", None]
-    assert lines[2][-1] == "1, 3"
-
-
 def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
     def train(env, make_network, *, directory, callback, first, last):
         for iteration in range(first, last + 1):
@@ -102,24 +69,3 @@ def test_a_row_is_replayed_and_counts_every_board(tmp_path):
     assert found["mean"] == pytest.approx(puzzles.scores_of(found).mean(), abs=0.06)
     with pytest.raises(ValueError, match="divide"):
         puzzles.run(*job, at_once=3)
-
-
-def test_errors_of_values_by_hand():
-    # Two positions of two and three moves; the third position's moves are all worth the same.
-    position = np.array([0, 0, 1, 1, 1, 2, 2])
-    truth = np.array([0.0, 10.0, 0.0, 10.0, 20.0, 5.0, 5.0])
-    moves = value_errors.Moves(position, np.zeros(7, int), np.zeros(7), None, truth)
-    found = value_errors.compare(moves, np.array([7.0, 17.0, 20.0, 10.0, 0.0, 0.0, 9.0]))
-    assert found["positions"] == 2 and found["bias"] == 3.5  # the means of 7 and 0
-    assert found["rank_correlation"][0] == 0.0 and found["by_phase"] == [0.0, None, None]
-    assert found["regret"][0] == 10.0 and found["regret_of_any"] == 7.5  # of 0 and 20, 5 and 10
-    # The truth's variances are 25 and 200 / 3; errors are 7, 7 in one and 20, 0, -20 in the other.
-    assert found["gap"] == pytest.approx(((25 + 200 / 3) / 2) ** 0.5, abs=0.06)
-    assert found["sibling_error"] == pytest.approx((800 / 3 / 2) ** 0.5, abs=0.06)
-
-
-def test_everything_is_searched():
-    # Taking the pair of zeros first joins the ones: 0 + 0 + 1000, and 0 - 1 for two ones apart.
-    board = np.array([[1, -1], [0, -1], [0, -1], [1, -1]])
-    assert value_errors.exhaustive(board, {}) == 1000.0
-    assert value_errors.exhaustive(np.array([[0, 0, 1]]), {}) == -1.0

@@ -1,6 +1,6 @@
-"""A few of the models of `benchmarks.random_models`, which compares hundreds."""
+"""A few of the models of `quality.random_models`, which compares hundreds."""
 
-from benchmarks import random_models
+from quality import random_models
 
 
 def test_random_models_have_the_answers_of_mctx_and_of_numpy():

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 import jaxpgs
-from benchmarks import grown
 from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.training import distillation, recipes, recipes_models, recipes_samegame
 
@@ -144,18 +143,3 @@ def test_recipes_of_samegame_are_what_was_done(name):
 def listed(knobs):
     """Arguments as JSON keeps them."""
     return json.loads(json.dumps(knobs))
-
-
-def test_networks_play_on_larger_boards_than_they_learned_on(tmp_path):
-    path = tmp_path / "grown.json"
-    names = ["--networks", "hex-5x5-early", "hex-5x5", "hex-7x7-early"]
-    command = [*names, "--sizes", "6", "--simulations", "0", "--out", str(path)]
-    grown.main(command)
-    written = json.loads(path.read_text())["rows"]
-    pairs = [("hex-5x5-early", "random"), ("hex-5x5", "random"), ("hex-5x5-early", "hex-5x5")]
-    assert [(r["player"], r["opponent"]) for r in written] == pairs
-    assert {(r["size"], r["learned_on"], r["games"]) for r in written} == {(6, 5, 72)}
-    # Chance wins so many of 72 games less than once in a million times.
-    assert all(r["won"] >= 57 for r in written[:2])
-    grown.main(command)
-    assert json.loads(path.read_text())["rows"] == written

@@ -114,6 +114,7 @@ def test_recipes_of_models_are_what_was_done(name):
     assert json.loads(json.dumps({**recipe.games, **recipe.fitting})).items() <= done.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_searches_plan_in_a_shipped_model(name):
     model = jaxpgs.load_pretrained(name)

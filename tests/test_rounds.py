@@ -8,6 +8,7 @@ import mctx
 import numpy as np
 import pytest
 import toy
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs.search import finish, init, rounds, step
@@ -80,10 +81,13 @@ def assert_same(ours, theirs, summary):
 # With more than 16 roots only as many simulations are started as a round has.
 @pytest.mark.parametrize(
     ("count", "considered", "noise", "num_roots"),
-    [
-        (16, 16, 1.0, 40), (32, 16, 1.0, 12), (32, 16, 0.0, 40), (50, 8, 1.0, 12),
-        (64, 16, 1.0, 40), (7, 3, 1.0, 12),
-    ],
+    mostly_slow(
+        [
+            (16, 16, 1.0, 40), (32, 16, 1.0, 12), (32, 16, 0.0, 40), (50, 8, 1.0, 12),
+            (64, 16, 1.0, 40), (7, 3, 1.0, 12),
+        ],
+        (16, 16, 1.0, 40), (50, 8, 1.0, 12),
+    ),
 )  # fmt: skip
 def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
     root, invalid = endless_roots(num_roots, masked=True, scale=3.0)
@@ -95,7 +99,8 @@ def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
 
 
 @pytest.mark.parametrize(
-    ("count", "considered", "calls"), [(16, 16, 1), (32, 16, 4), (64, 16, 15), (64, 8, 21)]
+    ("count", "considered", "calls"),
+    mostly_slow([(16, 16, 1), (32, 16, 4), (64, 16, 15), (64, 8, 21)], (32, 16, 4)),
 )
 def test_a_round_is_one_call(count, considered, calls):
     assert len(rounds(considered, count)) == calls and sum(rounds(considered, count)) == count
@@ -108,6 +113,7 @@ def test_a_round_is_one_call(count, considered, calls):
     assert np.all(evaluations <= 1.4 * count)
 
 
+@pytest.mark.slow
 def test_hex_in_rounds_is_mctxs():
     network = jaxpgs.load_pretrained("hex-5x5-early")
     env = network.env
@@ -171,13 +177,14 @@ def test_steps_are_the_whole_search():
     model, key = functools.partial(endless, 1.0), jax.random.key(5)
     search = jaxpgs.gumbel_mcts_search(model, 32, simulations_per_update="rounds")
     assert search.num_updates == len(search.simulations_per_update)
-    carry = init(search, {}, key, root, invalid)
+    carry = jax.jit(functools.partial(init, search, {}))(key, root, invalid)
     once = jax.jit(functools.partial(step, search, {}))
     for _ in range(search.num_updates):
         carry = once(carry)
     after = once(carry)
     known = jax.jit(lambda: jaxpgs.search.run(search, {}, key, root, invalid))()
-    for output in (finish(search, carry), finish(search, after)):
+    say = jax.jit(functools.partial(finish, search))
+    for output in (say(carry), say(after)):
         np.testing.assert_array_equal(output.search_state.visits, known.search_state.visits)
         np.testing.assert_array_equal(output.action, known.action)
 
@@ -204,6 +211,7 @@ def test_rounds_go_on_from_kept_nodes():
 # --- updates of different widths ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sequence_of_one_width_is_that_width():
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])
@@ -218,7 +226,7 @@ def test_a_sequence_of_one_width_is_that_width():
     jax.tree.map(np.testing.assert_array_equal, visits(4), visits([4, 4, 4]))
 
 
-@pytest.mark.parametrize("mode", ["tree", "rollouts"])
+@pytest.mark.parametrize("mode", mostly_slow(["tree", "rollouts"], "tree"))
 def test_widths_may_differ(mode):
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])
@@ -228,7 +236,7 @@ def test_widths_may_differ(mode):
     output = jax.jit(lambda: jaxpgs.search.run(search, params, key, root))()
     assert search.num_updates == 4
     assert np.all(np.sum(output.search_state.visits, axis=-1) == 12)
-    carry, seen = init(search, params, key, root), []
+    carry, seen = jax.jit(functools.partial(init, search, params))(key, root), []
     once = jax.jit(functools.partial(step, search, params))
     for _ in range(5):
         carry = once(carry)

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from benchmarks import pictures, report, runs
+from benchmarks import pictures, report, runs, stale
 
 
 def parsed(*words):
@@ -132,3 +132,35 @@ def test_a_search_has_one_colour():
     names = ("PGS", "MCS", "MCTS", "PGS-UF", "mctx MuZero", "mctx Gumbel", "Gumbel PGS",
              "Gumbel MCTS", "Gumbel MCS", "raw network")  # fmt: skip
     assert len({pictures.color(name) for name in names}) == len(names)
+
+
+def test_a_row_is_stale_when_the_code_or_the_weights_have_changed(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "file.json"
+    runs.add(opened(path, setting={"network": "hex-5x5"}), {"name": "a"})
+    data = runs.load(path)
+    (made,) = data["fingerprints"].values()
+    assert {"search", "envs", "checks", "weights of hex-5x5"} <= set(made)
+    assert list(stale.stale(data)) == []
+    digest = report.code_digest
+    monkeypatch.setattr(report, "code_digest", lambda part: part == "search" or digest(part))
+    monkeypatch.setattr(report, "weights_digest", lambda name: "other")
+    data["rows"].append({"name": "b"})
+    assert [why for _, why in stale.stale(data)] == [
+        "other search, weights of hex-5x5",
+        stale.NONE,
+    ]
+    with pytest.raises(SystemExit, match="1"):
+        stale.main(["f*", "--rows", "--folder", str(tmp_path)])
+    assert "name a" in capsys.readouterr().out
+
+
+def test_comments_and_docstrings_are_no_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    (tmp_path / "jaxpgs").mkdir()
+    digests = []
+    texts = ('"""One."""\nx = 1\n', '"""Two."""\nx = 1  # one\n', '"""Two."""\nx = 2\n')
+    for text in texts:
+        (tmp_path / "jaxpgs" / "part.py").write_text(text)
+        digests.append(report.code_digest.__wrapped__("part"))
+    assert digests[0] == digests[1] != digests[2]
+    assert report.code_digest.__wrapped__("nothing") is None

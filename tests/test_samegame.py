@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from games import FAST
+from games import FAST, mostly_slow
 
 import jaxpgs
 from jaxpgs.envs import SameGame, SameGameState, samegame, samegame_rules
@@ -92,7 +92,10 @@ def random_games(env, games, steps, seed):
     return jax.tree.map(np.asarray, run(jax.random.key(seed), numbers))
 
 
-@pytest.mark.parametrize(("size", "games"), [(5, 700), (8, 400), (11, 50), (15, 30)])
+@pytest.mark.parametrize(
+    ("size", "games"),
+    mostly_slow([(5, 700), (8, 400), (11, 50), (15, 30)], (5, 700), (15, 30)),
+)
 def test_agrees_with_the_rules(size, games):
     # 1,180 games; words of 8 bits up to 8 rows, of 16 bits above.
     penalty = ("per_color", "total", "none")[size % 3]
@@ -480,10 +483,11 @@ def playouts(env, key, state, tabu=False):
         ("per_color", True, 592.8),
     ],
 )
-def test_means_of_random_games(penalty, tabu, mean):
+@pytest.mark.parametrize("games", mostly_slow([1000, 8000], 1000))
+def test_means_of_random_games(penalty, tabu, mean, games):
     # Reference means over the 20 standard positions. Four standard errors: one false alarm in
     # 16,000, for each of the tests.
-    env, games = SameGame(penalty=penalty), 8000
+    env = SameGame(penalty=penalty)
     played = playouts(env, jax.random.key(7), standard_batch(env, games), tabu)
     played = jax.device_get(played)
     # Within positions, since every position is played equally often.

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from games import QUICK
+from games import QUICK, mostly_slow
 from scipy import stats as scipy_stats
 
 import jaxpgs
@@ -239,8 +239,8 @@ def test_recorded_playouts_replay(tabu):
 
 def test_an_episode_knows_its_moves():
     params, apply_fn = network()
-    kinds = [puzzles.random_rollouts(ENV), puzzles.informed_rollouts(ENV, apply_fn)]
-    kinds.append(puzzles.first_by_prior(ENV, kinds[1]))
+    informed = puzzles.informed_rollouts(ENV, apply_fn)
+    kinds = [puzzles.random_rollouts(ENV), puzzles.first_by_prior(ENV, informed)]
     state = boards()
     for kind in kinds:
         root_fn, recurrent_fn = puzzles.make_episode_fns(ENV, apply_fn, rollout=kind)
@@ -416,7 +416,7 @@ def check_solution(env, state, solution):
     assert legal[np.asarray(solution.searches.searched)].all()
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs", "nrpa"))
 def test_the_best_line_replays_and_never_gets_worse(name):
     traces = []
 
@@ -447,6 +447,7 @@ def test_a_depth_of_zero_is_no_depth():
         SEARCHES["pgs"](ENV, jax.random.key(0), boards(), 8, depth=0)
 
 
+@pytest.mark.slow
 def test_following_the_best_line_plays_it():
     run = jit(functools.partial(puzzles.plain_mcts, ENV, num_simulations=16, follow="best"))
     solution = run(jax.random.key(0), boards())
@@ -454,23 +455,33 @@ def test_following_the_best_line_plays_it():
     np.testing.assert_array_equal(solution.played, solution.score)
 
 
-def test_restarts_and_a_limit():
-    run = lambda **x: jit(  # noqa: E731
-        lambda key: puzzles.plain_mcts(ENV, key, boards(), 8, **x)
-    )(jax.random.key(0))
-    again = run(num_searches=20, restart=True, num_kept=9)
+def plain(**knobs):
+    run = jit(lambda key: puzzles.plain_mcts(ENV, key, boards(), 8, **knobs))
+    return run(jax.random.key(0))
+
+
+@pytest.mark.slow
+def test_restarts():
+    again = plain(num_searches=20, restart=True, num_kept=9)
     check_solution(ENV, boards(), again)
     assert np.asarray(again.searches.searched).all()
-    once = run(num_searches=1)
+
+
+@pytest.mark.slow
+def test_a_limit_of_searches():
+    once = plain(num_searches=1)
     check_solution(ENV, boards(), once)
     assert np.isneginf(once.played).all()
+
+
+def test_what_does_not_fit_is_named():
     for knobs, message in (
         ({"restart": True}, "num_searches must be given"),
         ({"follow": "visits"}, "follow must be"),
         ({"num_searches": 0}, "num_searches must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(**knobs)
+            plain(**knobs)
     with pytest.raises(ValueError, match="rollout must be"):
         puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
     with pytest.raises(ValueError, match="needs a rollout"):
@@ -484,9 +495,10 @@ def search_shortly(env, key, state):
     return puzzles.plain_mcts(env, key, state, 4, simulations_per_update=2)
 
 
-@pytest.mark.parametrize(
-    "rows", [["0120", "1201"], ["0000", "0000"], ["0", "0", "1", "1", "2", "2", "0", "0"]]
-)
+WIDE, COLUMN = ["0120", "1201"], ["0", "0", "1", "1", "2", "2", "0", "0"]
+
+
+@pytest.mark.parametrize("rows", mostly_slow([WIDE, ["0000", "0000"], COLUMN], WIDE))
 def test_odd_boards(rows):
     cells = np.array([[int(c) for c in row] for row in rows])
     env = SameGame(*cells.shape, 3)
@@ -516,6 +528,7 @@ def optimum(board):
     return _optimum(board.shape, tuple(np.asarray(board).ravel().tolist()))
 
 
+@pytest.mark.slow
 def test_search_finds_the_optimum_of_tiny_boards():
     env = SameGame(3, 4, 2)
     state = boards(env, 24)
@@ -525,6 +538,7 @@ def test_search_finds_the_optimum_of_tiny_boards():
     np.testing.assert_array_equal(solution.score, best)
 
 
+@pytest.mark.slow
 def test_pgs_that_learns_nothing_is_mcs():
     params, apply_fn = network()
     without = jit(lambda key: puzzles.mcs(ENV, apply_fn, params, key, boards(), 8))
@@ -536,6 +550,7 @@ def test_pgs_that_learns_nothing_is_mcs():
     np.testing.assert_array_equal(one.searches.action, other.searches.action)
 
 
+@pytest.mark.slow
 def test_a_gradient_keeps_what_the_head_is_given():
     # Inside of the head are layers of that size, which would make it six times as much.
     params, apply_fn = network()
@@ -548,6 +563,7 @@ def test_a_gradient_keeps_what_the_head_is_given():
     assert features < memory.temp_size_in_bytes < 3 * features
 
 
+@pytest.mark.slow
 def test_what_policy_gradients_learn_lasts_a_game():
     params, apply_fn = network()
     run = lambda **x: jit(  # noqa: E731

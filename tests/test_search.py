@@ -24,7 +24,6 @@ B, N, K, DEPTH = 4, 32, 8, 6
 STEP = 0.02
 TRACES = collections.Counter()
 
-kinds = pytest.mark.parametrize("kind", ["fully_connected", "resnet"])
 modes = pytest.mark.parametrize("mode", ["rollouts", "tree"])
 
 
@@ -190,6 +189,7 @@ def test_one_key_stands_for_a_key_per_root():
         broadcast_keys(_keys(), 5)
 
 
+@pytest.mark.slow
 @modes
 def test_jit_changes_nothing(mode):
     params, _ = _network("fully_connected")
@@ -218,6 +218,7 @@ def test_compiles_once(mode):
 
 @pytest.mark.parametrize("step_size", [0.0, STEP])
 @modes
+@pytest.mark.each_value
 def test_diagnostics(step_size, mode):
     kind = "fully_connected"
     params, _ = _network(kind)
@@ -254,7 +255,7 @@ def test_diagnostics(step_size, mode):
     assert jax.tree.leaves(plain.params) == []
 
 
-@kinds
+@pytest.mark.parametrize("kind", games.mostly_slow(["fully_connected", "resnet"], "resnet"))
 def test_adapted_parameters(kind):
     params, _ = _network(kind)
     before = jax.tree.map(np.array, params)
@@ -341,7 +342,9 @@ def _chosen(mask, output):
     return mask[np.arange(len(mask)), np.asarray(output.action)]
 
 
-@pytest.mark.parametrize(("size", "mode"), [(3, "tree"), (4, "rollouts")])
+@pytest.mark.parametrize(
+    ("size", "mode"), games.mostly_slow([(3, "tree"), (4, "rollouts")], (3, "tree"))
+)
 def test_exact_values_give_winning_moves(size, mode):
     # On 3x3 every won position without a winner yet, on 4x4 about a thousand met by random play.
     # The paper's c_puct = 5 is made for some 800 simulations; with 64 of them 1 leaves visits to
@@ -373,6 +376,7 @@ def test_exact_values_give_winning_moves(size, mode):
         assert _chosen(winning, output).mean() >= 0.99
 
 
+@pytest.mark.slow
 def test_wins_and_blocks_in_one_without_a_value_network():
     # Two plies tell: a win in one, and what every move but one allows. A refutation has to be drawn
     # among up to 20 replies before a wrong move shows, hence the 1,024 simulations.
@@ -561,6 +565,7 @@ def test_memory_does_not_depend_on_the_number_of_simulations():
     assert abs(many - few) < 4 * 8 * (4096 - 128) / 16
 
 
+@pytest.mark.slow
 def test_only_the_head_is_differentiated():
     # A loop's body counts once, so the ratio is that of one step of a simulation. The gradient of a
     # block of states is in the program twice, in front of the loop over blocks and inside of it.

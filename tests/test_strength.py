@@ -49,6 +49,10 @@ def test_presets_describe_themselves():
     assert about == {"simulations": 64, "K": 4, "depth": None, "mode": "tree"}
     about = players.describe(players.Spec("x", "mcs", {"num_simulations": 8}), plain, 64)
     assert (about["simulations"], about["K"]) == (8, 1)
+    as_rounds = {"simulations_per_update": "as rounds"}  # 4, 30 and 11 calls in a row
+    for name, count, k in (("mcts", 32, 8), ("mcts", 128, 4), ("pgs", 32, 3)):
+        spec = players.Spec("x", f"gumbel-{name}", as_rounds)
+        assert players.describe(spec, plain, count)["K"] == k
     for name in ("hex", "dense-3x3-2x1"):
         with pytest.raises(SystemExit, match=f"Unknown network '{name}'"):
             players.load_network(name)
@@ -63,6 +67,17 @@ def test_no_player_of_the_defaults_plays_twice():
         own = ("gumbel", str({"max_num_considered_actions": 16, "gumbel_scale": 0.0}))
         assert (players.FEWER in specs) == (count < 256)
         assert own not in given and len(set(given)) == len(given)
+
+
+def test_whoever_comes_has_a_rating_at_once():
+    for name in ("rounds", "rounds-time-1"):  # and so has a tournament that was stopped
+        preset, met = PRESETS[name], {"mctx Gumbel"}
+        for pair in strength._pairs(preset):
+            assert met.intersection(pair), (name, pair)
+            met.update(pair)
+        assert met == {spec.name for spec in preset.players}
+    few = preset._replace(players=preset.players[:2])
+    assert strength._pairs(few) == [("Gumbel MCTS rounds", "mctx Gumbel")]
 
 
 @pytest.mark.parametrize("spec", SILENT, ids=lambda spec: spec.name)
@@ -218,7 +233,6 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     assert by_name["mctx Gumbel"]["K"] == 1 and by_name["mcs simulations_per_update=2"]["K"] == 2
     assert any("K = 1" in remark for remark in data["remarks"])
     assert all(p["low"] <= p["elo"] <= p["high"] for p in data["pairings"])
-    assert path.with_suffix(".png").exists()
     with pytest.raises(SystemExit, match="holds rows of repeats 3, not 1"):
         strength.main([*words, "--players", "NN", "mctx Gumbel"])
     with pytest.raises(SystemExit, match="Unknown player 'me'"):
@@ -290,6 +304,9 @@ def test_the_growth_of_a_simulation_is_shown():
     counts = [(s.name, s.knobs.get("simulations_per_update")) for s in speed.contestants(256)]
     assert ("PGS cached", 32) in counts and ("PGS cached", 8) in counts
     assert ("MCS constant", 8) in counts and ("mctx Gumbel", None) in counts
+    assert ("Gumbel MCTS rounds", "rounds") in counts
+    row = {"evaluations_per_root": 33.0, "simulations": 32, "over_bare": [1.9, 2.0, 2.2]}
+    assert speed.share_of_bare(row) == 52 and speed.share_of_bare({"over_bare": [1.0]}) is None
 
 
 def test_rivals_are_found_whoever_is_named_first(tmp_path):
@@ -314,7 +331,23 @@ def test_rivals_are_found_whoever_is_named_first(tmp_path):
         "- mctx Gumbel: PGS is above in 0 and below in 2 of 2 cells; "
         "Gumbel PGS is above in 2 and below in 0 of 2 cells"
     )
-    assert (tmp_path / "rivals.png").exists()
+
+
+def test_rounds_are_gathered_by_pairs(tmp_path):
+    pair = {"first": "a", "second": "b", "openings": 8, "elo": 20.0, "low": 10.0, "high": 31.0}
+    for equal, batch, count in [("time", 1, 32), ("time", 1, 16), ("simulations", None, 32)]:
+        setting = {"network": "hex-5x5", "equal": equal, "batch_size": batch}
+        setting["num_simulations"] = count
+        path = tmp_path / f"strength_rounds_{equal}_{count}.json"
+        path.write_text(json.dumps({"setting": setting, "rows": [], "pairings": [pair]}))
+    rivals.main(["--folder", str(tmp_path), "--out", str(tmp_path / "rivals.json")])
+    rows = runs.load(tmp_path / "rounds.json")["rows"]
+    columns, lines = rivals.rounds_table(rows)
+    assert columns[2:] == ["first", "second", "N = 16", "N = 32"]
+    text = "+20 (+10 to +31)"
+    assert [line[1:] for line in lines] == [
+        ["simulations", "a", "b", None, text], ["time, 1 root", "a", "b", text, text]
+    ]  # fmt: skip
 
 
 def test_games_of_the_last_calibration_are_rated_until_there_are_newer_ones():

@@ -1,61 +1,79 @@
-"""The page of results and the README's tables say what the files say, and so does the prose."""
+"""The tables of the pages say what the files say, prose has no further figures, all stays small."""
 
+import fnmatch
 import re
 
 import pytest
 
 from benchmarks import tables
+from benchmarks.report import ROOT
 from benchmarks.runs import RESULTS
 
+FOLDER = ROOT / "benchmarks"
 CODE = re.compile(r"```.*?```|`[^`]*`|<!--.*?-->|\]\([^)]*\)", re.DOTALL)
 
 
-def numbers(text):
-    """The numbers of a text, but for those in code and the years of publications."""
-    text = re.sub(r"\([12]\d{3}\)", "", CODE.sub(" ", text))
-    return set(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text))
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_those_of_the_files(page):
+    text = page.read_text()
+    assert text == tables.fill(text, page), "run python -m benchmarks.tables"
 
 
-@pytest.fixture(scope="module")
-def sections():
-    return list(tables.sections(RESULTS))
-
-
-def test_the_page_is_that_of_the_files():
-    assert tables.PAGE.read_text() == tables.render(RESULTS), "run python -m benchmarks.tables"
-
-
-def test_the_readmes_tables_are_those_of_the_files():
-    text = tables.README.read_text()
-    assert text == tables.fill(text, tables.readme_blocks(RESULTS)), "run benchmarks.tables"
-
-
-def test_the_readme_has_no_other_figures():
-    text = re.sub(r"<!-- table.*?<!-- end of table -->", "", tables.README.read_text(), flags=re.S)
-    unit = r"(?:Elo|ms|MB|%|×|times|games|points|seconds?|evaluations|simulations)"
-    claims = re.findall(rf"±.*|(?<!\w)[-+−]\d+.*|\d+\s*{unit}\b.*", CODE.sub(" ", text))
+@pytest.mark.parametrize("page", [tables.README, tables.PAGE], ids=lambda page: page.stem)
+def test_prose_has_no_other_figures(page):
+    text = re.sub(r"<!-- table.*?<!-- end of table -->", "", page.read_text(), flags=re.S)
+    unit = r"(?:Elo|ms|MB|×|times|games|points|seconds?|evaluations|simulations)"
+    claims = re.findall(rf"±\s*\d.*|(?<![\w\]])[-+−]\d+.*|\d+\s*{unit}\b.*", CODE.sub(" ", text))
     assert not claims, "put figures into a table that benchmarks.tables writes"
 
 
-def test_the_readme_is_short():
+@pytest.mark.parametrize("page", [p for p in tables.PAGES if p != tables.README])
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_pages_are_short():
     assert len(tables.README.read_text().splitlines()) <= 180
+    assert len(tables.PAGE.read_text().splitlines()) <= 600
 
 
-def test_a_place_that_is_missing_is_told():
-    filled = tables.fill("<!-- table: a -->\nold\n<!-- end of table -->", {"a": "new\n"})
-    assert filled == "<!-- table: a -->\nnew\n<!-- end of table -->"
-    with pytest.raises(ValueError, match="one place"):
-        tables.fill("no place", {"a": "new"})
+def test_the_benchmarks_are_small():
+    files = [p for p in FOLDER.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    outside = [p for p in files if RESULTS not in p.parents]
+    assert len(outside) <= 40
+    assert sum(len(p.read_text().splitlines()) for p in outside if p.suffix == ".py") <= 7500
+    assert sum(p.stat().st_size for p in files if RESULTS in p.parents) <= 3_000_000
 
 
-def test_every_note_belongs_to_a_file(sections):
-    notes = {path.stem for path in (RESULTS.parent / "notes").glob("*.md")}
-    assert notes == {section.name for section in sections if section.note}
+# What notebooks draw by a pattern or a part of the name.
+BY_PATTERN = (
+    "tspg_full_patterns_*.png", "puzzles_*x*.png", "strength_confirm-extended_*.json",
+    "tspg_full_step-*.json", "strength_quick.json", "strength_hex-7x7*.json",
+    "strength_defaults*.json", "strength_rounds*.json",  # whose pairings are gathered
+)  # fmt: skip
 
 
-def test_numbers_of_the_notes_stand_in_the_tables(sections):
-    stray = {s.name: numbers(s.note) - numbers(s.body) - numbers(s.origin) for s in sections}
-    assert not {name: missing for name, missing in stray.items() if missing}
+def test_every_result_is_used():
+    pages = [*tables.PAGES, *(ROOT / "notebooks").glob("*.ipynb")]
+    text = "\n".join(page.read_text() for page in pages)
+    drawn = {f"{file}.json" for file, _ in tables.BLOCKS.values()}
+    unused = [
+        path.name
+        for path in RESULTS.iterdir()
+        if path.name not in drawn and path.name not in text
+        if not any(fnmatch.fnmatch(path.name, pattern) for pattern in BY_PATTERN)
+    ]
+    assert not unused
+    assert len(list(RESULTS.glob("*.png"))) <= 25
+
+
+def test_a_place_without_a_table_is_told():
+    page = ROOT / "README.md"
+    with pytest.raises(ValueError, match="no table 'a'; there are newcomer, strength"):
+        tables.fill("<!-- table: a -->\nold\n<!-- end of table -->", page)
+    filled = tables.fill("<!-- table: newcomer -->\nold\n<!-- end of table -->", page)
+    assert "old" not in filled and "the first answer took" in filled
 
 
 def test_cells():

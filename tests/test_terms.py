@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 import toy
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs.base import PolicyTerms
@@ -99,6 +100,7 @@ def plain_gradient(head, nodes, actions, weights):
 
 @pytest.mark.parametrize("mode", ["rollouts", "whole", "tree"])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.each_value
 def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
     params, rng = game(), np.random.default_rng(6)
     head = params["head"][None] + jnp.asarray(
@@ -140,7 +142,7 @@ def test_estimators_say_what_they_are_differentiated_by():
         assert terms_of(estimator) == frozenset(expected)
 
 
-@pytest.mark.parametrize("kind", ["all terms", "entropy alone"])
+@pytest.mark.parametrize("kind", mostly_slow(["all terms", "entropy alone"], "all terms"))
 def test_regularized_searches_are_the_same_in_both_modes(kind):
     params = game()
     estimator = jaxpgs.regularized(
@@ -219,7 +221,7 @@ def test_policy_of_the_nodes_is_the_formula():
     assert jnp.isfinite(sharp(stats._replace(prior_logits=logits + lowest))).all()
 
 
-@pytest.mark.parametrize("simulations_per_update", [1, 5])
+@pytest.mark.parametrize("simulations_per_update", mostly_slow([1, 5], 5))
 def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
     simulations_per_update,
 ):
@@ -245,8 +247,11 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.3), jaxpgs.auto_sgd(0.5)], ids=["sgd", "auto"])
-def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
+OPTIMIZERS = {"sgd": optax.sgd(0.3), "auto": jaxpgs.auto_sgd(0.5)}
+
+
+@pytest.mark.parametrize("name", mostly_slow(OPTIMIZERS, "auto"))
+def test_the_gradient_goes_through_what_reads_the_nodes(name):
     # A policy that is cooled when it is read learns as one that is cold itself.
     def cold(params, features, node):
         return toy.split_fn.policy(params, features, node) / 0.25
@@ -254,7 +259,7 @@ def test_the_gradient_goes_through_what_reads_the_nodes(optimizer):
     params = game()
     knobs = {
         "mode": "tree", "adapt": toy.adapt_head, "simulations_per_update": 4,
-        "optimizer": optimizer, "truncation": jaxpgs.fixed(3),
+        "optimizer": OPTIMIZERS[name], "truncation": jaxpgs.fixed(3),
         "estimator": jaxpgs.regularized(jaxpgs.reinforce("value"), entropy=0.1),
     }  # fmt: skip
     cooled = jaxpgs.SampledPolicy(lambda node: node.prior_logits / 0.25)

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from games import FAST, QUICK
+from games import FAST, QUICK, mostly_slow
 
 import jaxpgs
 from jaxpgs.envs import Hex
@@ -30,11 +30,14 @@ from jaxpgs.training import (
     labelling,
     loggers,
     losses,
+    objectives,
     read_run,
     replay,
     resignation,
     selfplay,
+    unrolls,
 )
+from jaxpgs.training.arguments import told
 
 ENV = Hex(3)
 TINY = {
@@ -172,9 +175,13 @@ class Thirds(Hex):
         return super().observe(state) / 3
 
 
-def test_observations_are_kept_as_they_are():
-    """In a byte each where they are whole numbers."""
+def test_observations_that_are_whole_numbers_take_a_byte_each():
     assert replay.observation_dtype(ENV) == jnp.int8
+    assert replay.observation_dtype(Thirds(3)) == jnp.float32
+
+
+@pytest.mark.slow
+def test_observations_are_kept_as_they_are():
     env, (params, apply_fn) = Thirds(3), functional(make_network())
     state = expert_iteration.train(
         env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
@@ -236,6 +243,88 @@ def test_moves_are_sampled_first_and_greedy_later():
     mine, other = board[..., 0].T.reshape(-1), board[..., 1].T.reshape(-1)
     np.testing.assert_array_equal(np.flatnonzero(mine), [7])
     np.testing.assert_array_equal(np.flatnonzero(other), [0, 8])
+
+
+def last_legal(*data):
+    """A quicker expert than `first_legal`, of another opinion."""
+    decision = first_legal(*data)
+    policy = jax.nn.one_hot(decision.action, ENV.num_actions)
+    return decision._replace(best=decision.action, policy=policy, num_evaluations=7)
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+def play_fast(rng_key, num_steps, share):
+    params, apply_fn = functional(make_network())
+    knobs = {"sampled_moves": 0, "fast": last_legal, "full_share": share, "keep_played": True}
+    games = selfplay.init_games(ENV, rng_key, NUM_GAMES)
+    return selfplay.play(ENV, apply_fn, first_legal, params, rng_key, games, num_steps, **knobs)
+
+
+def test_fast_moves_play_and_teach_values_alone():
+    counts = []
+    for seed in range(8):
+        _, seen, report = jax.device_get(play_fast(jax.random.key(seed), 9, 0.5))
+        full = seen.policy.sum(axis=-1) == 1
+        # All games share a draw, and what a fast search says of the policy is not kept.
+        assert (full == full[:, :1]).all() and not seen.policy[~full].any()
+        np.testing.assert_array_equal(report.num_evaluations, np.where(full, 1, 8))
+        # Fast moves are made: the last cell is taken, of the position as its mover sees it.
+        taken = np.asarray(seen.observation[1, 0, ..., :2]).sum(axis=-1).T.reshape(-1)
+        np.testing.assert_array_equal(np.flatnonzero(taken), [0 if full[0, 0] else 8])
+        # The value learns from every move of a game that is over.
+        ends = np.flatnonzero(report.finished[:, 0])
+        assert len(ends) and (seen.open[: ends[-1] + 1, 0] == 0).all()
+        assert (np.abs(seen.value[: ends[-1] + 1, 0]) == 1).all()
+        counts.append(int(full[:, 0].sum()))
+    # Half of nine moves: four or five, by lot; one in 128 that all are the same.
+    assert set(counts) == {4, 5}
+    steps = jax.vmap(lambda key: selfplay.draw_full(key, 8, 0.25))
+    drawn = np.asarray(steps(jax.random.split(jax.random.key(0), 2000)))
+    np.testing.assert_array_equal(drawn.sum(axis=1), 2)
+    # Any step as often as another: 500 expected, with a standard deviation of 19.
+    assert (np.abs(drawn.sum(axis=0) - 500) < 90).all()
+
+
+def test_positions_without_a_policy_do_not_teach_it():
+    rng = np.random.default_rng(0)
+    policy = rng.dirichlet(np.ones(9), 6).astype(np.float32)
+    policy[[1, 4, 5]] = 0.0
+    root = jaxpgs.NodeStats(
+        rng.normal(size=(6, 9)), rng.normal(size=6), rng.integers(0, 4, (6, 9)),
+        rng.normal(size=(6, 9)), np.ones((6, 9), bool),
+    )  # fmt: skip
+    root = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == float else x, root)
+    value = np.float32([1, -1, 1, -1, 1, -1])
+    target = selfplay.Experience(
+        None, root.valid, policy, value, np.zeros(6, np.float32), root=root
+    )
+    known = jax.tree.map(lambda x: x[[0, 2, 3]], target)
+    logits = rng.normal(size=(6, 9)).astype(np.float32)
+    for objective in (objectives.cross_entropy(), objectives.tspg()):
+
+        @jax.value_and_grad
+        def loss(logits, target, objective=objective):
+            return losses.objective_loss(logits, target, objective)
+
+        found, slope = jax.jit(loss)(logits, target)
+        expected, rows = jax.jit(loss)(logits[[0, 2, 3]], known)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_allclose(slope[np.array([0, 2, 3])], rows, rtol=1e-5, atol=1e-7)
+        assert not np.asarray(slope)[[1, 4, 5]].any() and np.asarray(rows).all()
+        none = target._replace(policy=0 * policy)
+        assert jax.jit(loss)(logits, none)[0] == 0
+    _, parts = losses.policy_value_loss(logits, 0 * value, target)
+    np.testing.assert_allclose(parts["value_loss"], 1)  # of all six
+
+
+def test_unrolls_without_a_policy_do_not_teach_it():
+    _, seen, _ = play_fast(jax.random.key(0), 9, 0.5)
+    time, game = np.indices((9, NUM_GAMES)).reshape(2, -1)
+    read = jax.jit(lambda seen, *data: unrolls.unrolls_at(ENV, unrolls.timeline(seen), *data, 0))
+    found = read(seen, time, game, jax.random.key(2))
+    full = np.asarray(seen.policy).sum(axis=-1).ravel()
+    assert 0 < full.mean() < 1
+    np.testing.assert_array_equal(found.policy_weight[:, 0], full)
 
 
 def test_policy_target_is_in_the_networks_frame():
@@ -398,7 +487,9 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
-@pytest.mark.parametrize("expert, evaluate_every", [("pgs", 2), ("gumbel", 0)])
+@pytest.mark.parametrize(
+    "expert, evaluate_every", mostly_slow([("pgs", 2), ("gumbel", 0)], ("pgs", 2))
+)
 def test_experts_train_the_network(expert, evaluate_every):
     seen = []
     state = expert_iteration.train(
@@ -423,16 +514,45 @@ train_first_legal = functools.partial(
 
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
-    """The folder of a run of two iterations, to be copied, and how often self-play was traced."""
+    """The folder of a run of two iterations, how often self-play was traced, and the end."""
     folder, traced, real = tmp_path_factory.mktemp("run"), [], selfplay.play
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selfplay, "play", lambda *a, **k: traced.append(1) or real(*a, **k))
-        train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
-    return folder, len(traced)
+        state = train_first_legal(ENV, make_network(), num_iterations=2, directory=folder)
+    return folder, len(traced), state
 
 
 def test_one_iteration_is_compiled_once(saved_run):
     assert saved_run[1] == 1
+
+
+def test_a_run_with_fast_moves_goes_on_bit_equal(tmp_path):
+    run = functools.partial(
+        train_first_legal, ENV, make_network(), fast_simulations=last_legal, full_share=0.3
+    )
+    run(num_iterations=2, directory=tmp_path)
+    metrics = []
+    resumed = run(num_iterations=4, directory=tmp_path, callback=lambda _, m: metrics.append(m))
+    assert [m["iteration"] for m in metrics] == [3, 4], "it went on"
+    whole = run(num_iterations=4)
+    assert_equal_states(resumed, whole)
+    policies = np.asarray(whole.replay.blocks.policy).sum(axis=-1)
+    assert set(np.unique(policies)) == {0, 1}
+    settings = read_run(tmp_path).settings["arguments"]
+    assert settings["full_share"] == 0.3 and "last_legal" in str(settings["fast_simulations"])
+    with pytest.raises(ValueError, match=r"holds a run with full_share 0\.3, not 0\.25"):
+        run(num_iterations=5, directory=tmp_path, full_share=0.25)
+
+
+def test_fast_experts_have_no_noise_at_the_root():
+    fast = expert_iteration._fast_expert
+    knobs = told(fast("pgs", 4))
+    assert (knobs["num_simulations"], knobs["knobs"]["dirichlet_fraction"]) == (4, 0.0)
+    assert told(experts.make_expert("pgs", 4))["knobs"]["dirichlet_fraction"] == 0.25
+    assert "gumbel_scale" not in str(told(fast("gumbel_pgs", 4)))  # which draws by its noise
+    assert fast(first_legal, last_legal) is last_legal and fast("pgs", None) is None
+    with pytest.raises(ValueError, match="fast_simulations may be a number where expert is a name"):
+        fast(first_legal, 4)
 
 
 def test_an_unknown_expert_is_named():
@@ -447,6 +567,18 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_stopped_run_goes_on_bit_equal(tmp_path, saved_run):
+    shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "2")  # as if it had been stopped after the first iteration
+    seen = []
+    resumed = train_first_legal(
+        ENV, make_network(), num_iterations=2, directory=tmp_path,
+        callback=lambda _, metrics: seen.append(metrics["iteration"]),
+    )  # fmt: skip
+    assert_equal_states(resumed, saved_run[2])
+    assert seen == [2]
+
+
 RUN = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -459,6 +591,7 @@ t.expert_iteration.train(
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_equal(tmp_path):
     """SIGKILL at a moment drawn by lot; the second call ends as a run that was never stopped."""
     code = RUN.format(tests=str(pathlib.Path(__file__).parent), folder=str(tmp_path))
@@ -535,6 +668,7 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_ru
         run(ENV, make_network(), directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run):
     shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
     run = functools.partial(train_first_legal, ENV, make_network(), directory=tmp_path)
@@ -550,6 +684,7 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run)
     assert int(run(num_iterations=3).iteration) == 3
 
 
+@pytest.mark.slow
 def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     """The raw network wins from every opening that can be won, against a perfect player."""
     # It runs for longer than it compiles.
@@ -601,6 +736,7 @@ def test_growing_the_board_keeps_what_was_learned():
         expert_iteration.train(Hex(5), large, init_params=params, **TINY)
 
 
+@pytest.mark.slow
 def test_trains_in_an_environment_of_pgx(tmp_path):
     import pgx
 
@@ -648,6 +784,7 @@ def test_logs_survive_a_restart(tmp_path, suffix):
             "resign_fraction to be a finite number at least 0 and at most 1",
         ),
         ({"evaluate_every": -1}, "at least 0"),
+        ({"full_share": 0}, "full_share to be a finite number above 0 and at most 1"),
         ({"buffer_size": 31}, r"num_games \* num_steps = 32 positions, got 31"),
         ({"num_games": 3, "devices": jax.devices() * 2}, "multiple of the 2 devices, got 3"),
     ],

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import runs, tables, tspg, tspg_deep, tspg_matches
+from benchmarks import runs
+from benchmarks.studies.soemers2019 import tspg, tspg_matches
 from jaxpgs.envs import Hex
 
 ENV = Hex(2)
@@ -127,21 +128,9 @@ def test_tables_are_of_seeds_with_their_intervals(tmp_path):
     assert sure[2][0][2:4] == [0.5, 0.6] and spread[2][0][2:] == [4, 3, 0.5, 25.0]
     for title, columns, lines in (raw, searched, sure, spread):
         assert title and all(len(line) == len(columns) for line in lines)
-    assert "TSPG" in tables.objectives({"rows": rows}, tmp_path)
     tspg.draw(tmp_path / "a.png", rows)
     for end in ("", "_entropy", "_weights", "_patterns_yavalath"):
         assert (tmp_path / f"a{end}.png").stat().st_size > 1000
-
-
-def test_the_table_of_deep_networks():
-    match = {"policy": "tspg", "kind": "raw", "elo": 12, "low": -3, "high": 30}
-    rows = [{"search": "pgs", "seed": 4, "matches": [match]}]
-    columns, lines = tspg_deep.table(rows)
-    assert columns[-1] == "seed 4"
-    assert lines == [["pgs", "none", "TSPG, an offset", None, "+12 [-3, +30]"]]
-    rows.append({"search": "pgs", "seed": 5, "matches": [match | {"elo": 20}]})
-    # Of two trainings, 4 on either side of 16: 12.706 standard errors of 4.
-    assert tspg_deep.table(rows)[1][0][3] == "+16 [-35, +67]"
 
 
 def test_each_step_size_has_its_file(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import toy
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs import envs
@@ -31,7 +32,9 @@ def strict_x64():
         yield
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize(
+    "name", mostly_slow(SEARCHES, "pgs", "pgs, reuse", "extended pgs", "gumbel mcts")
+)
 def test_searches(name):
     make, knobs = SEARCHES[name]
     params = jax.tree.map(
@@ -62,6 +65,7 @@ def test_searches(name):
     "env", [envs.Hex(3), envs.SameGame(4, 4), envs.Breakthrough(4, 3), envs.Yavalath(3)],
     ids=lambda env: type(env).__name__,
 )  # fmt: skip
+@pytest.mark.each_value
 def test_games(env, dtype):
     before = jax.eval_shape(env.init, jax.random.key(0))
     action = jax.ShapeDtypeStruct((), dtype)

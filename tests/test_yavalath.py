@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from games import mostly_slow
 
 from jaxpgs.envs import Yavalath
 from jaxpgs.envs.render import yavalath_text
@@ -68,7 +69,9 @@ def position(env, own, other, player=0):
 # --- agreement with the referee -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "count"), [(3, 200), (5, 200), (6, 60)])
+@pytest.mark.parametrize(
+    ("size", "count"), mostly_slow([(3, 200), (5, 200), (6, 60)], (3, 200), (5, 200))
+)
 def test_agrees_with_the_referee(size, count):
     env = Yavalath(size)
     # Half of the games are random, and short. In the others the players take a pattern without

@@ -88,8 +88,16 @@ from jaxpgs.search.presets import (
     pgs_search,
 )
 from jaxpgs.search.store_tree import Nodes, node_stats, reroot
+from jaxpgs.search.tree_view import (
+    ActionSummary,
+    SearchTable,
+    principal_variation,
+    search_summary,
+    tree_svg,
+)
 
 __all__ = [
+    "ActionSummary",
     "Backup",
     "Carry",
     "Distribution",
@@ -102,6 +110,7 @@ __all__ = [
     "Reuse",
     "SampledPolicy",
     "Search",
+    "SearchTable",
     "Selection",
     "Target",
     "Truncation",
@@ -151,6 +160,7 @@ __all__ = [
     "paper_pgs",
     "pgs_policy",
     "pgs_search",
+    "principal_variation",
     "puct",
     "qtransform_completed_by_mix_value",
     "regularized",
@@ -160,10 +170,12 @@ __all__ = [
     "rounds",
     "run",
     "search_for",
+    "search_summary",
     "select_in_turn",
     "step",
     "step_advantage",
     "td_lambda",
+    "tree_svg",
     "truncated_geometric",
     "ucb1",
     "until_new",

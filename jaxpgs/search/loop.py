@@ -18,6 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
+import numpy as np
 
 from jaxpgs import trees
 from jaxpgs.base import (
@@ -91,6 +92,7 @@ class Carry(NamedTuple):
       totals: counts and sums.
       best: the best embedding so far, None if nobody asked.
       ring: the last updates' simulations, None unless they are used again.
+      budget: `[B]` int32, how many simulations each root has; None if all have N.
 
     Example:
       >>> carry.stats.visits.sum(axis=-1)  # no simulation yet
@@ -110,6 +112,7 @@ class Carry(NamedTuple):
     totals: Totals
     best: Any
     ring: Any = None
+    budget: chex.Array | None = None
 
 
 def init(
@@ -121,6 +124,7 @@ def init(
     *,
     nodes: Nodes | None = None,
     adapted_params: Params | None = None,
+    simulations_by_root: chex.Array | None = None,
 ) -> Carry:
     """Begins a search of B roots.
 
@@ -136,12 +140,17 @@ def init(
         `init_nodes` for none; None starts from nothing.
       adapted_params: `search_state.params` of the game's last search, or `init_adapted` for the
         network's own; None starts from `params`.
+      simulations_by_root: `[B]` whole numbers from 0 to N, how many simulations each root has; None
+        is N for all. May be traced; then what is out of range counts as the nearest end. The answer
+        of a root with n is that of a search with `num_simulations=n` and all else the same, K and
+        the key among it; a Gumbel root follows the schedule of n. With 0 it is that of the prior.
 
     Returns:
       The search before its first update.
 
     Raises:
-      ValueError: if a shape does not fit.
+      ValueError: if a shape does not fit, or `simulations_by_root` is out of range or given for
+        a `root_selection` in rounds, whose sizes are those of N.
 
     Example:
       >>> search = jaxpgs.mcs_search(recurrent_fn, 4)
@@ -168,6 +177,7 @@ def init(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
             f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
         )
+    budget = _budget(search, simulations_by_root, batch_size)
     count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
         num_updates=count,
@@ -182,6 +192,7 @@ def init(
         memory=None,
         totals=Totals(count, count, count, count, count, mean, mean, mean, count, _broken(root)),
         best=None if search.best_of is None else root.embedding,
+        budget=budget,
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
@@ -189,7 +200,8 @@ def init(
         stats = _known(search, memory, stats)
     stats = stats._replace(scale=_scale(stats))
     # The first part of each root's key is left to the selection.
-    selection = search.root_selection.init(jax.random.clone(rng_key), stats, search.num_simulations)
+    num_simulations = search.num_simulations if budget is None else budget
+    selection = search.root_selection.init(jax.random.clone(rng_key), stats, num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
@@ -363,9 +375,8 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         # What is learned reads the memory: written into before that, it would have to be copied.
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
-    goes_on = (carry.num_updates < search.num_updates) | _is_left(search, carry)
     return carry._replace(
-        num_updates=carry.num_updates + goes_on.astype(jnp.int32),
+        num_updates=carry.num_updates + _is_left(search, carry).astype(jnp.int32),
         stats=stats,
         adapted=learned.adapted,
         opt_state=learned.opt_state,
@@ -413,6 +424,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
         best=carry.best,
         raw_value=stats.value,
+        prior_logits=stats.prior_logits,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
 
@@ -437,8 +449,11 @@ def run(
     *,
     nodes: Nodes | None = None,
     adapted_params: Params | None = None,
+    simulations_by_root: chex.Array | None = None,
 ) -> PolicyOutput:
     """Searches with the whole budget: `init`, a loop of `step`, `finish`. Wrap it in `jax.jit`.
+
+    With `simulations_by_root` the loop ends when the largest budget is spent.
 
     Args and Raises: as `init`.
 
@@ -451,14 +466,15 @@ def run(
       Array([16, 16], dtype=int32)
     """
     carry = init(
-        search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params
-    )
-    if search.root_selection.rounds is None:
+        search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params,
+        simulations_by_root=simulations_by_root,
+    )  # fmt: skip
+    if search.root_selection.rounds is None and carry.budget is None:
         carry, _ = jax.lax.scan(
             lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
         )
     else:
-        # How many updates it takes depends on what the simulations return.
+        # How many updates it takes depends on the budgets, or on what the simulations return.
         is_left = functools.partial(_is_any_left, search)
         carry = jax.lax.while_loop(is_left, functools.partial(step, search, params), carry)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
@@ -469,13 +485,35 @@ def run(
 
 def _is_left(search: Search, carry: Carry) -> chex.Array:
     """Tells `[B]` which roots have simulations left."""
-    left = carry.totals.simulations < search.num_simulations
+    budget = search.num_simulations if carry.budget is None else carry.budget
+    left = carry.totals.simulations < budget
     return left & jnp.any(carry.stats.valid, axis=-1)
 
 
 def _is_any_left(search: Search, carry: Carry) -> chex.Array:
     """Tells `[]` whether any root has."""
     return jnp.any(_is_left(search, carry))
+
+
+def _budget(search: Search, given: Any, batch_size: int) -> chex.Array | None:
+    """Returns how many simulations each root has, `[B]`, None for N."""
+    if given is None:
+        return None
+    most, shape = search.num_simulations, jnp.shape(given)
+    words = f"simulations_by_root must be [B] whole numbers from 0 to num_simulations={most}"
+    if shape != (batch_size,) or not jnp.issubdtype(jnp.result_type(given), jnp.integer):
+        raise ValueError(
+            f"{words}, one for each of the {batch_size} roots; got shape {list(shape)} and type "
+            f"{jnp.result_type(given)}."
+        )
+    if search.root_selection.rounds is not None:
+        raise ValueError(
+            "simulations_by_root is not for a root_selection in rounds, whose sizes are those of "
+            'one number of simulations: give a number in place of simulations_per_update="rounds".'
+        )
+    if not isinstance(given, jax.core.Tracer) and (np.min(given) < 0 or np.max(given) > most):
+        raise ValueError(f"{words}; got {np.asarray(given)}.")
+    return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
 
 
 def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -581,7 +619,8 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     among = True if context.width is None else jnp.arange(num_walks)[None] < context.width
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
     if wanted is None:
-        alive = playable & among & (number < search.num_simulations)
+        budget = search.num_simulations if carry.budget is None else carry.budget[:, None]
+        alive = playable & among & (number < budget)
     else:
         alive = wanted & among & _is_left(search, carry)[:, None]
     counts = actions * 0

@@ -186,18 +186,23 @@ class GumbelOptions(TypedDict, total=False):
     gumbel_scale: float | chex.Array | None
 
 
-class KeptOptions(TypedDict, total=False):
-    """What a game's last search hands on to the next one. None, the default, starts afresh.
+class RootOptions(TypedDict, total=False):
+    """What a search is given for each root beside the roots. None is the default of each.
 
     Attributes:
-      nodes: the last search's `search_state.nodes` after `reroot`, or `init_nodes` for none; "tree"
-        only.
-      adapted_params: the last search's `search_state.params`, or `init_adapted` for the network's
+      nodes: `search_state.nodes` of the game's last search after `reroot`, or `init_nodes` for
+        none; "tree" only.
+      adapted_params: `search_state.params` of that search, or `init_adapted` for the network's
         own parameters.
+      simulations_by_root: `[B]` whole numbers from 0 to N, how many simulations each root has; all
+        have N by default. May be traced. The search ends when the largest number is spent; the
+        answer of a root with n is that of n simulations with the same K, key, and actions that a
+        Gumbel root considers, whose defaults are those of N. Not for Gumbel searches in rounds.
     """
 
     nodes: Any
     adapted_params: Params | None
+    simulations_by_root: chex.Array | None
 
 
 class MCSOptions(SearchOptions, ExplorationOptions, total=False):
@@ -220,29 +225,29 @@ class GumbelPGSOptions(GumbelMCTSOptions, LearningOptions, total=False):
     """The knobs of `gumbel_pgs_search`."""
 
 
-class MCSPolicyOptions(MCSOptions, KeptOptions, total=False):
+class MCSPolicyOptions(MCSOptions, RootOptions, total=False):
     """The knobs of `mcs_policy` and `batched_mcts_policy`."""
 
 
-class PGSPolicyOptions(PGSOptions, KeptOptions, total=False):
+class PGSPolicyOptions(PGSOptions, RootOptions, total=False):
     """The knobs of `pgs_policy`."""
 
 
-class ExtendedPGSPolicyOptions(ExtendedPGSOptions, KeptOptions, total=False):
+class ExtendedPGSPolicyOptions(ExtendedPGSOptions, RootOptions, total=False):
     """The knobs of `extended_pgs_policy`."""
 
 
-class GumbelMCTSPolicyOptions(GumbelMCTSOptions, KeptOptions, total=False):
+class GumbelMCTSPolicyOptions(GumbelMCTSOptions, RootOptions, total=False):
     """The knobs of `gumbel_mcts_policy`."""
 
 
-class GumbelPGSPolicyOptions(GumbelPGSOptions, KeptOptions, total=False):
+class GumbelPGSPolicyOptions(GumbelPGSOptions, RootOptions, total=False):
     """The knobs of `gumbel_pgs_policy`."""
 
 
 _DOCUMENTED = (
     Arguments, SearchOptions, ExplorationOptions, LearningOptions, ExtendedOptions, GumbelOptions,
-    KeptOptions,
+    RootOptions,
 )  # fmt: skip
 
 

@@ -95,7 +95,10 @@ def default_optimizer(step_size: float = 3e-3) -> optax.GradientTransformation:
 
 
 # What arguments stood for that a run of an earlier version has not, or has as None.
-_FORMERLY = {"optimizer": paper_optimizer(), "start_fraction": 0.0, "max_moves": None}
+_FORMERLY = {
+    "optimizer": paper_optimizer(), "start_fraction": 0.0, "max_moves": None,
+    "fast_simulations": None, "full_share": 0.25,
+}  # fmt: skip
 
 
 def paper_settings() -> dict[str, Any]:
@@ -116,6 +119,8 @@ def train(
     *,
     expert: str | experts.Expert = "pgs",
     num_simulations: int = 64,
+    fast_simulations: int | experts.Expert | None = None,
+    full_share: float = 0.25,
     num_iterations: int = 200,
     num_games: int = 512,
     num_steps: int = 16,
@@ -149,8 +154,8 @@ def train(
 
     This is section 5.1 of Anthony et al. 2019 at a size that fits a small machine; their buffer
     held 10 million positions. By default it learns by Adam, nobody resigns, and games begin with
-    some random moves, which `benchmarks.small_games` compares with the paper's settings on games
-    that are solved; those are `paper_settings()`.
+    some random moves, which `tests/quality/small_games.py` compares with the paper's settings on
+    games that are solved; those are `paper_settings()`.
 
     Args:
       env: the environment, ours or pgx's, with two players, or one (without resignation and
@@ -160,6 +165,13 @@ def train(
         `experts.NAMES`; or any `Expert`, such as
         `make_expert("pgs", 128, root_selection=jaxpgs.puct(1.0))`.
       num_simulations: simulations a move, for an expert given by its name.
+      fast_simulations: simulations of most moves, fewer than `num_simulations` (playout cap
+        randomisation; Wu 2019, section 3.1): the policy learns from the other moves alone, the
+        value from all. Fast moves have no Dirichlet noise; a Gumbel search draws its action by its
+        noise, and keeps it. Where `expert` is an `Expert`, another one for the fast moves. None
+        searches every move in full.
+      full_share: with `fast_simulations`, the share of the moves that are searched in full; see
+        `selfplay.play`.
       num_iterations: iterations in all, counting those of an earlier call in `directory`.
       num_games: G, games played side by side.
       num_steps: S, moves of each game per iteration.
@@ -231,6 +243,7 @@ def train(
     _check_arguments(env, arguments)
     mesh = sharing.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
     expert_fn = experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert
+    fast = _fast_expert(expert, fast_simulations)
     params, apply_fn = functional(network)
     params = params if init_params is None else loop.like(init_params, params)
     trainable = trainable_mask(network)
@@ -277,6 +290,8 @@ def train(
             keep_played=model is not None,
             keep_root=keep_root,
             model_fns=model_fns,
+            fast=fast,
+            full_share=full_share,
             **start,
         )
 
@@ -372,6 +387,7 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
     resign_fraction, evaluate_every = arguments["resign_fraction"], arguments["evaluate_every"]
     check_number("train", "resign_fraction", resign_fraction, 0, 1)
     check_number("train", "start_fraction", arguments["start_fraction"], 0, 0.5)
+    check_number("train", "full_share", arguments["full_share"], 0, 1, open_low=True)
     if arguments["max_moves"] is not None:
         check_count("train", "max_moves", arguments["max_moves"])
     if check_players("train", env) == 1 and (resign_fraction or evaluate_every):
@@ -388,6 +404,21 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
             "buffer_size must hold an iteration's num_games * num_steps = "
             f"{positions} positions, got {buffer_size}."
         )
+
+
+def _fast_expert(
+    expert: str | experts.Expert, fast_simulations: int | experts.Expert | None
+) -> experts.Expert | None:
+    """Makes the expert of the fast moves, without noise in the root's prior."""
+    if fast_simulations is None or callable(fast_simulations):
+        return fast_simulations
+    if not isinstance(expert, str):
+        raise ValueError(
+            "fast_simulations may be a number where expert is a name. With an Expert give another "
+            'one for the fast moves, such as make_expert("pgs", 16, dirichlet_fraction=0.0); got '
+            f"{fast_simulations!r}."
+        )
+    return experts.make_expert(expert, fast_simulations, dirichlet_fraction=0.0)
 
 
 def _objectives(

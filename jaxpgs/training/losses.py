@@ -44,9 +44,14 @@ def policy_value_loss(
 
 
 def objective_loss(logits: chex.Array, target: Experience, objective: Objective) -> chex.Array:
-    """Returns the mean loss `[]` of logits `[B, A]`, of which the legal ones count."""
+    """Returns the mean loss `[]` of logits `[B, A]`, of which the legal ones count.
+
+    The mean is over the positions whose target has a policy; 0 if there is none.
+    """
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
-    return jnp.mean(objective.loss(logits, target))
+    known = jnp.any(target.policy > 0, axis=-1)
+    loss = jnp.where(known, objective.loss(logits, target), 0.0)
+    return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)
 
 
 def unroll_loss(

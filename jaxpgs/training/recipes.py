@@ -16,7 +16,7 @@ import pathlib
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
 # The early and middle networks are for comparing searches, to which the others leave little. From
 # 9x9 on networks are convolutional and grow from smaller boards, of which they keep more than fully
-# connected ones (`benchmarks.grown`).
+# connected ones (a table of commit 0bc35d3, in its `benchmarks/RESULTS.md`).
 # Those with `_MANY` games want an accelerator.
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
@@ -225,16 +225,21 @@ def origin() -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds of training, over all calls that worked on the same run."""
+    """Seconds of training, over all calls that worked on the same run.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
+    Args:
+      path: the file that keeps them.
+      now: tells the time; `time.process_time` for seconds of the processor.
+    """
+
+    def __init__(self, path: pathlib.Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._now = path, now
         self._before = _read_seconds(path)
-        self._start = time.monotonic()
+        self._start = now()
 
     def seconds(self, *, here: bool = False) -> float:
         """Returns the seconds of all calls, or of this one."""
-        passed = time.monotonic() - self._start
+        passed = self._now() - self._start
         return passed if here else self._before + passed
 
     def note(self) -> float:

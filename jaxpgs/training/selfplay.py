@@ -67,7 +67,8 @@ class Experience(NamedTuple):
     Attributes:
       observation: `[..., *observation_shape]`.
       legal: `[..., A]` bool, in the network's frame.
-      policy: `[..., A]` target of the policy, in the network's frame.
+      policy: `[..., A]` target of the policy, in the network's frame; zeros where there is none, as
+        after a fast search.
       value: `[...]` target of the value: the game's return from the view of the player to move, as
         far as it is known.
       open: `[...]` what is missing: the target is `value` plus `open` times the return of the
@@ -186,6 +187,8 @@ def play(
     keep_root: bool = False,
     value_target: str = "return",
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
+    fast: Expert | None = None,
+    full_share: float = 0.25,
 ) -> tuple[SelfPlayGames, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
@@ -216,6 +219,12 @@ def play(
         to without making the positions before them worse.
       model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
         environment and the network if None.
+      fast: a quicker search, which moves where `expert` does not (playout cap randomisation; Wu
+        2019, section 3.1). What it says of the policy is not kept. None: `expert` always moves.
+      full_share: with `fast`, the share of the steps in which `expert` moves, above 0 and at most
+        1. Where it is no whole number of steps, it is so on average. Deviation: the paper draws for
+        each move of each game; here all games share a draw, as a batch takes as long as its longest
+        search.
 
     Returns:
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
@@ -233,29 +242,35 @@ def play(
     play_move = step_with_keys(env)
 
     def decide(
-        rng_key: chex.PRNGKey, state: Any, **kept: Params
+        rng_key: chex.PRNGKey, state: Any, is_full: chex.Array | bool, **kept: Params
     ) -> tuple[Decision, NodeStats | None]:
         legal = state.legal_action_mask
         if sharing.is_shared():
             rng_key = sharing.own_keys(rng_key, len(legal))
         root = root_fn(params, sharing.one_key(rng_key), state)
-        decision = expert(params, rng_key, root, recurrent_fn, ~legal, **kept)
+        data = params, rng_key, root, recurrent_fn, ~legal
+        if fast is None:
+            decision = expert(*data, **kept)
+        else:
+            full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
+            decision = jax.lax.cond(is_full, full, quick)
         return decision, node_stats(root, decision, legal) if keep_root else None
 
     def network_own() -> dict[str, Params]:
-        adapted = jax.eval_shape(decide, rng_key, games.state)[0].adapted_params
+        adapted = jax.eval_shape(decide, rng_key, games.state, True)[0].adapted_params
         if not jax.tree.leaves(adapted):
             raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
         return {"adapted_params": own_like(adapted, params)}
 
     def step(
-        carry: tuple[SelfPlayGames, dict], rng_key: chex.PRNGKey
+        carry: tuple[SelfPlayGames, dict], inputs: tuple[chex.PRNGKey, chex.Array]
     ) -> tuple[tuple[SelfPlayGames, dict], Any]:
         games, kept = carry
+        rng_key, is_full = inputs
         search_key, reset_key = jax.random.split(rng_key)
         state = games.state
         legal = state.legal_action_mask
-        decision, root = decide(search_key, state, **kept)
+        decision, root = decide(search_key, state, is_full, **kept)
         action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
         chances = sharing.own_keys(chance_key(rng_key), len(action))
         after = play_move(state, action, chances)
@@ -271,7 +286,7 @@ def play(
         discount = jnp.where(after.current_player == mover, 1.0, -1.0)
         discount = jnp.where(finished, 0.0, discount)
 
-        policy = decision.policy
+        policy = jnp.where(is_full, decision.policy, 0.0)
         if hasattr(env, "network_policy"):
             turn = functools.partial(jax.vmap(env.network_policy), state)
             policy, legal = turn(policy), turn(legal)
@@ -311,13 +326,25 @@ def play(
         strayed = (action != decision.best) & (value_target == "best")
         return (games, kept), (seen, reward, discount, strayed, report)
 
+    is_full = jnp.ones(num_steps, bool)
+    if fast is not None:
+        rng_key, full_key = jax.random.split(rng_key)
+        is_full = draw_full(full_key, num_steps, full_share)
     start = (games, network_own() if keep_adapted else {})
-    (games, _), seen = jax.lax.scan(step, start, jax.random.split(rng_key, num_steps))
+    inputs = (jax.random.split(rng_key, num_steps), is_full)
+    (games, _), seen = jax.lax.scan(step, start, inputs)
     experience, reward, discount, strayed, report = seen
     if value_target == "search":
         return games, experience, report
 
     return games, _with_returns(experience, reward, discount, strayed), report
+
+
+def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array:
+    """Draws `[S]` bool which steps are searched in full, as near to a share of them as may be."""
+    count_key, order_key = jax.random.split(rng_key)
+    count = jnp.floor(share * num_steps + jax.random.uniform(count_key))
+    return jax.random.permutation(order_key, num_steps) < count
 
 
 def _with_returns(

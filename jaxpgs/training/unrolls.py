@@ -162,7 +162,7 @@ def unrolls_at(
         value=jnp.where(
             again, jnp.nan, jnp.where(over, sign * outcome[:, None], read(steps.value))
         ),
-        policy_weight=real.astype(policy.dtype),
+        policy_weight=(real & jnp.any(policy > 0, axis=-1)).astype(policy.dtype),
         value_weight=(over | (real & (read(steps.open) == 0))).astype(policy.dtype),
     )
 

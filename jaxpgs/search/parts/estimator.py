@@ -246,7 +246,8 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
 
     Args:
       step_size: how far the logits move for an advantage of 1, above 0. Of five from 0.1 to 10 the
-        default was the best or level with it on six networks of 5x5 and 7x7 Hex.
+        default was the best or level with it on six networks of Hex: on 7x7 it was 116 ± 42 Elo
+        over MCS, 1 was 60 and 10 was 57 (sweep at commit 0bc35d3).
 
     Returns:
       An optax optimizer, for the argument `optimizer` of the searches.

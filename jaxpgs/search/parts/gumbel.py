@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import by_root, check_count, check_number
@@ -33,17 +32,19 @@ class GumbelState(NamedTuple):
     Attributes:
       gumbel: `[B, A]` the noise, times its scale.
       before: `[B, A]` int32, visits that the root had before this search.
-      schedule: `[B, N]` int32, how often the action that simulation n takes has been taken before.
+      num_considered: `[B]` int32, how many actions are considered.
+      num_simulations: `[B]` int32, how many simulations the schedule shares among them.
 
     Example:
       >>> state = jaxpgs.gumbel_root(2).init(rng_key, node, num_simulations=8)
-      >>> state.schedule[0]  # visits of the action that the n-th simulation takes
-      Array([0, 0, 1, 1, 2, 2, 3, 3], dtype=int32)
+      >>> int(state.num_considered[0]), int(state.num_simulations[0])
+      (2, 8)
     """
 
     gumbel: chex.Array
     before: chex.Array
-    schedule: chex.Array
+    num_considered: chex.Array
+    num_simulations: chex.Array
 
 
 def gumbel_root(
@@ -86,7 +87,9 @@ def gumbel_root(
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
     transform = of_node("gumbel_root", qtransform)
 
-    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> GumbelState:
+    def init(
+        rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array
+    ) -> GumbelState:
         shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
         if is_one_key(rng_key):
             noise = jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
@@ -94,12 +97,10 @@ def gumbel_root(
             keys = broadcast_keys(rng_key, shape[0])
             keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
             noise = jax.vmap(lambda key: jax.random.gumbel(key, shape[1:], dtype))(keys)
-        table = np.array([considered_visits(m, num_simulations) for m in range(most + 1)], np.int32)
-        num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1), most)
-        # A product, as a gather does not tell over which devices the rows are spread.
-        schedule = jax.nn.one_hot(num_considered, most + 1, dtype=jnp.int32) @ table
+        num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1, dtype=jnp.int32), most)
         scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
-        return GumbelState(scale * noise, root.visits, schedule)
+        counts = num_considered, 0 * num_considered + num_simulations
+        return GumbelState(scale * noise, root.visits, *counts)
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
         if state is None:
@@ -108,14 +109,14 @@ def gumbel_root(
                 "selection."
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
-        chosen = visits == _wanted(state, visits)
+        chosen = visits == wanted_by(state, visits)
         return highest(_considered(node, state.gumbel, transform(node), chosen), node.valid)
 
     def propose(
         state: GumbelState, root: NodeStats, num_walks: int
     ) -> tuple[chex.Array, chex.Array]:
         visits = root.visits - state.before
-        wanted = _wanted(state, visits)
+        wanted = wanted_by(state, visits)
         scores = _considered(root, state.gumbel, transform(root), visits == wanted)
         # Some legal action is always started, or a search might never end.
         lowest = jnp.finfo(scores.dtype).min
@@ -136,14 +137,12 @@ def gumbel_root(
         started: chex.Array,
         returns: chex.Array,
     ) -> chex.Array:
-        num_simulations = state.schedule.shape[1]
-
         def follow(carry: tuple, _: Any) -> tuple[tuple, None]:
             node, waiting, goes_on = carry
             action = select(state, node, 0 * node.value_sum)
             found = waiting & (actions == action[:, None])
             found &= jnp.cumsum(found, axis=-1) == 1
-            left = jnp.sum(node.visits - state.before, axis=-1) < num_simulations
+            left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
             goes_on &= left & jnp.any(found, axis=-1)
             found &= goes_on[:, None]
             return (add_returns(node, actions, returns, found), waiting & ~found, goes_on), None
@@ -155,14 +154,37 @@ def gumbel_root(
         none = ~jnp.any(accepted, axis=-1, keepdims=True)
         return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
 
+    def wanted_by(state: GumbelState, visits: chex.Array) -> chex.Array:
+        number = jnp.sum(visits, axis=-1, dtype=jnp.int32)
+        counts = state.num_considered, state.num_simulations
+        return scheduled_visits(number, *counts, most)[:, None]
+
     return Selection(select, init, rounds=Rounds(propose, accept) if in_rounds else None)
 
 
-def _wanted(state: GumbelState, visits: chex.Array) -> chex.Array:
-    """Returns `[B, 1]` how often the action of the next simulation has been taken before."""
-    # Steps beyond the last simulation go on as the last one.
-    index = jnp.minimum(jnp.sum(visits, axis=-1), state.schedule.shape[1] - 1)
-    return jnp.take_along_axis(state.schedule, index[:, None], axis=-1)
+def scheduled_visits(
+    number: chex.Array, num_considered: chex.Array, num_simulations: chex.Array, most: int
+) -> chex.Array:
+    """Returns how often the action of a simulation has been taken before, as `considered_visits`.
+
+    Between two halvings that grows by 1 in as many simulations as there are actions left: a line
+    that is steeper after each halving, so that of all lines the highest one counts.
+
+    Args:
+      number: `[B]` int32, which simulation, from 0.
+      num_considered: `[B]` int32, how many actions are considered.
+      num_simulations: `[B]` int32, how many simulations there are.
+      most: how many actions are considered at most.
+    """
+    halvings = range(max(1, (most - 1).bit_length()))
+    rounds = sum((num_considered > 2**i).astype(jnp.int32) for i in halvings)
+    found = times = start = 0 * number
+    for i in halvings:
+        remaining = jnp.maximum(num_considered >> i, jnp.clip(num_considered, 1, 2))
+        found = jnp.maximum(found, times + (number - start) // remaining)
+        more = jnp.maximum(num_simulations // (jnp.maximum(rounds, 1) * remaining), 1)
+        times, start = times + more, start + more * remaining
+    return found
 
 
 def gumbel_inner(

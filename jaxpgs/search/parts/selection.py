@@ -23,7 +23,7 @@ from jaxpgs.search.policy import highest
 UNROLLED = 8
 
 
-def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> None:
+def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array) -> None:
     """The `init` of selections that keep nothing."""
     del rng_key, root, num_simulations
 
@@ -56,7 +56,8 @@ class Selection(NamedTuple):
         it, in a tree search, it is None.
       init: `(rng_key, root, num_simulations) -> state`, called once a search, at the root. The key
         is the search's own, one or `[B]`, so derive others from it; every array of the state has a
-        leading axis B. The target sees the state too.
+        leading axis B. The number is N, or `[B]` int32 with `simulations_by_root`. The target sees
+        the state too.
       needs_range: whether it looks at the smallest and the greatest return of each action.
       rounds: at the root, how simulations are started that may turn out not to have been wanted;
         None where the K chosen in turn all count.
@@ -69,7 +70,7 @@ class Selection(NamedTuple):
     """
 
     select: Callable[[Any, NodeStats, chex.Array], chex.Array]
-    init: Callable[[chex.PRNGKey, NodeStats, int], Any] = stateless
+    init: Callable[[chex.PRNGKey, NodeStats, Any], Any] = stateless
     needs_range: bool = False
     score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
     rounds: Rounds | None = None
@@ -399,7 +400,7 @@ def with_dirichlet_noise(
     check_number(owner, "fraction", fraction, 0, 1, by_root=True)
     check_number(owner, "alpha", alpha, 0, open_low=True, by_root=True)
 
-    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> tuple:
+    def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array) -> tuple:
         keys = trees.gathered(broadcast_keys(rng_key, root.value.shape[0]))
         keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
         logits = root.prior_logits

@@ -1,0 +1,353 @@
+"""Solves SameGame: the 20 standard positions, or random boards, with any of the searches.
+
+    python -m benchmarks.studies.seify2020.samegame                  # 4 positions, 5 seconds
+    python -m benchmarks.studies.seify2020.samegame --preset full    # 20, a minute, thrice
+    python -m benchmarks.studies.seify2020.samegame --search nrpa --seconds 600 --positions 1 5
+    python -m benchmarks.studies.seify2020.samegame --random 8 --size 10 --colors 4 --seconds 10
+
+A search uses all cores for as many positions at once as `--together` says, which share the time:
+`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes a position make
+the most of as many games, and many lanes in all the most games a second. Compiling is not counted.
+Only games that the rules in NumPy replay to their end count, with the score that these give them;
+the rows of the file hold the games. Started again with the same file, the command goes on.
+"""
+
+import contextlib
+import functools
+import importlib.resources
+import itertools
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import pictures, report, runs
+from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, Run
+from jaxpgs.envs import SameGame, samegame_rules
+from jaxpgs.envs.samegame import standard_positions
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "positions": [1, 5, 10, 17],
+        "searches": ["random", "nrpa"],
+        "seconds": 5.0,
+        "together": 4,
+    },
+    "full": {
+        "positions": list(range(1, 21)),
+        "searches": ["nrpa"],
+        "seconds": 60.0,
+        "together": 10,
+        "repeats": 3,
+    },
+}
+
+
+def published_scores() -> dict[str, list[int]]:
+    """Returns the literature's scores on the 20 standard positions, by search."""
+    file = importlib.resources.files("jaxpgs.envs") / "data" / "samegame20_published.json"
+    return json.loads(file.read_text())["scores"]
+
+
+def make_boards(setting: Mapping[str, Any], numbers: Sequence[int]) -> dict[int, np.ndarray]:
+    """Returns the boards of a setting with these numbers, from 1 on."""
+    random = setting["random"]
+    if random is None:
+        boards = standard_positions()
+        return {number: boards[number - 1] for number in numbers}
+    env = make_env(setting)
+    key = jax.random.key(random["seed"])
+    return {
+        number: np.asarray(env.board(env.init(jax.random.fold_in(key, number))))
+        for number in numbers
+    }
+
+
+def make_env(setting: Mapping[str, Any]) -> SameGame:
+    """Returns the game of a setting."""
+    random = setting["random"] or {"size": 15, "colors": 5}
+    size, colors = random["size"], random["colors"]
+    return SameGame(height=size, width=size, num_colors=colors, penalty=setting["penalty"])
+
+
+def verified(board: np.ndarray, actions: Sequence[int], penalty: str) -> dict[str, Any]:
+    """Replays a game by the rules in NumPy.
+
+    Args:
+      board: `[H, W]` where it starts.
+      actions: its cells.
+      penalty: as in `SameGame`.
+
+    Returns:
+      `score`, `cleared` and `actions`.
+
+    Raises:
+      ValueError: if an action is illegal or the game is not over.
+    """
+    game = samegame_rules.replay(board, actions, penalty=penalty)
+    if not game.over:
+        raise ValueError(f"The game of {len(actions)} moves is not over: {list(actions)}.")
+    return {"score": game.score, "cleared": game.cleared, "actions": list(actions)}
+
+
+def solve(
+    run: Run,
+    boards: np.ndarray,
+    key: Any,
+    seconds: float | None,
+    simulations: int | None,
+    update: Any,
+) -> tuple[Best, list[list[float]], float]:
+    """Runs a search until its budget is used up.
+
+    Args:
+      run: the search.
+      boards: `[M, H, W]`.
+      key: consumed.
+      seconds: M times this long, unless None.
+      simulations: this many games on each board, rounded up to whole steps, unless None.
+      update: called with the share that is done, 0 to 1, and the best so far.
+
+    Returns:
+      The best games; the way there, `[seconds per board, mean score]` where it rose; and the
+      seconds that it took.
+    """
+    allowed = math.inf if seconds is None else seconds * len(boards)
+    most = math.inf if simulations is None else simulations
+    curve: list[list[float]] = []
+    begin = time.perf_counter()
+    for best in run(boards, key):
+        spent = time.perf_counter() - begin
+        mean = sum(best.scores) / len(boards)
+        if not curve or mean > curve[-1][1]:
+            curve.append([round(spent / len(boards), 3), mean])
+        update(min(1.0, max(spent / allowed, best.simulations / most)), best)
+        if spent >= allowed or best.simulations >= most:
+            return best, curve, spent
+    raise RuntimeError("A search ended before its budget.")
+
+
+def measure(
+    record: runs.Record,
+    searches: Sequence[str],
+    boards: Mapping[int, np.ndarray],
+    seeds: Sequence[int],
+) -> None:
+    """Solves the boards that the file lacks with each search, and writes it after each group.
+
+    Args:
+      record: the file, with its setting.
+      searches: names of searches.
+      boards: by their numbers.
+      seeds: of the searches, which solve all boards with each.
+    """
+    setting, env = record.setting, make_env(record.setting)
+    jobs = []
+    for seed, name in itertools.product(seeds, searches):
+        known = functools.partial(runs.has, record, search=name, seed=seed)
+        missing = [number for number in boards if not known(position=number)]
+        together = setting["together"]
+        jobs += [(seed, name, missing[i : i + together]) for i in range(0, len(missing), together)]
+    prepared: dict[tuple[str, int], Run] = {}
+    with report.progress_bar("SameGame") as progress:
+        for index, (seed, name, numbers) in enumerate(jobs):
+            shape = name, len(numbers)
+            if shape not in prepared:
+                progress(1000 * index, 1000 * len(jobs), f"compiling {name}")
+                prepared[shape] = SEARCHES[name](env, len(numbers))
+            label = f"{name}, position {', '.join(map(str, numbers))}"
+
+            def update(share: float, best: Best, index: int = index, label: str = label) -> None:
+                text = f"{label}: {', '.join(f'{score:,.0f}' for score in best.scores)}"
+                progress(1000 * index + int(1000 * share), 1000 * len(jobs), text)
+
+            key = jax.random.fold_in(jax.random.key(seed), numbers[0])
+            group = np.stack([boards[number] for number in numbers])
+            best, curve, seconds = solve(
+                prepared[shape], group, key, setting["seconds"], setting["simulations"], update
+            )
+            about = {
+                "seconds": round(seconds / len(numbers), 2),
+                "simulations": best.simulations,
+                "curve": curve,
+            }
+            rows = [
+                {"position": number, "search": name, "seed": seed}
+                | verified(boards[number], actions, setting["penalty"])
+                | about
+                for number, actions in zip(numbers, best.actions, strict=True)
+            ]
+            runs.add(record, *rows)
+
+
+def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Returns the rows by search, and seed if there are several, and position."""
+    several = len({row["seed"] for row in rows}) > 1
+    found: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        label = f"{row['search']}, seed {row['seed']}" if several else row["search"]
+        found.setdefault(label, {})[row["position"]] = row
+    return dict(sorted(found.items(), key=lambda item: list(SEARCHES).index(_search_of(item[1]))))
+
+
+def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and rows: a position each, then their sum; * marks a cleared board."""
+    solved = totals(record["rows"])
+    numbers = sorted({row["position"] for row in record["rows"]})
+    published = published_scores() if record["setting"]["random"] is None else {}
+    lines: list[list[Any]] = []
+    for number in numbers:
+        ours = [rows.get(number) for rows in solved.values()]
+        cells = [row and f"{row['score']:,.0f}{'*' * row['cleared']}" for row in ours]
+        others = [f"{scores[number - 1]:,}" for scores in published.values()]
+        lines.append([str(number), *cells, *others])
+    sums = [
+        f"{sum(row['score'] for row in rows.values()):,.0f}" if len(rows) == len(numbers) else None
+        for rows in solved.values()
+    ]
+    others = [f"{sum(scores[n - 1] for n in numbers):,}" for scores in published.values()]
+    lines.append(["sum", *sums, *others])
+    return ["position", *solved, *published], lines
+
+
+def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a row for each search: its score, and its gain on the first one.
+
+    Scores are means over the seeds, gains those of `gains`; ± is the seeds' standard deviation in
+    sums, and in gains the 95% interval over positions.
+    """
+    scores = _scores(record)
+    found = gains(record)
+    lines: list[list[Any]] = []
+    for name, by_seed in scores.items():
+        sums = [sum(of_seed.values()) for of_seed in by_seed.values()]
+        spread = f" ± {np.std(sums, ddof=1):,.0f}" if len(sums) > 1 else ""
+        mean = float(np.mean([x for of_seed in by_seed.values() for x in of_seed.values()]))
+        gain = f"{found[name][0]:+.0f} ± {found[name][1]:.0f}" if name in found else None
+        lines.append([name, f"{mean:,.0f}", f"{np.mean(sums):,.0f}{spread}", len(sums), gain])
+    return ["search", "mean score", "sum", "seeds", f"gain on {next(iter(scores))}"], lines
+
+
+def gains(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Returns the mean gain of each search on the first one, and half its 95% interval's width.
+
+    The mean is over the seeds that both have, the interval over positions, of which there must be
+    two.
+    """
+    (_, reference), *others = _scores(record).items()
+    found: dict[str, tuple[float, float]] = {}
+    for name, by_seed in others:
+        of_position: dict[int, list[float]] = {}
+        for seed in set(by_seed) & set(reference):
+            for number in set(by_seed[seed]) & set(reference[seed]):
+                gain = by_seed[seed][number] - reference[seed][number]
+                of_position.setdefault(number, []).append(gain)
+        means = [float(np.mean(some)) for some in of_position.values()]
+        if len(means) > 1:
+            half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+            found[name] = float(np.mean(means)), half
+    return found
+
+
+def _scores(record: Mapping[str, Any]) -> dict[str, dict[int, dict[int, float]]]:
+    """Returns the scores by search, seed and position."""
+    scores: dict[str, dict[int, dict[int, float]]] = {}
+    for rows in totals(record["rows"]).values():
+        for number, row in rows.items():
+            of_seed = scores.setdefault(row["search"], {}).setdefault(row["seed"], {})
+            of_seed[number] = row["score"]
+    return scores
+
+
+def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
+    name: str = next(iter(rows.values()))["search"]
+    return name
+
+
+def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Draws the mean score of all positions against the time spent on each, and published means."""
+    lines = {}
+    numbers = sorted({row["position"] for row in record["rows"]})
+    for name in dict.fromkeys(row["search"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["search"] == name]
+        curves = [row["curve"] for row in rows]
+        start = max(curve[0][0] for curve in curves)
+        end = max(row["seconds"] for row in rows)
+        times = np.geomspace(start, max(end, start * 1.01), 24)
+        values = [
+            [score for seconds, score in curve if seconds <= t + 1e-9][-1]
+            for curve in curves
+            for t in times
+        ]
+        means = np.reshape(values, (len(curves), -1)).mean(axis=0)
+        lines[name] = [(t, [mean] * 3) for t, mean in zip(times, means, strict=True)]
+    published = published_scores() if record["setting"]["random"] is None else {}
+    levels = {
+        name: float(np.mean([scores[n - 1] for n in numbers])) for name, scores in published.items()
+    }
+    pictures.line_plot(
+        path, {f"{len(numbers)} positions": lines},
+        xlabel="seconds a position", ylabel="mean score", yscale="linear",
+        title="SameGame: score against time", levels=levels,
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Solves a preset or what the arguments say; see the module's text."""
+    parser = runs.parser("studies.seify2020.samegame", __doc__, PRESETS)
+    add = parser.add_argument
+    add("--search", choices=SEARCHES, nargs="+", dest="searches")
+    add("--positions", type=runs.positive, nargs="+", help="from 1 to 20")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--seconds", type=float, help="a position")
+    budget.add_argument("--simulations", type=runs.positive, help="games a position instead")
+    add("--penalty", choices=("per_color", "total", "none"), default="per_color")
+    add("--together", type=runs.positive, help="positions searched at once")
+    add("--random", type=runs.positive, help="random boards, in place of the standard ones")
+    add("--size", type=runs.positive, default=15, help="of random boards")
+    add("--colors", type=runs.positive, default=5, help="of random boards")
+    add("--repeats", type=runs.positive, help="seeds, from --seed on")
+    args = parser.parse_args(argv)
+    preset = PRESETS[args.preset]
+    numbers = args.positions or preset.get("positions", [])
+    count = args.random or (None if args.positions else preset.get("random"))
+    random = None
+    if count is not None:
+        random = {"size": args.size, "colors": args.colors, "seed": args.seed}
+        numbers = list(range(1, count + 1))
+    elif not set(numbers) <= set(range(1, 21)):
+        parser.error(f"--positions are from 1 to 20, got {numbers}")
+    seconds, simulations = args.seconds, args.simulations
+    if seconds is None and simulations is None:
+        seconds, simulations = preset.get("seconds"), preset.get("simulations")
+    setting = {
+        "seconds": seconds,
+        "simulations": simulations,
+        "penalty": args.penalty,
+        "together": args.together or preset["together"],
+        "random": random,
+        "seed": args.seed,
+    }
+    # One device for each core, on which the searches run side by side.
+    if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
+            jax.config.update("jax_num_cpu_devices", report.num_cores())
+    record = runs.open_record(parser, args, setting, ("position", "search", "seed"))
+    repeats = args.repeats or preset.get("repeats", 1)
+    seeds = range(args.seed, args.seed + repeats)
+    measure(record, args.searches or preset["searches"], make_boards(setting, numbers), seeds)
+    data = runs.load(record.path)
+    report.print_table("SameGame", *table(data))
+    report.print_table("Comparison", *comparison(data))
+    plot(record.path.with_suffix(".png"), data)
+    print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
+
+
+if __name__ == "__main__":
+    main()

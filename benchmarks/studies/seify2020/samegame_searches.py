@@ -1,0 +1,220 @@
+"""The searches that `benchmarks.studies.seify2020.samegame` compares, by name.
+
+To add one, write a function like `nrpa_on_devices` below, which returns a `Search`, and name it in
+`SEARCHES`:
+
+    def mine(**knobs) -> Search:
+        def prepare(env, num_boards):
+            step = jax.jit(...)                      # compile here; it is not timed
+            def run(boards, rng_key):                # boards [M, height, width], M = num_boards
+                while True:
+                    ...                              # a second's work or less
+                    yield Best(actions, simulations)
+            return run
+        return prepare
+
+    SEARCHES["mine"] = mine()
+
+A run goes on until the benchmark takes no more from it.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+import jaxpgs
+from jaxpgs import puzzles
+from jaxpgs.envs import SameGame
+from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.puzzles import NestedSearch, nrpa_search
+from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
+
+
+class Best(NamedTuple):
+    """The best that a search has found so far on each of M boards.
+
+    Attributes:
+      actions: M games, each a list of cells.
+      scores: M scores of them, as the search counts; the benchmark replays the games.
+      simulations: how many games it has played on each board.
+    """
+
+    actions: list[list[int]]
+    scores: list[float]
+    simulations: int
+
+
+Run = Callable[[np.ndarray, chex.PRNGKey], Iterator[Best]]
+Search = Callable[[SameGame, int], Run]
+Play = Callable[[SameGame, Any, Any, int], Any]
+Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
+
+
+def nrpa_on_devices(
+    prior: Prior | None = None, *, by_color: bool = True, pairs: bool | None = None, **knobs: Any
+) -> Search:
+    """Makes a nested rollout policy adaptation, independent on each device.
+
+    Args:
+      prior: gives the logits that tables start from, such as a network's for the first board, which
+        makes it generalised NRPA; None is uniform.
+      by_color: whether blocks share what is learned of their colour.
+      pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
+      **knobs: arguments of `jaxpgs.nrpa_search`.
+    """
+
+    def prepare(env: SameGame, num_boards: int) -> Run:
+        by_size = default_pairs(env) if pairs is None else pairs
+        mesh = Mesh(np.array(jax.devices()), "devices")
+        lanes = int(np.prod(knobs["parallel"]))
+        each = PartitionSpec("devices")
+
+        def make(states: Any) -> NestedSearch:
+            features = code_features(env, states, pairs=by_size) if by_color else None
+            states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
+            return nrpa_search(
+                lambda keys, logits: play_sequences(env, keys, states, logits),
+                features=features,
+                **{"sharing": default_sharing(env)} | knobs,
+            )
+
+        def on_each(function: Callable[..., Any]) -> Callable[..., Any]:
+            """Runs on every device with its own slice of the last arguments."""
+
+            def one(states: Any, *args: Any) -> Any:
+                args = jax.tree.map(lambda x: x[0], args)
+                return jax.tree.map(lambda x: x[None], function(states, *args))
+
+            def all_devices(states: Any, *args: Any) -> Any:
+                specs = (PartitionSpec(), *[each] * len(args))
+                mapped = jax.shard_map(
+                    one, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False
+                )
+                return mapped(states, *args)
+
+            return jax.jit(all_devices, compiler_options=_options())
+
+        init = on_each(lambda states, bias: make(states).init(bias))
+        step = on_each(lambda states, keys, state: make(states).step(keys, state))
+        best = on_each(lambda states, state: make(states).finish(state))
+
+        def start(boards: np.ndarray, rng_key: chex.PRNGKey) -> tuple:
+            states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+            bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, num_boards))
+            bias = by_pairs(env, bias) if by_size else bias
+            keys = jax.random.split(rng_key, (mesh.size, num_boards))
+            return states, keys, init(states, jnp.broadcast_to(bias, (mesh.size, *bias.shape)))
+
+        def run(boards: np.ndarray, rng_key: chex.PRNGKey) -> Iterator[Best]:
+            states, keys, state = start(boards, rng_key)
+            games = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes * mesh.size
+            simulations = 0
+            while True:
+                state = step(states, keys, state)
+                simulations += games
+                yield _read(best(states, state), simulations)
+
+        # The first step compiles.
+        next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
+        return run
+
+    return prepare
+
+
+def whole_games(play: Play, num_simulations: int) -> Search:
+    """Makes a search of `jaxpgs.puzzles` that plays one game after another, a search for each move.
+
+    The best line of all games counts, and no game learns from the ones before it.
+
+    Args:
+      play: `(env, rng_keys [M], states [M], num_simulations) -> Solution`.
+      num_simulations: simulations a move.
+    """
+
+    def prepare(env: SameGame, num_boards: int) -> Run:
+        solve = jax.jit(lambda keys, states: play(env, keys, states, num_simulations))
+
+        def run(boards: np.ndarray, rng_key: chex.PRNGKey) -> Iterator[Best]:
+            states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+            best = Best([[] for _ in boards], [-np.inf] * len(boards), 0)
+            for game in itertools.count():
+                keys = jax.random.split(jax.random.fold_in(rng_key, game), num_boards)
+                found = jax.device_get(solve(keys, states))
+                for m, score in enumerate(found.score.tolist()):
+                    if score > best.scores[m]:
+                        best.actions[m] = found.moves[m, : found.num_moves[m]].tolist()
+                        best.scores[m] = score
+                moves = int(found.searches.searched.sum(axis=0).max())
+                best = best._replace(simulations=best.simulations + num_simulations * moves)
+                yield best
+
+        # The first game compiles. A small one will do: all boards of an environment are alike.
+        next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
+        return run
+
+    return prepare
+
+
+def with_network(play: Callable[..., Any], *, temperature: float = 1.0, **knobs: Any) -> Play:
+    """Gives a search the network of the board's size that comes with the library.
+
+    Args:
+      play: one of `jaxpgs.puzzles` that takes a network.
+      temperature: of the network's policy.
+      **knobs: its further arguments.
+    """
+
+    def with_its_network(env: SameGame, rng_keys: Any, states: Any, num_simulations: int) -> Any:
+        network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
+        apply_fn = jaxpgs.networks.with_temperature(network.apply_fn, temperature)
+        return play(env, apply_fn, network.params, rng_keys, states, num_simulations, **knobs)
+
+    return with_its_network
+
+
+def shipped_prior(env: SameGame, boards: np.ndarray) -> chex.Array:
+    """The bias of GNRPA from the network of the board's size that comes with the library."""
+    network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
+    states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+    return puzzles.prior_bias(env, network.apply_fn, network.params, states)
+
+
+def _checkered(env: SameGame) -> np.ndarray:
+    """A board without much to do, for compiling."""
+    return np.arange(env.num_actions).reshape(env.height, env.width) % 2 % env.num_colors
+
+
+def _read(games: Any, simulations: int) -> Best:
+    """Takes the best game of all devices `[D, ..., M]` for each board."""
+    scores, actions = np.asarray(games.score), np.asarray(games.action)
+    lengths = np.asarray(games.length)
+    winner = scores.argmax(axis=0)
+    found = [actions[d, : lengths[d, m], m].tolist() for m, d in enumerate(winner)]
+    return Best(found, scores.max(axis=0).tolist(), simulations)
+
+
+def _options() -> dict[str, Any]:
+    # XLA's CPU backend uses half of the widest vectors unless it is told to.
+    return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
+
+
+# Few lanes, many iterations: of as many games, deep searches make more than broad ones.
+_NESTED: dict[str, Any] = {"iterations": (100, 100, 100), "parallel": (4, 2, 1)}
+# Those from "policy-mcts" on need a network, which comes with the library for some sizes.
+SEARCHES: dict[str, Search] = {
+    "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
+    "nrpa": nrpa_on_devices(**_NESTED),
+    # For accelerators: 4,096 games at once on each position.
+    "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
+    "mcts": whole_games(puzzles.plain_mcts, 256),
+    "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
+    "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),
+    "pgs": whole_games(with_network(puzzles.pgs), 256),
+    "gnrpa": nrpa_on_devices(shipped_prior, **_NESTED),
+}
