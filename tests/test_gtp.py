@@ -9,6 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from games import mostly_slow
 
 import jaxpgs
 from jaxpgs import evaluation, gtp
@@ -34,7 +35,9 @@ def stub(log=None):
         empty = np.flatnonzero(task.board == 0)
         visits = np.zeros(task.board.size, int)
         visits[empty[:2]] = 3, 1
-        answer = Answer(int(empty[0]), -0.5, visits / 4, visits, np.full(visits.shape, -0.5))
+        answer = Answer(
+            int(empty[0]), -0.5, visits / 4, visits, np.full(visits.shape, -0.5), tuple(empty[:2])
+        )
         if task.report is not None:
             task.report(answer)
         return answer
@@ -82,6 +85,7 @@ undo | =
 all_legal_moves | = b1 c1 a2 c2 b3 c3
 final_score | = cannot score
 jaxpgs-link | = https://hexworld.org/board/#3c1,a1:pb2a3
+jaxpgs-line white | = b1 c1
 jaxpgs-visits white | = b1 3 c1 1
 jaxpgs-values white | = b1 -0.50 c1 -0.50
 jaxpgs-policy white | = INFLUENCE b1 1.000 c1 0.333 TEXT value -0.500
@@ -158,12 +162,12 @@ def test_longer_answers():
     assert "\n[string] simulations 800\n" in replies[5]
     for line in replies[6][2:].strip().split("\n"):  # as HexGui reads them
         kind, label, command = line.split("/")
-        assert kind in ("gfx", "pspairs", "string", "plist", "param") and label
+        assert kind in ("gfx", "pspairs", "var", "string", "plist", "param") and label
         reply, _ = talk([command.replace("%m", "black")], session=session)
         assert reply[0].startswith("= ")
     assert session.options.live
     assert emitted == [
-        "gogui-gfx:\nuct\nVAR B b1\nINFLUENCE b1 0.25 c1 0.25\nLABEL b1 3 c1 1\n"
+        "gogui-gfx:\nuct\nVAR B b1 W c1\nINFLUENCE b1 0.25 c1 0.25\nLABEL b1 3 c1 1\n"
         "TEXT 4 simulations, value -0.500\n\n"
     ]
     # HexGui takes an answer to end at the first empty line.
@@ -225,8 +229,9 @@ def test_a_failing_engine_is_an_error_in_one_line():
     assert replies[1] == "= broken\n\n" and session.game.moves == ()
 
 
-def test_any_line_has_an_answer(number=3000, seed=0):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("number", mostly_slow([3000, 100_000], 3000))
+def test_any_line_has_an_answer(number):
+    rng = np.random.default_rng(number)
     (listed,), session = talk(["list_commands"])
     commands = [c for c in listed[2:].split() if c != "quit"]
     words = "black w a1 c3 z99 swap-pieces resign 3 0 -1 1e9 nan allow_swap live simulations"
@@ -298,6 +303,7 @@ def test_serving_standard_input(monkeypatch):
             gtp_main(bad)
 
 
+@pytest.mark.slow
 def test_against_openspiels_bot():
     pytest.importorskip("pyspiel")
     env = Hex(3)

@@ -36,7 +36,15 @@ from jaxpgs.gtp.session import (
     read_player,
     with_game,
 )
-from jaxpgs.gtp.thinking import genmove, may_swap, policy, reg_genmove, values, visits
+from jaxpgs.gtp.thinking import (
+    expected_line,
+    genmove,
+    may_swap,
+    policy,
+    reg_genmove,
+    values,
+    visits,
+)
 
 
 def serve(engine: Engine, size: int, options: Options) -> None:
@@ -49,6 +57,11 @@ def serve(engine: Engine, size: int, options: Options) -> None:
 
     Raises:
       ValueError: if the engine cannot be prepared.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
+      >>> play = functools.partial(gtp.serve, engine, 3, gtp.Options())
     """
     out, source = sys.stdout, sys.stdin.buffer
 
@@ -82,6 +95,13 @@ def handle(
 
     Returns:
       The reply. Whatever went wrong is in its text, after `?`.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
+      >>> reply = gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "play black a4")
+      >>> reply.text[:21]
+      "? 'a4' is not on a bo"
     """
     line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.split("#")[0].replace("\t", " "))
     number, name, *args = re.fullmatch(r"\s*(\d*)\s*(\S*)\s*(.*?)\s*", line, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -211,6 +231,7 @@ _COMMANDS: dict[str, tuple[Callable[[Call], tuple[str, Session]], int, int]] = {
     "final_score": (_final_score, 0, 0),
     "genmove": (genmove, 1, 1),
     "hexgui-analyze_commands": (analyze_commands, 0, 0),
+    "jaxpgs-line": (expected_line, 1, 1),
     "jaxpgs-link": (_link, 0, 0),
     "jaxpgs-policy": (policy, 1, 1),
     "jaxpgs-values": (values, 1, 1),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 import re
 import time
@@ -23,6 +24,7 @@ _LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
 _MOST = 100_000  # simulations, where time is the limit
 _TRIAL = 256  # simulations that show how many fit into a time
 _NO_LIMIT = 1e9  # seconds
+_LONGEST_LINE = 10  # moves of what it expects
 _SLICE = 0.5  # seconds between two lines of live analysis
 
 
@@ -56,6 +58,12 @@ def search_engine(
 
     Raises:
       ValueError: if the network is unknown or not one of Hex.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine, size = gtp.search_engine("hex-5x5")
+      >>> engine.name, size
+      ('jaxpgs hex-5x5', 5)
     """
     first = jaxpgs.load_pretrained(network, directory=directory)
     _check_hex(network, first.env)
@@ -136,7 +144,11 @@ def _answer(env: Hex, output: Any) -> Answer:
     visits, qvalues = np.asarray(found.visits[0]), np.asarray(found.qvalues[0])
     value = qvalues[action] if visits[action] else found.value[0]
     policy = np.asarray(output.action_weights[0])
-    return Answer(action, float(value), policy[:cells], visits[:cells], qvalues[:cells])
+    line: list[int] = []
+    if found.nodes is not None:
+        line = jaxpgs.principal_variation(found.nodes, first=action, max_length=_LONGEST_LINE)
+    expected = tuple(itertools.takewhile(lambda cell: cell < cells, line))
+    return Answer(action, float(value), policy[:cells], visits[:cells], qvalues[:cells], expected)
 
 
 def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
@@ -152,6 +164,11 @@ def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
 
     Raises:
       ValueError: if the game is not Hex.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env)).name
+      'perfect'
     """
     _check_hex("player_engine", env)
 

@@ -93,6 +93,7 @@ def analyze_commands(call: Call) -> tuple[str, Session]:
         "gfx/Policy/jaxpgs-policy %m",
         "pspairs/Visits/jaxpgs-visits %m",
         "pspairs/Values/jaxpgs-values %m",
+        "var/Expected Line/jaxpgs-line %m",
         "string/Best Move/reg_genmove %m",
         "plist/All Legal Moves/all_legal_moves",
         "string/Final Score/final_score",

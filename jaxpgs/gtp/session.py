@@ -22,6 +22,11 @@ class Answer(NamedTuple):
       policy: `[n*n]` how good each cell is, for pictures.
       visits: `[n*n]` simulations of each cell.
       qvalues: `[n*n]` mean return of each cell, of no meaning where there are no visits.
+      line: how it expects the game to go on, as cells; empty if it does not know.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> answer = gtp.Answer(4, 0.0, np.ones(9) / 9, np.ones(9), np.zeros(9))
     """
 
     action: int
@@ -29,6 +34,7 @@ class Answer(NamedTuple):
     policy: np.ndarray
     visits: np.ndarray
     qvalues: np.ndarray
+    line: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +48,11 @@ class Options:
       allow_swap: whether the engine may answer Black's first stone by `swap-pieces`.
       resign: the value below which it resigns; -1 is never.
       live: whether it shows what it thinks while it does, by lines of gogui-gfx.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> gtp.Options(search="gumbel_mcts", simulations=0, seconds=5.0).resign
+      -1.0
     """
 
     search: str = "pgs"
@@ -62,6 +73,10 @@ class Task(NamedTuple):
       options: how to think.
       seconds: the limit for this move; None if there is none.
       report: called with an `Answer` now and then, None if nobody looks.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> task = gtp.Task(np.zeros((3, 3), int), 0, False, gtp.Options(), None, None)
     """
 
     board: np.ndarray
@@ -80,6 +95,11 @@ class Engine:
       name: what it is called.
       prepare: `prepare(size, options)` makes it ready, and raises `ValueError` where it cannot.
       think: `think(task)` returns an `Answer`.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> middle = gtp.Answer(4, 0.0, np.ones(9) / 9, np.ones(9), np.zeros(9))
+      >>> engine = gtp.Engine("middle", lambda size, options: None, lambda task: middle)
     """
 
     name: str
@@ -96,6 +116,10 @@ class Session:
       options: how the engine thinks.
       clocks: for each player the seconds left and the moves they are for, 0 for the whole game; or
         None.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> session = gtp.Session(jaxpgs.envs.hex_io.HexGame(3))
     """
 
     game: HexGame
@@ -110,6 +134,12 @@ class Reply(NamedTuple):
       text: what to write, with the empty line after it; nothing if the line was empty.
       session: the next one.
       quits: whether it was the last line.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.uniform_random(env))
+      >>> gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "quit").quits
+      True
     """
 
     text: str

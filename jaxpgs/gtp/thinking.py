@@ -74,12 +74,14 @@ def _gfx(size: int, player: int, answer: Answer) -> str:
     order = tried[np.argsort(-answer.visits[tried], kind="stable")]
     if not len(order):
         return ""
+    line = answer.line or (int(order[0]),)
+    moves = (f"{'BW'[(player + i) % 2]} {cell_name(size, c)}" for i, c in enumerate(line))
     names = {int(cell): cell_name(size, int(cell)) for cell in order}
     wins = " ".join(f"{names[c]} {(answer.qvalues[c] + 1) / 2:.2f}" for c in names)
     counts = " ".join(f"{names[c]} {int(answer.visits[c])}" for c in names)
     total = int(answer.visits.sum())
     return (
-        f"gogui-gfx:\nuct\nVAR {'BW'[player]} {names[int(order[0])]}\nINFLUENCE {wins}\n"
+        f"gogui-gfx:\nuct\nVAR {' '.join(moves)}\nINFLUENCE {wins}\n"
         f"LABEL {counts}\nTEXT {total} simulations, value {answer.value:+.3f}\n\n"
     )
 
@@ -101,6 +103,12 @@ def _pairs(call: Call, numbers: Callable[[Answer], np.ndarray], form: str) -> tu
     return " ".join(
         f"{cell_name(size, int(c))} {form.format(found[c])}" for c in tried
     ), call.session
+
+
+def expected_line(call: Call) -> tuple[str, Session]:
+    """Tells how the engine expects the game to go on."""
+    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+    return " ".join(cell_name(size, cell) for cell in answer.line), call.session
 
 
 def policy(call: Call) -> tuple[str, Session]:
