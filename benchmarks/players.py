@@ -33,7 +33,7 @@ MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
 _SIGMA = ("value_scale", "maxvisit_init")  # of the function of Q-values, here and in mctx
-SIMPLE = ("network", "random")  # players that do not search
+SIMPLE = ("network", "random", "gtp")  # players that do not search, or not with our networks
 _CONSIDERED = 16  # mctx's own max_num_considered_actions
 
 
@@ -121,7 +121,7 @@ def read_specs(text: str) -> list[Spec]:
     """
     name, _, rest = text.rpartition(":")
     search, *words = rest.split()
-    known = (*SIMPLE, *OURS, *MCTX)
+    known = (*SIMPLE[:2], *OURS, *MCTX)  # a command is no word of a line
     if search not in known:
         raise ValueError(f"Unknown search {search!r} in {text!r}; known are {', '.join(known)}.")
     if bad := [word for word in words if "=" not in word]:
@@ -192,6 +192,8 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
         return evaluation.raw_network(env, apply_fn, params, name=spec.name)
     if spec.search == "random":
         return evaluation.uniform_random(env, name=spec.name)
+    if spec.search == "gtp":
+        return evaluation.gtp_player(env, spec.knobs["command"], name=spec.name)
     knobs = arguments(spec, params, num_simulations)
     num_simulations = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in MCTX:

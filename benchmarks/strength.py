@@ -32,6 +32,10 @@ and knobs are those of `benchmarks.players`:
     python -m benchmarks.strength --preset sweep --reference "mcs" \\
         --sweep "pgs simulations_per_update=4,8,16 optimizer=auto" "gumbel"
 
+Programs that speak GTP play as well, and every game can be kept as an SGF file (docs/engines.md):
+
+    python -m benchmarks.strength --preset quick --opponent "mohex" --sgf games
+
 Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
 two moves drawn with the seed. Players without chance play an opening once. Intervals are over
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
@@ -92,6 +96,8 @@ def main(argv: list[str] | None = None) -> None:
     add("--players", nargs="+", dest="names", help="only these of the preset's players")
     add("--sweep", nargs="+", default=[], metavar="SPEC", help="further players, by their knobs")
     add("--reference", metavar="SPEC", help="the first player, whom all others play")
+    add("--opponent", nargs="+", default=[], metavar="COMMAND", help="programs that speak GTP")
+    add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game of Hex there")
     add("--show", action="store_true", help="play nothing, rate all games so far")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
@@ -164,7 +170,7 @@ def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
         raise SystemExit(str(error)) from error
     if reference:
         players = reference + (players[1:] if preset.gauntlet == 1 else players)
-    players += swept
+    players += [*swept, *(Spec(line, "gtp", {"command": line}) for line in args.opponent)]
     known = [spec.name for spec in players]
     if len(set(known)) < len(known):
         raise SystemExit(f"Players need different names, got {known}.")
@@ -331,6 +337,7 @@ def _tournament(
             pairs=[(number[first], number[second]) for first, second in pairs],
             on_batch=save_batch if preset.batch_size else None,  # or a pairing is one batch
             batches=batches,
+            sgf_folder=preset.sgf,
         )
 
 

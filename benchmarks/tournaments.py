@@ -1,5 +1,6 @@
 """The tournaments of `benchmarks.strength`: who plays, with how many simulations."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Preset(NamedTuple):
         a call, as measured in the games, whatever simulations that needs.
       standard: the player that sets the evaluations or the time; the first one if empty.
       reason: why players differ in K, where they do.
+      sgf: the folder in which every game is written, None for nowhere.
     """
 
     network: str
@@ -38,6 +40,7 @@ class Preset(NamedTuple):
     equal: str = "simulations"
     standard: str = ""
     reason: str = "each has the K that its own sweep chose"
+    sgf: pathlib.Path | None = None
 
 
 def _with(specs: Sequence[Spec], knobs: Mapping[str, Any], *searches: str) -> list[Spec]:

@@ -11,7 +11,7 @@ import pytest
 import jaxpgs
 
 ROOT = pathlib.Path(__file__).parent.parent
-PACKAGES = ["", ".search", ".envs", ".networks", ".pretrained", ".training", ".evaluation"]
+PACKAGES = ["", ".search", ".envs", ".networks", ".pretrained", ".training", ".evaluation", ".gtp"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

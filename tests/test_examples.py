@@ -14,7 +14,7 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs.training import distillation, expert_iteration, experts, labelling, ppo
 
-PACKAGES = ["", ".search", ".envs", ".networks", ".puzzles", ".evaluation", ".pretrained"]
+PACKAGES = ["", ".search", ".envs", ".networks", ".puzzles", ".evaluation", ".pretrained", ".gtp"]
 NAMES = {
     found.__name__: found
     for package in PACKAGES

@@ -1,6 +1,6 @@
 """Games as pure functions on frozen states."""
 
-from jaxpgs.envs import samegame, samegame_rules
+from jaxpgs.envs import hex_io, samegame, samegame_rules
 from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
 from jaxpgs.envs.hex import Hex, HexState
 from jaxpgs.envs.pendulum import Pendulum, PendulumState
@@ -18,6 +18,7 @@ __all__ = [
     "SameGameState",
     "Yavalath",
     "YavalathState",
+    "hex_io",
     "samegame",
     "samegame_rules",
 ]

@@ -1,6 +1,7 @@
 """Tournaments, ratings, opponents and exact solvers."""
 
 from jaxpgs.evaluation.elo import EloDifference, EloTable, bayes_elo, elo_difference
+from jaxpgs.evaluation.gtp_players import gtp_player
 from jaxpgs.evaluation.intervals import (
     EloInterval,
     bayes_elo_by_opening,
@@ -30,6 +31,7 @@ __all__ = [
     "compile_player",
     "elo_by_opening",
     "elo_difference",
+    "gtp_player",
     "opening_lines",
     "openspiel_mcts",
     "perfect_hex",

@@ -13,6 +13,7 @@ environment's `step` takes a key it is given one; openings must then be legal wh
 
 import functools
 import itertools
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +26,11 @@ import numpy as np
 
 from jaxpgs.adapters import LONGEST_GAME, OPPOSED, draws_chance
 from jaxpgs.checks import check_count
+from jaxpgs.evaluation.game_files import check_sgf, write_games
 from jaxpgs.evaluation.openings import checked_lines
 from jaxpgs.evaluation.players import (
     CompiledPlayer,
+    MatchGames,
     Player,
     check_two_players,
     compile_player,
@@ -51,6 +54,7 @@ def play_match(
     progress: Progress | None = None,
     on_batch: Callable[[MatchBatch], None] | None = None,
     batches: Sequence[MatchBatch] = (),
+    sgf_folder: str | os.PathLike[str] | None = None,
 ) -> MatchResult:
     """Plays every opening with both colours: `2 * O * R` games.
 
@@ -72,6 +76,8 @@ def play_match(
       on_batch: called after every batch that was played, for example to save it.
       batches: the first batches of a match with the same arguments, played earlier. They are not
         played again, and the result is that of an uninterrupted match.
+      sgf_folder: where every game of Hex is written as an SGF file, in a folder of the pairing. A
+        game in which a player resigned, played an illegal move or failed ends in `forfeit`.
 
     Returns:
       Outcomes, and what each player spent.
@@ -90,6 +96,7 @@ def play_match(
       18
     """
     check_two_players("play_match", env)
+    check_sgf(env, sgf_folder)
     if max_moves is not None:
         check_count("play_match", "max_moves", max_moves)
     lines = checked_lines(env, openings)
@@ -109,7 +116,13 @@ def play_match(
     for i in range(len(batches), num_batches):
         actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(order))
-        batches.append(_play_batch(env, sides, actions, keys[i], label, max_moves, report))
+        boards: tuple[list[np.ndarray], ...] = ([], [])
+        watch = None if sgf_folder is None else functools.partial(_keep_stones, boards)
+        batches.append(_play_batch(env, sides, actions, keys[i], label, max_moves, report, watch))
+        if sgf_folder is not None:
+            first_game = i * batch_size
+            played = np.asarray(actions)
+            write_games(sgf_folder, env, batches[-1], played, boards, first_game, count)
         if on_batch is not None:
             on_batch(batches[-1])
 
@@ -125,8 +138,9 @@ def _play_batch(
     label: str,
     max_moves: int | None,
     progress: Progress | None,
+    watch: Callable[[int, MatchGames], Any] | None,
 ) -> MatchBatch:
-    """Plays the openings `[B, L]` with both colours."""
+    """Plays the openings `[B, L]` with both colours; `watch` sees the games of each half."""
     batch_size, length = openings.shape
     limit = jnp.int32(LONGEST_GAME if max_moves is None else max_moves)
     opened = open_games(env, jax.random.fold_in(rng_key, 0), openings, limit)
@@ -140,6 +154,9 @@ def _play_batch(
     waiting = [np.asarray(opened.waiting())] * 2  # for who opened, and for the other
     opens = jnp.bool_(True), jnp.bool_(False)
     ply = length - 1
+    if watch is not None:
+        watch(0, opened)
+        watch(1, opened)
     while np.any(waiting):
         ply += 1
         for half in (0, 1):
@@ -154,6 +171,8 @@ def _play_batch(
             seconds = time.perf_counter() - start
             halves[half], memory[mover][half] = turn.games, turn.memory
             waiting[half] = np.asarray(turn.waiting)
+            if watch is not None:
+                watch(half, turn.games)
             stats = {k: float(v) for k, v in turn.stats.items()}
             side = sides[mover]
             records[mover] += PlayerRecord(
@@ -183,6 +202,10 @@ def _play_batch(
     return MatchBatch((records[0], records[1]), (scores + 1.0) / 2.0, lengths)
 
 
+def _keep_stones(boards: Sequence[list[np.ndarray]], half: int, games: MatchGames) -> None:
+    boards[half].append(np.sign(np.asarray(games.state.labels)))
+
+
 @jax.jit  # in one program, as short games of quick players spend their time here
 def _turn_key(rng_key: chex.PRNGKey, ply: int, half: int) -> chex.PRNGKey:
     return jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
@@ -203,6 +226,7 @@ def round_robin(
     pairs: Sequence[tuple[int, int]] | None = None,
     on_batch: Callable[[tuple[str, str], MatchBatch], None] | None = None,
     batches: Mapping[tuple[str, str], Sequence[MatchBatch]] | None = None,
+    sgf_folder: str | os.PathLike[str] | None = None,
 ) -> Tournament:
     """Plays every pair of players, each compiled once.
 
@@ -225,6 +249,7 @@ def round_robin(
       on_batch: called with the names of the pairing after every batch of `batch_size` openings.
       batches: the first batches of pairings that were stopped, by the names in their order; as in
         `play_match`.
+      sgf_folder: as in `play_match`.
 
     Returns:
       The table of wins and all results.
@@ -275,6 +300,7 @@ def round_robin(
                 progress=_offset(progress, sum(games[: len(played)]), sum(games)),
                 on_batch=None if on_batch is None else functools.partial(on_batch, both),
                 batches=(batches or {}).get(both, ()),
+                sgf_folder=sgf_folder,
             )
             if on_pair is not None:
                 on_pair(result)

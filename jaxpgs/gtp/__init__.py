@@ -1,0 +1,25 @@
+"""Hex engines over GTP: our searches in HexGui and against other programs.
+
+`python -m jaxpgs.gtp` is the engine; docs/engines.md has its commands. A session is a value, and
+`handle(engine, session, line)` answers one line of text with the next one. What plays is an
+`Engine`, two functions, of which `search_engine` makes one for our searches and `player_engine` for
+any player of `jaxpgs.evaluation`. The other way round, `jaxpgs.evaluation.gtp_player` plays against
+any program that speaks GTP.
+"""
+
+from jaxpgs.gtp.commands import handle, serve
+from jaxpgs.gtp.engines import player_engine, search_engine
+from jaxpgs.gtp.session import Answer, Engine, Options, Reply, Session, Task
+
+__all__ = [
+    "Answer",
+    "Engine",
+    "Options",
+    "Reply",
+    "Session",
+    "Task",
+    "handle",
+    "player_engine",
+    "search_engine",
+    "serve",
+]

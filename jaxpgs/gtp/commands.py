@@ -1,0 +1,255 @@
+"""What a Hex engine answers to lines of GTP, in the dialect of HexGui and Benzene.
+
+HexGui gives two numbers to `boardsize`, and after a swap or when it goes back it replays the
+position: `clear_board`, and stones in any order of colours. So nobody need take turns here.
+"""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxpgs.envs import hex_io
+from jaxpgs.envs.hex_games import SWAP_PIECES, SWAP_SIDES, WORDS, cell_name, read_cell
+from jaxpgs.envs.hex_io import HexGame
+from jaxpgs.gtp.parameters import (
+    analyze_commands,
+    param_game,
+    param_search,
+    time_left,
+    time_settings,
+)
+from jaxpgs.gtp.session import (
+    Call,
+    Engine,
+    Options,
+    Reply,
+    Session,
+    read_integer,
+    read_player,
+    with_game,
+)
+from jaxpgs.gtp.thinking import (
+    expected_line,
+    genmove,
+    may_swap,
+    policy,
+    reg_genmove,
+    values,
+    visits,
+)
+
+
+def serve(engine: Engine, size: int, options: Options) -> None:
+    """Answers standard input on standard output, until `quit` or the end.
+
+    Args:
+      engine: who plays; it is prepared first, and then says "ready" on standard error.
+      size: the board that it begins with.
+      options: how it thinks at first.
+
+    Raises:
+      ValueError: if the engine cannot be prepared.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
+      >>> play = functools.partial(gtp.serve, engine, 3, gtp.Options())
+    """
+    out, source = sys.stdout, sys.stdin.buffer
+
+    def write(text: str) -> None:
+        out.buffer.write(text.encode(errors="replace"))
+        out.buffer.flush()
+
+    with contextlib.redirect_stdout(sys.stderr):  # what others print is no answer
+        engine.prepare(size, options)
+        print("ready", file=sys.stderr, flush=True)
+        session = Session(HexGame(size), options)
+        with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+            for line in source:
+                reply = handle(engine, session, line.decode(errors="replace"), write)
+                session = reply.session
+                write(reply.text)
+                if reply.quits:
+                    break
+
+
+def handle(
+    engine: Engine, session: Session, line: str, emit: Callable[[str], Any] = lambda text: None
+) -> Reply:
+    """Answers one line.
+
+    Args:
+      engine: who plays.
+      session: what was said before.
+      line: a command with its arguments, perhaps with a number in front and a comment behind.
+      emit: called with lines of live analysis while the engine thinks.
+
+    Returns:
+      The reply. Whatever went wrong is in its text, after `?`.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
+      >>> reply = gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "play black a4")
+      >>> reply.text[:21]
+      "? 'a4' is not on a bo"
+    """
+    line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.split("#")[0].replace("\t", " "))
+    number, name, *args = re.fullmatch(r"\s*(\d*)\s*(\S*)\s*(.*?)\s*", line, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not name:
+        return Reply("" if not number else f"?{number} no command\n\n", session)
+    command = _COMMANDS.get(name)
+    try:
+        if command is None:
+            raise ValueError(f"unknown command: {name[:40]}")
+        function, least, most = command
+        words = args[0].split()
+        if not least <= len(words) <= most:
+            allowed = least if least == most else f"{least} to {most}"
+            raise ValueError(f"{name} takes {allowed} arguments, got {len(words)}")
+        text, after = function(Call(engine, session, words, emit))
+    except ValueError as error:
+        return Reply(f"?{number} {_one_line(str(error))}\n\n", session)
+    except Exception as error:  # an engine that ends loses its game; one that says so may go on
+        traceback.print_exc(file=sys.stderr)
+        what = _one_line(f"{type(error).__name__}: {error}")
+        return Reply(f"?{number} internal error: {what}\n\n", session)
+    text = "\n".join(part for i, part in enumerate(text.split("\n")) if part.strip() or not i)
+    return Reply(f"={number} {text}\n\n", after, name == "quit")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+# --- the board ------------------------------------------------------------------------------------
+
+
+def _boardsize(call: Call) -> tuple[str, Session]:
+    width, height = (read_integer(word, 1, 1000) for word in (call.args * 2)[:2])
+    if width != height:
+        raise ValueError(f"only square boards, got {width}x{height}")
+    call.engine.prepare(width, call.session.options)
+    return "", dataclasses.replace(call.session, game=HexGame(width), clocks=(None, None))
+
+
+def _clear_board(call: Call) -> tuple[str, Session]:
+    return "", with_game(call, HexGame(call.session.game.size))
+
+
+def _play(call: Call) -> tuple[str, Session]:
+    player, game = read_player(call.args[0]), call.session.game
+    word = call.args[1].lower()
+    action: int | str = SWAP_PIECES if word == "swap" else word
+    if action not in WORDS:
+        action = read_cell(game.size, word)
+    played = game.play(player, action)
+    if action in (SWAP_PIECES, SWAP_SIDES):
+        board = hex_io.stones(game)
+        swapped = any(move.action in (SWAP_PIECES, SWAP_SIDES) for move in game.moves)
+        if np.count_nonzero(board) != 1 or board.sum() != 2 - player or swapped:
+            raise ValueError("illegal move: a swap answers the other player's first stone")
+    try:
+        hex_io.stones(played)
+    except ValueError as error:
+        raise ValueError(f"illegal move: {error}") from None
+    return "", with_game(call, played)
+
+
+def _undo(call: Call) -> tuple[str, Session]:
+    game = call.session.game
+    if not game.moves:
+        raise ValueError("cannot undo: no move was played")
+    return "", with_game(call, dataclasses.replace(game, moves=game.moves[:-1]))
+
+
+def _showboard(call: Call) -> tuple[str, Session]:
+    env, state = hex_io.position(call.session.game)
+    return "\n" + env.render(state), call.session
+
+
+def _final_score(call: Call) -> tuple[str, Session]:
+    won = hex_io.winner(hex_io.stones(call.session.game))
+    return "cannot score" if won is None else f"{'BW'[won]}+", call.session
+
+
+def _all_legal_moves(call: Call) -> tuple[str, Session]:
+    game = call.session.game
+    board = hex_io.stones(game)
+    empty = np.flatnonzero((board == 0) & (hex_io.winner(board) is None))
+    words = [cell_name(game.size, int(cell)) for cell in empty]
+    return " ".join(words + [SWAP_PIECES] * may_swap(call.session, board, 1)), call.session
+
+
+def _loadsgf(call: Call) -> tuple[str, Session]:
+    path = pathlib.Path(call.args[0])
+    try:
+        if not path.is_file():
+            raise ValueError(f"no such file: {path}")
+        game = hex_io.read_sgf(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    if len(call.args) == 2:
+        game = dataclasses.replace(game, moves=game.moves[: read_integer(call.args[1], 0, 10_000)])
+    call.engine.prepare(game.size, call.session.options)
+    return "", with_game(call, game)
+
+
+def _printsgf(call: Call) -> tuple[str, Session]:
+    return "\n" + hex_io.write_sgf(call.session.game), call.session
+
+
+def _link(call: Call) -> tuple[str, Session]:
+    return hex_io.write_link(call.session.game), call.session
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("jaxpgs")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "0"
+
+
+def _say(tell: Callable[[Call], str]) -> Callable[[Call], tuple[str, Session]]:
+    return lambda call: (tell(call), call.session)
+
+
+# Each with the least and the most arguments that it takes.
+_COMMANDS: dict[str, tuple[Callable[[Call], tuple[str, Session]], int, int]] = {
+    "all_legal_moves": (_all_legal_moves, 0, 0),
+    "boardsize": (_boardsize, 1, 2),
+    "clear_board": (_clear_board, 0, 0),
+    "final_score": (_final_score, 0, 0),
+    "genmove": (genmove, 1, 1),
+    "hexgui-analyze_commands": (analyze_commands, 0, 0),
+    "jaxpgs-line": (expected_line, 1, 1),
+    "jaxpgs-link": (_link, 0, 0),
+    "jaxpgs-policy": (policy, 1, 1),
+    "jaxpgs-values": (values, 1, 1),
+    "jaxpgs-visits": (visits, 1, 1),
+    "known_command": (_say(lambda call: str(call.args[0] in _COMMANDS).lower()), 1, 1),
+    "list_commands": (_say(lambda call: "\n".join(_COMMANDS)), 0, 0),
+    "loadsgf": (_loadsgf, 1, 2),
+    "name": (_say(lambda call: call.engine.name), 0, 0),
+    "param_game": (param_game, 0, 2),
+    "param_search": (param_search, 0, 2),
+    "play": (_play, 2, 2),
+    "printsgf": (_printsgf, 0, 0),
+    "protocol_version": (_say(lambda call: "2"), 0, 0),
+    "quit": (_say(lambda call: ""), 0, 0),
+    "reg_genmove": (reg_genmove, 1, 1),
+    "showboard": (_showboard, 0, 0),
+    "time_left": (time_left, 0, 3),
+    "time_settings": (time_settings, 3, 3),
+    "undo": (_undo, 0, 0),
+    "version": (_say(lambda call: _version()), 0, 0),
+}

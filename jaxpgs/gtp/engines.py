@@ -1,0 +1,193 @@
+"""Engines for a session: our searches, and any player of `jaxpgs.evaluation`."""
+
+import dataclasses
+import functools
+import itertools
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxpgs
+from jaxpgs.envs import Hex
+from jaxpgs.evaluation import Player
+from jaxpgs.gtp.session import Answer, Engine, Options, Task
+from jaxpgs.search import Progress, Search
+
+_LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
+_MOST = 100_000  # simulations, where time is the limit
+_TRIAL = 256  # simulations that show how many fit into a time
+_NO_LIMIT = 1e9  # seconds
+_LONGEST_LINE = 10  # moves of what it expects
+_SLICE = 0.5  # seconds between two lines of live analysis
+
+
+class _Searcher(NamedTuple):
+    """A search that is compiled for one board."""
+
+    env: Hex
+    params: Any
+    root_fn: Callable[..., Any]
+    search: Search
+
+
+def search_engine(
+    network: str = "hex-9x9",
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+) -> tuple[Engine, int]:
+    """Makes an engine of our searches with a pretrained network.
+
+    A network is for boards of one size. For another size the engine takes the network of the same
+    name with that size in it, such as `hex-7x7` in place of `hex-9x9`, if there is one.
+
+    Args:
+      network: one of `available_pretrained(directory)`, for Hex.
+      directory: a folder of saved networks; by default those that come with the library.
+      seed: the same seed, position and number of simulations give the same move.
+
+    Returns:
+      The engine, and the board size of the network. `prepare` compiles, so that no move waits.
+
+    Raises:
+      ValueError: if the network is unknown or not one of Hex.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine, size = gtp.search_engine("hex-5x5")
+      >>> engine.name, size
+      ('jaxpgs hex-5x5', 5)
+    """
+    first = jaxpgs.load_pretrained(network, directory=directory)
+    _check_hex(network, first.env)
+
+    @functools.cache
+    def load(size: int) -> Any:
+        if size == first.env.size:
+            return first
+        names = jaxpgs.available_pretrained(directory)
+        same = re.sub(r"\d+x\d+", f"{size}x{size}", network)
+        for name in (same, f"hex-{size}x{size}"):
+            if name in names:
+                found = jaxpgs.load_pretrained(name, directory=directory)
+                if isinstance(found.env, Hex) and found.env.size == size:
+                    return found
+        own = f"{first.env.size}x{first.env.size}"
+        raise ValueError(f"no network for {size}x{size}; {network} plays on {own}")
+
+    @functools.cache
+    def searcher(size: int, search: str, simulations: int, seconds: float) -> _Searcher:
+        """Compiles, for `simulations` or for as many as fit into `seconds`."""
+        net = load(size)
+        if not simulations:
+            simulations = _fitting(searcher(size, search, _TRIAL, 0.0), seed, seconds)
+        recurrent_fn = jaxpgs.make_recurrent_fn(net.env, net.apply_fn)
+        knobs = {"adapt": "policy_head"} if search in _LEARNING else {}
+        make = getattr(jaxpgs, f"{'batched_mcts' if search == 'mcts' else search}_search")
+        root_fn = jax.jit(jaxpgs.make_root_fn(net.env, net.apply_fn))
+        made = _Searcher(net.env, net.params, root_fn, make(recurrent_fn, simulations, **knobs))
+        empty = np.zeros((size, size), np.int8)
+        _search(made, seed, Task(empty, 0, False, Options(), 1e-3, lambda answer: None))
+        return made
+
+    def find(size: int, options: Options) -> _Searcher:
+        return searcher(size, options.search, options.simulations,
+                        0.0 if options.simulations else options.seconds)  # fmt: skip
+
+    def think(task: Task) -> Answer:
+        return _search(find(len(task.board), task.options), seed, task)
+
+    return Engine(f"jaxpgs {network}", find, think), first.env.size
+
+
+def _fitting(made: _Searcher, seed: int, seconds: float) -> int:
+    """How many simulations fit into some seconds, in two digits."""
+    empty = np.zeros((made.env.size, made.env.size), np.int8)
+    start = time.perf_counter()
+    answer = _search(made, seed, Task(empty, 0, False, Options(), min(seconds, 2.0), None))
+    count = float(answer.visits.sum()) * seconds / (time.perf_counter() - start)
+    return int(np.clip(float(f"{count:.1e}"), 16, _MOST))
+
+
+def _search(made: _Searcher, seed: int, task: Task) -> Answer:
+    env, params, root_fn, search = made
+    state = env.from_board(task.board, task.player)
+    if env.swap:
+        state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
+    states = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
+    report = task.report
+
+    def tell(progress: Progress) -> None:
+        if report is not None:
+            report(_answer(env, progress.output))
+
+    output = jaxpgs.search_for(
+        search, params, key, root_fn(params, key, states), ~states.legal_action_mask,
+        seconds=task.seconds or _NO_LIMIT,
+        slice_seconds=None if report is None else min((task.seconds or _NO_LIMIT) / 4, _SLICE),
+        callback=None if report is None else tell,
+    )  # fmt: skip
+    return _answer(env, output)
+
+
+def _answer(env: Hex, output: Any) -> Answer:
+    found = output.search_state
+    action, cells = int(output.action[0]), env.num_cells
+    visits, qvalues = np.asarray(found.visits[0]), np.asarray(found.qvalues[0])
+    value = qvalues[action] if visits[action] else found.value[0]
+    policy = np.asarray(output.action_weights[0])
+    line: list[int] = []
+    if found.nodes is not None:
+        line = jaxpgs.principal_variation(found.nodes, first=action, max_length=_LONGEST_LINE)
+    expected = tuple(itertools.takewhile(lambda cell: cell < cells, line))
+    return Answer(action, float(value), policy[:cells], visits[:cells], qvalues[:cells], expected)
+
+
+def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
+    """Makes an engine of a player of `jaxpgs.evaluation`, such as `openspiel_mcts(env, ...)`.
+
+    Args:
+      env: the game, of one size.
+      player: who plays. It has no memory from move to move, and expects 0.
+      seed: decides its chance, with the position.
+
+    Returns:
+      The engine. It knows neither time nor the options of a search.
+
+    Raises:
+      ValueError: if the game is not Hex.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env)).name
+      'perfect'
+    """
+    _check_hex("player_engine", env)
+
+    def prepare(size: int, options: Options) -> None:
+        if size != env.size:
+            raise ValueError(f"{player.name} plays on {env.size}x{env.size}, not {size}x{size}")
+
+    def think(task: Task) -> Answer:
+        prepare(len(task.board), task.options)
+        state = env.from_board(task.board, task.player)
+        states = jax.tree.map(lambda x: np.asarray(x)[None], state)
+        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
+        action = int(player.act(key, states, player.init(1))[0][0])
+        chosen = np.arange(env.num_cells) == action
+        return Answer(action, 0.0, chosen.astype(np.float32), chosen.astype(int), 0.0 * chosen)
+
+    return Engine(player.name, prepare, think)
+
+
+def _check_hex(what: str, env: Any) -> None:
+    if not isinstance(env, Hex):
+        raise ValueError(f"{what}: an engine plays Hex, got {env!r}.")

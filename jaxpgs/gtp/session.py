@@ -1,0 +1,220 @@
+"""The records of a session over GTP, and how the words of its lines are read."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxpgs.envs.hex_io import HexGame
+
+SEARCHES = ("pgs", "mcs", "mcts", "gumbel_pgs", "gumbel_mcts", "extended_pgs")
+
+
+class Answer(NamedTuple):
+    """What an engine thinks of a position.
+
+    Attributes:
+      action: its move, a cell or `n*n` for the swap.
+      value: what the player to move expects, from -1 to 1.
+      policy: `[n*n]` how good each cell is, for pictures.
+      visits: `[n*n]` simulations of each cell.
+      qvalues: `[n*n]` mean return of each cell, of no meaning where there are no visits.
+      line: how it expects the game to go on, as cells; empty if it does not know.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> answer = gtp.Answer(4, 0.0, np.ones(9) / 9, np.ones(9), np.zeros(9))
+    """
+
+    action: int
+    value: float
+    policy: np.ndarray
+    visits: np.ndarray
+    qvalues: np.ndarray
+    line: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How an engine thinks.
+
+    Attributes:
+      search: one of `SEARCHES`.
+      simulations: for each move, the most where there is a limit of time; 0 for as many as fit.
+      seconds: for each move; 0 for no limit.
+      allow_swap: whether the engine may answer Black's first stone by `swap-pieces`.
+      resign: the value below which it resigns; -1 is never.
+      live: whether it shows what it thinks while it does, by lines of gogui-gfx.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> gtp.Options(search="gumbel_mcts", simulations=0, seconds=5.0).resign
+      -1.0
+    """
+
+    search: str = "pgs"
+    simulations: int = 800
+    seconds: float = 0.0
+    allow_swap: bool = False
+    resign: float = -1.0
+    live: bool = False
+
+
+class Task(NamedTuple):
+    """A position for an engine to think about.
+
+    Attributes:
+      board: `[n, n]` stones as `Hex.from_board` takes them.
+      player: who is to move, 0 or 1.
+      may_swap: whether the swap is a move.
+      options: how to think.
+      seconds: the limit for this move; None if there is none.
+      report: called with an `Answer` now and then, None if nobody looks.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> task = gtp.Task(np.zeros((3, 3), int), 0, False, gtp.Options(), None, None)
+    """
+
+    board: np.ndarray
+    player: int
+    may_swap: bool
+    options: Options
+    seconds: float | None
+    report: Callable[[Answer], Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Who plays.
+
+    Attributes:
+      name: what it is called.
+      prepare: `prepare(size, options)` makes it ready, and raises `ValueError` where it cannot.
+      think: `think(task)` returns an `Answer`.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> middle = gtp.Answer(4, 0.0, np.ones(9) / 9, np.ones(9), np.zeros(9))
+      >>> engine = gtp.Engine("middle", lambda size, options: None, lambda task: middle)
+    """
+
+    name: str
+    prepare: Callable[[int, Options], Any]
+    think: Callable[[Task], Answer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """All that was said so far.
+
+    Attributes:
+      game: the game on the board.
+      options: how the engine thinks.
+      clocks: for each player the seconds left and the moves they are for, 0 for the whole game; or
+        None.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> session = gtp.Session(jaxpgs.envs.hex_io.HexGame(3))
+    """
+
+    game: HexGame
+    options: Options = Options()
+    clocks: tuple[tuple[float, int] | None, tuple[float, int] | None] = (None, None)
+
+
+class Reply(NamedTuple):
+    """The answer to one line.
+
+    Attributes:
+      text: what to write, with the empty line after it; nothing if the line was empty.
+      session: the next one.
+      quits: whether it was the last line.
+
+    Example:
+      >>> from jaxpgs import gtp
+      >>> engine = gtp.player_engine(env, jaxpgs.evaluation.uniform_random(env))
+      >>> gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "quit").quits
+      True
+    """
+
+    text: str
+    session: Session
+    quits: bool = False
+
+
+class Call(NamedTuple):
+    """One command.
+
+    Attributes:
+      engine: who plays.
+      session: what was said before.
+      args: the words after the command's name.
+      emit: takes lines of live analysis.
+    """
+
+    engine: Engine
+    session: Session
+    args: list[str]
+    emit: Callable[[str], Any]
+
+
+def read_player(word: str) -> int:
+    """Reads a colour as the number of a player."""
+    players = {"b": 0, "black": 0, "w": 1, "white": 1}
+    if word.lower() not in players:
+        raise ValueError(f"a colour is black or white, got {word[:20]}")
+    return players[word.lower()]
+
+
+def read_number(word: str, low: float, high: float) -> float:
+    """Reads a number that is in a range."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise ValueError(f"a number from {low:g} to {high:g} is needed, got {word[:20]}")
+    return number
+
+
+def read_integer(word: str, low: int, high: int) -> int:
+    """Reads a whole number that is in a range."""
+    if not re.fullmatch(r"\d{1,9}", word, re.ASCII) or not low <= int(word) <= high:
+        raise ValueError(f"a whole number from {low} to {high} is needed, got {word[:20]}")
+    return int(word)
+
+
+def read_boolean(word: str) -> bool:
+    """Reads 0 or 1."""
+    return read_word(word, ("0", "1")) == "1"
+
+
+def read_word(word: str, words: Sequence[str]) -> str:
+    """Reads one of some words."""
+    if word not in words:
+        raise ValueError(f"one of {', '.join(words)} is needed, got {word[:20]}")
+    return word
+
+
+def read_setting(args: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+    """Reads the name and the value of a parameter."""
+    if len(args) != 2:
+        raise ValueError("a parameter is set by its name and a value")
+    return read_word(args[0], names), args[1]
+
+
+def with_game(call: Call, game: HexGame) -> Session:
+    """Returns the session with another game."""
+    return dataclasses.replace(call.session, game=game)
+
+
+def with_clock(session: Session, player: int, clock: tuple[float, int]) -> Session:
+    """Returns the session with another clock of one player."""
+    black, white = session.clocks
+    clocks = (clock, white) if player == 0 else (black, clock)
+    return dataclasses.replace(session, clocks=clocks)

@@ -1,0 +1,121 @@
+"""The commands of a session that make the engine think, and how long it may."""
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxpgs.envs import hex_io
+from jaxpgs.envs.hex_games import SWAP_PIECES, cell_name, move_name
+from jaxpgs.gtp.session import Answer, Call, Session, Task, read_player, with_clock, with_game
+
+
+def genmove(call: Call) -> tuple[str, Session]:
+    """Plays a move; the engine's clock runs meanwhile."""
+    player, start = read_player(call.args[0]), time.monotonic()
+    action = _best(call, player)
+    session = with_game(call, call.session.game.play(player, action))
+    clock = session.clocks[player]
+    if clock is not None:
+        seconds, moves = max(clock[0] - (time.monotonic() - start), 0.0), max(clock[1] - 1, 0)
+        session = with_clock(session, player, (seconds, moves))
+    return move_name(session.game.size, action), session
+
+
+def reg_genmove(call: Call) -> tuple[str, Session]:
+    """Tells the move that `genmove` would play."""
+    action = _best(call, read_player(call.args[0]))
+    return move_name(call.session.game.size, action), call.session
+
+
+def _best(call: Call, player: int) -> int | str:
+    """What the engine plays: a cell, or a word."""
+    size, options = call.session.game.size, call.session.options
+    answer = _think(call, player)
+    allowed = may_swap(call.session, hex_io.stones(call.session.game), player)
+    # Who swaps has the other's side of the same position, mirrored.
+    if allowed and (answer.action == size**2 or answer.value < 0):
+        return SWAP_PIECES
+    return "resign" if answer.value < options.resign else answer.action
+
+
+def _think(call: Call, player: int) -> Answer:
+    game, options = call.session.game, call.session.options
+    board = hex_io.stones(game)
+    won = hex_io.winner(board)
+    if won is not None:
+        raise ValueError(f"the game is over: {'BW'[won]}+")
+    seconds = _budget(call.session, player, int(np.sum(board == 0)))
+    report = (lambda answer: call.emit(_gfx(game.size, player, answer))) if options.live else None
+    allowed = may_swap(call.session, board, player)
+    return call.engine.think(Task(board, player, allowed, options, seconds, report))
+
+
+def may_swap(session: Session, board: np.ndarray, player: int) -> bool:
+    """Whether the engine may swap: it is White, and on the board is nothing but a black stone."""
+    single = np.count_nonzero(board) == 1 and board.max() == 1
+    return bool(session.options.allow_swap and player == 1 and single)
+
+
+def _budget(session: Session, player: int, empty: int) -> float | None:
+    """The seconds for a move, None without limit. A player has about a quarter of all cells."""
+    limit = session.options.seconds or math.inf
+    clock = session.clocks[player]
+    if clock is not None:
+        seconds, moves = clock
+        limit = min(limit, max(0.9 * seconds / (moves or max(empty / 4, 4)), 0.01))
+    return None if limit == math.inf else limit
+
+
+def _gfx(size: int, player: int, answer: Answer) -> str:
+    """The answer so far, as HexGui draws that of a tree search."""
+    tried = np.flatnonzero(answer.visits > 0)
+    order = tried[np.argsort(-answer.visits[tried], kind="stable")]
+    if not len(order):
+        return ""
+    line = answer.line or (int(order[0]),)
+    moves = (f"{'BW'[(player + i) % 2]} {cell_name(size, c)}" for i, c in enumerate(line))
+    names = {int(cell): cell_name(size, int(cell)) for cell in order}
+    wins = " ".join(f"{names[c]} {(answer.qvalues[c] + 1) / 2:.2f}" for c in names)
+    counts = " ".join(f"{names[c]} {int(answer.visits[c])}" for c in names)
+    total = int(answer.visits.sum())
+    return (
+        f"gogui-gfx:\nuct\nVAR {' '.join(moves)}\nINFLUENCE {wins}\n"
+        f"LABEL {counts}\nTEXT {total} simulations, value {answer.value:+.3f}\n\n"
+    )
+
+
+def visits(call: Call) -> tuple[str, Session]:
+    """Tells the simulations of each cell."""
+    return _pairs(call, lambda answer: answer.visits, "{:.0f}")
+
+
+def values(call: Call) -> tuple[str, Session]:
+    """Tells the mean return of each cell."""
+    return _pairs(call, lambda answer: answer.qvalues, "{:+.2f}")
+
+
+def _pairs(call: Call, numbers: Callable[[Answer], np.ndarray], form: str) -> tuple[str, Session]:
+    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+    tried = np.flatnonzero(answer.visits > 0)
+    found = numbers(answer)
+    return " ".join(
+        f"{cell_name(size, int(c))} {form.format(found[c])}" for c in tried
+    ), call.session
+
+
+def expected_line(call: Call) -> tuple[str, Session]:
+    """Tells how the engine expects the game to go on."""
+    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+    return " ".join(cell_name(size, cell) for cell in answer.line), call.session
+
+
+def policy(call: Call) -> tuple[str, Session]:
+    """Tells how good each cell is, as a picture for HexGui."""
+    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+    shares = answer.policy / max(float(answer.policy.max()), 1e-9)
+    shown = " ".join(
+        f"{cell_name(size, int(c))} {shares[c]:.3f}" for c in np.flatnonzero(shares > 0.005)
+    )
+    return f"INFLUENCE {shown} TEXT value {answer.value:+.3f}", call.session
