@@ -176,6 +176,7 @@ def _pgx_apply(params, observation):
 
 
 @functools.cache
+@games.lenient_promotion()
 def _pair():
     """Environment, network and the same five positions for both implementations."""
     ours, theirs = jaxpgs.envs.Hex(11, swap=True), pgx.make("hex")
