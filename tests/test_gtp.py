@@ -171,7 +171,7 @@ def test_longer_answers():
         "TEXT 4 simulations, value -0.500\n\n"
     ]
     # HexGui takes an answer to end at the first empty line.
-    assert all(reply.endswith("\n\n") and "\n\n" not in reply[:-2] for reply in replies)
+    assert all(reply.endswith("\n\n") and "\n\n" not in reply[:-1] for reply in replies)
 
 
 def test_loadsgf(tmp_path):
@@ -195,12 +195,13 @@ def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
     replayed = ["clear_board", "play white a2"]
     lines = ["play black b1", *replayed, "genmove black", *replayed]
     lines += ["play black c3", "play black a1", "undo", "genmove white"]
+    lines += ["clear_board", "play black c3", "reg_genmove black", "reg_genmove white"]
     session = Session(hex_io.HexGame(3), Options(allow_swap=True))
     replies, _ = talk(lines, stub(log), session)
     assert all(reply.startswith("= ") for reply in replies)
-    assert [task.may_swap for task in log] == [False, False]
+    assert [task.may_swap for task in log] == [False, False, False, True]
     np.testing.assert_array_equal(log[1].board, [[0, 0, 0], [2, 0, 0], [0, 0, 1]])
-    assert [task.player for task in log] == [0, 1]
+    assert [task.player for task in log] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_any_line_has_an_answer(number):
         reply = gtp.handle(engine, session, line)
         session = reply.session
         assert reply.text == "" or (reply.text[0] in "=?" and reply.text.endswith("\n\n"))
-        assert "\n\n" not in reply.text[:-2] and "internal" not in reply.text, line
+        assert "\n\n" not in reply.text[:-1] and "internal" not in reply.text, line
         assert reply.text or not line.split("#")[0].strip("\0").strip() or not line.isprintable()
 
 
