@@ -20,6 +20,7 @@ as many simulations as mctx's Gumbel search has, as many network evaluations, or
     python -m benchmarks.strength --preset defaults-evaluations --simulations 64
     python -m benchmarks.strength --preset defaults-time-1      # one root at a time
     python -m benchmarks.strength --preset defaults-time-64     # 64 roots at a time
+    python -m benchmarks.strength --preset empty                # from the empty board
 
 Gumbel searches in rounds and with fixed K, likewise, also at equal time (rounds-time-1, -64):
 
@@ -37,7 +38,8 @@ Programs that speak GTP play as well, and every game can be kept as an SGF file 
     python -m benchmarks.strength --preset quick --opponent "mohex" --sgf games
 
 Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
-two moves drawn with the seed. Players without chance play an opening once. Intervals are over
+two moves drawn with the seed; with the preset empty, of six moves that the network's policy draws
+on the empty board. Players without chance play an opening once. Intervals are over
 openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
 pairing, and those of scaling to a picture as well; started again, the command goes on where it
 stopped. With `--batch-size` that is the last batch of games: until a pairing is complete they are
@@ -127,10 +129,12 @@ def play(
         fixed = [with_parallel(spec, network, preset.num_simulations) for spec in preset.players]
         preset = preset._replace(players=fixed)
     first = np.flatnonzero(network.env.init(jax.random.key(0)).legal_action_mask)
+    policy = (lambda x: network.apply_fn(network.params, x)[0]) if preset.sampled else None
     lines = first if preset.openings is None else evaluation.opening_lines(
-        network.env, jax.random.key(args.seed), 2, preset.openings
+        network.env, jax.random.key(args.seed), preset.sampled or 2, preset.openings, policy
     )  # fmt: skip
-    names = ("network", "num_simulations", "repeats", "openings", "batch_size", "equal", "standard")
+    names = ["network", "num_simulations", "repeats", "openings", "batch_size", "equal", "standard"]
+    names += ["sampled"] * bool(preset.sampled)
     setting = {name: getattr(preset, name) for name in names} | {
         "weights_sha256": network.card["sha256"],
         "seed": args.seed,

@@ -19,6 +19,8 @@ class Preset(NamedTuple):
       players: who plays.
       repeats: games for each opening and colour.
       openings: None for every legal first move, or so many lines of two random moves.
+      sampled: so many moves of each line are drawn from the network's policy, in place of two at
+        random: games from the empty board whose first moves are sampled.
       batch_size: games searched at once by one call; None for all games of one colour.
       gauntlet: how many players everyone plays, the first ones; 0 for all of them.
       pairs: the names of who meets whom, in this order, in place of a gauntlet.
@@ -34,6 +36,7 @@ class Preset(NamedTuple):
     players: Sequence[Spec]
     repeats: int = 1
     openings: int | None = None
+    sampled: int = 0
     batch_size: int | None = None
     gauntlet: int = 0
     pairs: Sequence[tuple[str, str]] = ()
@@ -141,6 +144,8 @@ PRESETS = {
     "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
     "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
     "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
+    # As users play: from the empty board, without a forced opening.
+    "empty": _DEFAULTS._replace(sampled=6),
     # Up to which N do rounds beat fixed K? With 32 simulations, the setting of pgx's example.
     "rounds": _ROUNDS,
     "rounds-time-1": _ROUNDS_TIME._replace(batch_size=1),

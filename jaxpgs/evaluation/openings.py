@@ -1,6 +1,6 @@
 """Openings: the forced first moves of a match's games."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
@@ -11,14 +11,22 @@ import numpy as np
 from jaxpgs.adapters import chance_key, step_with_keys
 
 
-def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) -> np.ndarray:
-    """Draws distinct openings of several moves: uniformly random legal ones.
+def opening_lines(
+    env: Any,
+    rng_key: chex.PRNGKey,
+    length: int,
+    num_lines: int,
+    policy: Callable[[chex.Array], chex.Array] | None = None,
+) -> np.ndarray:
+    """Draws distinct openings of several moves.
 
     Args:
       env: a two-player environment.
       rng_key: decides the lines; consumed.
       length: moves L of each line, at least 1.
       num_lines: how many lines O.
+      policy: from a batch of observations to `[B, A]` logits, of which moves are drawn, so that a
+        match begins as games of a network do; None for uniformly random legal moves.
 
     Returns:
       `[O, L]` int64 actions, none of which ends the game, in random order.
@@ -43,7 +51,8 @@ def opening_lines(env: Any, rng_key: chex.PRNGKey, length: int, num_lines: int) 
         state = jax.vmap(env.init)(jax.random.split(first, count))
 
         def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
-            logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+            logits = policy(jax.vmap(env.observe)(state)) if policy else jnp.zeros(())
+            logits = jnp.where(state.legal_action_mask, logits, -jnp.inf)
             action = jax.random.categorical(key, logits).astype(jnp.int32)
             return play(state, action, chance_key(key)), action
 
