@@ -192,8 +192,8 @@ def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
         return jnp.pad(trees.take(x, columns), [(0, 0), (0, 1)])
 
     # Nobody takes the others, so that all of them count as one with the sum of their priors.
-    others = jax.vmap(lambda x, i: jax.nn.logsumexp(x.at[i].set(-jnp.inf)))
-    others = others(root.prior_logits, columns)[:, None]
+    mass = jax.vmap(lambda x, i: jax.nn.logsumexp(x.at[i].set(-jnp.inf), keepdims=True))
+    others = mass(root.prior_logits, columns)
     names = ("visits", "value_sum", "valid")
     root = root._replace(
         prior_logits=jnp.concatenate([trees.take(root.prior_logits, columns), others], axis=-1),
