@@ -593,7 +593,8 @@ def test_gumbels_answer_is_among_the_most_visited():
     def answer(visits, before, gumbel, logits):
         root = stats(visits, np.zeros(4), logits=logits, valid=[True] * 3 + [False])
         root = jax.tree.map(lambda x: x[0], root)
-        state = GumbelState(jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), *counts)
+        top = jnp.max(root.prior_logits, keepdims=True)
+        state = GumbelState(jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), top, *counts)
         action, weights = target(key, root, state)
         return int(action), weights
 

@@ -42,7 +42,7 @@ from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import Learned, learn
 from jaxpgs.search.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
-from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.selection import Narrow, select_in_turn
 from jaxpgs.search.store_tree import Nodes, node_stats
 from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
@@ -347,16 +347,17 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
 def _update(store: Store, context: Context, carry: Carry) -> Carry:
     """Simulates, and learns from it."""
     search = context.search
+    near = _near(context, carry)
     context, actions, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
     if search.root_selection.rounds is not None:
-        at = (carry.selection, carry.stats, actions, started, returns[0])
-        started = search.root_selection.rounds.accept(*at)
+        at = (actions, started, returns[0])
+        started = search.root_selection.rounds.accept(near.state, near.root, *at)
         trajectory = keep(trajectory, started)
         simulations = simulations._replace(trajectory=trajectory)
-    stats = add_returns(carry.stats, actions, returns[0], started)
+    stats = _widen(carry.stats, add_returns(near.root, actions, returns[0], started), near.columns)
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -566,11 +567,30 @@ def _root_stats(
     return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
 
 
+def _near(context: Context, carry: Carry) -> Narrow:
+    """The root with the actions alone that its selection still chooses among, or with all."""
+    narrow = context.search.root_selection.narrow
+    kept = context.rows is not None and context.rows.num_kept > 1
+    found = None if kept or narrow is None else narrow(carry.selection, carry.stats)
+    return Narrow(carry.selection, carry.stats, None) if found is None else found
+
+
+def _widen(stats: NodeStats, near: NodeStats, columns: chex.Array | None) -> NodeStats:
+    """Writes the statistics of some actions into those of all."""
+    if columns is None:
+        return near
+    put = jax.vmap(lambda x, i, new: x.at[i].set(new, unique_indices=True))
+    names, size = ("visits", "value_sum"), columns.shape[1]
+    found = {n: put(getattr(stats, n), columns, getattr(near, n)[:, :size]) for n in names}
+    return stats._replace(scale=near.scale, **found)
+
+
 def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     """Runs an update's simulations.
 
     Returns:
-      The context with what the update draws by, the first actions, which simulations were started,
+      The context with what the update draws by, the first actions, as the numbers by which the
+      selection knows them (`_near`), which simulations were started,
       the memory, the simulations, and the table that they looked things up in.
     """
     search, num_walks = context.search, max(context.search.widths)
@@ -588,17 +608,21 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     if len(set(search.widths)) > 1:
         context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
-        rounds, at = search.root_selection.rounds, (carry.selection, carry.stats, num_walks)
+        rounds, near = search.root_selection.rounds, _near(context, carry)
         if rounds is None:
-            actions, wanted = select_in_turn(search.root_selection, *at), None
+            at = (near.state, near.root, num_walks)
+            chosen, wanted = select_in_turn(search.root_selection, *at), None
         else:
-            actions, wanted = rounds.propose(*at)
+            chosen, wanted = rounds.propose(near.state, near.root, num_walks)
+        actions = chosen
+        if near.columns is not None:
+            actions = jnp.take_along_axis(near.columns, chosen, axis=1, mode="clip")
     path = _start(context, carry, actions, wanted)
     with jax.named_scope("table"):
         table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
         memory, simulations = walk(context, store, carry.memory, table, path, actions, uniform)
-    return context, actions, path.alive, memory, simulations, table
+    return context, chosen, path.alive, memory, simulations, table
 
 
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:

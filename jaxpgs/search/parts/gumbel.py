@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import mctx
 
+from jaxpgs import trees
 from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
 from jaxpgs.checks import by_root, check_count, check_number
-from jaxpgs.search.parts.selection import Rounds, Selection
+from jaxpgs.search.parts.selection import Narrow, Rounds, Selection
 from jaxpgs.search.parts.target import (
     QTransform,
     Target,
@@ -25,6 +27,9 @@ from jaxpgs.search.parts.target import (
 )
 from jaxpgs.search.policy import highest
 
+# What these say of the considered actions depends on the others by the prior's mass of those alone.
+_NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
+
 
 class GumbelState(NamedTuple):
     """What the selection at the root draws and plans.
@@ -32,8 +37,11 @@ class GumbelState(NamedTuple):
     Attributes:
       gumbel: `[B, A]` the noise, times its scale.
       before: `[B, A]` int32, visits that the root had before this search.
+      top: `[B, 1]` the root's largest logit.
       num_considered: `[B]` int32, how many actions are considered.
       num_simulations: `[B]` int32, how many simulations the schedule shares among them.
+      columns: `[B, m]` int32, the actions that may be considered, in their order, of a root that
+        has had no visits before; None where A is at most 4 m, or `qtransform` needs all actions.
 
     Example:
       >>> state = jaxpgs.gumbel_root(2).init(rng_key, node, num_simulations=8)
@@ -43,8 +51,10 @@ class GumbelState(NamedTuple):
 
     gumbel: chex.Array
     before: chex.Array
+    top: chex.Array
     num_considered: chex.Array
     num_simulations: chex.Array
+    columns: chex.Array | None = None
 
 
 def gumbel_root(
@@ -86,6 +96,8 @@ def gumbel_root(
     most = check_count("gumbel_root", "max_num_considered_actions", max_num_considered_actions)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
     transform = of_node("gumbel_root", qtransform)
+    num_columns = max(most, 2)  # of a single one it would not be known whether others are legal
+    fits = getattr(qtransform, "func", qtransform) in _NARROW
 
     def init(
         rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array
@@ -100,7 +112,14 @@ def gumbel_root(
         num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1, dtype=jnp.int32), most)
         scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
         counts = num_considered, 0 * num_considered + num_simulations
-        return GumbelState(scale * noise, root.visits, *counts)
+        top = jnp.max(root.prior_logits, axis=-1, keepdims=True)
+        state = GumbelState(scale * noise, root.visits, top, *counts)
+        if not fits or shape[1] <= 4 * num_columns:
+            return state
+        # Before the first simulation the Q-values of all actions are the same.
+        scores = _considered(root, state, transform(root), root.valid)
+        columns = jax.lax.top_k(scores, num_columns)[1]
+        return state._replace(columns=jnp.sort(columns, axis=-1))
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
         if state is None:
@@ -110,14 +129,14 @@ def gumbel_root(
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
         chosen = visits == wanted_by(state, visits)
-        return highest(_considered(node, state.gumbel, transform(node), chosen), node.valid)
+        return highest(_considered(node, state, transform(node), chosen), node.valid)
 
     def propose(
         state: GumbelState, root: NodeStats, num_walks: int
     ) -> tuple[chex.Array, chex.Array]:
         visits = root.visits - state.before
         wanted = wanted_by(state, visits)
-        scores = _considered(root, state.gumbel, transform(root), visits == wanted)
+        scores = _considered(root, state, transform(root), visits == wanted)
         # Some legal action is always started, or a search might never end.
         lowest = jnp.finfo(scores.dtype).min
         scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
@@ -159,7 +178,29 @@ def gumbel_root(
         counts = state.num_considered, state.num_simulations
         return scheduled_visits(number, *counts, most)[:, None]
 
-    return Selection(select, init, rounds=Rounds(propose, accept) if in_rounds else None)
+    at_once = Rounds(propose, accept) if in_rounds else None
+    return Selection(select, init, rounds=at_once, narrow=_narrow)
+
+
+def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
+    """The columns of a root's statistics, and one more for all the other actions together."""
+    columns = state.columns
+    if columns is None:
+        return None
+
+    def near(x: chex.Array) -> chex.Array:
+        return jnp.pad(trees.take(x, columns), [(0, 0), (0, 1)])
+
+    # Nobody takes the others, so that all of them count as one with the sum of their priors.
+    mass = jax.vmap(lambda x, i: jax.nn.logsumexp(x.at[i].set(-jnp.inf), keepdims=True))
+    others = mass(root.prior_logits, columns)
+    names = ("visits", "value_sum", "valid")
+    root = root._replace(
+        prior_logits=jnp.concatenate([trees.take(root.prior_logits, columns), others], axis=-1),
+        **{name: near(getattr(root, name)) for name in names},
+    )
+    state = state._replace(gumbel=near(state.gumbel), before=near(state.before))
+    return Narrow(state, root, columns)
 
 
 def scheduled_visits(
@@ -257,7 +298,7 @@ def gumbel_target(
             raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
         bonus = transform(root)
         visits = root.visits - state.before
-        scores = _considered(root, state.gumbel, bonus, visits == jnp.max(visits))
+        scores = _considered(root, state, bonus, visits == jnp.max(visits))
         action = highest(scores, root.valid)
         playable = jnp.any(root.valid)
         weights = improved_weights(root, bonus)
@@ -267,11 +308,11 @@ def gumbel_target(
 
 
 def _considered(
-    node: NodeStats, gumbel: chex.Array, bonus: chex.Array, chosen: chex.Array
+    node: NodeStats, state: GumbelState, bonus: chex.Array, chosen: chex.Array
 ) -> chex.Array:
     """Scores `[..., A]` of the actions chosen, -inf for the others."""
-    logits = node.prior_logits - jnp.max(node.prior_logits, axis=-1, keepdims=True)
-    scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), gumbel + as_logits(logits) + bonus)
+    logits = as_logits(node.prior_logits - state.top)
+    scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), state.gumbel + logits + bonus)
     return jnp.where(chosen, scores, -jnp.inf)
 
 

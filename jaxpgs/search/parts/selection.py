@@ -47,6 +47,24 @@ class Rounds(NamedTuple):
     accept: Callable[[Any, NodeStats, chex.Array, chex.Array, chex.Array], chex.Array]
 
 
+class Narrow(NamedTuple):
+    """A root with the actions alone that its selection still chooses among.
+
+    Attributes:
+      state: the selection's state, of these actions.
+      root: the statistics, of these actions and perhaps of others that are not valid.
+      columns: `[B, m]` int32, which actions the first m of them are; None if they are all.
+
+    Example:
+      >>> jaxpgs.gumbel_root().narrow is None, jaxpgs.puct(1.5).narrow is None
+      (False, True)
+    """
+
+    state: Any
+    root: NodeStats
+    columns: Any
+
+
 class Selection(NamedTuple):
     """A rule that chooses actions by the statistics of a node.
 
@@ -63,6 +81,10 @@ class Selection(NamedTuple):
         None where the K chosen in turn all count.
       score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
         otherwise. The search itself does not look at it.
+      narrow: `(state, root) -> Narrow`, at the root: what it needs of the statistics where it will
+        choose few of the actions, so that an update does not look at all A; None, or a function
+        that returns it, where it needs them all. Not asked where nodes are kept from an earlier
+        search.
 
     Example:
       >>> least_tried = lambda state, node, pending: jnp.argmin(node.visits + pending, axis=-1)
@@ -74,6 +96,7 @@ class Selection(NamedTuple):
     needs_range: bool = False
     score: Callable[[NodeStats, chex.Array], chex.Array] | None = None
     rounds: Rounds | None = None
+    narrow: Callable[[Any, NodeStats], Narrow | None] | None = None
 
 
 def select_in_turn(

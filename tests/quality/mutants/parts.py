@@ -7,6 +7,7 @@ _PAPERS = "papers.py"
 _SELECTION = "parts/selection.py"
 _TARGET = "parts/target.py"
 _GUMBEL = "parts/gumbel.py"
+_MANY = "test_many_actions.py"
 _ESTIMATOR = "parts/estimator.py"
 _WALK = "walk.py"
 
@@ -210,7 +211,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: a kept root has no visits from before", _GUMBEL,
-        "noise, root.visits, *counts", "noise, root.visits * 0, *counts", "gumbel_plans",
+        "noise, root.visits, top", "noise, root.visits * 0, top", "gumbel_plans",
     ),
     Mutation(
         "Gumbel: illegal actions are considered", _GUMBEL,
@@ -231,9 +232,26 @@ MUTATIONS = (
     ),
     Mutation(
         "Gumbel: the answer counts visits from before", _GUMBEL,
-        "visits = root.visits - state.before\n        scores = _considered(root, state.gumbel, b",
-        "visits = root.visits\n        scores = _considered(root, state.gumbel, b",
+        "visits = root.visits - state.before\n        scores = _considered(root, state, b",
+        "visits = root.visits\n        scores = _considered(root, state, b",
         "gumbels_answer",
+    ),
+    Mutation(
+        "many actions: the others have no prior", _GUMBEL,
+        "trees.take(root.prior_logits, columns), others]",
+        "trees.take(root.prior_logits, columns), others - 9]", "columns_are", _MANY,
+    ),
+    Mutation(
+        "many actions: a single considered action counts as the only legal one", _GUMBEL,
+        "num_columns = max(most, 2)", "num_columns = most", "do_not_depend", _MANY,
+    ),
+    Mutation(
+        "many actions: every transform of Q-values is asked about a few", _GUMBEL,
+        "if not fits or", "if", "other_transforms", _MANY,
+    ),
+    Mutation(
+        "many actions: kept nodes change nothing", "loop.py",
+        "None if kept or narrow is None", "None if narrow is None", "kept", _MANY,
     ),
     Mutation(
         "rounds: what mctx would not run counts", _GUMBEL,
