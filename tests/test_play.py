@@ -1,0 +1,305 @@
+"""The board for people: the game as a value, its pictures, the page in a browser, the widget."""
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import jax
+import mctx
+import numpy as np
+import pytest
+
+from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
+from jaxpgs.envs.hex_games import read_cell
+from jaxpgs.play import drawing, games
+from jaxpgs.play import session as sessions
+from jaxpgs.thinker import Thought
+
+GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
+KEY = jax.random.key(0)
+
+
+def said(session, *messages):
+    """The session after messages, each a type or an object."""
+    for message in messages:
+        session = sessions.handle(
+            session, {"type": message} if isinstance(message, str) else message
+        )
+    return session
+
+
+def cell(name, size=3):
+    return {"type": "play", "action": read_cell(size, name)}
+
+
+def names(session):
+    return [position.name for position in session.past[1:]]
+
+
+# --- the game as a value --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", GAMES, ids=repr)
+def test_a_click_is_a_legal_move_and_shows_where_it_goes(env):
+    session = sessions.begin(env)
+    rng = np.random.default_rng(0)
+    layout = games.layout(env)
+    for _ in range(7):
+        if session.over:
+            break
+        choices = sessions.legal(session)
+        mask = set(np.flatnonzero(np.asarray(session.state.legal_action_mask)).tolist())
+        assert {c.action for c in choices} - {sessions.swap_action(session)} == mask - {
+            sessions.swap_action(session)
+        }
+        assert len({choice.name for choice in choices}) == len(choices)
+        before = games.stones(env, session.state)
+        assert len(before) == len(layout["cells"])
+        choice = choices[rng.integers(len(choices))]
+        after = sessions.play(session, choice.action)
+        now = games.stones(env, after.state)
+        if isinstance(env, SameGame):
+            group = {before[c] for c in choice.cells}
+            assert len(group) == 1 and 0 not in group and len(choice.cells) > 1
+            assert sum(map(bool, before)) - sum(map(bool, now)) == len(choice.cells)
+        elif choice.cells:
+            assert now[choice.cells[0]] == session.mover + 1
+            if choice.source is not None:
+                assert before[choice.source] == session.mover + 1 and now[choice.source] == 0
+        session = after
+    json.dumps(sessions.message(session))
+    assert sessions.message(session)["moves"] == names(session)
+
+
+def test_undo_takes_back_to_where_a_person_is_to_move():
+    session = said(sessions.begin(Hex(3)), cell("a1"), cell("b2"), cell("c3"), cell("b1"))
+    assert names(session) == ["a1", "b2", "c3", "b1"]
+    back = said(session, "undo")
+    assert names(back) == ["a1", "b2"] and len(back.future) == 2
+    assert names(said(back, "redo")) == names(session)
+    assert names(said(back, cell("a3"))) == ["a1", "b2", "a3"]
+    assert said(back, cell("a3")).future == ()
+    # Where the search began, nobody is to move at the start; then a person has both colours.
+    second = dataclasses.replace(said(sessions.begin(Hex(3)), cell("a1")), humans=(False, True))
+    assert said(second, "undo").humans == (True, True)
+    both = dataclasses.replace(session, humans=(True, True))
+    assert names(said(both, "undo")) == ["a1", "b2", "c3"]
+    assert names(said(both, "undo", "new")) == []
+
+
+def test_the_swap_takes_the_stone_over_mirrored():
+    for env in (Hex(3), Hex(3, swap=True)):
+        session = said(sessions.begin(env), cell("c1"))
+        assert sessions.swap_action(session) == 9
+        swapped = said(session, {"type": "play", "action": 9})
+        assert games.stones(env, swapped.state) == [0, 0, 0, 0, 0, 0, 2, 0, 0]
+        assert swapped.mover == 0 and names(swapped) == ["c1", "swap"]
+        assert sessions.message(swapped)["link"] == "https://hexworld.org/board/#3c1,c1:s"
+        assert sessions.swap_action(swapped) is None
+        again = said(swapped, cell("a1"))
+        assert sessions.swap_action(again) is None
+    assert sessions.swap_action(sessions.begin(Hex(3))) is None
+
+
+def test_a_game_is_saved_and_loaded():
+    session = said(sessions.begin(Hex(3)), cell("a1"), {"type": "play", "action": 9}, cell("b3"))
+    told = sessions.message(session)
+    for text in (told["sgf"], told["link"]):
+        loaded = said(sessions.begin(Hex(3)), {"type": "load", "text": text})
+        assert games.stones(loaded.env, loaded.state) == games.stones(Hex(3), session.state)
+        assert loaded.mover == session.mover and names(loaded) == names(session)
+        assert sessions.message(loaded)["sgf"] == told["sgf"]
+        assert loaded.humans == (True, True)
+    setup = "(;GM[11]SZ[3]AB[a1][b1]AW[c3];W[c2])"
+    loaded = said(session, {"type": "load", "text": setup})
+    assert games.stones(Hex(3), loaded.state) == [1, 1, 0, 0, 0, 2, 0, 0, 2] and loaded.mover == 0
+    won = said(session, {"type": "load", "text": "https://hexworld.org/board/#3c1,a1b1a2b2a3"})
+    assert won.over and sessions.winner(won) == 0 and sessions.result(won) == "player 0 won"
+    state = hex_io.position(hex_io.read_sgf(setup))[1]
+    assert sessions.message(sessions.begin(Hex(3), state))["sgf"].count("AB[a1][b1]") == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None, [], "hello", {}, {"type": 3}, {"type": "fly"}, {"type": "play"},
+        {"type": "play", "action": 0}, {"type": "play", "action": "4"},
+        {"type": "play", "action": True}, {"type": "play", "action": 4, "number": 0},
+        {"type": "play", "action": 10**30}, {"type": "redo"}, {"type": "load"},
+        {"type": "load", "text": "(;GM[11]SZ[5])"}, {"type": "load", "text": "#3c1,a1a1"},
+        {"type": "load", "text": "(" * 200_000}, {"type": "humans", "humans": [True]},
+        {"type": "humans", "humans": "yes"}, {"type": "options", "simulations": 0},
+        {"type": "options", "simulations": 1.5}, {"type": "options", "seconds": float("nan")},
+        {"type": "options", "search": ["pgs"]}, {"type": "options", "search": "alpha-beta"},
+    ],
+    ids=lambda message: str(message)[:30],
+)  # fmt: skip
+def test_what_is_malformed_changes_nothing(message):
+    session = said(sessions.begin(Hex(3)), cell("a1"))
+    with pytest.raises(ValueError):
+        sessions.handle(session, message)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def points_of(session, visits):
+    """What a search might think: two points, the second with visits."""
+    count = session.env.num_actions
+    visits = np.resize(visits, count) * np.resize(session.state.legal_action_mask, count)
+    policy = visits / visits.sum()
+    thought = Thought(
+        int(visits.argmax()), 0.25, policy, visits, policy - 0.5, (int(visits.argmax()),)
+    )
+    root = mctx.RootFnOutput(
+        prior_logits=np.zeros((1, count), np.float32), value=np.zeros(1), embedding=None
+    )
+    first = sessions.prior_point(session, root, policy)
+    return [first, sessions.point(session, thought, None, seconds=0.5)]
+
+
+@pytest.mark.parametrize("env", GAMES, ids=repr)
+def test_the_static_picture_has_cells_heat_and_curves(env):
+    session = sessions.begin(env)
+    points = points_of(session, np.arange(1, 8))
+    for heat in drawing.HEATS:
+        picture = drawing.draw(session, points, heat)
+        assert picture.startswith("<svg") and picture.count('class="cell"') == len(
+            games.layout(env)["cells"]
+        )
+        most = min(5, len(sessions.legal(session)))
+        assert picture.count('class="curve"') == (0 if heat == "none" else most)
+        assert ('class="heat"' in picture) == (heat not in ("none", "adapted"))
+    with pytest.raises(ValueError, match="heat is one of"):
+        drawing.draw(session, points, "temperature")
+
+
+# --- the page in a browser ------------------------------------------------------------------------
+
+SEARCH = ("--network", "hex-5x5-early", "--search", "pgs", "--simulations", "16")
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The address of a page that one server process serves, with a small search."""
+    for package in ("starlette", "uvicorn", "websockets"):
+        pytest.importorskip(package)
+    command = [sys.executable, "-m", "jaxpgs.play", "--port", "0", *SEARCH]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if found := re.search(r"ready at (http://127.0.0.1:\d+/)", line):
+                break
+        else:
+            pytest.fail("".join(lines))
+        yield found[1]
+        process.terminate()
+        left = process.communicate(timeout=30)[0]
+    assert "Traceback" not in left, left
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """A headless Chromium."""
+    pytest.importorskip("selenium")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("needs Debian's packages chromium and chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+        "disable-background-networking", "disable-component-update", "disable-sync",
+        "window-size=1300,1000", f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options, Service(driver))
+    yield found
+    found.quit()
+
+
+def until(driver, script, seconds=60):
+    """Waits until a script returns something true, and returns that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := driver.execute_script(f"return {script}"):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"never true: {script}")
+
+
+def click(driver, selector):
+    driver.find_element("css selector", selector).click()
+
+
+def press(driver, name):
+    click(driver, f'[data-do="{name}"]')
+
+
+STONES = """[...document.querySelectorAll("g.cell")].map((x) => +x.dataset.stone)"""
+STATUS = """document.querySelector(".status").innerText"""
+HEAT = """[...document.querySelectorAll("g.heat text")].map((x) => x.textContent).join(" ")"""
+YOURS = """document.querySelector(".cell.open")"""
+IDLE = """!document.querySelector(".status .busy")"""
+
+
+def test_a_whole_game_by_clicks(page, chromium):
+    chromium.get(page)
+    until(chromium, YOURS)
+    number = -1
+    for _ in range(25):
+        state = until(
+            chromium,
+            f"{IDLE} && document.querySelector('.jaxpgs').dataset.number != '{number}' && "
+            f"({YOURS} || document.querySelector('.jaxpgs').dataset.over == 'true') && "
+            "document.querySelector('.jaxpgs').dataset",
+        )
+        if state["over"] == "true":
+            break
+        number = state["number"]
+        click(chromium, ".cell.open")
+    stones = chromium.execute_script(f"return {STONES}")
+    won = hex_io.winner(np.reshape(stones, (5, 5)))
+    assert won is not None
+    assert chromium.execute_script(f"return {STATUS}") == f"{('Blue', 'Red')[won]} wins"
+    # The page comes back to the same game.
+    chromium.refresh()
+    until(chromium, YOURS.replace(".open", ""))
+    assert chromium.execute_script(f"return {STONES}") == stones
+    press(chromium, "new")
+    until(chromium, YOURS)
+    assert not any(chromium.execute_script(f"return {STONES}"))
+    assert [line for line in chromium.get_log("browser") if line["level"] != "INFO"] == []
+
+
+def test_the_heat_maps_grow_and_change(page, chromium):
+    chromium.get(page)
+    until(chromium, YOURS)
+    press(chromium, "analyse")
+    until(chromium, f"{IDLE} && {HEAT}")
+    seen = set()
+    for heat in ("policy", "adapted", "visits", "q", "worth"):
+        press(chromium, f"heat-{heat}")
+        seen.add(until(chromium, HEAT))
+        curves = until(chromium, "document.querySelectorAll('.curve').length")
+        assert curves == 5
+    assert len(seen) == 5
+    # A point before the search, and one of each update or more of them at once.
+    updates = "document.querySelector('.curve').points.numberOfItems"
+    assert 2 <= chromium.execute_script(f"return {updates}") <= 17
+    press(chromium, "heat-none")
+    assert chromium.execute_script(f"return {HEAT}") == ""
+    press(chromium, "heat-policy")
+    press(chromium, "analyse")
+    assert [line for line in chromium.get_log("browser") if line["level"] != "INFO"] == []
