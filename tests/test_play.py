@@ -1,6 +1,8 @@
 """The board for people: the game as a value, its pictures, the page in a browser, the widget."""
 
+import contextlib
 import dataclasses
+import http.client
 import json
 import re
 import shutil
@@ -178,7 +180,7 @@ def test_the_static_picture_has_cells_heat_and_curves(env):
         drawing.draw(session, points, "temperature")
 
 
-# --- the page in a browser ------------------------------------------------------------------------
+# --- one server and one browser for all -----------------------------------------------------------
 
 SEARCH = ("--network", "hex-5x5-early", "--search", "pgs", "--simulations", "16")
 
@@ -254,6 +256,99 @@ YOURS = """document.querySelector(".cell.open")"""
 IDLE = """!document.querySelector(".status .busy")"""
 
 
+# --- the server -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def socket_of(page, **headers):
+    """An open web socket of a page; `hear(kind)` waits for the next message of a kind."""
+    from websockets.sync.client import connect
+
+    with connect(page.replace("http", "ws") + "socket", **headers) as found:
+
+        def hear(kind):
+            while True:
+                message = json.loads(found.recv(timeout=60))
+                if message["type"] == kind:
+                    return message
+
+        found.tell = lambda kind, **more: found.send(json.dumps({"type": kind, **more}))
+        found.hear = hear
+        yield found
+
+
+def test_other_hosts_and_origins_are_refused(page):
+    from websockets.exceptions import InvalidStatus
+
+    host = page.split("/")[2]
+
+    def status(path="/", **headers):
+        connection = http.client.HTTPConnection(host, timeout=60)
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+
+    port = host.split(":")[1]
+    assert [status(path) for path in ("/", "/board.js", "/board.css")] == [200, 200, 200]
+    assert status(Host=f"localhost:{port}") == 200
+    assert status("/../server.py") == status("/session.py") == 404
+    for foreign in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[", ""):
+        assert status(Host=foreign) == 403
+    assert status(Origin="http://evil.example") == 403
+    for origin in ("http://evil.example", f"http://localhost:{port}", "null", f"https://{host}"):
+        with pytest.raises(InvalidStatus, match="403"), socket_of(page, origin=origin):
+            pass
+    with socket_of(page, origin=f"http://{host}") as own:
+        own.tell("hello")
+        assert own.hear("position")["layout"]["kind"] == "hex"
+
+
+def test_garbage_a_page_that_leaves_and_two_at_once(page):
+    with socket_of(page) as one, socket_of(page) as two:
+        deep = "[" * 100_000
+        for garbage in ("", "{", deep, "null", "NaN", '{"type": "play"}', b"\xff\x00", b"{}"):
+            one.send(garbage)
+            assert one.hear("error")["text"]
+        one.tell("humans", humans=[True, True])
+        one.hear("position")
+        one.tell("new")
+        start = one.hear("position")
+        # What one page plays the other one sees, and a click on an old position does nothing.
+        one.tell("play", action=12, number=start["number"])
+        while two.hear("position")["moves"] != ["c3"]:
+            pass
+        two.tell("play", action=13, number=start["number"])
+        assert "changed" in two.hear("error")["text"]
+        # A page that leaves while the search thinks does not stop it.
+        one.tell("analyse", on=True)
+        one.hear("status")
+        one.close()
+        thought = two.hear("analysis")
+        assert thought["first"] and len(thought["legal"]) == 25  # 24 cells, and the swap
+        two.tell("analyse", on=False)
+        # A new position ends a search that would take long.
+        two.tell("options", simulations=20_000)
+        two.tell("analyse", on=True)
+        while not (found := two.hear("analysis"))["points"][-1]["simulations"]:
+            pass
+        two.tell("options", simulations=16)
+        two.tell("undo")
+        while two.hear("status")["status"]:
+            pass
+        two.tell("analyse", on=False)
+        while two.hear("position")["analysing"]:
+            pass
+        assert found["points"][-1]["simulations"] < 20_000
+    with pytest.raises(Exception, match="1009"), socket_of(page) as one:
+        one.send("x" * 2**19)
+        one.hear("error")
+    with socket_of(page) as one:
+        one.tell("hello")
+        assert one.hear("position")["moves"] == []
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
 def test_a_whole_game_by_clicks(page, chromium):
     chromium.get(page)
     until(chromium, YOURS)
@@ -302,4 +397,45 @@ def test_the_heat_maps_grow_and_change(page, chromium):
     assert chromium.execute_script(f"return {HEAT}") == ""
     press(chromium, "heat-policy")
     press(chromium, "analyse")
+    assert [line for line in chromium.get_log("browser") if line["level"] != "INFO"] == []
+
+
+def test_undo_swap_load_save_and_colours(page, chromium):
+    with socket_of(page) as other:
+        other.tell("humans", humans=[True, True])
+        other.tell("new")
+    chromium.get(page)
+    until(chromium, YOURS)
+    click(chromium, '[data-cell="3"]')  # d1
+    until(chromium, f"{STONES}[3] == 1")
+    press(chromium, "swap")
+    until(chromium, f"{STONES}[15] == 2")  # a4
+    assert chromium.execute_script(f"return {STATUS}") == "Blue to move"
+    press(chromium, "flip")
+    assert chromium.execute_script(f"return {STATUS}") == "Red to move"
+    press(chromium, "flip")
+    press(chromium, "undo")
+    until(chromium, f"{STONES}[3] == 1")
+    press(chromium, "redo")
+    until(chromium, f"{STONES}[15] == 2")
+    click(chromium, ".files summary")
+    text = chromium.execute_script("return document.querySelector('textarea').value")
+    assert text.endswith(";B[d1];W[swap-pieces])\n")
+    link = chromium.execute_script("return document.querySelector('.files a').href")
+    assert link == "https://hexworld.org/board/#5c1,d1:s"
+
+    def load(value):
+        chromium.execute_script(f"document.querySelector('textarea').value = {json.dumps(value)}")
+        press(chromium, "load")
+
+    load("https://hexworld.org/board/#5c1,c3b2d2")
+    until(chromium, f"{STONES}[12] == 1 && {STONES}[6] == 2 && {STONES}[8] == 1")
+    load("(;GM[11]SZ[7])")
+    assert "5x5" in until(chromium, "document.querySelector('.error').innerText")
+    load(text)
+    until(chromium, f"{STONES}[15] == 2")
+    # With the keyboard.
+    chromium.execute_script("document.querySelectorAll('g.cell')[24].focus()")
+    chromium.switch_to.active_element.send_keys("\ue007")
+    until(chromium, f"{STONES}[24] == 1")
     assert [line for line in chromium.get_log("browser") if line["level"] != "INFO"] == []

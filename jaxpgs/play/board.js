@@ -114,15 +114,15 @@ export function render({ model, el }) {
     };
     parts.tools = make("div", { class: "row" },
       button("new", "New game", "Begin anew", () => send("new")), parts.undo, parts.redo, parts.swap,
-      button("flip", "Flip colours", "Exchange the two colours", () => keep("flip", !kept.flip)));
-    parts.root = make("div", { class: "jaxpgs" },
-      make("div", { class: "main" }, parts.status, parts.stage,
-        make("div", { class: "row under" }, parts.analyse, heat), parts.chart),
-      make("div", { class: "side" }, parts.tools, parts.error,
-        make("div", { class: "settings" },
-          make("label", {}, "You play", side), make("label", {}, "Search", search),
-          make("label", {}, "Simulations", simulations), make("label", {}, "Seconds", seconds)),
-        parts.value, parts.line, parts.table, parts.moves, save));
+      button("flip", "Flip", "Exchange the two colours", () => keep("flip", !kept.flip)));
+    const main = make("div", { class: "main" }, parts.status, parts.stage,
+      make("div", { class: "row under" }, parts.analyse, heat), parts.chart);
+    const panel = make("div", { class: "side" }, parts.tools, parts.error,
+      make("div", { class: "settings" },
+        make("label", {}, "You play", side), make("label", {}, "Search", search),
+        make("label", {}, "Simulations", simulations), make("label", {}, "Seconds", seconds)),
+      parts.value, parts.line, parts.table, parts.moves, save);
+    parts.root = make("div", { class: "jaxpgs" }, make("div", { class: "frame" }, main, panel));
     return parts;
 
     function options() {
@@ -292,7 +292,7 @@ export function render({ model, el }) {
       const plain = kept.heat === "visits" || largest > 1.5;
       const strength = Math.abs(x) / (signed ? Math.max(largest, 1) : largest);
       return { strength: signed ? strength : Math.sqrt(strength), bad: x < 0,
-        text: plain ? `${Math.round(x)}` : percent(x) };
+        text: (plain ? `${Math.round(x)}` : percent(x)).replace(/^-?0$/, "") };
     });
   }
 
@@ -344,8 +344,8 @@ export function render({ model, el }) {
 
   function leaders() {
     const now = thought.points[thought.points.length - 1];
-    return thought.legal.map((_, i) => i)
-      .sort((a, b) => now.visits[b] - now.visits[a] || now.policy[b] - now.policy[a]);
+    const worth = (i) => now.policy[i] + now.visits[i] / Math.max(now.simulations, 1);
+    return thought.legal.map((_, i) => i).sort((a, b) => worth(b) - worth(a));
   }
 
   function drawNumbers() {
@@ -378,10 +378,11 @@ export function render({ model, el }) {
     const rows = order.map((i, rank) => make("tr", {},
       make("td", {}, make("span", { class: `key k${rank < LEADING ? rank : "x"}` }),
         thought.legal[i].name),
-      cell(`${percent(now.policy[i])}%`), cell(now.adapted ? `${percent(now.adapted[i])}%` : "–"),
-      cell(`${now.visits[i]}`),
+      cell(`${percent(now.policy[i])}%`),
+      ...(now.adapted ? [cell(`${percent(now.adapted[i])}%`)] : []), cell(`${now.visits[i]}`),
       cell(now.q[i] === null ? "–" : now.q[i].toFixed(puzzle ? 1 : 2))));
-    const head = ["Move", "Policy", "Adapted", "Visits", "Q"].map((t) => make("th", {}, t));
+    const head = ["Move", "Policy", ...(now.adapted ? ["Adapted"] : []), "Visits", "Q"]
+      .map((text) => make("th", {}, text));
     ui.table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...head)),
       make("tbody", {}, ...rows)));
   }
@@ -421,13 +422,18 @@ export function render({ model, el }) {
         y: height - 10 }, `${Math.round(share * most)}`));
     }
     const ends = order.map((i, rank) => ({ rank, i, y: y(at(now, i) ?? low) })).sort((a, b) => a.y - b.y);
+    // Names that would meet move apart, down and then up from the bottom.
     ends.forEach((end, n) => { if (n) end.y = Math.max(end.y, ends[n - 1].y + 14); });
-    const past = Math.max(0, (ends[ends.length - 1]?.y ?? 0) - (height - bottom + 4));
+    let floor = height - bottom + 6;
+    for (const end of ends.toReversed()) {
+      end.y = Math.min(end.y, floor);
+      floor = end.y - 14;
+    }
     for (const end of ends) {
       const curve = all.filter((p) => at(p, end.i) !== null).map((p) => [x(p), y(at(p, end.i))]);
       chart.append(make("svg:polyline", { class: `curve k${end.rank}`, points: points(curve) }));
       chart.append(make("svg:text", { class: `name k${end.rank}`, x: width - right + 8,
-        y: end.y + 4 - past }, thought.legal[end.i].name));
+        y: end.y + 4 }, thought.legal[end.i].name));
     }
     ui.chart.replaceChildren(chart);
   }

@@ -70,7 +70,7 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
         parts.append(_circle(x, y, 0.16, "#ffffff", "last"))
     colors = COLORS if told["mover"] == 0 else COLORS[::-1]
     for choice, (strength, sign, text) in zip(legal(session), heats(points, heat), strict=False):
-        if choice.cells and text:
+        if choice.cells and strength:
             x, y = layout["cells"][choice.cells[0]]
             if choice.source is not None:
                 u, v = layout["cells"][choice.source]
@@ -86,7 +86,7 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
                     f'<polygon class="heat" points="{_points(0.94 * shape + (x, y))}" '
                     f'fill="{colors[sign < 0]}" fill-opacity="{0.06 + 0.5 * strength:.3f}"/>'
                 )
-            if choice.source is None:
+            if choice.source is None and text not in ("0", "-0"):
                 parts.append(_text(x, y + 0.18, text))
     parts += [_text(x, y + 0.18, text, "#6b6b72") for x, y, text in layout["labels"]]
     words = caption(session)
@@ -132,9 +132,8 @@ def series(points: list[dict[str, Any]], heat: str, count: int) -> tuple[list[in
     table = np.array([[np.nan if x is None else x for x in p[key]] for p in points], float)
     if key == "visits":
         table = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    rank = np.nan_to_num(np.array(points[-1]["visits"], float)) + np.nan_to_num(
-        points[-1]["policy"]
-    )
+    last = points[-1]
+    rank = np.array(last["policy"]) + np.array(last["visits"]) / max(last["simulations"], 1)
     return np.argsort(-rank, kind="stable")[:count].tolist(), table
 
 
