@@ -4,25 +4,33 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import os
+import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
-import jax
 import mctx
 import numpy as np
 import pytest
+from flax import nnx
 
+import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
 from jaxpgs.envs.hex_games import read_cell
 from jaxpgs.play import drawing, games
 from jaxpgs.play import session as sessions
+from jaxpgs.play.__main__ import main as play_main
+from jaxpgs.play.__main__ import read_game
 from jaxpgs.thinker import Thought
 
+ROOT = pathlib.Path(__file__).parent.parent
 GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
-KEY = jax.random.key(0)
+ROOT = pathlib.Path(__file__).parent.parent
 
 
 def said(session, *messages):
@@ -178,6 +186,91 @@ def test_the_static_picture_has_cells_heat_and_curves(env):
         assert ('class="heat"' in picture) == (heat not in ("none", "adapted"))
     with pytest.raises(ValueError, match="heat is one of"):
         drawing.draw(session, points, "temperature")
+
+
+# --- boards in a program and in a notebook --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def board():
+    """A board on 3x3 with a small network that was never trained."""
+    env = Hex(3)
+    sizes = {"width": 8, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+    module = jaxpgs.networks.FullyConnectedResNet(env.observation_shape, env.num_actions, **sizes)
+    network = jaxpgs.networks.functional(module)
+    return jaxpgs.show(env, network=network, search="pgs", simulations=16)
+
+
+def test_a_board_thinks_as_the_search_does(board):
+    board.play("b2")
+    board.play(2)
+    assert repr(board) == "Board(Hex(size=3, swap=False), b2 c1)"
+    heard = []
+    stop = board.listen(heard.append)
+    output = board.think()
+    stop()
+    messages = [message for message in heard if message["type"] == "analysis"]
+    points = [point for message in messages for point in message["points"]]
+    assert points == board.points and [message["first"] for message in messages][:1] == [True]
+    counts = [point["simulations"] for point in points]
+    assert counts[0] == 0 and counts[-1] == 16 and counts == sorted(set(counts))
+    actions = [choice.action for choice in sessions.legal(board.session)]
+    last = points[-1]
+    for name, found in (
+        ("policy", output.action_weights), ("visits", output.search_state.visits),
+    ):  # fmt: skip
+        np.testing.assert_allclose(last[name], np.asarray(found)[0, actions], atol=1e-4)
+    assert last["action"] == output.action[0] == last["line"][0]["cells"][0]
+    # By the adapted parameters the policy has moved away from where it was; both are policies.
+    for policy in (points[0]["adapted"], last["adapted"]):
+        np.testing.assert_allclose(sum(policy), 1, atol=1e-3)
+    assert points[0]["adapted"] == points[0]["policy"] != last["adapted"]
+    # The value of a move is minus that of the position after it, for the other player.
+    state = board.env.step(board.state, actions[0])
+    value = board._root(state).value[0]
+    np.testing.assert_allclose(points[0]["worth"][0], -value, atol=1e-4)
+    board.undo()
+    assert board.svg().count('class="curve"') == 0
+    with pytest.raises(ValueError, match="no legal move"):
+        board.play("b2")
+    board.load("#3c1,a1b1a2b2a3")
+    with pytest.raises(ValueError, match="over"):
+        board.think()
+
+
+def test_a_board_is_a_widget_or_a_picture(board, monkeypatch):
+    anywidget = pytest.importorskip("anywidget")
+    bundle = board._repr_mimebundle_()
+    assert set(bundle) >= {"application/vnd.jupyter.widget-view+json", "image/svg+xml"}
+    told = []
+    monkeypatch.setattr(type(board.widget), "send", lambda self, content: told.append(content))
+    board.widget._handle_custom_msg({"type": "hello"}, [])
+    assert [message["type"] for message in told][:1] == ["position"]
+    assert isinstance(board.widget, anywidget.AnyWidget) and board._display_() is board.widget
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(board, "_widget", None)
+    assert set(board._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
+    with pytest.raises(ImportError, match=r"jaxpgs\[play\]"):
+        board.widget  # noqa: B018
+
+
+def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
+    with pytest.raises(ValueError, match="the network is for"):
+        jaxpgs.show(Hex(4), network="hex-5x5")
+    with pytest.raises(ValueError, match="search is one of"):
+        jaxpgs.show(Hex(3), search="alpha-beta")
+    board = jaxpgs.show(Hex(3), search="pgs")
+    with pytest.raises(ValueError, match="without a network"):
+        board.think()
+    assert read_game("Breakthrough:6,5") == Breakthrough(6, 5)
+    for arguments in (["--network", "hex-5x5", "--game", "Hex:3"], ["--seconds", "-1"]):
+        with pytest.raises(SystemExit):
+            play_main(arguments)
+    with pytest.raises(SystemExit, match=r"no game of pgx|pgx is missing"):
+        play_main(["--game", "Chequers:3"])
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    with pytest.raises(SystemExit, match=r"jaxpgs\[play\]"):
+        play_main(["--game", "Hex:3", "--port", "0"])
 
 
 # --- one server and one browser for all -----------------------------------------------------------
@@ -439,3 +532,69 @@ def test_undo_swap_load_save_and_colours(page, chromium):
     chromium.switch_to.active_element.send_keys("\ue007")
     until(chromium, f"{STONES}[24] == 1")
     assert [line for line in chromium.get_log("browser") if line["level"] != "INFO"] == []
+
+
+# --- the widget in JupyterLab ---------------------------------------------------------------------
+
+CELL = """import jaxpgs
+board = jaxpgs.show(jaxpgs.envs.Hex(5), search="pgs", simulations=16, humans=(True, False))
+board"""
+
+
+@pytest.mark.slow
+def test_the_widget_in_jupyterlab(chromium, tmp_path):
+    pytest.importorskip("anywidget")
+    pytest.importorskip("jupyterlab")
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": CELL, "outputs": [],
+            "execution_count": None}  # fmt: skip
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    book = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "play.ipynb").write_text(json.dumps(book))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--notebook-dir={tmp_path}",
+        "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # fmt: skip
+    folders = {f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "RUNTIME")}
+    folders["JUPYTERLAB_SETTINGS_DIR"] = str(tmp_path / "settings")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        command, env={**os.environ, **folders, "PYTHONPATH": path}, cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as lab:  # fmt: skip
+        try:
+            address = f"http://127.0.0.1:{port}/lab/tree/play.ipynb"
+            for _ in range(600):
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                time.sleep(0.1)
+            chromium.get(address)
+            # Before it is connected, JupyterLab forgets what it is to run.
+            kernels, ready = f"http://127.0.0.1:{port}/api/kernels", False
+            while not ready:
+                time.sleep(0.2)
+                with urllib.request.urlopen(kernels, timeout=60) as reply:
+                    found = json.load(reply)
+                ready = found and found[0]["connections"] and found[0]["execution_state"] == "idle"
+            until(chromium, "document.querySelector('[data-status=idle]')", 120)
+            button = "jp-button[data-command='notebook:run-cell-and-select-next']"
+            until(chromium, f'document.querySelector("{button}")')
+            click(chromium, button)
+            until(chromium, YOURS, 120)
+            chromium.execute_script(f"{YOURS}.scrollIntoView()")
+            click(chromium, '[data-cell="11"]')
+            stones = f"{STONES}.filter((x) => x).length"
+            until(chromium, f"{stones} == 2 || {STONES}.includes(2)", 120)  # the search answers
+            press(chromium, "analyse")
+            until(chromium, HEAT)
+            until(chromium, "document.querySelectorAll('.curve').length")
+            press(chromium, "undo")
+            until(chromium, f"{stones} == 0")
+        finally:
+            chromium.save_screenshot(str(tmp_path / "lab.png"))
+            lab.terminate()
+            lab.wait(timeout=30)

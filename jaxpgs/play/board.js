@@ -29,7 +29,7 @@ function make(name, attributes = {}, ...children) {
 const points = (list) => list.map(([x, y]) => `${x.toFixed(3)},${y.toFixed(3)}`).join(" ");
 const percent = (x) => `${Math.round(100 * x)}`;
 
-export function render({ model, el }) {
+function render({ model, el }) {
   let position = null; // the last message of that type
   let thought = null; // {number, legal, mover, points} of the last search
   let source = null; // the pawn that was clicked

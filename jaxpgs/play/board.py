@@ -356,6 +356,10 @@ class Board:
     def _display_(self) -> Any:  # marimo's protocol
         return self.widget
 
+    def __repr__(self) -> str:
+        moves = " ".join(position.name for position in self.session.past[1:])
+        return f"Board({self.env}, {moves or 'no move yet'})"
+
     def _repr_html_(self) -> str:
         return self.svg()
 
