@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters import RootFn, make_model_fns, make_recurrent_fn, make_root_fn
@@ -27,6 +28,7 @@ from jaxpgs.search import (
     principal_variation,
     search_for,
 )
+from jaxpgs.search.model import merge
 
 _MAKERS: dict[str, Callable[..., Search]] = {
     "pgs": pgs_search,
@@ -44,6 +46,20 @@ _NO_LIMIT = 1e9  # seconds
 _LONGEST_LINE = 10  # moves of what it expects
 
 
+class Look(NamedTuple):
+    """What is known of a position before any search.
+
+    Attributes:
+      policy: `[A]` the network's.
+      value: the network's.
+      worth: `[A]` what the mover gets by each action at once, and the network expects from there.
+    """
+
+    policy: np.ndarray
+    value: float
+    worth: np.ndarray
+
+
 class Brain(NamedTuple):
     """What positions are judged by.
 
@@ -51,11 +67,13 @@ class Brain(NamedTuple):
       params: the network's parameters; nothing where there is no network.
       root_fn: compiled, as `make_root_fn` makes it.
       recurrent_fn: the model.
+      worth_fn: compiled, `(params, embedding of one root) -> [A]`, as in `Look`.
     """
 
     params: Params
     root_fn: RootFn
     recurrent_fn: RecurrentFn
+    worth_fn: Callable[[Params, Embedding], chex.Array]
 
 
 class Thinker(NamedTuple):
@@ -108,7 +126,15 @@ def make_brain(env: Any, network: Any = None) -> Brain:
             network if isinstance(network, tuple) else (network.params, network.apply_fn)
         )
         root_fn, recurrent_fn = make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn)
-    return Brain(params, jax.jit(root_fn), recurrent_fn)
+
+    @jax.jit
+    def worth_fn(params: Params, embedding: Embedding) -> chex.Array:
+        actions = jnp.arange(env.num_actions)
+        many = jax.tree.map(lambda x: jnp.repeat(x, len(actions), axis=0), embedding)
+        output, _ = recurrent_fn(params, jax.random.key(0), actions, many)
+        return output.reward + output.discount * output.value.reshape(-1)
+
+    return Brain(params, jax.jit(root_fn), recurrent_fn, worth_fn)
 
 
 def make_thinker(
@@ -172,11 +198,11 @@ def think(
     Returns:
       The answer, with an axis B of one.
     """
-    params, root_fn, _ = thinker.brain
+    params, root_fn = thinker.brain.params, thinker.brain.root_fn
     limit = seconds or _NO_LIMIT
     if slice_seconds is not None:
         slice_seconds = min(limit / 4, slice_seconds)
-    states = jax.tree.map(lambda x: np.asarray(x)[None] if _is_plain(x) else x[None], state)
+    states = _batch(state)
     root = root_fn(params, rng_key, states)
     return search_for(
         thinker.search, params, rng_key, root, ~states.legal_action_mask,
@@ -184,8 +210,34 @@ def think(
     )  # fmt: skip
 
 
-def _is_plain(x: Any) -> bool:
-    return not (hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended))
+def _batch(state: Embedding) -> Embedding:
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], state)
+
+
+def look(brain: Brain, state: Embedding) -> Look:
+    """Returns what is known of a position, unbatched, before any search."""
+    root = brain.root_fn(brain.params, jax.random.key(0), _batch(state))
+    worth = np.asarray(brain.worth_fn(brain.params, root.embedding))
+    return Look(_softmax(root.prior_logits), float(np.ravel(root.value)[0]), worth)
+
+
+def adapted_policy(brain: Brain, output: PolicyOutput, state: Embedding) -> np.ndarray | None:
+    """Returns the root's policy `[A]` by the parameters that a search has adapted.
+
+    Policy gradient search follows it below the root. None where nothing adapts.
+    """
+    own = output.search_state.params
+    if not jax.tree.leaves(own):
+        return None
+    params = merge(jax.tree.map(lambda x: x[0], own), brain.params)
+    return _softmax(brain.root_fn(params, jax.random.key(0), _batch(state)).prior_logits)
+
+
+def _softmax(logits: chex.Array) -> np.ndarray:
+    """The probabilities `[A]` of logits `[1, A]`."""
+    row = np.asarray(logits, np.float64)[0]
+    shares = np.exp(row - row.max())
+    return shares / shares.sum()
 
 
 def read(output: PolicyOutput) -> Thought:

@@ -14,7 +14,6 @@ import sys
 import time
 import urllib.request
 
-import mctx
 import numpy as np
 import pytest
 from flax import nnx
@@ -22,11 +21,11 @@ from flax import nnx
 import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
 from jaxpgs.envs.hex_games import read_cell
-from jaxpgs.play import drawing, games
+from jaxpgs.play import drawing, games, protocol
 from jaxpgs.play import session as sessions
 from jaxpgs.play.__main__ import main as play_main
 from jaxpgs.play.__main__ import read_game
-from jaxpgs.thinker import Thought
+from jaxpgs.thinker import Look, Thought, look
 
 ROOT = pathlib.Path(__file__).parent.parent
 GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
@@ -36,7 +35,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 def said(session, *messages):
     """The session after messages, each a type or an object."""
     for message in messages:
-        session = sessions.handle(
+        session = protocol.handle(
             session, {"type": message} if isinstance(message, str) else message
         )
     return session
@@ -81,8 +80,8 @@ def test_a_click_is_a_legal_move_and_shows_where_it_goes(env):
             if choice.source is not None:
                 assert before[choice.source] == session.mover + 1 and now[choice.source] == 0
         session = after
-    json.dumps(sessions.message(session))
-    assert sessions.message(session)["moves"] == names(session)
+    json.dumps(protocol.message(session))
+    assert protocol.message(session)["moves"] == names(session)
 
 
 def test_undo_takes_back_to_where_a_person_is_to_move():
@@ -108,7 +107,7 @@ def test_the_swap_takes_the_stone_over_mirrored():
         swapped = said(session, {"type": "play", "action": 9})
         assert games.stones(env, swapped.state) == [0, 0, 0, 0, 0, 0, 2, 0, 0]
         assert swapped.mover == 0 and names(swapped) == ["c1", "swap"]
-        assert sessions.message(swapped)["link"] == "https://hexworld.org/board/#3c1,c1:s"
+        assert protocol.message(swapped)["link"] == "https://hexworld.org/board/#3c1,c1:s"
         assert sessions.swap_action(swapped) is None
         again = said(swapped, cell("a1"))
         assert sessions.swap_action(again) is None
@@ -117,12 +116,12 @@ def test_the_swap_takes_the_stone_over_mirrored():
 
 def test_a_game_is_saved_and_loaded():
     session = said(sessions.begin(Hex(3)), cell("a1"), {"type": "play", "action": 9}, cell("b3"))
-    told = sessions.message(session)
+    told = protocol.message(session)
     for text in (told["sgf"], told["link"]):
         loaded = said(sessions.begin(Hex(3)), {"type": "load", "text": text})
         assert games.stones(loaded.env, loaded.state) == games.stones(Hex(3), session.state)
         assert loaded.mover == session.mover and names(loaded) == names(session)
-        assert sessions.message(loaded)["sgf"] == told["sgf"]
+        assert protocol.message(loaded)["sgf"] == told["sgf"]
         assert loaded.humans == (True, True)
     setup = "(;GM[11]SZ[3]AB[a1][b1]AW[c3];W[c2])"
     loaded = said(session, {"type": "load", "text": setup})
@@ -130,7 +129,7 @@ def test_a_game_is_saved_and_loaded():
     won = said(session, {"type": "load", "text": "https://hexworld.org/board/#3c1,a1b1a2b2a3"})
     assert won.over and sessions.winner(won) == 0 and sessions.result(won) == "player 0 won"
     state = hex_io.position(hex_io.read_sgf(setup))[1]
-    assert sessions.message(sessions.begin(Hex(3), state))["sgf"].count("AB[a1][b1]") == 1
+    assert protocol.message(sessions.begin(Hex(3), state))["sgf"].count("AB[a1][b1]") == 1
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_game_is_saved_and_loaded():
 def test_what_is_malformed_changes_nothing(message):
     session = said(sessions.begin(Hex(3)), cell("a1"))
     with pytest.raises(ValueError):
-        sessions.handle(session, message)
+        protocol.handle(session, message)
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -165,11 +164,8 @@ def points_of(session, visits):
     thought = Thought(
         int(visits.argmax()), 0.25, policy, visits, policy - 0.5, (int(visits.argmax()),)
     )
-    root = mctx.RootFnOutput(
-        prior_logits=np.zeros((1, count), np.float32), value=np.zeros(1), embedding=None
-    )
-    first = sessions.prior_point(session, root, policy)
-    return [first, sessions.point(session, thought, None, seconds=0.5)]
+    first = protocol.first_point(session, Look(policy, 0.0, policy))
+    return [first, protocol.point(session, thought, None, seconds=0.5)]
 
 
 @pytest.mark.parametrize("env", GAMES, ids=repr)
@@ -227,7 +223,7 @@ def test_a_board_thinks_as_the_search_does(board):
     assert points[0]["adapted"] == points[0]["policy"] != last["adapted"]
     # The value of a move is minus that of the position after it, for the other player.
     state = board.env.step(board.state, actions[0])
-    value = board._root(state).value[0]
+    value = look(board.brain, state).value
     np.testing.assert_allclose(points[0]["worth"][0], -value, atol=1e-4)
     board.undo()
     assert board.svg().count('class="curve"') == 0
@@ -275,7 +271,7 @@ def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
 
 # --- one server and one browser for all -----------------------------------------------------------
 
-SEARCH = ("--network", "hex-5x5-early", "--search", "pgs", "--simulations", "16")
+SEARCH = ("--network", "hex-5x5-early", "--search", "pgs", "--simulations", "8")
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +419,7 @@ def test_garbage_a_page_that_leaves_and_two_at_once(page):
         two.tell("analyse", on=True)
         while not (found := two.hear("analysis"))["points"][-1]["simulations"]:
             pass
-        two.tell("options", simulations=16)
+        two.tell("options", simulations=8)
         two.tell("undo")
         while two.hear("status")["status"]:
             pass
@@ -485,7 +481,7 @@ def test_the_heat_maps_grow_and_change(page, chromium):
     assert len(seen) == 5
     # A point before the search, and one of each update or more of them at once.
     updates = "document.querySelector('.curve').points.numberOfItems"
-    assert 2 <= chromium.execute_script(f"return {updates}") <= 17
+    assert 2 <= chromium.execute_script(f"return {updates}") <= 9
     press(chromium, "heat-none")
     assert chromium.execute_script(f"return {HEAT}") == ""
     press(chromium, "heat-policy")

@@ -55,7 +55,10 @@ function render({ model, el }) {
       drawAll();
     } else if (said.type === "analysis") {
       if (said.first) thought = { ...said };
-      else if (thought?.number === said.number) thought.points = thought.points.concat(said.points);
+      else if (thought?.number === said.number && said.points.length) {
+        const since = said.points[0].simulations;
+        thought.points = thought.points.filter((p) => p.simulations < since).concat(said.points);
+      }
       drawThought();
     } else if (said.type === "status") {
       ui.status.dataset.text = said.status;

@@ -8,18 +8,27 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 import jaxpgs
 from jaxpgs.base import PolicyOutput
 from jaxpgs.gtp.session import Options
+from jaxpgs.play import protocol
 from jaxpgs.play import session as sessions
 from jaxpgs.play.drawing import draw
 from jaxpgs.play.session import Session
 from jaxpgs.search import Progress, Search
-from jaxpgs.search.model import merge
-from jaxpgs.thinker import SEARCHES, Brain, Thinker, make_brain, make_thinker, read, think, warm_up
+from jaxpgs.thinker import (
+    SEARCHES,
+    Brain,
+    Thinker,
+    adapted_policy,
+    look,
+    make_brain,
+    make_thinker,
+    read,
+    think,
+    warm_up,
+)
 
 _SLICE = 0.02  # seconds between two points of the curves; an update takes about as long
 _PAUSE = 0.08  # seconds between two messages of a search to a page
@@ -38,6 +47,7 @@ class Board:
 
     Attributes:
       env: the game.
+      brain: what judges positions, a `jaxpgs.thinker.Brain`.
       session: the game so far, a `jaxpgs.play.session.Session`.
       points: what the last search thought from update to update, as the page has it.
     """
@@ -47,7 +57,7 @@ class Board:
         self.session = session
         self.points: list[dict[str, Any]] = []
         self._about: Session | None = None  # the position of the points
-        self._brain, self._search = brain, search
+        self.brain, self._search = brain, search
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # one search at a time
         self._listeners: list[Callable[[dict[str, Any]], Any]] = []
@@ -81,7 +91,7 @@ class Board:
         try:
             with self._lock:
                 before = self.session
-                self.session = sessions.handle(before, said)
+                self.session = protocol.handle(before, said)
                 if said["type"] == "hello":
                     reply(self._message())
                     if self._about is not None:
@@ -95,7 +105,7 @@ class Board:
         self._wake()
 
     def _message(self) -> dict[str, Any]:
-        return {**sessions.message(self.session), "status": self._status}
+        return {**protocol.message(self.session), "status": self._status}
 
     def _analysis(
         self, about: Session, points: list[dict[str, Any]], first: bool = False
@@ -118,19 +128,20 @@ class Board:
     def prepare(self) -> None:
         """Compiles all that the next move needs."""
         self._thinker(*_name(self.session.options))
-        self._by_move(self.session.state)
-        sessions.message(self.session)
+        look(self.brain, self.session.state)
+        protocol.message(self.session)
         if sessions.legal(self.session):
             sessions.play(self.session, sessions.legal(self.session)[0].action)
 
     def _make(self, search: str, simulations: int, seconds: float) -> Thinker:
         state = self.session.past[0].state
         if search != _OWN or self._search is None:
-            made = make_thinker(self._brain, search, simulations, seconds, state)
+            made = make_thinker(self.brain, search, simulations, seconds, state)
         else:
-            made = Thinker(self._brain, self._search)
+            made = Thinker(self.brain, self._search)
             warm_up(made, state)
-        self._adapted(made, self._think(made, state, None, 1e-3), state)
+        output = think(made, state, jax.random.key(0), seconds=1e-3)
+        adapted_policy(self.brain, output, state)
         return made
 
     def think(self) -> PolicyOutput:
@@ -141,8 +152,12 @@ class Board:
 
         Raises:
           ValueError: if the game is over.
+          RuntimeError: if the position changes meanwhile, as by a page.
         """
-        output = self._run(self.session)
+        try:
+            output = self._run(self.session)
+        except _StopError as error:
+            raise RuntimeError("The position changed while the search thought.") from error
         self._finished = _key(self.session)
         return output
 
@@ -165,7 +180,7 @@ class Board:
 
     def _search_and_tell(self, thinker: Thinker, session: Session) -> PolicyOutput:
         state, start, sent = session.state, time.perf_counter(), 0.0
-        points = [sessions.prior_point(session, self._root(state), self._by_move(state))]
+        points = [protocol.first_point(session, look(self.brain, state))]
         told = 0  # points that the pages have
 
         def tell(progress: Progress | None, output: PolicyOutput) -> None:
@@ -173,8 +188,8 @@ class Board:
             if not self._wants(session):
                 raise _StopError
             now = time.perf_counter()
-            found = sessions.point(
-                session, read(output), self._adapted(thinker, output, state),
+            found = protocol.point(
+                session, read(output), adapted_policy(self.brain, output, state),
                 seconds=round(now - start, 3),
             )  # fmt: skip
             if points[-1]["simulations"] == found["simulations"]:
@@ -187,57 +202,14 @@ class Board:
                         self._tell(self._analysis(session, points[told:], first=not told))
                 sent, told = now, len(points)
 
-        output = self._think(
-            thinker,
-            state,
-            lambda progress: tell(progress, progress.output),
-            session.options.seconds,
-        )
+        output = think(
+            thinker, state,
+            jax.random.fold_in(jax.random.key(session.seed), len(session.past)),
+            seconds=session.options.seconds or None, slice_seconds=_SLICE,
+            report=lambda progress: tell(progress, progress.output),
+        )  # fmt: skip
         tell(None, output)
         return output
-
-    def _think(
-        self,
-        thinker: Thinker,
-        state: Any,
-        report: Callable[[Progress], Any] | None,
-        seconds: float,
-    ) -> PolicyOutput:
-        key = jax.random.fold_in(jax.random.key(self.session.seed), len(self.session.past))
-        return think(
-            thinker, state, key, seconds=seconds or None, slice_seconds=_SLICE, report=report
-        )
-
-    def _root(self, state: Any, params: Any = None) -> Any:
-        params = self._brain.params if params is None else params
-        states = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
-        return self._brain.root_fn(params, jax.random.key(0), states)
-
-    def _adapted(self, thinker: Thinker, output: PolicyOutput, state: Any) -> np.ndarray | None:
-        """The policy `[A]` of the root by the adapted parameters, which PGS plays by below it."""
-        own = output.search_state.params
-        if not jax.tree.leaves(own):
-            return None
-        params = merge(jax.tree.map(lambda x: x[0], own), self._brain.params)
-        return np.asarray(jax.nn.softmax(self._root(state, params).prior_logits[0]))
-
-    @functools.cached_property
-    def _values(self) -> Callable[..., Any]:
-        """What the mover gets by each action at once, and expects from there."""
-        recurrent_fn = self._brain.recurrent_fn
-
-        @jax.jit
-        def values(params: Any, embedding: Any, num_actions: Any) -> Any:
-            actions = jnp.arange(len(num_actions))
-            many = jax.tree.map(lambda x: jnp.repeat(x, len(actions), axis=0), embedding)
-            output, _ = recurrent_fn(params, jax.random.key(0), actions, many)
-            return output.reward + output.discount * jnp.reshape(output.value, (-1,))
-
-        return values
-
-    def _by_move(self, state: Any) -> np.ndarray:
-        root = self._root(state)
-        return np.asarray(self._values(self._brain.params, root.embedding, root.prior_logits[0]))
 
     # --- the thread -------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from jaxpgs.play import games
-from jaxpgs.play.session import Session, legal, message
+from jaxpgs.play.protocol import message
+from jaxpgs.play.session import Session, legal, result
 
 HEATS = ("policy", "adapted", "visits", "q", "worth", "none")
 COLORS = ("#1d3f72", "#e2653c")  # dark blue and vermilion, as everywhere
@@ -174,8 +175,6 @@ def _curves(
 
 def caption(session: Session) -> str:
     """Says whose turn it is, or how the game ended."""
-    from jaxpgs.play.session import result
-
     return result(session) or f"player {session.mover} to move"
 
 

@@ -1,13 +1,8 @@
-"""A game on a board for people as a value, and the messages by which a page changes it.
-
-Messages are JSON objects. What a page asks for has a `type`, one of `TYPES`; the answers of
-`message` and `point` are a position and what a search thinks of it. The widget and the web socket
-speak the same.
-"""
+"""A game on a board for people, as a value: moves forth and back, files, and who has won."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +14,6 @@ from jaxpgs.envs.hex_games import SWAP_PIECES, HexGame, Move, cell_name
 from jaxpgs.gtp.session import Options
 from jaxpgs.play import games
 from jaxpgs.play.games import Choice
-from jaxpgs.thinker import SEARCHES, Thought
-
-MOST_SIMULATIONS, MOST_SECONDS = 1_000_000, 3600.0
 
 
 class Position(NamedTuple):
@@ -145,12 +137,13 @@ def play(session: Session, action: int) -> Session:
         state = _stepper(session.env)(session.state, action, key)
         source = () if choice.source is None else (choice.source,)
         after = Position(state, Move(mover, action), choice.name, (*choice.cells[:1], *source))
-    return _moved(session, (*session.past, after), ())
+    return moved(session, (*session.past, after), ())
 
 
-def _moved(
+def moved(
     session: Session, past: tuple[Position, ...], future: tuple[Position, ...], **changes: Any
 ) -> Session:
+    """Returns the session with other positions, and a new number."""
     return dataclasses.replace(
         session, past=past, future=future, number=session.number + 1, **changes
     )
@@ -160,14 +153,14 @@ def undo(session: Session, count: int = 1) -> Session:
     """Takes moves back; raises `ValueError` if there are not so many."""
     if not 1 <= count < len(session.past):
         raise ValueError("there is no move to take back")
-    return _moved(session, session.past[:-count], (*session.past[-count:], *session.future))
+    return moved(session, session.past[:-count], (*session.past[-count:], *session.future))
 
 
 def redo(session: Session) -> Session:
     """Plays a move again that was taken back; raises `ValueError` if there is none."""
     if not session.future:
         raise ValueError("there is no move to play again")
-    return _moved(session, (*session.past, session.future[0]), session.future[1:])
+    return moved(session, (*session.past, session.future[0]), session.future[1:])
 
 
 def game_of(session: Session) -> HexGame:
@@ -200,7 +193,7 @@ def load(session: Session, text: str) -> Session:
         if move.action not in ("resign", "forfeit"):
             start = start.play(*move)
             past.append(_hex_position(session.env, start))
-    return _moved(session, tuple(past), (), start=dataclasses.replace(game, moves=()))
+    return moved(session, tuple(past), (), start=dataclasses.replace(game, moves=()))
 
 
 def _hex_position(env: Hex, game: HexGame) -> Position:
@@ -212,143 +205,6 @@ def _hex_position(env: Hex, game: HexGame) -> Position:
     if isinstance(move.action, int):
         return Position(state, move, cell_name(game.size, move.action), (move.action,))
     return Position(state, move, move.action.removesuffix("-pieces"))
-
-
-# --- messages -------------------------------------------------------------------------------------
-
-
-def handle(session: Session, said: Any) -> Session:
-    """Does what a page asks for.
-
-    Args:
-      session: the game.
-      said: the message, as JSON has it.
-
-    Returns:
-      The next session.
-
-    Raises:
-      ValueError: if the message is malformed, or the move illegal.
-    """
-    if not isinstance(said, Mapping) or not isinstance(said.get("type"), str):
-        raise ValueError("a message is an object with a type")
-    kind = said["type"]
-    if kind not in TYPES:
-        raise ValueError(f"no such message: {kind[:20]!r}")
-    if kind in ("play", "undo", "redo") and said.get("number", session.number) != session.number:
-        raise ValueError("the position has changed meanwhile")
-    return TYPES[kind](session, said)
-
-
-def _undo(session: Session, said: Mapping[str, Any]) -> Session:
-    """Takes back as many moves as a person needs to be to move, where there is one."""
-    after, steps = undo(session), 1
-    while not after.humans[after.mover] and any(after.humans) and len(after.past) > 1:
-        after, steps = undo(session, steps + 1), steps + 1
-    # Else the search would play the first move again at once.
-    return after if after.humans[after.mover] else dataclasses.replace(after, humans=_all(after))
-
-
-def _redo(session: Session, said: Mapping[str, Any]) -> Session:
-    after = redo(session)
-    while after.future and not after.humans[after.mover]:
-        after = redo(after)
-    return after
-
-
-def _all(session: Session) -> tuple[bool, ...]:
-    return (True,) * len(session.humans)
-
-
-def _new(session: Session, said: Mapping[str, Any]) -> Session:
-    seed = session.seed + 1
-    fresh = begin(session.env, seed=seed)
-    return _moved(session, fresh.past, (), start=fresh.start, seed=seed)
-
-
-def _load(session: Session, said: Mapping[str, Any]) -> Session:
-    text = said.get("text")
-    if not isinstance(text, str) or len(text) > 100_000:
-        raise ValueError("what is loaded is the text of a file, or a link")
-    return dataclasses.replace(load(session, text), humans=_all(session))
-
-
-def _humans(session: Session, said: Mapping[str, Any]) -> Session:
-    humans = said.get("humans")
-    fits = isinstance(humans, list) and all(isinstance(human, bool) for human in humans)
-    if not fits or len(humans) != len(session.humans):  # type: ignore[arg-type]
-        raise ValueError("humans are true or false for each player")
-    return dataclasses.replace(session, humans=tuple(humans))  # type: ignore[arg-type]
-
-
-def _analyse(session: Session, said: Mapping[str, Any]) -> Session:
-    return dataclasses.replace(session, analysing=said.get("on") is True)
-
-
-def _options(session: Session, said: Mapping[str, Any]) -> Session:
-    search = said.get("search", session.options.search)
-    simulations = said.get("simulations", session.options.simulations)
-    seconds = said.get("seconds", session.options.seconds)
-    if search not in (*SEARCHES, session.options.search):
-        raise ValueError(f"no such search; there are {', '.join(SEARCHES)}")
-    if type(simulations) is not int or not 0 <= simulations <= MOST_SIMULATIONS:
-        raise ValueError(f"simulations are a whole number from 0 to {MOST_SIMULATIONS:,}")
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MOST_SECONDS:
-        raise ValueError(f"seconds are a number from 0 to {MOST_SECONDS:g}")
-    if not (simulations or seconds):
-        raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
-    options = dataclasses.replace(
-        session.options, search=search, simulations=simulations, seconds=float(seconds)
-    )
-    return dataclasses.replace(session, options=options)
-
-
-TYPES: dict[str, Callable[[Session, Mapping[str, Any]], Session]] = {
-    "hello": lambda session, said: session,
-    "play": lambda session, said: play(session, said.get("action")),  # type: ignore[arg-type]
-    "undo": _undo,
-    "redo": _redo,
-    "new": _new,
-    "load": _load,
-    "humans": _humans,
-    "analyse": _analyse,
-    "options": _options,
-}
-
-
-def message(session: Session, **more: Any) -> dict[str, Any]:
-    """Tells a page all it needs of a position, ready for JSON."""
-    env, state = session.env, session.state
-    last = session.past[-1]
-    files = {}
-    if session.start is not None:
-        game = game_of(session)
-        files = {"sgf": hex_io.write_sgf(game), "link": hex_io.write_link(game)}
-    view = games.layout(env)
-    return {
-        "type": "position",
-        "number": session.number,
-        "layout": view,
-        "svg": games.picture(env, state) if view["kind"] == "svg" else None,
-        "stones": games.stones(env, state),
-        "legal": [choice._asdict() for choice in legal(session)],
-        "swap": swap_action(session),
-        "mover": session.mover,
-        "last": list(last.cells),
-        "moves": [position.name for position in session.past[1:]],
-        "redo": len(session.future),
-        "over": session.over,
-        "result": result(session),
-        "winner": winner(session),
-        "humans": list(session.humans),
-        "analysing": session.analysing,
-        "options": {
-            key: getattr(session.options, key) for key in ("search", "simulations", "seconds")
-        },
-        "searches": sorted({*SEARCHES, session.options.search}),
-        **files,
-        **more,
-    }
 
 
 def winner(session: Session) -> int | None:
@@ -375,70 +231,3 @@ def result(session: Session) -> str:
         return ""
     won = winner(session)
     return "a draw" if won is None else f"player {won} won"
-
-
-def point(session: Session, thought: Thought, adapted: np.ndarray | None, **more: Any) -> dict:
-    """Tells a page what a search thinks, ready for JSON.
-
-    Args:
-      session: with the position that it thinks about.
-      thought: what it thinks.
-      adapted: `[A]` the network's policy by its adapted parameters, None where nothing adapts.
-      **more: further entries.
-
-    Returns:
-      The arrays hold an entry for each legal move, in the order of `message`.
-    """
-    choices = legal(session)
-    actions = [choice.action for choice in choices]
-
-    def pick(values: np.ndarray) -> list[float]:
-        # Hex's swap may be no action of the search.
-        return [round(float(values[a]), 4) if a < len(values) else 0.0 for a in actions]
-
-    visits = [int(thought.visits[a]) if a < len(thought.visits) else 0 for a in actions]
-    qvalues = [q if n else None for q, n in zip(pick(thought.qvalues), visits, strict=True)]
-    return {
-        "action": thought.action,
-        "value": round(thought.value, 4),
-        "simulations": sum(visits),
-        "policy": pick(thought.policy),
-        "adapted": None if adapted is None else pick(adapted),
-        "visits": visits,
-        "q": qvalues,
-        "line": line_of(session, thought.line),
-        **more,
-    }
-
-
-def line_of(session: Session, actions: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Names the moves of a line, as far as they can be played."""
-    found: list[dict[str, Any]] = []
-    for action in actions:
-        mover = session.mover
-        try:
-            session = play(dataclasses.replace(session, swap=session.env.swap)
-                           if isinstance(session.env, Hex) else session, int(action))  # fmt: skip
-        except ValueError:
-            break
-        last = session.past[-1]
-        found.append({"name": last.name, "cells": list(last.cells), "player": mover})
-    return found
-
-
-def prior_point(session: Session, root: Any, worth: np.ndarray) -> dict[str, Any]:
-    """Tells a page what is known before the first simulation: the network's policy and values.
-
-    Args:
-      session: with the position.
-      root: the network's answer, with an axis B of one.
-      worth: `[A]` what the mover gets by each action at once and expects from there.
-    """
-    prior = np.asarray(jax.nn.softmax(root.prior_logits[0]))
-    none = np.zeros(len(prior), int)
-    value = float(np.ravel(root.value)[0])
-    thought = Thought(int(prior.argmax()), value, prior, none, np.zeros(len(prior)), ())
-    found = point(session, thought, prior, seconds=0.0)
-    worths = [round(float(worth[c.action]), 4) if c.action < len(worth) else None
-              for c in legal(session)]  # fmt: skip
-    return {**found, "worth": worths}
