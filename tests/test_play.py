@@ -225,7 +225,12 @@ def test_a_board_thinks_as_the_search_does(board):
     state = board.env.step(board.state, actions[0])
     value = look(board.brain, state).value
     np.testing.assert_allclose(points[0]["worth"][0], -value, atol=1e-4)
-    board.undo()
+    # What the position is changed to meanwhile ends the search.
+    stop = board.listen(lambda told: told["type"] == "analysis" and board.undo())
+    with pytest.raises(RuntimeError, match="changed"):
+        board.think()
+    stop()
+    assert repr(board).endswith("b2)")
     assert board.svg().count('class="curve"') == 0
     with pytest.raises(ValueError, match="no legal move"):
         board.play("b2")
@@ -414,31 +419,45 @@ def test_garbage_a_page_that_leaves_and_two_at_once(page):
         thought = two.hear("analysis")
         assert thought["first"] and len(thought["legal"]) == 25  # 24 cells, and the swap
         two.tell("analyse", on=False)
-        # A new position ends a search that would take long.
-        two.tell("options", simulations=20_000)
-        two.tell("analyse", on=True)
-        while not (found := two.hear("analysis"))["points"][-1]["simulations"]:
-            pass
-        two.tell("options", simulations=8)
-        two.tell("undo")
-        while two.hear("status")["status"]:
-            pass
-        two.tell("analyse", on=False)
         while two.hear("position")["analysing"]:
             pass
-        assert found["points"][-1]["simulations"] < 20_000
     with pytest.raises(Exception, match="1009"), socket_of(page) as one:
         one.send("x" * 2**19)
         one.hear("error")
     with socket_of(page) as one:
         one.tell("hello")
-        assert one.hear("position")["moves"] == []
+        assert one.hear("position")["moves"] == ["c3"]
+
+
+@pytest.mark.slow  # it compiles a search of its own
+def test_a_new_position_ends_a_long_search_whose_page_has_left(page):
+    with socket_of(page) as one, socket_of(page) as two:
+        one.tell("options", simulations=20_000)
+        one.tell("humans", humans=[True, True])
+        one.tell("new")
+        one.tell("play", action=12)
+        one.tell("analyse", on=True)
+        while not one.hear("analysis")["points"][-1]["simulations"]:
+            pass
+        one.close()
+        found = two.hear("analysis")
+        two.tell("options", simulations=8)
+        two.tell("analyse", on=False)
+        two.tell("undo")
+        while two.hear("status")["status"]:
+            pass
+        assert found["points"][-1]["simulations"] < 20_000
 
 
 # --- the page -------------------------------------------------------------------------------------
 
 
 def test_a_whole_game_by_clicks(page, chromium):
+    with socket_of(page) as other:
+        other.tell("humans", humans=[True, False])
+        other.tell("new")
+        other.hear("position")
+        other.hear("position")
     chromium.get(page)
     until(chromium, YOURS)
     number = -1

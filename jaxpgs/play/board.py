@@ -12,7 +12,7 @@ import jax
 import jaxpgs
 from jaxpgs.base import PolicyOutput
 from jaxpgs.gtp.session import Options
-from jaxpgs.play import protocol
+from jaxpgs.play import games, protocol
 from jaxpgs.play import session as sessions
 from jaxpgs.play.drawing import draw
 from jaxpgs.play.session import Session
@@ -291,6 +291,11 @@ class Board:
                 move = choice.action
         self._do({"type": "play", "action": move})
 
+    def name(self, action: int) -> str:
+        """Returns what a move is called, as `search_summary` and `tree_svg` ask for it."""
+        named = {choice.action: choice.name for choice in sessions.legal(self.session)}
+        return named.get(action) or games.action_name(self.env, action)
+
     def undo(self) -> None:
         """Takes the last move back."""
         self._do({"type": "undo"})
@@ -339,6 +344,7 @@ class Board:
         """The widget, and the static picture for where there are none."""
         bundle: dict[str, Any] = {"image/svg+xml": self.svg(), "text/plain": repr(self)}
         try:
+            self.widget.picture = self.svg()
             shown = self.widget._repr_mimebundle_(**kwargs)
         except ImportError:
             return bundle

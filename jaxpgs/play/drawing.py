@@ -155,21 +155,23 @@ def _curves(
             left + width / 2, top + height + 0.7, "simulations, from update to update", "#6b6b72"
         ),
     ]
-    taken: list[float] = []
+    ends = []
     for number, move in enumerate(leaders):
         known = ~np.isnan(table[:, move])
         up = top + height * (1 - (table[known, move] - low) / (high - low))
         at = np.stack([across[known], up], axis=1)
-        color = _LINES[number]
-        place = float(up[-1]) if len(up) else top
-        while any(abs(place - other) < 0.5 for other in taken):
-            place += 0.1
-        taken.append(place)
+        ends.append((float(up[-1]) if len(up) else top + height, number))
         parts.append(
-            f'<polyline class="curve" points="{_points(at)}" fill="none" stroke="{color}" '
+            f'<polyline class="curve" points="{_points(at)}" fill="none" stroke="{_LINES[number]}" '
             'stroke-width="0.09" stroke-linejoin="round"/>'
         )
-        parts.append(_text(left + width + 0.3, place + 0.15, names[move], color, "start"))
+    # Names that would meet move apart, from the bottom up.
+    floor = top + height + 0.4
+    for place, number in sorted(ends, reverse=True):
+        floor = min(place, floor)
+        name = names[leaders[number]]
+        parts.append(_text(left + width + 0.3, floor + 0.15, name, _LINES[number], "start"))
+        floor -= 0.55
     return parts
 
 

@@ -119,23 +119,30 @@ def choices(env: Any, state: Any) -> list[Choice]:
     if bool(state.terminated):
         return []
     legal = [int(action) for action in np.flatnonzero(np.asarray(state.legal_action_mask))]
-    if isinstance(env, SameGame):
-        labels = np.asarray(env.group_labels(state))
-        groups = {a: [a, *(int(c) for c in np.flatnonzero(labels == a) if c != a)] for a in legal}
-        names = {a: f"{column_letters(a % env.width)}{a // env.width + 1}" for a in legal}
-        return [Choice(action, names[action], tuple(groups[action])) for action in legal]
     if isinstance(env, Breakthrough):
         return [_pawn_move(env, state, action) for action in legal]
-    if isinstance(env, Yavalath):
-        where = [f"{_LETTERS[col]}{row + 1}" for row, col in env.coordinates.tolist()]
-        return [Choice(action, where[action], (action,)) for action in legal]
+    groups = {action: (action,) for action in legal}
+    if isinstance(env, SameGame):
+        labels = np.asarray(env.group_labels(state))
+        others = {a: np.flatnonzero(labels == a).tolist() for a in legal}
+        groups = {a: (a, *(cell for cell in others[a] if cell != a)) for a in legal}
+    elif not isinstance(env, Hex | Yavalath):
+        groups = dict.fromkeys(legal, ())
+    elif env.num_cells in groups:  # the swap is on no cell
+        groups[env.num_cells] = ()
+    return [Choice(action, action_name(env, action), groups[action]) for action in legal]
+
+
+def action_name(env: Any, action: int) -> str:
+    """Returns what an action is called in any position; its number where that depends on it."""
     if isinstance(env, Hex):
-        size = env.size
-        return [
-            Choice(a, cell_name(size, a), (a,)) if a < size**2 else Choice(a, "swap", ())
-            for a in legal
-        ]
-    return [Choice(action, str(action), ()) for action in legal]
+        return cell_name(env.size, action) if action < env.num_cells else "swap"
+    if isinstance(env, Yavalath):
+        row, column = env.coordinates[action].tolist()
+        return f"{_LETTERS[column]}{row + 1}"
+    if isinstance(env, SameGame):
+        return f"{column_letters(action % env.width)}{action // env.width + 1}"
+    return str(action)
 
 
 def _pawn_move(env: Breakthrough, state: Any, action: int) -> Choice:
