@@ -106,7 +106,8 @@ function render({ model, el }) {
       error: make("div", { class: "error", role: "alert" }),
       chart: make("div", { class: "chart" }),
       value: make("div", { class: "value" }),
-      line: make("div", { class: "line" }),
+      line: make("div", { class: "line", tabindex: 0, title: "Shows it on the board",
+        onmouseenter: pin, onfocus: pin, onmouseleave: unpin, onblur: unpin }),
       table: make("div", { class: "table" }),
       moves: make("div", { class: "moves" }),
       undo: button("undo", "Undo", "Take back", () => number("undo")),
@@ -135,6 +136,14 @@ function render({ model, el }) {
     }
     function number(type) {
       send(type, { number: position.number });
+    }
+    function pin() {
+      pinned = "line";
+      drawThought();
+    }
+    function unpin() {
+      pinned = null;
+      drawThought();
     }
   }
 
@@ -305,7 +314,8 @@ function render({ model, el }) {
     const layer = ui.stage.querySelector("g.heat");
     const { layout } = position;
     layer?.replaceChildren();
-    if (layer) {
+    if (layer && pinned === "line") drawLine(layer);
+    else if (layer) {
       heats().forEach((heat, i) => {
         const move = position.legal[i];
         if (!heat || !move?.cells.length) return;
@@ -327,7 +337,6 @@ function render({ model, el }) {
         }
         layer.append(make("svg:text", { x, y: y + 0.17 }, heat.text));
       });
-      if (pinned === "line") drawLine(layer);
     }
     drawNumbers();
     drawChart();
@@ -370,13 +379,8 @@ function render({ model, el }) {
           make("div", { class: "p0", style: `width:${100 * share}%` }), make("div", { class: "p1" })),
         make("p", {}, `${colour(0)} ${percent(share)}% · ${colour(1)} ${percent(1 - share)}% · ${spent}`));
     }
-    const over = { onmouseenter: () => { pinned = "line"; drawThought(); },
-      onmouseleave: () => { pinned = null; drawThought(); } };
-    if (now.line.length || ui.line.childElementCount === 0 || !ui.line.matches(":hover")) {
-      ui.line.replaceChildren(...(now.line.length ? [make("div", over,
-        make("small", {}, "Expected "), ...now.line.map((m) =>
-          make("span", { class: `move p${m.player}` }, m.name)))] : []));
-    }
+    ui.line.replaceChildren(...(now.line.length ? [make("small", {}, "Expected ")] : []),
+      ...now.line.map((move) => make("span", { class: `move p${move.player}` }, move.name)));
     const order = leaders().slice(0, 8);
     const cell = (text) => make("td", {}, text);
     const rows = order.map((i, rank) => make("tr", {},

@@ -121,7 +121,7 @@ def choices(env: Any, state: Any) -> list[Choice]:
     legal = [int(action) for action in np.flatnonzero(np.asarray(state.legal_action_mask))]
     if isinstance(env, Breakthrough):
         return [_pawn_move(env, state, action) for action in legal]
-    groups = {action: (action,) for action in legal}
+    groups: dict[int, tuple[int, ...]] = {action: (action,) for action in legal}
     if isinstance(env, SameGame):
         labels = np.asarray(env.group_labels(state))
         others = {a: np.flatnonzero(labels == a).tolist() for a in legal}

@@ -130,8 +130,10 @@ def serve(board: Board, port: int) -> None:
     app = make_app(board)
     try:
         import uvicorn
+        import websockets  # noqa: F401  # without it uvicorn answers no web socket
     except ImportError as error:
-        raise ImportError('The page needs uvicorn: pip install "jaxpgs[play]".') from error
+        needed = 'The page needs uvicorn and websockets: pip install "jaxpgs[play]".'
+        raise ImportError(needed) from error
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
