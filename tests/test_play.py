@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -253,6 +254,41 @@ def test_a_board_is_a_widget_or_a_picture(board, monkeypatch):
     assert set(board._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
     with pytest.raises(ImportError, match=r"jaxpgs\[play\]"):
         board.widget  # noqa: B018
+
+
+@pytest.mark.slow  # each case compiles a search
+@pytest.mark.parametrize("game", ["own search", "puzzle", "learned model", "pgx", "swap"])
+def test_other_games_and_searches_on_a_board(game):
+    settings = {"search": "mcts", "simulations": 16}
+    if game == "own search":
+        net = jaxpgs.load_pretrained("hex-5x5-early")
+        recurrent_fn = jaxpgs.make_recurrent_fn(net.env, net.apply_fn)
+        search = jaxpgs.pgs_search(recurrent_fn, 24, adapt="policy_head")
+        board = jaxpgs.show(net.env, network=net, search=search)
+    elif game == "puzzle":
+        env = SameGame(4, 4, num_colors=3)
+        board = jaxpgs.show(env, humans=(False,), **settings)
+    elif game == "learned model":
+        board = jaxpgs.show(Hex(5), network="ve-hex-5x5", search="pgs", simulations=16)
+    elif game == "pgx":
+        env = pytest.importorskip("pgx").make("tic_tac_toe")
+        board = jaxpgs.show(env, humans=(False, False), **settings)
+        assert "<svg" in board.svg()
+    else:
+        board = jaxpgs.show(Hex(3, swap=True), **settings)
+        board.play("b2")
+    if all(board.session.humans):
+        output = board.think()
+        assert output.search_state.visits.sum() == (24 if game == "own search" else 16)
+        assert sum(board.points[-1]["visits"]) == output.search_state.visits.sum()
+        assert ("swap" in [x.name for x in sessions.legal(board.session)]) == (game == "swap")
+    else:  # the search plays to the end by itself
+        finished = threading.Event()
+        board.listen(lambda told: told.get("over") and finished.set())
+        board.handle({"type": "analyse", "on": False}, pytest.fail)
+        assert finished.wait(120)
+        assert board.session.over and len(board.session.past) > 1
+        board.close()
 
 
 def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
@@ -589,12 +625,14 @@ def test_the_widget_in_jupyterlab(chromium, tmp_path):
                 time.sleep(0.1)
             chromium.get(address)
             # Before it is connected, JupyterLab forgets what it is to run.
-            kernels, ready = f"http://127.0.0.1:{port}/api/kernels", False
-            while not ready:
+            kernels, end = f"http://127.0.0.1:{port}/api/kernels", time.monotonic() + 120
+            found = []
+            while not (found and found[0]["connections"] and found[0]["execution_state"] == "idle"):
+                assert time.monotonic() < end, found
                 time.sleep(0.2)
-                with urllib.request.urlopen(kernels, timeout=60) as reply:
-                    found = json.load(reply)
-                ready = found and found[0]["connections"] and found[0]["execution_state"] == "idle"
+                with contextlib.suppress(OSError):  # 500, too, while a kernel starts
+                    with urllib.request.urlopen(kernels, timeout=60) as reply:
+                        found = json.load(reply)
             until(chromium, "document.querySelector('[data-status=idle]')", 120)
             button = "jp-button[data-command='notebook:run-cell-and-select-next']"
             until(chromium, f'document.querySelector("{button}")')
