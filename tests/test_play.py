@@ -631,8 +631,7 @@ def test_the_widget_in_jupyterlab(chromium, tmp_path):
                 assert time.monotonic() < end, found
                 time.sleep(0.2)
                 with contextlib.suppress(OSError):  # 500, too, while a kernel starts
-                    with urllib.request.urlopen(kernels, timeout=60) as reply:
-                        found = json.load(reply)
+                    found = json.loads(urllib.request.urlopen(kernels, timeout=60).read())
             until(chromium, "document.querySelector('[data-status=idle]')", 120)
             button = "jp-button[data-command='notebook:run-cell-and-select-next']"
             until(chromium, f'document.querySelector("{button}")')
