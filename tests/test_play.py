@@ -198,7 +198,8 @@ def board():
     return jaxpgs.show(env, network=network, search="pgs", simulations=16)
 
 
-def test_a_board_thinks_as_the_search_does(board):
+def test_a_board_thinks_as_the_search_does(board, monkeypatch):
+    monkeypatch.setattr("jaxpgs.play.board._PAUSE", 0.0)  # every point is told at once
     board.play("b2")
     board.play(2)
     assert repr(board) == "Board(Hex(size=3, swap=False), b2 c1)"

@@ -192,10 +192,9 @@ class Board:
                 session, read(output), adapted_policy(self.brain, output, state),
                 seconds=round(now - start, 3),
             )  # fmt: skip
-            if points[-1]["simulations"] == found["simulations"]:
-                points.pop()
-            points.append(found)
-            if progress is None or now - sent > _PAUSE:
+            if points[-1]["simulations"] != found["simulations"]:  # the last one comes twice
+                points.append(found)
+            if len(points) > told and (progress is None or now - sent > _PAUSE):
                 with self._lock:
                     if self._wants(session):
                         self.points, self._about = points, session
