@@ -239,6 +239,7 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 BLOCKS: dict[str, Block] = {
     "newcomer": (f"{_QUALITY}/newcomer", _newcomer),
     "strength": (STRENGTH, _strength),
+    "strength-empty": ("strength_empty_hex-7x7-early_64", _strength),
     "networks": (f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,
