@@ -116,8 +116,8 @@ def gumbel_root(
         state = GumbelState(scale * noise, root.visits, top, *counts)
         if not fits or shape[1] <= 4 * num_columns:
             return state
-        # Before the first simulation the Q-values of all actions are the same.
-        scores = _considered(root, state, transform(root), root.valid)
+        # The Q-values of all actions that have not been taken yet are the same.
+        scores = _considered(root, state, 0 * root.value_sum, root.valid)
         columns = jax.lax.top_k(scores, num_columns)[1]
         return state._replace(columns=jnp.sort(columns, axis=-1))
 
