@@ -26,10 +26,6 @@ from jaxpgs.search.policy import (
     terms_and_slopes,
 )
 
-# A processor looks at the nodes of one simulation of every root at a time, where these have so many
-# numbers that looking at none for those that have stopped outweighs the loop.
-_MANY_NUMBERS = 2**15
-
 
 class Context(NamedTuple):
     """What an update is made with; what is not traced is worked out once.
@@ -380,6 +376,7 @@ def _choose_alone(
     They are below different actions, or all go together below a single one.
     """
     interior, alive = context.search.interior_selection, state.path.alive
+    assert isinstance(interior, Selection)
 
     def look(place: Any) -> tuple[chex.Array, ...]:
         seen = store.look(context, memory, None, place)
@@ -396,9 +393,9 @@ def _choose_alone(
         )
         return jax.lax.cond(jnp.any(going), look, lambda _: none, place)
 
-    if context.dense or alive.shape[0] * context.model.num_actions < _MANY_NUMBERS:
+    if context.dense:
         action, log_prob, entropy = look(state.place)
-    else:
+    else:  # a processor does not look at the nodes of those that have stopped
         found = jax.lax.map(one, jnp.arange(alive.shape[1]))
         action, log_prob, entropy = (x[..., 0].T for x in found)
     return _take(state, action, log_prob), {"entropy": entropy, "log_prob": 0 * log_prob}
