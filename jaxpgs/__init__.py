@@ -38,6 +38,8 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 ... )
 """
 
+from typing import TYPE_CHECKING, Any
+
 from jaxpgs import envs, networks, puzzles, search
 from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
 from jaxpgs.base import (
@@ -119,6 +121,19 @@ from jaxpgs.search import (
     with_dirichlet_noise,
 )
 
+if TYPE_CHECKING:
+    from jaxpgs.play import show
+
+
+def __getattr__(name: str) -> Any:
+    # The board plays by `jaxpgs.gtp` and so needs all of the library, which comes first.
+    if name == "show":
+        from jaxpgs.play import show
+
+        return show
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Expansion",
     "NestedSearch",
@@ -197,6 +212,7 @@ __all__ = [
     "search",
     "search_for",
     "search_summary",
+    "show",
     "step_advantage",
     "stochastic_mcts_policy",
     "stochastic_mcts_search",

@@ -46,6 +46,7 @@ def test_a_training_is_done_when_its_card_says_so(tmp_path):
     assert accelerator.run(piece, tmp_path, None) is None
 
 
+@pytest.mark.slow
 def test_a_real_piece(tmp_path):
     accelerator.main(["--preset", "tiny", "--folder", str(tmp_path), "--pieces", "samegame-tiny"])
     rows = json.loads((tmp_path / "samegame_tiny.json").read_text())["rows"]

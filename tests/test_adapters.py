@@ -281,6 +281,7 @@ def test_pgx_finished_game_has_no_legal_action_left():
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_chance_is_drawn_by_the_key_anew_or_once():
     env, count, num_simulations = games.Coin(), 100, 64
 
@@ -320,6 +321,7 @@ def test_chance_is_drawn_by_the_key_anew_or_once():
 # One position at a time
 
 
+@pytest.mark.slow
 def test_one_position_is_searched_as_a_batch_of_one():
     env = games.Race((0, 1))
     params = {"policy": jnp.ones((2, 3)) / 8, "value": jnp.ones(2)}

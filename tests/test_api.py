@@ -11,7 +11,8 @@ import pytest
 import jaxpgs
 
 ROOT = pathlib.Path(__file__).parent.parent
-PACKAGES = ["", ".search", ".envs", ".networks", ".pretrained", ".training", ".evaluation", ".gtp"]
+PACKAGES = ["", ".search", ".envs", ".networks", ".pretrained", ".training", ".evaluation"]
+PACKAGES += [".gtp", ".play"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -49,13 +50,14 @@ def test_searches_take_mctxs_positional_arguments(policy):
 
 def test_the_core_imports_no_extras():
     # Heavy packages are extras; importing the library must not need them.
-    code = "import sys, jaxpgs, jaxpgs.evaluation, jaxpgs.training; print(*sys.modules)"
+    code = "import sys, jaxpgs, jaxpgs.play.server, jaxpgs.training; print(*sys.modules)"
     import subprocess
     import sys
 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(run.stdout.split())
     extras = {"matplotlib", "pyspiel", "pgx", "pandas", "tensorboard", "wandb", "orbax.checkpoint"}
+    extras |= {"anywidget", "starlette", "uvicorn", "websockets"}
     assert not (modules | {name.split(".")[0] for name in modules}) & extras
 
 

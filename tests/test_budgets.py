@@ -2,6 +2,7 @@
 
 import functools
 
+import games
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,10 +78,13 @@ def assert_rows_equal(found, expected, rows):
 
 @pytest.mark.parametrize(
     ("name", "by_root", "counts"),
-    [
-        ("mcs", False, (7,)), ("pgs", True, (7,)), ("mcts", True, (7,)),
-        ("gumbel pgs", True, (1, N)), ("gumbel mcts", False, (7,)),
-    ],
+    games.mostly_slow(
+        [
+            ("mcs", False, (7,)), ("pgs", True, (7,)), ("mcts", True, (7,)),
+            ("gumbel pgs", True, (1, N)), ("gumbel mcts", False, (7,)),
+        ],
+        ("pgs", True, (7,)), ("gumbel mcts", False, (7,)),
+    ),
 )  # fmt: skip
 def test_a_root_with_n_has_the_answer_of_n_simulations(name, by_root, counts):
     key = jax.random.key(7)
@@ -113,6 +117,7 @@ def test_the_search_ends_with_the_largest_budget_and_counts_no_root_that_is_done
     np.testing.assert_allclose(output.action_weights[0], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_steps_are_the_whole_search_and_end():
     search, keys = make("gumbel pgs"), jax.random.split(jax.random.key(1), len(BUDGETS))
     begin = jit(functools.partial(init, search, simulations_by_root=BUDGETS))
@@ -149,6 +154,7 @@ def test_budgets_are_checked_and_traced_ones_are_clipped():
         policy(invalid, simulations_by_root=BUDGETS, simulations_per_update="rounds")
 
 
+@pytest.mark.slow
 def test_selections_of_ones_own_are_told_the_numbers():
     told = []
 

@@ -44,6 +44,7 @@ def counting_fn(num_actions):
     return jaxpgs.SplitRecurrentFn(expand, lambda params, x, code: x["code"] * params["head"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [None, 20])
 def test_new_nodes_are_a_dictionary(capacity):
     """Rounds of simulations that ask for children of any nodes, some for the same ones.
@@ -146,6 +147,7 @@ def test_what_is_packed_comes_apart():
     chex.assert_trees_all_equal(one, two)
 
 
+@pytest.mark.slow
 def test_until_new_is_a_set_of_sequences():
     # One flag is enough where nothing is hashed.
     walks, found, exact, num_new, nodes = toy.until_new("tree", jaxpgs.until_new(1))
@@ -338,6 +340,7 @@ def in_pieces(max_batch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_batch", "largest"), [(1, 7), (1000, 35)])
 def test_evaluation_in_pieces(max_batch, largest):
     text = str(jax.make_jaxpr(in_pieces(max_batch))(keys(3, 5)))
@@ -443,6 +446,7 @@ def random_tree():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_leaves_that_are_none_are_no_parameters():
     params = random_tree()
     plain, padded = (

@@ -120,6 +120,7 @@ def test_games_of_a_learner_roll_the_dice():
     assert abs(moved.mean() - 5) < 4 * (2 * (0.25 + 2 / 3) / len(moved)) ** 0.5
 
 
+@pytest.mark.slow
 def test_matches_of_sure_players_differ_by_chance():
     one, two = (ev.raw_network(ENV, apply_fn, jnp.float32(x), name=str(x)) for x in (1, -1))
     one, two = (dataclasses.replace(player, deterministic=True) for player in (one, two))
@@ -134,6 +135,7 @@ def test_matches_of_sure_players_differ_by_chance():
     assert 0 <= score <= 1
 
 
+@pytest.mark.slow
 def test_a_key_that_is_not_needed_changes_nothing():
     net = jaxpgs.networks.FullyConnectedResNet(
         Hex(3).observation_shape, 9, width=8, num_blocks=1, rngs=nnx.Rngs(0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import games
 import jax
 import jax.numpy as jnp
 import pytest
@@ -40,7 +41,7 @@ def small_program(search, num_roots, num_simulations=8):
     return program, jax.eval_shape(lambda: (params,))[0], key_data, states
 
 
-@pytest.mark.parametrize("search", OURS)
+@pytest.mark.parametrize("search", games.mostly_slow(OURS, "PGS", "Gumbel MCTS rounds"))
 def test_every_preset_exports_for_every_platform(search):
     program, *shapes = small_program(search, 3)
     exported = export.export(jax.jit(program), platforms=("cpu", "cuda", "tpu"))(*shapes)

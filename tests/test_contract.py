@@ -193,6 +193,7 @@ def test_a_full_memory_is_searched_to_the_end(name):
 # --- loops that hand on ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loop_of_moves_needs_no_private_helper():
     params, search = game(depth=6), pgs(12)
     num_kept = 8
@@ -511,6 +512,7 @@ def test_states_of_nnx_are_parameters_and_masks():
 # --- time -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_is_as_many_updates():
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])

@@ -110,7 +110,7 @@ def searched(name, size, program):
 
 
 OFTEN = {
-    ("pgs, all terms", 5, "dense without tables"), ("pgs, reuse", 3, "dense"),
+    ("pgs, all terms", 5, "dense without tables"),
     ("mcts, ranges", 3, "dense"),
     ("mcts, capacity", 3, "dense without tables"),
 }  # fmt: skip

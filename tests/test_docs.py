@@ -59,6 +59,7 @@ def test_examples_are_short():
             assert max(map(len, lines)) <= 100, heading
 
 
+@pytest.mark.slow
 def test_the_page_for_users_of_mctx_runs():
     names = {"__name__": "mctx"}
     text = (ROOT / "docs" / "mctx.md").read_text()

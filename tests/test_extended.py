@@ -267,6 +267,7 @@ def reference_gradient(carry, head, reuse, weights):
     return jax.grad(objective)(head)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode, reuse",
     [("tree", jaxpgs.Reuse(2)), ("rollouts", jaxpgs.Reuse(2, num_epochs=2, clip=0.1))],

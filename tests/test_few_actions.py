@@ -83,6 +83,7 @@ def regret(scale, name, policy):
     return np.mean(qvalues.max(-1) - qvalues[np.arange(len(actions)), actions])
 
 
+@pytest.mark.slow
 def test_chance_is_not_stretched_to_the_whole_scale():
     # A tree knows one outcome of a roll. Rescaled, its luck outweighs what the prior knows.
     policy = functools.partial(jaxpgs.gumbel_mcts_policy, simulations_per_update=1)
@@ -117,6 +118,7 @@ def nim_model(scale):
     ), recurrent_fn
 
 
+@pytest.mark.slow
 def test_small_rewards_are_not_lost_beside_the_prior():
     root, recurrent_fn = nim_model(scale=0.02)
     right = {}

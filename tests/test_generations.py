@@ -92,6 +92,7 @@ def test_the_weight_of_the_value_is_a_factor_over_its_largest_square():
     assert metrics["policy_loss"] == pytest.approx(total / 4, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_other_example_is_mirrored():
     module = make_network(0)
     params, apply_fn = networks.functional(module)
@@ -158,6 +159,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path):
         train(directory=tmp_path, seed=1)
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_given_weights():
     still = optax.sgd(0.0)
     given = jax.tree.map(lambda x: x + 1.0, networks.functional(make_network(0))[0])

@@ -273,6 +273,7 @@ def test_our_engine_finds_a_win_and_knows_its_boards():
     assert again[5] == replies[5]
 
 
+@pytest.mark.slow
 def test_a_match_of_ours_against_ours_over_gtp(tmp_path):
     env = jaxpgs.load_pretrained("hex-5x5-early").env
     command = [sys.executable, "-m", "jaxpgs.gtp", "--network", "hex-5x5-early"]

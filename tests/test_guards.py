@@ -667,6 +667,7 @@ def check_statistics(stats, nodes):
             np.testing.assert_allclose(stats.highest[b, action], highest, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     params = two_players(3)
     search = jaxpgs.batched_mcts_search(
@@ -712,6 +713,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     check_statistics(gone_on.stats, gone_on.memory)
 
 
+@pytest.mark.slow
 def test_nodes_that_were_dropped_are_made_anew():
     params = two_players(3)
     search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=1)

@@ -153,6 +153,7 @@ def test_noise_is_a_keys_and_a_roots():
     np.testing.assert_array_equal(noise, theirs)
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_fit_are_named():
     params = game()
     arguments = (params, jax.random.key(0), roots(params), toy.split_fn, 8)

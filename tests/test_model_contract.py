@@ -147,6 +147,7 @@ def mctxs_answer():
         return jax.jit(search)(make_params(), jax.random.key(0), make_root()).search_tree.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_walks"),
     mostly_slow(
@@ -470,6 +471,7 @@ def test_a_row_for_each_root_where_each_root_has_something_of_its_own(name, per_
     np.testing.assert_allclose(state.qvalues, PAYS, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_cut_remembers_what_a_row_alone_tells():
     """The policy is asked about other numbers of states than the roots'."""
     likes = 3.0 * np.eye(A, dtype=np.float32)[[2, 0, 3]]
@@ -627,6 +629,7 @@ def test_outputs_have_replace():
 # --- trees of another game ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nodes_of_another_state_are_dropped():
     """After chance, games whose state is not the node's keep nothing; the others keep all."""
 

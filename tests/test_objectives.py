@@ -257,6 +257,7 @@ def test_uct_takes_a_win_in_one():
     assert set(np.asarray(value).tolist()) <= {-1.0, 1.0}
 
 
+@pytest.mark.slow
 def test_a_search_may_adapt_the_prior_while_playouts_give_the_values():
     root_fn, recurrent_fn = make_playout_fns(
         ENV,
@@ -281,6 +282,7 @@ def test_a_search_may_adapt_the_prior_while_playouts_give_the_values():
     assert np.abs(moved - PARAMS["policy_head"]["linear"]["kernel"]).max() > 0
 
 
+@pytest.mark.slow
 def test_training_fits_each_policy_to_its_own_objective():
     knobs = {
         "expert": experts.make_expert("gumbel", 4),

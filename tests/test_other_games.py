@@ -240,6 +240,7 @@ def test_what_one_player_alone_is_paid_the_other_loses():
         jax.tree.map(np.testing.assert_array_equal, found[0], other)
 
 
+@pytest.mark.slow
 def test_rewards_that_are_not_what_the_other_loses_are_told():
     env = Again("both")
     with pytest.raises(ValueError, match=r"rewards neither summed to 0 .* Pay each player"):
@@ -337,6 +338,7 @@ def test_a_match_without_an_end_is_told_or_drawn(monkeypatch):
     np.testing.assert_array_equal(cut.outcomes, 0.5)
 
 
+@pytest.mark.slow
 def test_games_without_an_end_are_cut_in_training(monkeypatch):
     env = Again(ends=False)
 

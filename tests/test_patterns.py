@@ -300,6 +300,7 @@ def test_the_gradient_counts_the_patterns(name):
     np.testing.assert_allclose(np.vdot(moved, cotangent), np.vdot(got, step), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", games.mostly_slow(["rollouts", "tree"], "tree"))
 def test_a_search_adapts_the_weights(mode):
     env = networks.with_last_move(envs.Hex(3))

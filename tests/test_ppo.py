@@ -373,6 +373,7 @@ class BatchNormed(nnx.Module):
         return outputs[:, :9], jnp.tanh(outputs[:, 9])
 
 
+@pytest.mark.slow
 def test_trains_in_an_environment_of_pgx_with_a_pool_and_batch_statistics():
     import pgx
 

@@ -305,6 +305,7 @@ def test_a_program_that_draws_finds_the_best_action(program, best):
         assert np.isin(action, best).all(), (function, action)
 
 
+@pytest.mark.slow
 def test_with_adapt_the_program_plays_by_policy_gradient_search():
     """The last of the ten programs is pgx's, and this is all that changes."""
     call = jax.jit(lambda: alphazero_of_pgx_adapting().search_state, compiler_options=games.QUICK)

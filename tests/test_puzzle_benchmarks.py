@@ -55,6 +55,7 @@ def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
     assert told == [1, 2, 2, 3] and seconds >= 0
 
 
+@pytest.mark.slow
 def test_a_row_is_replayed_and_counts_every_board(tmp_path):
     saved, rest = [], []
     job = ("NRPA", 7, 16, 4, puzzle_searches.Knobs())

@@ -33,6 +33,7 @@ def test_students_are_what_was_done(name):
     assert net.card["training"] == done
 
 
+@pytest.mark.slow
 def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
     env, losses = jaxpgs.envs.Hex(3), []
     teacher, student = (

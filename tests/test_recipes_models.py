@@ -71,6 +71,7 @@ def tiny(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
     command = ["tiny", "--out", str(tiny)]
     recipes_models.main(command)

@@ -86,7 +86,7 @@ def assert_same(ours, theirs, summary):
             (16, 16, 1.0, 40), (32, 16, 1.0, 12), (32, 16, 0.0, 40), (50, 8, 1.0, 12),
             (64, 16, 1.0, 40), (7, 3, 1.0, 12),
         ],
-        (16, 16, 1.0, 40), (50, 8, 1.0, 12),
+        (16, 16, 1.0, 40),
     ),
 )  # fmt: skip
 def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
@@ -129,6 +129,7 @@ def test_hex_in_rounds_is_mctxs():
     assert_same(*both(model, network.params, jax.random.key(1), root, 48, invalid, 16, 1.0))
 
 
+@pytest.mark.slow
 def test_an_answer_does_not_depend_on_the_number_of_roots():
     root, invalid = endless_roots(20, masked=True)
     model = functools.partial(endless, 1.0)
@@ -143,6 +144,7 @@ def test_an_answer_does_not_depend_on_the_number_of_roots():
         np.testing.assert_array_equal(one.action[0], whole.action[i])
 
 
+@pytest.mark.slow
 def test_one_legal_action_runs_many_at_a_time():
     root, _ = endless_roots(3, masked=False)
     invalid = jnp.ones((3, A), bool).at[:, 4].set(False)
@@ -172,6 +174,7 @@ def test_no_legal_action_ends():
     np.testing.assert_array_equal(np.sum(output.search_state.visits, axis=-1), [0, 16])
 
 
+@pytest.mark.slow
 def test_steps_are_the_whole_search():
     root, invalid = endless_roots(5, masked=True)
     model, key = functools.partial(endless, 1.0), jax.random.key(5)
@@ -189,6 +192,7 @@ def test_steps_are_the_whole_search():
         np.testing.assert_array_equal(output.action, known.action)
 
 
+@pytest.mark.slow
 def test_rounds_go_on_from_kept_nodes():
     root, invalid = endless_roots(6, masked=False)
     model, key = functools.partial(endless, 1.0), jax.random.key(6)
@@ -226,6 +230,7 @@ def test_a_sequence_of_one_width_is_that_width():
     jax.tree.map(np.testing.assert_array_equal, visits(4), visits([4, 4, 4]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", mostly_slow(["tree", "rollouts"], "tree"))
 def test_widths_may_differ(mode):
     params, key = small_tree(), jax.random.key(1)

@@ -62,6 +62,7 @@ def assert_params(found, iteration):
     chex.assert_trees_all_equal(found | {"dropout": 0}, wanted | {"dropout": 0})
 
 
+@pytest.mark.slow
 def test_last_best_and_curve(tmp_path):
     train(tmp_path, callback=lambda state, metrics: metrics["iteration"] == 3)
     for iteration in (3, 5):

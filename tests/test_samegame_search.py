@@ -183,6 +183,7 @@ def test_equal_returns_teach_nothing(num_walks):
             assert estimator(None, weighed, other) > 0
 
 
+@pytest.mark.slow
 def test_nodes_keep_the_range_of_their_returns():
     fns = puzzles.make_episode_fns(ENV, rollout=puzzles.random_rollouts(ENV))
     line = jit(lambda: puzzles.start_episodes(ENV, boards()))()
@@ -237,6 +238,7 @@ def test_recorded_playouts_replay(tabu):
     np.testing.assert_array_equal(nested.score.reshape(-1), ends.score)
 
 
+@pytest.mark.slow
 def test_an_episode_knows_its_moves():
     params, apply_fn = network()
     informed = puzzles.informed_rollouts(ENV, apply_fn)
@@ -265,6 +267,7 @@ def test_an_episode_knows_its_moves():
                 assert sum(game.rewards[: int(found.num_played[b])]) == found.score[b]
 
 
+@pytest.mark.slow
 def test_values_are_mixed_with_rollouts():
     params, apply_fn = network()
     kind = puzzles.random_rollouts(ENV)
@@ -298,6 +301,7 @@ def test_values_are_mixed_with_rollouts():
         puzzles.make_episode_fns(ENV, rollout=kind, rollout_share=0.5)  # there is no network
 
 
+@pytest.mark.slow
 def test_positions_are_judged_by_the_best_that_is_known():
     env, count = SameGame(3, 3, 2), 8
     state = boards(env, count)

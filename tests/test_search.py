@@ -255,6 +255,7 @@ def test_diagnostics(step_size, mode):
     assert jax.tree.leaves(plain.params) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", games.mostly_slow(["fully_connected", "resnet"], "resnet"))
 def test_adapted_parameters(kind):
     params, _ = _network(kind)
@@ -484,6 +485,7 @@ def _learned(params, model, rng_key, action, hidden):
     return output, own
 
 
+@pytest.mark.slow
 def test_values_do_not_adapt():
     shapes = {"dynamics": (6, 6), "actions": (4, 6), "reward": (6,), "head": (6, 4), "value": (6,)}
     keys = jax.random.split(jax.random.key(3), len(shapes))
@@ -557,6 +559,7 @@ def _compiled(adapt, num_simulations=128):
     return jax.jit(run, compiler_options=games.QUICK).lower(params, keys, states).compile()
 
 
+@pytest.mark.slow
 def test_memory_does_not_depend_on_the_number_of_simulations():
     few, many = (_compiled("head", n).memory_analysis().temp_size_in_bytes for n in (128, 4096))
     assert few > 0

@@ -76,6 +76,7 @@ def test_a_vanishing_gradient_takes_no_giant_step():
         assert 0 < float(optax.tree.norm(moved)) <= 1 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_search_is_free_of_the_features_scale(mode):
     """Features times 5 and a head divided by 5 are the same network, and PGS learns the same.

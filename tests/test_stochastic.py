@@ -122,6 +122,7 @@ def test_one_at_a_time_it_is_mctxs_search():
 # --- several at a time ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @strict
 def test_several_at_a_time_and_on_from_there():
     """Counts that K does not divide, bfloat16, one legal action, an ended game, keys by root.

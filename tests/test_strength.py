@@ -241,6 +241,7 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     assert "Pairings" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch, capsys):
     words = ["--preset", "defaults", "--network", TINY, "--simulations", "4", "--openings", "9",
              "--batch-size", "4", "--sweep", "random", "--players", "NN", "random"]  # fmt: skip
@@ -270,6 +271,7 @@ def test_a_pairing_goes_on_after_its_last_batch(tmp_path, monkeypatch, capsys):
     assert (row["outcomes"], row["lengths"]) == (whole["outcomes"], whole["lengths"])
 
 
+@pytest.mark.slow
 def test_a_calibration_goes_on_after_its_last_trial(tmp_path, monkeypatch):
     words = ["--preset", "defaults-evaluations", "--network", TINY, "--simulations", "4",
              "--openings", "9", "--players", "mctx Gumbel", "MCS default"]  # fmt: skip

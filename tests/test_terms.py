@@ -176,6 +176,7 @@ def test_regularized_searches_are_the_same_in_both_modes(kind):
 # --- a policy that reads the nodes ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_policy_of_the_nodes_is_the_formula():
     # One root, three actions; simulations of fixed length 2 fill the statistics of the first nodes.
     params = game()
@@ -221,6 +222,7 @@ def test_policy_of_the_nodes_is_the_formula():
     assert jnp.isfinite(sharp(stats._replace(prior_logits=logits + lowest))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulations_per_update", mostly_slow([1, 5], 5))
 def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
     simulations_per_update,
@@ -250,6 +252,7 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
 OPTIMIZERS = {"sgd": optax.sgd(0.3), "auto": jaxpgs.auto_sgd(0.5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(OPTIMIZERS, "auto"))
 def test_the_gradient_goes_through_what_reads_the_nodes(name):
     # A policy that is cooled when it is read learns as one that is cold itself.
@@ -279,6 +282,7 @@ def test_the_gradient_goes_through_what_reads_the_nodes(name):
     chex.assert_trees_all_close(one.search_state.params, two.search_state.params, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_and_remembering_together():
     params = game()
     search = jaxpgs.gumbel_pgs_search(

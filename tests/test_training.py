@@ -637,6 +637,7 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
     assert_equal_states((run.last, run.best), (whole.params, whole.best.params))
 
 
+@pytest.mark.slow
 def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_run):
     shutil.copytree(saved_run[0], tmp_path, dirs_exist_ok=True)
     run = functools.partial(train_first_legal, num_iterations=2)
@@ -705,6 +706,7 @@ def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     assert match.wins == 9
 
 
+@pytest.mark.slow
 def test_growing_the_board_keeps_what_was_learned():
     """A network that knows one thing, to play beside its centre stone, knows it on 5x5 too."""
     small, large = make_network(), make_network(env=Hex(5))

@@ -134,6 +134,7 @@ def test_every_simulation_is_counted_and_nothing_twice():
         assert visits[b, node].sum() < visits[b, parent, action]
 
 
+@pytest.mark.slow
 def test_options_of_the_root():
     noisy = run(BY_EIGHTS["mcts"], dirichlet_fraction=0.5)
     plain = run(BY_EIGHTS["mcts"])
@@ -309,6 +310,7 @@ def test_bad_input():
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapts", mostly_slow([False, True], True))
 def test_estimate_counts_the_nodes(adapts):
     s = setting()

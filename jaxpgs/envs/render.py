@@ -22,6 +22,9 @@ _SYMBOLS = {0: ".", 1: "X", -1: "O"}
 _COLORS = ("#1d3f72", "#e2653c")
 _OUTLINES = ("#12294d", "#b0431f")
 _SIDE = 24.0  # from a cell's centre to its corners, in SVG units
+# The corners of a cell of side 1, clockwise from the top one.
+_ANGLES = np.deg2rad(60 * np.arange(6) - 90)
+HEXAGON = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
 
 
 def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None) -> str:
@@ -92,27 +95,15 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
     left, top = 1.3 * across, 2.0 * _SIDE
     width = max(2 * left + (1.5 * n - 0.5) * across, 13 * _SIDE)  # room for the caption
     height = top + (1.5 * n + 0.5) * _SIDE + 2.4 * _SIDE
+    outline = hex_outline(n)
+    corners = _SIDE * HEXAGON
+
+    def placed(points: np.ndarray) -> np.ndarray:
+        return np.array([left + across / 2, top + _SIDE]) + _SIDE * points
 
     def centre(row: float, col: float) -> np.ndarray:
-        return np.array([left + (col + row / 2 + 0.5) * across, top + (1.5 * row + 1) * _SIDE])
+        return placed(hex_centre(row, col))
 
-    # Corners clockwise from the top one.
-    angles = np.deg2rad(60 * np.arange(6) - 90)
-    corners = _SIDE * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-    def border(cells: list[tuple[int, int]], order: tuple[int, int]) -> list[np.ndarray]:
-        return [centre(*cell) + corners[corner] for cell in cells for corner in order]
-
-    # Both players own half of the outer side at the two blunt corners of the rhombus.
-    last = n - 1
-    upper = centre(0, last) + (corners[0] + corners[1]) / 2
-    lower = centre(last, 0) + (corners[3] + corners[4]) / 2
-    borders = (
-        (0, [*border([(0, col) for col in range(n)], (5, 0)), upper]),
-        (0, [lower, *border([(last, col) for col in range(n)], (3, 2))]),
-        (1, [*border([(row, 0) for row in range(n)], (5, 4)), lower]),
-        (1, [upper, *border([(row, last) for row in range(n)], (1, 2))]),
-    )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.1f} {height:.1f}" '
         f'width="{width:.0f}" height="{height:.0f}" '
@@ -120,16 +111,11 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         f"<title>{_caption(state)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
     ]
-    # The cells cover the inner half of these lines. At the sharp corners, where two colours meet at
-    # an angle of 120 degrees, both go on until their outer sides touch.
     thickness = 0.5 * _SIDE
-    reach = thickness / 2 * math.tan(math.pi / 6) / _SIDE
-    for (_, points), end, inner in zip(borders, (0, -1, 0, -1), (1, -2, 1, -2), strict=True):
-        points[end] = points[end] + reach * (points[end] - points[inner])
     parts += [
-        f'<polyline class="edge" points="{_points(points)}" fill="none" '
+        f'<polyline class="edge" points="{_points(placed(points))}" fill="none" '
         f'stroke="{_COLORS[player]}" stroke-width="{thickness:.1f}" stroke-linejoin="round"/>'
-        for player, points in borders
+        for player, points in outline
     ]
     parts += [
         f'<polygon class="cell" points="{_points(centre(row, col) + corners)}" fill="#f6f4ef" '
@@ -164,6 +150,42 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         at = at + np.array([0.6 * _SIDE, 0.0])
     parts.append(_text(at, caption, 0.6, "#333338", anchor="start"))
     return "\n".join([*parts, "</svg>"])
+
+
+def hex_centre(row: float, col: float) -> np.ndarray:
+    """Returns where a cell's centre is, with the cell's side as unit and a1 at the origin."""
+    return np.array([(col + row / 2) * math.sqrt(3), 1.5 * row])
+
+
+def hex_outline(size: int, thickness: float = 0.5) -> list[tuple[int, np.ndarray]]:
+    """Returns the four edges of a board of Hex as `(player, points [P, 2])`.
+
+    The cells cover the inner half of lines of this thickness along the points.
+
+    Args:
+      size: board size n.
+      thickness: of the lines, with the cell's side as unit.
+    """
+
+    def border(cells: list[tuple[int, int]], order: tuple[int, int]) -> list[np.ndarray]:
+        return [hex_centre(*cell) + HEXAGON[corner] for cell in cells for corner in order]
+
+    # Both players own half of the outer side at the two blunt corners of the rhombus.
+    last = size - 1
+    upper = hex_centre(0, last) + (HEXAGON[0] + HEXAGON[1]) / 2
+    lower = hex_centre(last, 0) + (HEXAGON[3] + HEXAGON[4]) / 2
+    borders = [
+        (0, [*border([(0, col) for col in range(size)], (5, 0)), upper]),
+        (0, [lower, *border([(last, col) for col in range(size)], (3, 2))]),
+        (1, [*border([(row, 0) for row in range(size)], (5, 4)), lower]),
+        (1, [upper, *border([(row, last) for row in range(size)], (1, 2))]),
+    ]
+    # At the sharp corners, where two colours meet at an angle of 120 degrees, both go on until
+    # their outer sides touch.
+    reach = thickness / 2 * math.tan(math.pi / 6)
+    for (_, points), end, inner in zip(borders, (0, -1, 0, -1), (1, -2, 1, -2), strict=True):
+        points[end] = points[end] + reach * (points[end] - points[inner])
+    return [(player, np.array(points)) for player, points in borders]
 
 
 def breakthrough_text(env: "Breakthrough", state: "BreakthroughState") -> str:

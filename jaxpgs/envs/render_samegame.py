@@ -50,7 +50,7 @@ def samegame_text(
         percent = round(100 * probabilities[row, col])
         return f"{mark:>2}" + (f":{percent:<2}" if percent else "   ")
 
-    head = "".join(f"{_letters(col):>2}".ljust(pitch) for col in range(env.width))
+    head = "".join(f"{column_letters(col):>2}".ljust(pitch) for col in range(env.width))
     lines = [" " * 3 + head]
     for row in range(env.height):
         lines.append(f"{row + 1:>3}" + "".join(text(row, col) for col in range(env.width)))
@@ -89,7 +89,9 @@ def samegame_svg(
         f'height="{env.height * _SIDE:.1f}" rx="4" fill="#f2f0ea"/>',
     ]
     for col in range(env.width):
-        parts.append(_text(left + (col + 0.5) * _SIDE, 0.6 * _SIDE, _letters(col), 0.42, "#6b6b72"))
+        parts.append(
+            _text(left + (col + 0.5) * _SIDE, 0.6 * _SIDE, column_letters(col), 0.42, "#6b6b72")
+        )
     for row in range(env.height):
         parts.append(_text(0.65 * left, top + (row + 0.5) * _SIDE, str(row + 1), 0.42, "#6b6b72"))
     blocks, joints = [], []
@@ -159,7 +161,7 @@ def _color(index: int, env: "SameGame") -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
 
 
-def _letters(col: int) -> str:
+def column_letters(col: int) -> str:
     """Names column 0 a, 25 z, 26 aa and so on."""
     name = ""
     while col >= 0:

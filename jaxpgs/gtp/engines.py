@@ -5,9 +5,7 @@ import functools
 import itertools
 import os
 import re
-import time
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,16 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
+from jaxpgs.base import PolicyOutput
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import Player
 from jaxpgs.gtp.session import Answer, Engine, Options, Task
-from jaxpgs.search import Progress, Search
+from jaxpgs.search import Progress
+from jaxpgs.thinker import Thinker, make_brain, make_thinker, read, think
 
-_LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
-_MOST = 100_000  # simulations, where time is the limit
-_TRIAL = 256  # simulations that show how many fit into a time
-_NO_LIMIT = 1e9  # seconds
-_LONGEST_LINE = 10  # moves of what it expects
 _SLICE = 0.5  # seconds between two lines of live analysis
 
 
@@ -32,9 +27,7 @@ class _Searcher(NamedTuple):
     """A search that is compiled for one board."""
 
     env: Hex
-    params: Any
-    root_fn: Callable[..., Any]
-    search: Search
+    thinker: Thinker
 
 
 def search_engine(
@@ -86,16 +79,8 @@ def search_engine(
     def searcher(size: int, search: str, simulations: int, seconds: float) -> _Searcher:
         """Compiles, for `simulations` or for as many as fit into `seconds`."""
         net = load(size)
-        if not simulations:
-            simulations = _fitting(searcher(size, search, _TRIAL, 0.0), seed, seconds)
-        recurrent_fn = jaxpgs.make_recurrent_fn(net.env, net.apply_fn)
-        knobs = {"adapt": "policy_head"} if search in _LEARNING else {}
-        make = getattr(jaxpgs, f"{'batched_mcts' if search == 'mcts' else search}_search")
-        root_fn = jax.jit(jaxpgs.make_root_fn(net.env, net.apply_fn))
-        made = _Searcher(net.env, net.params, root_fn, make(recurrent_fn, simulations, **knobs))
-        empty = np.zeros((size, size), np.int8)
-        _search(made, seed, Task(empty, 0, False, Options(), 1e-3, lambda answer: None))
-        return made
+        made = make_thinker(make_brain(net.env, net), search, simulations, seconds, net.env.init())
+        return _Searcher(net.env, made)
 
     def find(size: int, options: Options) -> _Searcher:
         return searcher(size, options.search, options.simulations,
@@ -107,21 +92,11 @@ def search_engine(
     return Engine(f"jaxpgs {network}", find, think), first.env.size
 
 
-def _fitting(made: _Searcher, seed: int, seconds: float) -> int:
-    """How many simulations fit into some seconds, in two digits."""
-    empty = np.zeros((made.env.size, made.env.size), np.int8)
-    start = time.perf_counter()
-    answer = _search(made, seed, Task(empty, 0, False, Options(), min(seconds, 2.0), None))
-    count = float(answer.visits.sum()) * seconds / (time.perf_counter() - start)
-    return int(np.clip(float(f"{count:.1e}"), 16, _MOST))
-
-
 def _search(made: _Searcher, seed: int, task: Task) -> Answer:
-    env, params, root_fn, search = made
+    env, thinker = made
     state = env.from_board(task.board, task.player)
     if env.swap:
         state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
-    states = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
     report = task.report
 
@@ -129,26 +104,19 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
         if report is not None:
             report(_answer(env, progress.output))
 
-    output = jaxpgs.search_for(
-        search, params, key, root_fn(params, key, states), ~states.legal_action_mask,
-        seconds=task.seconds or _NO_LIMIT,
-        slice_seconds=None if report is None else min((task.seconds or _NO_LIMIT) / 4, _SLICE),
-        callback=None if report is None else tell,
+    output = think(
+        thinker, state, key, seconds=task.seconds,
+        slice_seconds=None if report is None else _SLICE,
+        report=None if report is None else tell,
     )  # fmt: skip
     return _answer(env, output)
 
 
-def _answer(env: Hex, output: Any) -> Answer:
-    found = output.search_state
-    action, cells = int(output.action[0]), env.num_cells
-    visits, qvalues = np.asarray(found.visits[0]), np.asarray(found.qvalues[0])
-    value = qvalues[action] if visits[action] else found.value[0]
-    policy = np.asarray(output.action_weights[0])
-    line: list[int] = []
-    if found.nodes is not None:
-        line = jaxpgs.principal_variation(found.nodes, first=action, max_length=_LONGEST_LINE)
-    expected = tuple(itertools.takewhile(lambda cell: cell < cells, line))
-    return Answer(action, float(value), policy[:cells], visits[:cells], qvalues[:cells], expected)
+def _answer(env: Hex, output: PolicyOutput) -> Answer:
+    found, cells = read(output), env.num_cells
+    expected = tuple(itertools.takewhile(lambda cell: cell < cells, found.line))
+    arrays = (found.policy[:cells], found.visits[:cells], found.qvalues[:cells])
+    return Answer(found.action, found.value, *arrays, expected)
 
 
 def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxpgs.gtp.session import (
-    SEARCHES,
     Call,
     Session,
     read_boolean,
@@ -16,6 +15,7 @@ from jaxpgs.gtp.session import (
     read_word,
     with_clock,
 )
+from jaxpgs.thinker import SEARCHES
 
 
 def time_left(call: Call) -> tuple[str, Session]:

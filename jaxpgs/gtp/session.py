@@ -10,8 +10,6 @@ import numpy as np
 
 from jaxpgs.envs.hex_io import HexGame
 
-SEARCHES = ("pgs", "mcs", "mcts", "gumbel_pgs", "gumbel_mcts", "extended_pgs")
-
 
 class Answer(NamedTuple):
     """What an engine thinks of a position.
@@ -42,7 +40,7 @@ class Options:
     """How an engine thinks.
 
     Attributes:
-      search: one of `SEARCHES`.
+      search: one of `jaxpgs.thinker.SEARCHES`.
       simulations: for each move, the most where there is a limit of time; 0 for as many as fit.
       seconds: for each move; 0 for no limit.
       allow_swap: whether the engine may answer Black's first stone by `swap-pieces`.

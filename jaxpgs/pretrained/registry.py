@@ -173,7 +173,11 @@ def _assemble(
     """Makes a network of its card and its weights by dotted name."""
     env = make_env(card["environment"], card["name"], env, trusted=trusted)
     template = make_module(card["architecture"], env, module, trusted=trusted)
-    arrays = {name: jnp.asarray(array) for name, array in weights.items()}
+    halves = np.float16 if card["architecture"].get("stored") == "float16" else None
+    arrays = {
+        name: jnp.asarray(array, jnp.float32 if array.dtype == halves else None)
+        for name, array in weights.items()
+    }
     if isinstance(template, linen.Module):
         made, variables = template, unflatten(arrays)
     else:
@@ -194,6 +198,7 @@ def save_pretrained(
     module: nnx.Module | linen.Module,
     params: Params,
     module_kwargs: Mapping[str, Any] | None = None,
+    half: bool = False,
     **card_fields: Any,
 ) -> dict[str, Any]:
     """Writes a trained network that `load_pretrained(name, directory=directory)` reads.
@@ -217,6 +222,8 @@ def save_pretrained(
         takes them, from the environment, and any `rngs`.
       params: the trained parameters, as `jaxpgs.networks.functional` returns them.
       module_kwargs: arguments of the network's class that it does not keep.
+      half: whether float32 weights are rounded to float16 in the file, half of its size. Loading
+        makes float32 of them again.
       **card_fields: more fields of the card, of JSON types: usually `command`, `seed`,
         `wall_time_s`, `date`, `versions`, `hardware` and `strength`.
 
@@ -240,10 +247,17 @@ def save_pretrained(
     if taken:
         raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
     weights = flatten(jax.tree.map(_plain, params))
+    if half:
+        with np.errstate(over="ignore"):  # what is too large is refused as infinite
+            weights = {
+                name: x.astype(np.float16) if x.dtype == np.float32 else x
+                for name, x in weights.items()
+            }
     _check_finite(weights)
     data = safetensors.numpy.save(weights)
     environment = describe_env(env)
     architecture = describe_module(module, params, env, module_kwargs)
+    architecture |= {"stored": "float16"} if half else {}
     card = {
         "name": name,
         "architecture": architecture,

@@ -1,0 +1,420 @@
+"""A board that people look at: a session, whoever listens to it, and the thread that thinks."""
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import jaxpgs
+from jaxpgs.base import PolicyOutput
+from jaxpgs.gtp.session import Options
+from jaxpgs.play import games, protocol
+from jaxpgs.play import session as sessions
+from jaxpgs.play.drawing import draw
+from jaxpgs.play.session import Session
+from jaxpgs.search import Progress, Search
+from jaxpgs.thinker import (
+    SEARCHES,
+    Brain,
+    Thinker,
+    adapted_policy,
+    look,
+    make_brain,
+    make_thinker,
+    read,
+    think,
+    warm_up,
+)
+
+_SLICE = 0.02  # seconds between two points of the curves; an update takes about as long
+_PAUSE = 0.08  # seconds between two messages of a search to a page
+_MOST_POINTS = 80  # of a search, for a page that comes later
+_OWN = "own"  # the name of a search that was handed over
+
+
+class _StopError(Exception):
+    """Ends a search whose answer nobody needs any more."""
+
+
+class Board:
+    """A game on a board, and a search that plays and thinks; `jaxpgs.show` makes one.
+
+    In a notebook it is shown as a widget, or as a static picture where widgets do not live.
+
+    Attributes:
+      env: the game.
+      brain: what judges positions, a `jaxpgs.thinker.Brain`.
+      session: the game so far, a `jaxpgs.play.session.Session`.
+      points: what the last search thought from update to update, as the page has it.
+    """
+
+    def __init__(self, env: Any, session: Session, brain: Brain, search: Search | None) -> None:
+        self.env = env
+        self.session = session
+        self.points: list[dict[str, Any]] = []
+        self._about: Session | None = None  # the position of the points
+        self.brain, self._search = brain, search
+        self._lock = threading.RLock()
+        self._turn = threading.Lock()  # one search at a time
+        self._listeners: list[Callable[[dict[str, Any]], Any]] = []
+        self._thread: threading.Thread | None = None
+        self._finished: Any = None  # the number and options of the last complete analysis
+        self._status, self._closed = "", False
+        self._widget: Any = None
+        self._thinker = functools.lru_cache(maxsize=16)(self._make)
+
+    # --- what pages ask for -----------------------------------------------------------------------
+
+    def listen(self, tell: Callable[[dict[str, Any]], Any]) -> Callable[[], None]:
+        """Calls `tell` with every message from now on; returns what ends it."""
+        with self._lock:
+            self._listeners.append(tell)
+
+        def stop() -> None:
+            with self._lock:
+                if tell in self._listeners:
+                    self._listeners.remove(tell)
+
+        return stop
+
+    def handle(self, said: Any, reply: Callable[[dict[str, Any]], Any]) -> None:
+        """Does what a page asks for, and tells all pages.
+
+        Args:
+          said: the message.
+          reply: takes the answers that are for this page alone, such as errors.
+        """
+        try:
+            with self._lock:
+                before = self.session
+                self.session = protocol.handle(before, said)
+                if said["type"] == "hello":
+                    reply(self._message())
+                    if self._about is not None:
+                        reply(self._analysis(self._about, self._thinned(), first=True))
+                else:
+                    if self.session.number != before.number:
+                        self.points, self._about = [], None
+                    self._tell(self._message())
+        except ValueError as error:
+            reply({"type": "error", "text": str(error)})
+        self._wake()
+
+    def _message(self) -> dict[str, Any]:
+        return {**protocol.message(self.session), "status": self._status}
+
+    def _analysis(
+        self, about: Session, points: list[dict[str, Any]], first: bool = False
+    ) -> dict[str, Any]:
+        told = {"type": "analysis", "number": about.number, "points": points, "first": first}
+        legal = [choice._asdict() for choice in sessions.legal(about)] if first else []
+        return told | ({"legal": legal, "mover": about.mover} if first else {})
+
+    def _thinned(self) -> list[dict[str, Any]]:
+        step = -(-len(self.points) // _MOST_POINTS) or 1
+        return [*self.points[:-1:step], *self.points[-1:]]
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        with self._lock:
+            for listener in list(self._listeners):
+                listener(told)
+
+    # --- the search -------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Compiles all that the next move needs."""
+        self._thinker(*_name(self.session.options))
+        look(self.brain, self.session.state)
+        protocol.message(self.session)
+        if sessions.legal(self.session):
+            sessions.play(self.session, sessions.legal(self.session)[0].action)
+
+    def _make(self, search: str, simulations: int, seconds: float) -> Thinker:
+        state = self.session.past[0].state
+        if search != _OWN or self._search is None:
+            made = make_thinker(self.brain, search, simulations, seconds, state)
+        else:
+            made = Thinker(self.brain, self._search)
+            warm_up(made, state)
+        output = think(made, state, jax.random.key(0), seconds=1e-3)
+        adapted_policy(self.brain, output, state)
+        return made
+
+    def think(self) -> PolicyOutput:
+        """Searches the position on the board, and waits for the answer.
+
+        Returns:
+          The search's answer, with an axis B of one: for `search_summary` and `tree_svg`.
+
+        Raises:
+          ValueError: if the game is over.
+          RuntimeError: if the position changes meanwhile, as by a page.
+        """
+        try:
+            output = self._run(self.session)
+        except _StopError as error:
+            raise RuntimeError("The position changed while the search thought.") from error
+        self._finished = _key(self.session)
+        return output
+
+    def _run(self, session: Session) -> PolicyOutput:
+        if session.over:
+            raise ValueError("the game is over")
+        with self._turn:
+            options = session.options
+            self._say("compiling")
+            thinker = self._thinker(*_name(options))
+            self._say("thinking")
+            try:
+                return self._search_and_tell(thinker, session)
+            finally:
+                self._say("")
+
+    def _say(self, status: str) -> None:
+        self._status = status
+        self._tell({"type": "status", "status": status})
+
+    def _search_and_tell(self, thinker: Thinker, session: Session) -> PolicyOutput:
+        state, start, sent = session.state, time.perf_counter(), 0.0
+        points = [protocol.first_point(session, look(self.brain, state))]
+        told = 0  # points that the pages have
+
+        def tell(progress: Progress | None, output: PolicyOutput) -> None:
+            nonlocal sent, told
+            if not self._wants(session):
+                raise _StopError
+            now = time.perf_counter()
+            found = protocol.point(
+                session, read(output), adapted_policy(self.brain, output, state),
+                seconds=round(now - start, 3),
+            )  # fmt: skip
+            if points[-1]["simulations"] != found["simulations"]:  # the last one comes twice
+                points.append(found)
+            if len(points) > told and (progress is None or now - sent > _PAUSE):
+                with self._lock:
+                    if self._wants(session):
+                        self.points, self._about = points, session
+                        self._tell(self._analysis(session, points[told:], first=not told))
+                sent, told = now, len(points)
+
+        output = think(
+            thinker, state,
+            jax.random.fold_in(jax.random.key(session.seed), len(session.past)),
+            seconds=session.options.seconds or None, slice_seconds=_SLICE,
+            report=lambda progress: tell(progress, progress.output),
+        )  # fmt: skip
+        tell(None, output)
+        return output
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _wants(self, session: Session) -> bool:
+        """Whether the answer for this position is still needed."""
+        now = self.session
+        return not self._closed and now.number == session.number and now.options == session.options
+
+    def _job(self) -> bool | None:
+        """What there is to do: True to move, False to analyse, None for nothing."""
+        now = self.session
+        if now.over or self._closed:
+            return None
+        if not now.humans[now.mover]:
+            return True
+        return False if now.analysing and self._finished != _key(now) else None
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._job() is not None and self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                session, job = self.session, self._job()
+                if job is None:
+                    self._thread = None
+                    return
+            try:
+                self._answer(session, self._run(session), job)
+            except _StopError:
+                continue
+            except Exception as error:  # the page says so, and the game can go on
+                text = (
+                    f"{type(error).__name__}: {error}"
+                    if not isinstance(error, ValueError)
+                    else error
+                )
+                with self._lock:
+                    self.session = dataclasses.replace(
+                        self.session, analysing=False, humans=(True,) * len(session.humans)
+                    )
+                    self._tell(self._message())
+                    self._tell({"type": "error", "text": f"the search failed: {text}"[:500]})
+
+    def _answer(self, session: Session, output: PolicyOutput, moves: bool) -> None:
+        with self._lock:
+            if not self._wants(session):
+                return
+            self._finished = _key(session)
+            if moves and not self.session.humans[session.mover]:
+                found, swap = read(output), sessions.swap_action(session)
+                # Who swaps has the other's side of the same position, mirrored.
+                swaps = swap is not None and found.value < 0
+                action = swap if swaps and swap is not None else found.action
+                self.session = sessions.play(self.session, action)
+                self._tell({**self._message(), "keeps": True})
+
+    def close(self) -> None:
+        """Ends a search under way."""
+        self._closed = True
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10)
+
+    # --- in a program and in a notebook -----------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The position on the board, the environment's."""
+        return self.session.state
+
+    def play(self, move: int | str) -> None:
+        """Plays a move for whoever is to move, by its number or by its name."""
+        for choice in sessions.legal(self.session):
+            if move in (choice.action, choice.name):
+                move = choice.action
+        self._do({"type": "play", "action": move})
+
+    def name(self, action: int) -> str:
+        """Returns what a move is called, as `search_summary` and `tree_svg` ask for it."""
+        named = {choice.action: choice.name for choice in sessions.legal(self.session)}
+        return named.get(action) or games.action_name(self.env, action)
+
+    def undo(self) -> None:
+        """Takes the last move back."""
+        self._do({"type": "undo"})
+
+    def load(self, text: str) -> None:
+        """Loads a game of Hex: the text of an SGF file, or a link to HexWorld."""
+        self._do({"type": "load", "text": text})
+
+    def _do(self, said: dict[str, Any]) -> None:
+        failed: list[str] = []
+        self.handle(said, lambda told: failed.append(told["text"]))
+        if failed:
+            raise ValueError(failed[0])
+
+    def svg(self, heat: str = "policy") -> str:
+        """Draws the position with the last search's heat map.
+
+        Args:
+          heat: "policy", "adapted", "visits", "q", "worth" or "none".
+        """
+        return draw(self.session, self.points if self._is_thought_of() else [], heat)
+
+    def _is_thought_of(self) -> bool:
+        return self._about is not None and self._about.number == self.session.number
+
+    @property
+    def widget(self) -> Any:
+        """The widget, for `marimo.ui.anywidget`; raises `ImportError` without anywidget."""
+        if self._widget is None:
+            from jaxpgs.play.widget import make_widget
+
+            self._widget = make_widget(self)
+        return self._widget
+
+    def _display_(self) -> Any:  # marimo's protocol
+        return self.widget
+
+    def __repr__(self) -> str:
+        moves = " ".join(position.name for position in self.session.past[1:])
+        return f"Board({self.env}, {moves or 'no move yet'})"
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        """The widget, and the static picture for where there are none."""
+        bundle: dict[str, Any] = {"image/svg+xml": self.svg(), "text/plain": repr(self)}
+        try:
+            self.widget.picture = self.svg()
+            shown = self.widget._repr_mimebundle_(**kwargs)
+        except ImportError:
+            return bundle
+        data = shown[0] if isinstance(shown, tuple) else shown
+        return {**bundle, **{k: v for k, v in (data or {}).items() if k != "text/plain"}}
+
+
+def _name(options: Options) -> tuple[str, int, float]:
+    """What a search has to be compiled for; its time counts only where it decides its size."""
+    return options.search, options.simulations, 0.0 if options.simulations else options.seconds
+
+
+def _key(session: Session) -> Any:
+    return session.number, session.options
+
+
+def show(
+    env: Any,
+    state: Any = None,
+    network: Any = None,
+    search: str | Search | None = None,
+    *,
+    simulations: int = 400,
+    seconds: float = 0.0,
+    humans: tuple[bool, ...] | None = None,
+    seed: int = 0,
+) -> Board:
+    """Makes a board to play on and to look at what a search thinks.
+
+    In JupyterLab, VS Code, Colab and marimo it is a widget, which needs the extra `play`; where
+    none can be shown it is a picture.
+
+    Args:
+      env: Hex, SameGame, Breakthrough, Yavalath, or another game of one or two players, which is
+        seen through its own SVG.
+      state: a position to begin with, unbatched; None is the first one.
+      network: what judges positions: the name of a pretrained network, what `load_pretrained`
+        returns, or `(params, apply_fn)`. None is `hex-NxN` for Hex where there is one, else
+        random playouts.
+      search: its name, such as "pgs" or "gumbel_mcts", or a `Search` of the same network; None is
+        "gumbel_pgs", or "gumbel_mcts" where no network adapts.
+      simulations: for each move; 0 for as many as fit into the time.
+      seconds: for each move; 0 for no limit.
+      humans: for each player whether a person moves; None is all.
+      seed: the same seed, moves and simulations give the same game.
+
+    Returns:
+      A `Board`.
+
+    Raises:
+      ValueError: if the network is of another game, or the search unknown.
+
+    Example:
+      >>> board = jaxpgs.show(env, network=(params, apply_fn), search="mcts", simulations=16)
+      >>> board.play("b2")
+      >>> board.think().search_state.visits.sum()
+      Array(16, dtype=int32)
+    """
+    if network is None and isinstance(env, jaxpgs.envs.Hex):
+        name = f"hex-{env.size}x{env.size}"
+        network = name if name in jaxpgs.available_pretrained() and not env.swap else None
+    if isinstance(network, str):
+        network = jaxpgs.load_pretrained(network)
+    if getattr(network, "env", env) != env:
+        raise ValueError(f"show: the network is for {network.env}, and the board for {env}.")
+    if search is None:
+        search = "gumbel_mcts" if network is None else "gumbel_pgs"
+    own = None if isinstance(search, str) else search
+    options = Options(_OWN if own is not None else search, simulations, seconds)  # type: ignore[arg-type]
+    if own is None and search not in SEARCHES:
+        raise ValueError(f"show: search is one of {', '.join(SEARCHES)}; got {search!r}.")
+    begun = sessions.begin(env, state, options=options, seed=seed)
+    humans = humans or (True,) * len(begun.humans)
+    return Board(env, dataclasses.replace(begun, humans=humans), make_brain(env, network), own)

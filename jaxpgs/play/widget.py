@@ -1,0 +1,36 @@
+"""The board as an anywidget."""
+
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxpgs.play.board import Board
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+def make_widget(board: "Board") -> Any:
+    """Makes the widget of a board.
+
+    It carries messages both ways, and a view that opens says hello. Its only state is a picture for
+    where no kernel answers, as in a page that a notebook was exported to.
+
+    Raises:
+      ImportError: if anywidget is not installed.
+    """
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as error:
+        raise ImportError('A widget needs anywidget: pip install "jaxpgs[play]".') from error
+
+    class BoardWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        _esm = (FOLDER / "board.js").read_text()
+        _css = (FOLDER / "board.css").read_text()
+        picture = traitlets.Unicode().tag(sync=True)
+
+    widget = BoardWidget()
+    # What one view asks for, such as the position when it opens, the others may hear as well.
+    widget.on_msg(lambda _, said, buffers: board.handle(said, widget.send))
+    board.listen(widget.send)
+    return widget
