@@ -198,7 +198,9 @@ def init(
     memory = store.init(context, root, nodes)
     if nodes is not None and search.interior_selection is not None:
         stats = _known(search, memory, stats)
-    stats = stats._replace(scale=_scale(stats))
+    # Compilers would work out that nothing has been visited, entry by entry.
+    scale = jnp.abs(stats.value) / 128 if nodes is None else _scale(stats)
+    stats = stats._replace(scale=scale)
     # The first part of each root's key is left to the selection.
     num_simulations = search.num_simulations if budget is None else budget
     selection = search.root_selection.init(jax.random.clone(rng_key), stats, num_simulations)

@@ -342,13 +342,11 @@ def _choose(
 ) -> tuple[_Walk, dict[str, chex.Array]]:
     """Chooses the actions of step t; also returns what is told of the choice."""
     path, interior = state.path, context.search.interior_selection
+    if isinstance(interior, Selection) and context.search.root_selection.rounds is not None:
+        return _choose_alone(context, store, memory, state)
     seen = store.look(context, memory, table, state.place)
     policy = seen.policy
-    if isinstance(interior, Selection) and context.search.root_selection.rounds is not None:
-        # Below different actions nobody waits for another, and below a single one all go together.
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.stats)
-        action = interior.select(None, flat, 0 * flat.value_sum).reshape(state.action.shape)
-    elif isinstance(interior, Selection):
+    if isinstance(interior, Selection):
         choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
         action = _in_turn(seen.stats, state.place.node, path.alive, choose, context.dense)
     elif isinstance(interior, SampledPolicy) and interior.by_counts:
@@ -363,19 +361,56 @@ def _choose(
     # Where a selection chooses no action is drawn, so its probability is nobody's to learn from.
     drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
     told = found | norms | {"log_prob": drawn}
-    source = state.source
-    if source is not None:
+    if state.source is not None:
         record = store.record(state.place)
-        source = jax.tree.map(lambda x, new: _write(x, new, t), source, record)
-    state = state._replace(
+        source = jax.tree.map(lambda x, new: _write(x, new, t), state.source, record)
+        state = state._replace(source=source)
+    return _take(state, action, log_prob), {name: told[name] for name in _told(context.needed)}
+
+
+def _choose_alone(
+    context: Context, store: Store, memory: Any, state: _Walk
+) -> tuple[_Walk, dict[str, chex.Array]]:
+    """The same in rounds, in which no simulation waits for another, and nothing adapts.
+
+    They are below different actions, or all go together below a single one.
+    """
+    interior, alive = context.search.interior_selection, state.path.alive
+    assert isinstance(interior, Selection)
+
+    def look(place: Any) -> tuple[chex.Array, ...]:
+        seen = store.look(context, memory, None, place)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.stats)
+        action = interior.select(None, flat, 0 * flat.value_sum).reshape(place.node.shape)
+        return action, jnp.log(pick(seen.policy.policy, action)), seen.policy.entropy
+
+    def one(k: chex.Array) -> tuple[chex.Array, ...]:
+        place, going = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, k, 1, axis=1), (state.place, alive)
+        )
+        none = jax.tree.map(
+            lambda x: jnp.zeros_like(place.node, x.dtype), jax.eval_shape(look, place)
+        )
+        return jax.lax.cond(jnp.any(going), look, lambda _: none, place)
+
+    if context.dense:
+        action, log_prob, entropy = look(state.place)
+    else:  # a processor does not look at the nodes of those that have stopped
+        found = jax.lax.map(one, jnp.arange(alive.shape[1]))
+        action, log_prob, entropy = (x[..., 0].T for x in found)
+    return _take(state, action, log_prob), {"entropy": entropy, "log_prob": 0 * log_prob}
+
+
+def _take(state: _Walk, action: chex.Array, log_prob: chex.Array) -> _Walk:
+    """Lets the simulations that go on take their actions."""
+    path = state.path
+    return state._replace(
         path=path._replace(
             code=jnp.where(path.alive, extend_code(path.code, action), path.code),
             log_prob=path.log_prob + jnp.where(path.alive, log_prob, 0.0),
         ),
         action=jnp.where(path.alive, action, state.action),
-        source=source,
     )
-    return state, {name: told[name] for name in _told(context.needed)}
 
 
 def _write(x: chex.Array, row: chex.Array, t: chex.Array) -> chex.Array:

@@ -116,8 +116,8 @@ def gumbel_root(
         state = GumbelState(scale * noise, root.visits, top, *counts)
         if not fits or shape[1] <= 4 * num_columns:
             return state
-        # Before the first simulation the Q-values of all actions are the same.
-        scores = _considered(root, state, transform(root), root.valid)
+        # The Q-values of all actions that have not been taken yet are the same.
+        scores = _considered(root, state, 0 * root.value_sum, root.valid)
         columns = jax.lax.top_k(scores, num_columns)[1]
         return state._replace(columns=jnp.sort(columns, axis=-1))
 
@@ -164,7 +164,9 @@ def gumbel_root(
             left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
             goes_on &= left & jnp.any(found, axis=-1)
             found &= goes_on[:, None]
-            return (add_returns(node, actions, returns, found), waiting & ~found, goes_on), None
+            returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
+            node = add_returns(node, action[:, None], returned, goes_on[:, None])
+            return (node, waiting & ~found, goes_on), None
 
         carry = (root, started, root.value == root.value)
         (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])

@@ -260,7 +260,7 @@ MUTATIONS = (
     ),
     Mutation(
         "rounds: choices do not see what returned before them", _GUMBEL,
-        "return (add_returns(node, actions, returns, found), ", "return (node, ",
+        "node = add_returns(node, action", "add_returns(node, action",
         "in_rounds_is_mctxs", "test_rounds.py",
     ),
     Mutation(
