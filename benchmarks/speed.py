@@ -5,6 +5,7 @@
     python -m benchmarks.speed --preset pgx           # what users of mctx run, in small; also with
                                                       # --roots 1024
     python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
+    python -m benchmarks.speed --preset many-actions  # as many as chess has, and an empty game
 
 Ours run with K = 32 and with the K that plays well, their default, as trees ("cached" in the names)
 and as rollouts ("constant"). The limit is the time of the network evaluations alone, so every
@@ -80,6 +81,13 @@ PRESETS = {
     ),
     # pgx's example of AlphaZero, whose 1,024 roots are for an accelerator.
     "pgx": Preset({"conv-9x9-128x6": _ANY}, [1, 64], [32], 3, [spec.name for spec in DEFAULTS]),
+    "many-actions": Preset(
+        {"blank-1000": _ANY, "blank-4672": _ANY},
+        [64],
+        [32],
+        3,
+        ["Gumbel MCTS", "Gumbel MCTS rounds"],
+    ),
     "accelerator": Preset(
         {
             f"conv-{board}-{shape}{dtype}": most
@@ -209,7 +217,9 @@ def measure(
     Returns:
       A dict ready for JSON for each search, the bare network first.
     """
-    network = load_network(name)
+    from benchmarks import memory  # which takes the searches from here
+
+    network = memory.load(name) if name.startswith("blank") else load_network(name)
     states = positions(network.env, num_roots, seed)
     systems = [bare_network(network, num_roots * num_simulations, seed)]
     max_batch = systems[0][1]["max_batch"]

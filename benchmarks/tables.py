@@ -246,6 +246,11 @@ BLOCKS: dict[str, Block] = {
         ("network", "roots", "search", "K", "ms", "x bare network",
          "x faster than mctx's faster", "calls in a row"),
     ),
+    "many-actions": _rows(
+        "speed_many-actions", speed.table, lambda row: row["K"] is not None,
+        ("network", "search", "K", "ms", "x faster than mctx's faster", "calls in a row",
+         "scratch MB"),
+    ),
     "speed-short": _rows(
         "speed_quick", speed.table,
         lambda row: _usual(row) and row["roots"] == 64 and row["network"] == "hex-7x7",
