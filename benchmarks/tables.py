@@ -239,12 +239,17 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 BLOCKS: dict[str, Block] = {
     "newcomer": (f"{_QUALITY}/newcomer", _newcomer),
     "strength": (STRENGTH, _strength),
-    "strength-empty": ("strength_empty_hex-7x7-early_64", _strength),
     "networks": (f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,
         ("network", "roots", "search", "K", "ms", "x bare network",
          "x faster than mctx's faster", "calls in a row"),
+    ),
+    "speed-pgx": _rows(
+        "speed_pgx", speed.table, columns=(
+            "roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
+            "calls in a row", "scratch MB",
+        ),
     ),
     "many-actions": _rows(
         "speed_many-actions", speed.table, lambda row: row["K"] is not None,
