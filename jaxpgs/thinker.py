@@ -163,9 +163,9 @@ def make_thinker(
     return made
 
 
-def warm_up(thinker: Thinker, state: Embedding) -> None:
-    """Compiles all that a move needs."""
-    think(thinker, state, jax.random.key(0), seconds=1e-3, report=lambda progress: None)
+def warm_up(thinker: Thinker, state: Embedding) -> PolicyOutput:
+    """Compiles all that a move needs, and returns a hasty answer."""
+    return think(thinker, state, jax.random.key(0), seconds=1e-3, report=lambda progress: None)
 
 
 def fitting(thinker: Thinker, state: Embedding, seconds: float) -> int:

@@ -303,6 +303,10 @@ def test_lines_of_several_moves_are_played():
         ev.opening_lines(env, KEY, 2, 73)
     with pytest.raises(ValueError, match="at least 1"):
         ev.opening_lines(env, KEY, 0, 1)
+    # A policy that wants the middle has it first, and then what is left.
+    middle = lambda x: 100.0 * jax.nn.one_hot(jnp.full(len(x), 4), 9)  # noqa: E731
+    drawn = ev.opening_lines(env, KEY, 2, 8, middle)
+    assert (drawn[:, 0] == 4).all() and set(drawn[:, 1]) == set(range(9)) - {4}
     # Both play the first empty cell: the games follow from the lines.
     first, second = _first_cell("a"), _first_cell("b")
     result = ev.play_match(env, first, second, KEY, openings=lines)

@@ -1,5 +1,6 @@
 """The board for people: the game as a value, its pictures, the page in a browser, the widget."""
 
+import asyncio
 import contextlib
 import dataclasses
 import http.client
@@ -22,7 +23,7 @@ from flax import nnx
 import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
 from jaxpgs.envs.hex_games import read_cell
-from jaxpgs.play import drawing, games, protocol
+from jaxpgs.play import drawing, games, protocol, server
 from jaxpgs.play import session as sessions
 from jaxpgs.play.__main__ import main as play_main
 from jaxpgs.play.__main__ import read_game
@@ -30,7 +31,6 @@ from jaxpgs.thinker import Look, Thought, look
 
 ROOT = pathlib.Path(__file__).parent.parent
 GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 def said(session, *messages):
@@ -306,6 +306,9 @@ def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
             play_main(arguments)
     with pytest.raises(SystemExit, match=r"no game of pgx|pgx is missing"):
         play_main(["--game", "Chequers:3"])
+    for game in ("Hex:four", "Hex:3,", "Hex:1", "Breakthrough:6,5,4,3,2"):
+        with pytest.raises(ValueError, match=f"{game!r} is no game"):
+            read_game(game)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     with pytest.raises(SystemExit, match=r"jaxpgs\[play\]"):
         play_main(["--game", "Hex:3", "--port", "0"])
@@ -464,6 +467,42 @@ def test_garbage_a_page_that_leaves_and_two_at_once(page):
     with socket_of(page) as one:
         one.tell("hello")
         assert one.hear("position")["moves"] == ["c3"]
+
+
+def test_a_page_that_is_too_slow_goes_on_from_where_the_game_stands(monkeypatch):
+    monkeypatch.setattr(server, "_WAITING", 3)
+    board = jaxpgs.show(Hex(3), search="mcts", simulations=8)
+    told = []
+
+    async def visit():
+        reads, heard = asyncio.Event(), asyncio.Queue()
+        for message in ({"type": "websocket.connect"}, *plays(5)):
+            heard.put_nowait(message)
+
+        async def send(message):
+            if message["type"] == "websocket.send":
+                await reads.wait()
+                told.append(json.loads(message["text"]))
+
+        page = asyncio.create_task(server.make_app(board)(scope, heard.get, send))
+        while len(board.session.past) < 6:
+            await asyncio.sleep(0.01)
+        reads.set()
+        while not told or len(told[-1].get("moves", ())) < 5:
+            await asyncio.sleep(0.01)
+        heard.put_nowait({"type": "websocket.disconnect"})
+        await page
+
+    def plays(count):
+        for action in range(count):
+            text = json.dumps({"type": "play", "action": action})
+            yield {"type": "websocket.receive", "text": text}
+
+    scope = {"type": "websocket", "path": "/socket", "headers": [(b"host", b"localhost")],
+             "query_string": b"", "subprotocols": [], "extensions": {}}  # fmt: skip
+    pytest.importorskip("starlette")
+    asyncio.run(asyncio.wait_for(visit(), 60))
+    assert len(told) < 6 and told[-1]["type"] == "position"
 
 
 @pytest.mark.slow  # it compiles a search of its own

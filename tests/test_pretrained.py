@@ -52,6 +52,22 @@ def test_curated_exports():
     assert all(hasattr(pretrained, name) for name in pretrained.__all__)
 
 
+def test_half_of_the_bits(tmp_path):
+    params, whole = _save(tmp_path)
+    size = (tmp_path / "tiny.safetensors").stat().st_size
+    _, card = _save(tmp_path, half=True)
+    assert card["architecture"] == whole["architecture"] | {"stored": "float16"}
+    assert (tmp_path / "tiny.safetensors").stat().st_size < 0.7 * size
+    found = load_pretrained("tiny", directory=tmp_path).params
+    chex.assert_trees_all_equal_dtypes(found, params)
+    rounded = jax.tree.map(lambda x: x.astype(jnp.float16).astype(x.dtype), params)
+    chex.assert_trees_all_equal(found, rounded)
+    module = _make()
+    large = jax.tree.map(lambda x: x + 1e5, params)
+    with pytest.raises(ValueError, match="not finite"):
+        save_pretrained(tmp_path, "large", env=ENV, module=module, params=large, half=True)
+
+
 @pytest.mark.parametrize("kind", ["fully_connected", "resnet", "offsets"])
 def test_round_trip(tmp_path, kind):
     params, card = _save(tmp_path, kind=kind, seed=5, strength={"elo": 12.5})

@@ -60,8 +60,11 @@ def read_game(text: str) -> Any:
     """Reads a game such as `Hex:4` or `Breakthrough:6,5`; pgx's games go by their id."""
     name, _, sizes = text.partition(":")
     if name in GAMES:
-        numbers = [int(size) for size in sizes.split(",") if size.isdigit()]
-        return getattr(jaxpgs.envs, name)(*numbers)
+        try:
+            numbers = [int(size) for size in sizes.split(",")] if sizes else []
+            return getattr(jaxpgs.envs, name)(*numbers)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{text!r} is no game: {error}") from error
     try:
         import pgx
     except ImportError as error:

@@ -139,9 +139,7 @@ class Board:
             made = make_thinker(self.brain, search, simulations, seconds, state)
         else:
             made = Thinker(self.brain, self._search)
-            warm_up(made, state)
-        output = think(made, state, jax.random.key(0), seconds=1e-3)
-        adapted_policy(self.brain, output, state)
+        adapted_policy(self.brain, warm_up(made, state), state)
         return made
 
     def think(self) -> PolicyOutput:

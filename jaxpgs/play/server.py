@@ -41,8 +41,11 @@ def make_app(board: Board) -> Any:
         waiting: asyncio.Queue[str] = asyncio.Queue(_WAITING)
 
         def put(text: str) -> None:
-            if not waiting.full():  # else the page is too slow, and asks again when it opens
-                waiting.put_nowait(text)
+            if waiting.full():  # a page that is too slow goes on from where the game stands by then
+                while not waiting.empty():
+                    waiting.get_nowait()
+                loop.run_in_executor(None, board.handle, {"type": "hello"}, tell)
+            waiting.put_nowait(text)
 
         def tell(told: dict[str, Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended

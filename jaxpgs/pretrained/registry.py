@@ -223,7 +223,7 @@ def save_pretrained(
       params: the trained parameters, as `jaxpgs.networks.functional` returns them.
       module_kwargs: arguments of the network's class that it does not keep.
       half: whether float32 weights are rounded to float16 in the file, half of its size. Loading
-        makes float32 of them again.
+        makes float32 of all weights of 16 bits in it.
       **card_fields: more fields of the card, of JSON types: usually `command`, `seed`,
         `wall_time_s`, `date`, `versions`, `hardware` and `strength`.
 
