@@ -350,8 +350,9 @@ class SearchState:
       qvalues: `[B, A]` mean return by first action, from the view of the player to move; the lowest
         float where never visited, so that `qvalues.max(axis=-1)` is the value of the best action
         tried; 0 where no action is legal at all.
-      value: `[B]` mean return of all simulations; the network's value before the first of them, and
-        0 where no action is legal.
+      value: `[B]` mean return of all simulations, or, of a Gumbel search, the value of
+        `action_weights` by completed Q-values (`gumbel_target`); the network's value before the
+        first simulation, and 0 where no action is legal.
       params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading
         axis B and whose other leaves are None. The next search of the game takes it as
         `adapted_params`.

@@ -90,6 +90,14 @@ def check_is_mctxs(ours, theirs, summary):
         np.asarray(ours.search_state.qvalues)[tried], np.asarray(summary.qvalues)[tried], atol=1e-5
     )
     assert len({tuple(row) for row in np.asarray(summary.visit_counts).tolist()}) > 3
+    # The value is that of the weights; actions never tried count with the mixed value (eq. 33).
+    state = ours.search_state
+    prior = np.exp(state.prior_logits - np.max(state.prior_logits, -1, keepdims=True)) * tried
+    seen, count = np.where(tried, state.qvalues, 0.0), np.sum(state.visits, -1)
+    mean = np.sum(prior * seen, -1) / np.sum(prior, -1)
+    mixed = (state.raw_value + count * mean) / (count + 1)
+    completed = np.where(tried, seen, mixed[:, None])
+    np.testing.assert_allclose(state.value, np.sum(ours.action_weights * completed, -1), atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["mcts", "pgs"])

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -122,18 +121,6 @@ def test_a_value_of_best_play_does_not_mind_other_moves():
     np.testing.assert_array_equal(seen.value[:, 0], [0.25, 0.25, 1, -1, 1, -1, 1, -1, 1])
     np.testing.assert_array_equal(seen.open, 0)
     np.testing.assert_array_equal(report.finished[:, 0], np.arange(9) == 8)
-
-
-def test_the_value_of_a_policy_leaves_out_what_was_not_tried():
-    lowest = np.finfo(np.float32).min
-    found = SimpleNamespace(
-        visits=np.array([[3, 1, 0], [0, 0, 0]]), value=np.float32([0.5, -0.5]),
-        qvalues=np.float32([[1.0, -1.0, lowest], [lowest] * 3]),
-    )  # fmt: skip
-    weights = np.float32([[0.6, 0.2, 0.2], [1.0, 0.0, 0.0]])
-    output = SimpleNamespace(search_state=found, action_weights=weights)
-    value = jax.jit(lambda: experts.policy_value(output))()
-    np.testing.assert_allclose(value, [(0.6 - 0.2) / 0.8, -0.5], rtol=1e-6)
 
 
 def test_what_a_search_adapts_goes_on_within_a_game():

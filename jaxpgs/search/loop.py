@@ -406,10 +406,10 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
     """
     stats, totals = carry.stats, carry.totals
     answer = jax.vmap(search.target, axis_name=ROOTS)
-    action, action_weights = answer(carry.target_keys, stats, carry.selection)
+    action, action_weights, *worth = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
-    value = _mean(jnp.sum(stats.value_sum, axis=-1), visits)
+    value = worth[0] if worth else _mean(jnp.sum(stats.value_sum, axis=-1), visits)
     lowest = jnp.finfo(value.dtype).min
     state = SearchState(
         visits=stats.visits,

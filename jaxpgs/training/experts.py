@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import Params, PolicyOutput, RecurrentFn, is_one_key
-from jaxpgs.checks import check_number, check_word
+from jaxpgs.base import Params, RecurrentFn, is_one_key
+from jaxpgs.checks import check_number
 from jaxpgs.search import (
     batched_mcts_policy,
     completed_q,
@@ -114,30 +114,21 @@ def make_expert(
     return searcher(policy_fn, num_simulations, **(defaults | knobs))
 
 
-def searcher(
-    policy_fn: Callable[..., Any], num_simulations: int, *, value: str = "mean", **knobs: Any
-) -> Expert:
+def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) -> Expert:
     """Makes an expert of one of this library's searches.
 
     Args:
       policy_fn: `jaxpgs.pgs_policy` or another with its arguments.
       num_simulations: simulations a move.
-      value: what it says of a position. "mean" is the mean of all simulations, to which losing
-        moves that were tried add as much as winning ones; "policy" is what its policy is worth:
-        the Q-values of the actions tried, weighed by it.
       **knobs: further arguments of `policy_fn`. The network imitates the target's weights; to
         explore, the target must draw its actions, as `completed_q()` and `visit_counts()` do.
 
     Returns:
       An expert.
 
-    Raises:
-      ValueError: if `value` is another word.
-
     Example:
       >>> expert = jaxpgs.training.experts.searcher(jaxpgs.gumbel_mcts_policy, 32)
     """
-    check_word("searcher", "value", value, ("mean", "policy"))
 
     def expert(
         params: Params,
@@ -155,7 +146,7 @@ def searcher(
             action=output.action,
             best=jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype),
             policy=output.action_weights,
-            value=found.value if value == "mean" else policy_value(output),
+            value=found.value,
             num_evaluations=found.num_evaluations,
             adapted_params=found.params,
             visits=found.visits,
@@ -163,15 +154,6 @@ def searcher(
         )
 
     return expert
-
-
-def policy_value(output: PolicyOutput) -> chex.Array:
-    """Returns what a search's policy is worth by its own Q-values of the actions tried, `[B]`."""
-    found = output.search_state
-    weight = jnp.where(found.visits > 0, output.action_weights, 0.0)
-    total = jnp.sum(weight, axis=-1)
-    worth = jnp.sum(jnp.where(weight > 0, weight * found.qvalues, 0.0), axis=-1)
-    return jnp.where(total > 0, worth / jnp.where(total > 0, total, 1.0), found.value)
 
 
 def raw_network() -> Expert:

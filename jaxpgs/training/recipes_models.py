@@ -19,13 +19,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import chex
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params
 from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.envs import Hex
 from jaxpgs.networks import ValueEquivalentModel
@@ -153,10 +150,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def judge(num_simulations: int) -> experts.Expert:
-    """Makes the search that labels: a Gumbel tree search whose value is that of its policy.
-
-    The mean value of all simulations, which searches report, would count the losing moves that were
-    tried as much as the winning ones.
+    """Makes the search that labels: a Gumbel tree search, which says the value of its policy.
 
     Args:
       num_simulations: simulations a position.
@@ -164,21 +158,9 @@ def judge(num_simulations: int) -> experts.Expert:
     Returns:
       An expert.
     """
-
-    def expert(
-        params: Params, rng_key: chex.PRNGKey, root: Any, recurrent_fn: Any, invalid: chex.Array
-    ) -> experts.Decision:
-        output = gumbel_mcts_policy(
-            params, rng_key, root, recurrent_fn, num_simulations, invalid,
-            simulations_per_update=4, max_num_considered_actions=4,
-        )  # fmt: skip
-        best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
-        return experts.Decision(
-            output.action, best, output.action_weights, experts.policy_value(output),
-            output.search_state.num_evaluations,
-        )  # fmt: skip
-
-    return expert
+    return experts.searcher(
+        gumbel_mcts_policy, num_simulations, simulations_per_update=4, max_num_considered_actions=4
+    )
 
 
 def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from jaxpgs.search.parts.selection import Narrow, Rounds, Selection
 from jaxpgs.search.parts.target import (
     QTransform,
     Target,
+    completed_qvalues,
     improved_weights,
     of_node,
     qtransform_completed_by_mix_value,
@@ -273,7 +274,9 @@ def gumbel_target(
     """The answer of a Gumbel search (Danihelka et al. 2022, sections 3 and 4).
 
     The action is the one with the largest `gumbel + logits + sigma(completed Q)` among the most
-    visited; the weights are `softmax(logits + sigma(completed Q))`.
+    visited; the weights are `softmax(logits + sigma(completed Q))`. The root's value is that of
+    this policy, by the completed Q-values: in the mean of all returns every action counts as often
+    as the schedule makes simulations try it, however bad it has turned out to be.
 
     Args:
       qtransform: what the Q-values add to the logits, as in mctx.
@@ -294,7 +297,7 @@ def gumbel_target(
 
     def target(
         rng_key: chex.PRNGKey, root: NodeStats, state: GumbelState
-    ) -> tuple[chex.Array, chex.Array]:
+    ) -> tuple[chex.Array, chex.Array, chex.Array]:
         del rng_key
         if not isinstance(state, GumbelState):
             raise ValueError("gumbel_target needs root_selection=gumbel_root(...).")
@@ -304,7 +307,8 @@ def gumbel_target(
         action = highest(scores, root.valid)
         playable = jnp.any(root.valid)
         weights = improved_weights(root, bonus)
-        return jnp.where(playable, action, 0).astype(jnp.int32), weights
+        value = jnp.sum(weights * completed_qvalues(root), axis=-1)
+        return jnp.where(playable, action, 0).astype(jnp.int32), weights, value
 
     return target
 

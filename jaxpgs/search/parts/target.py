@@ -2,7 +2,8 @@
 
 A target is a function `(rng_key, root, state) -> (action, action_weights [A])` of one root's
 statistics and the state of the selection at the root; the search maps it over the batch. It may be
-asked before the first simulation. Improved policies rest on completed Q-values (Danihelka et al.
+asked before the first simulation. A third result, if there is one, is the root's value, which else
+is the mean of the returns. Improved policies rest on completed Q-values (Danihelka et al.
 2022, section 4 and appendix D); simulations may follow them, too.
 """
 
@@ -19,7 +20,7 @@ from jaxpgs.base import ROOTS, NodeStats, as_logits
 from jaxpgs.checks import by_root, check_number
 from jaxpgs.search.policy import highest
 
-Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, chex.Array]]
+Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
 # How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
 QTransform = Callable[[NodeStats], chex.Array] | Callable[[mctx.Tree, Any], chex.Array]
 
