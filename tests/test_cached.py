@@ -19,8 +19,9 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs import networks
-from jaxpgs.search import Truncation, loop, store_tree
+from jaxpgs.search import Truncation, loop
 from jaxpgs.search.model import Keys
+from jaxpgs.search.nodes import Place, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -73,7 +74,7 @@ def test_new_nodes_are_a_dictionary(capacity):
     @jax.jit
     def add(nodes, number, node, action, wanted):
         start = jnp.minimum(1 + number * num_walks, limit + 1)
-        place = store_tree.Place(node, None, None)
+        place = Place(node)
         return store.close(context._replace(start=start), nodes, place, action, wanted)
 
     nodes = carry.memory
@@ -138,9 +139,9 @@ def test_what_is_packed_comes_apart():
         "hidden": jnp.asarray(rng.normal(size=(2, 5, 7)), jnp.float32),
         "old key": jax.random.key_data(jax.random.split(jax.random.key(2), (2, 5))),
     }
-    packed = store_tree._pack(tree)
+    packed = pack(tree)
     assert len(packed) == len({str(x.dtype) for x in packed}) == 4
-    found = store_tree._unpack(packed, jax.eval_shape(lambda: tree))
+    found = unpack(packed, jax.eval_shape(lambda: tree))
     assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, tree)
     assert jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, tree)
     one, two = ({**x, "key": jax.random.key_data(x["key"])} for x in (found, tree))

@@ -16,7 +16,7 @@ import toy
 from flax import nnx
 
 import jaxpgs
-from jaxpgs.search import run, store_tree
+from jaxpgs.search import nodes, run, store_tree
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
@@ -103,7 +103,7 @@ def searched(name, size, program):
         patch.setattr(jax.lax, "platform_dependent", choose)
         if program == "dense without tables":
             patch.setattr(store_tree, "_FEW_FEATURES", 0)
-            patch.setattr(store_tree, "_FEW_PAIRS", 0)
+            patch.setattr(nodes, "FEW_PAIRS", 0)
         output = jax.jit(plan, compiler_options=games.QUICK)(params, keys, states)
     assert chosen
     return jax.device_get(output)

@@ -12,6 +12,7 @@ from games import QUICK, mostly_slow
 from test_rounds import A, endless, endless_roots
 
 import jaxpgs
+from jaxpgs.search import store_tree
 
 M = 3  # considered, of 20 actions
 ROUNDS = {"simulations_per_update": "rounds"}
@@ -133,3 +134,47 @@ def test_other_transforms_see_all_actions():
             lambda search=search: jaxpgs.search.init(search, {}, jax.random.key(5), root, invalid)
         )
         assert search.root_selection.narrow(carry.selection, carry.stats) is None
+
+
+def tree_searches():
+    """Searches that read visits, sums and ranges of nodes, logits, or an adapted head."""
+    yield "gumbel", jaxpgs.gumbel_mcts_search(toy.split_fn, 16, simulations_per_update="rounds")
+    ranges = {"root_selection": jaxpgs.muzero_puct(), "interior_selection": jaxpgs.muzero_puct()}
+    yield "ranges", jaxpgs.batched_mcts_search(toy.split_fn, 12, capacity=9, **ranges)
+    yield "pgs", jaxpgs.pgs_search(toy.split_fn, 12, adapt=toy.adapt_head, mode="tree")
+
+
+@pytest.mark.parametrize(("name", "search"), tree_searches(), ids=lambda x: x)
+def test_nodes_without_a_line_by_action_hold_the_same(name, search, monkeypatch):
+    num_actions, depth, num_roots = 4, 5, 3
+    rng = np.random.default_rng(0)
+    size = sum(num_actions**d for d in range(depth + 1))
+    params = toy.tree(
+        num_actions, depth, features=rng.normal(size=(size, 3)),
+        head=rng.normal(size=(3, num_actions)), value=rng.uniform(-1, 1, size),
+        reward=rng.uniform(-0.5, 0.5, (size, num_actions)),
+    )  # fmt: skip
+
+    def moves(key):
+        """Two moves of a game, with the nodes of the first in the search of the second."""
+        first = jaxpgs.search.run(search, params, key, toy.root(params, np.arange(num_roots)))
+        nodes = jaxpgs.reroot(first.search_state.nodes, first.action, num_kept=6)
+        after = toy.root(params, params["next"][np.arange(num_roots), first.action])
+        return first, jaxpgs.search.run(search, params, key, after, nodes=nodes)
+
+    known = jit(lambda key: moves(key))(jax.random.key(0))
+    monkeypatch.setattr(store_tree, "MANY_ACTIONS", num_actions)
+    found = jit(lambda key: moves(key))(jax.random.key(0))
+    for one, other in zip(known, found, strict=True):
+        nodes = [x.search_state.nodes for x in (one, other)]
+        assert (nodes[0].arrivals is None, nodes[1].links.shape[1]) == (True, 0)
+        for field in ("edge", "parent", "children", "visits"):
+            np.testing.assert_array_equal(*(getattr(x, field) for x in nodes), field)
+        exists = np.asarray(nodes[0].children) > 0
+        np.testing.assert_array_equal(*(np.where(exists, x.value_sum, 0) for x in nodes))
+        assert jaxpgs.tree_svg(nodes[0]) == jaxpgs.tree_svg(nodes[1])
+        one, other = (
+            x.replace(search_state=x.search_state.replace(nodes=None)) for x in (one, other)
+        )
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert np.any(exists[:, 1:]), name

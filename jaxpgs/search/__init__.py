@@ -1,6 +1,6 @@
 """The search: one walk over two stores, and the parts that decide everything.
 
-`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `store_tree` and
+`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `nodes`, `store_tree` and
 `store_rollouts` say where a state comes from; `learn` is the gradient; `parts` what a search is
 made of, a file each; `presets` the searches, and `papers` what only reproduces a paper. `*_search`
 makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it, with the
@@ -12,6 +12,7 @@ from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
 from jaxpgs.search.memory import MemoryEstimate, estimate_memory
 from jaxpgs.search.model import init_adapted, own_like, reset_adapted
+from jaxpgs.search.nodes import Nodes, node_stats, reroot
 from jaxpgs.search.papers import (
     extended_pgs_policy,
     extended_pgs_search,
@@ -93,7 +94,6 @@ from jaxpgs.search.stochastic import (
     stochastic_mcts_search,
     stochastic_root,
 )
-from jaxpgs.search.store_tree import Nodes, node_stats, reroot
 from jaxpgs.search.tree_view import (
     ActionSummary,
     SearchTable,

@@ -41,9 +41,9 @@ from jaxpgs.search import model, replay, store_rollouts, store_tree
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import Learned, learn
 from jaxpgs.search.model import Keys
+from jaxpgs.search.nodes import Nodes, node_stats
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import Narrow, select_in_turn
-from jaxpgs.search.store_tree import Nodes, node_stats
 from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
 
@@ -309,7 +309,7 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
         raise ValueError(f'init_nodes needs a search with mode="tree", got {search.mode!r}.')
 
     def empty(x: Any) -> chex.Array:
-        return jnp.zeros((x.shape[0], num_kept, *x.shape[2:]), x.dtype)
+        return jnp.zeros((x.shape[0], num_kept if x.shape[1] else 0, *x.shape[2:]), x.dtype)
 
     nodes = jax.tree.map(empty, memory)
     features = jax.tree.map(jnp.ones_like, nodes.features)  # as `store_tree.init` fills them

@@ -10,10 +10,10 @@ from jaxpgs import trees
 from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.device_memory import num_bytes
 from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
+from jaxpgs.search.nodes import Nodes
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.presets import mcs_search, pgs_search
-from jaxpgs.search.store_tree import Nodes
 from jaxpgs.search.walk import Simulations
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxpgs.base import PolicyOutput
-from jaxpgs.search.store_tree import Nodes
+from jaxpgs.search.nodes import Nodes
 
 _WIDTH, _HEIGHT, _MARGIN = 76, 84, 30  # of a node's place in a picture, in SVG units
 
@@ -255,12 +255,15 @@ def _one(nodes: Nodes, index: int) -> Nodes:
 def _children(nodes: Nodes) -> list[list[_Node]]:
     """Returns the children of every row, the most visited first."""
     states, returns = _behind(nodes)
-    counts_visits = nodes.visits.any()
+    arrivals = nodes.arrivals
+    counts_visits = (nodes.visits if arrivals is None else arrivals.visits).any()
     below: list[list[_Node]] = [[] for _ in nodes.edge]
     for row in np.flatnonzero(nodes.edge >= 0).tolist():
         parent, action = divmod(int(nodes.edge[row]), nodes.num_actions)
         visits, total = states[row], returns[row]
-        if counts_visits:
+        if counts_visits and arrivals is not None:
+            visits, total = arrivals.visits[row], arrivals.returns[row, 0]
+        elif counts_visits:
             visits, total = nodes.visits[parent, action], nodes.value_sum[parent, action]
         if visits:  # a round of a Gumbel search may make more than count
             below[parent].append(_Node(row, action, int(visits), float(total) / int(visits)))

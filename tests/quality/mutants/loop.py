@@ -7,7 +7,7 @@ _LOOP = "loop.py"
 _MEMORY = "memory.py"
 _MODEL = "model.py"
 _ROLLOUTS = "store_rollouts.py"
-_TREE = "store_tree.py"
+_TREE, _NODES = "store_tree.py", "nodes.py"
 _WALK = "walk.py"
 
 MUTATIONS = (
@@ -101,7 +101,7 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: parents know every child", _TREE,
+        "tree: parents know every child", _NODES,
         "place = jnp.where(kept, node, num_rows)", "place = node", "new_nodes_are",
         "test_cached.py",
     ),
@@ -111,23 +111,23 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: types are joined in another order than they are taken apart", _TREE,
+        "tree: types are joined in another order than they are taken apart", _NODES,
         "axis=-1) for name in sorted(rows))", "axis=-1) for name in rows)", "is_packed",
         "test_cached.py",
     ),
     # The program for accelerators.
     Mutation(
-        "dense: links of nobody are made", _TREE,
+        "dense: links of nobody are made", _NODES,
         "here = (rows == node[:, None]) & kept[:, None]", "here = rows == node[:, None]",
         "same_answer and mcts", "test_dense.py",
     ),
     Mutation(
-        "dense: visits are counted of none", _TREE,
+        "dense: visits are counted of none", _NODES,
         "member = (rows == node[:, None]) & counts[:, None]", "member = rows == node[:, None]",
         "behind_the_limit",
     ),
     Mutation(
-        "dense: returns of other actions", _TREE,
+        "dense: returns of other actions", _NODES,
         "[chosen, chosen * returns[..., None]]", "[chosen, chosen[:, ::-1] * returns[..., None]]",
         "behind_the_limit",
     ),
@@ -163,28 +163,31 @@ MUTATIONS = (
     ),
     # Trees that go on.
     Mutation(
-        "a kept root's returns change sign", _TREE,
+        "a kept root's returns change sign", _NODES,
         "value_sum=jnp.where(known, numbers[..., :num_actions], 0.0)",
         "value_sum=jnp.where(known, -numbers[..., :num_actions], 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes' returns change sign", _TREE,
+        "kept nodes' returns change sign", _NODES,
         "jnp.where(used[..., None], numbers, 0.0)",
         "jnp.where(used[..., None], -numbers, 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes count visits of what was dropped", _TREE,
-        "visits = jnp.where(children > 0, rows.visits, 0)\n", "visits = rows.visits\n",
+        "kept nodes count visits of what was dropped", _NODES,
+        "visits = jnp.where(children > 0, links[..., num_actions:], 0)\n",
+        "visits = links[..., num_actions:]\n",
         "reroot_keeps", "test_tree.py",
     ),
     Mutation(
-        "kept nodes sum returns of what was dropped", _TREE,
-        "sums = jnp.where(children > 0, rows.value_sum, 0.0)\n", "sums = rows.value_sum\n",
+        "kept nodes sum returns of what was dropped", _NODES,
+        "sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)\n",
+        "sums = numbers[..., :num_actions]\n",
         "were_dropped",
     ),
     Mutation(
-        "kept nodes have their parent's former number", _TREE,
-        "edge = trees.take(renamed, rows.parent) *", "edge = rows.parent *", "reroot_keeps",
+        "kept nodes have their parent's former number", _NODES,
+        "edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions)",
+        "edge = (jnp.maximum(rows.edge, 0) // num_actions)", "reroot_keeps",
         "test_tree.py",
     ),
     Mutation(
@@ -201,11 +204,11 @@ MUTATIONS = (
         '["visits", "value_sum"] +', '["value_sum"] +', "kept_root",
     ),
     Mutation(
-        "a kept root's range is upside down", _TREE,
+        "a kept root's range is upside down", _NODES,
         "for i in (2, 1))", "for i in (1, 2))", "kept_root",
     ),
     Mutation(
-        "nodes' ranges include 0", _TREE,
+        "nodes' ranges include 0", _NODES,
         "low(jnp.where(visits > 0, known, jnp.inf), node", "low(known, node", "behind_the_limit",
     ),
     Mutation(
@@ -235,13 +238,13 @@ MUTATIONS = (
     ),
     Mutation(
         "capacity: visits beyond the limit are added", _TREE,
-        "in_rows(trajectory.alive & (child <= limit))", "in_rows(trajectory.alive)",
+        "simulations.trajectory.alive & (child <= context.rows.limit)",
+        "simulations.trajectory.alive",
         "behind_the_limit",
     ),
     Mutation(
         "capacity: the limit of visits is one too low", _TREE,
-        "in_rows(trajectory.alive & (child <= limit))",
-        "in_rows(trajectory.alive & (child < limit))",
+        "(child <= context.rows.limit)", "(child < context.rows.limit)",
         "behind_the_limit",
     ),
     Mutation(

@@ -275,6 +275,6 @@ MUTATIONS = (
     ),
     Mutation(
         "rounds: a state that did not count is old", "store_tree.py",
-        "new = read(1) == 0", "new = child == 0", "in_rounds_is_mctxs", "test_rounds.py",
+        "new = visits == 0", "new = child == 0", "in_rounds_is_mctxs", "test_rounds.py",
     ),
 )  # fmt: skip

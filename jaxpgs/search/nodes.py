@@ -1,0 +1,516 @@
+"""What a tree keeps of its nodes: the rows, how they are read and written, and what is kept.
+
+A node is a row. Of its children it has a line with an entry for each action, so that a look at it
+is one read. With `MANY_ACTIONS` or more that line would be nearly all of the memory; then
+every row has the visits and the returns of the step into it, and a look collects those of a node's
+children.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs import trees
+from jaxpgs.base import Embedding, NodeStats
+from jaxpgs.search.policy import pick
+
+# From so many actions on, children are not kept by action.
+MANY_ACTIONS = 512
+# On accelerators, scatters become comparisons of every row with every index up to so many of both.
+FEW_PAIRS = 2**24
+
+
+class Nodes(NamedTuple):
+    """The visited sequences of B searches, M rows each.
+
+    Attributes:
+      edge: `[B, M]` int32, `A * parent + action` of the step into the node, -1 for the root and for
+        unused rows.
+      links: `[B, M, 2 A]` int32, the children by action, 0 for none, and the simulations that went
+        to each; counted where the search's actions below the root depend on them, else 0. With many
+        actions `[B, 0, 2 A]`.
+      numbers: `[B, M, ...]` sums of the returns by action, from the view of the player to move;
+        the logits by action if nothing adapts; the smallest and greatest returns by action if
+        somebody asked; and last the reward and discount of the step into the node and the network's
+        value. With many actions without sums and ranges.
+      features: what the adapted head reads, a tuple of `[B, M, ...]`, one array a type; empty if
+        nothing adapts.
+      embedding: the states, likewise.
+      arrivals: with many actions what came of the step into each node; None with few.
+
+    Example:
+      >>> nodes = output.search_state.nodes
+      >>> nodes.children.shape  # two searches, M rows each
+      (2, 21, 9)
+    """
+
+    edge: chex.Array
+    links: chex.Array
+    numbers: chex.Array
+    features: tuple[chex.Array, ...]
+    embedding: tuple[chex.Array, ...]
+    arrivals: "Arrivals | None" = None
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return int(self.links.shape[-1]) // 2
+
+    @property
+    def parent(self) -> chex.Array:
+        """`[B, M]` int32, 0 for the root and unused rows."""
+        return jnp.maximum(self.edge, 0) // self.num_actions
+
+    @property
+    def children(self) -> chex.Array:
+        """`[B, M, A]` int32, 0 where an action has not been taken."""
+        return _lines(self)[0][..., : self.num_actions]
+
+    @property
+    def visits(self) -> chex.Array:
+        """`[B, M, A]` int32 simulations by action, 0 unless the search's actions depend on them."""
+        return _lines(self)[0][..., self.num_actions :]
+
+    @property
+    def value_sum(self) -> chex.Array:
+        """`[B, M, A]` the sums of their returns."""
+        return _lines(self)[1][..., : self.num_actions]
+
+    @property
+    def reward(self) -> chex.Array:
+        """`[B, M]` the reward of the step into the node."""
+        return self.numbers[..., -3]
+
+    @property
+    def discount(self) -> chex.Array:
+        """`[B, M]` its discount."""
+        return self.numbers[..., -2]
+
+    @property
+    def value(self) -> chex.Array:
+        """`[B, M]` the network's value, 0 for the root."""
+        return self.numbers[..., -1]
+
+
+class Arrivals(NamedTuple):
+    """What came of the step into each node.
+
+    Attributes:
+      visits: `[B, M]` int32, how many simulations took it; counted where `Nodes.visits` are.
+      returns: `[B, M, 1]` the sum of their returns, from the view of the player who took it; or
+        `[B, M, 3]`, with the smallest and the greatest of them.
+    """
+
+    visits: chex.Array
+    returns: chex.Array
+
+
+class Place(NamedTuple):
+    """Where simulations are: the node `[B, K]`, and its `links` and `numbers`.
+
+    On an accelerator these are read once, when the node is reached; on a processor, where carrying
+    them costs more than reading, they are None until somebody looks.
+    """
+
+    node: chex.Array
+    links: chex.Array | None = None
+    numbers: chex.Array | None = None
+
+
+def logits_of(nodes: Nodes, numbers: chex.Array) -> chex.Array:
+    """Returns the logits `[..., A]` in rows of `nodes.numbers`."""
+    start = nodes.num_actions if nodes.arrivals is None else 0
+    return numbers[..., start : start + nodes.num_actions]
+
+
+def find(
+    nodes: Nodes, place: Place, action: chex.Array, *, visits: bool
+) -> tuple[chex.Array, chex.Array | None]:
+    """Returns the children `[B, K]` that actions lead to, 0 for none, and their visits if asked."""
+    num_actions = nodes.num_actions
+    if nodes.arrivals is not None:
+        wanted = place.node * num_actions + action
+        rows = jnp.arange(nodes.edge.shape[1], dtype=jnp.int32)
+        child = jnp.max(jnp.where(nodes.edge[:, None] == wanted[..., None], rows, 0), axis=-1)
+        return child, jnp.where(
+            child > 0, trees.take(nodes.arrivals.visits, child), 0
+        ) if visits else None
+
+    def read(section: int) -> chex.Array:
+        if place.links is not None:
+            return pick(place.links[..., section * num_actions :][..., :num_actions], action)
+        at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
+        return at(nodes.links, place.node, section * num_actions + action)
+
+    return read(0), read(1) if visits else None
+
+
+def by_action(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """Returns `links` and `numbers` of nodes `[B, K]`, with entries for each action.
+
+    With many actions there are no logits among the numbers.
+    """
+    if nodes.arrivals is None:
+        return trees.take((nodes.links, nodes.numbers), node)
+    num_actions = nodes.num_actions
+    parent, action = nodes.edge // num_actions, nodes.edge % num_actions  # of -1 the parent is -1
+
+    def spread(node: chex.Array, root: tuple[chex.Array, ...]) -> tuple[chex.Array, ...]:
+        parent, action, *known = root
+        at = jnp.where(parent == node, action, num_actions)
+        empty = (jnp.zeros((*x.shape[1:], num_actions), x.dtype) for x in known)
+        return tuple(
+            x.at[..., at].set(jnp.moveaxis(new, 0, -1), mode="drop")
+            for x, new in zip(empty, known, strict=True)
+        )
+
+    known = (parent, action, _all_rows(nodes.edge), *nodes.arrivals)
+    of_root = jax.vmap(spread, in_axes=(0, None))
+    child, count, returned = jax.vmap(of_root)(node, known)
+    told = trees.take(nodes.numbers[..., -3:], node)
+    numbers = [returned.reshape(*node.shape, -1), told]
+    return jnp.concatenate([child, count], axis=-1), jnp.concatenate(numbers, axis=-1)
+
+
+def _lines(nodes: Nodes) -> tuple[chex.Array, chex.Array]:
+    """What `by_action` says of all nodes."""
+    if nodes.arrivals is None:
+        return nodes.links, nodes.numbers
+    return by_action(nodes, _all_rows(nodes.edge))
+
+
+def _all_rows(edge: chex.Array) -> chex.Array:
+    return jnp.broadcast_to(jnp.arange(edge.shape[1], dtype=jnp.int32), edge.shape)
+
+
+def stats_of(rows: Any, logits: chex.Array, scale: chex.Array | None) -> NodeStats:
+    """Returns the statistics of nodes `[B, K]` from their rows as `by_action` has them."""
+    links, numbers = rows.links, rows.numbers
+    num_actions = logits.shape[-1]
+    known = links[..., :num_actions] > 0
+    visits = jnp.where(known, links[..., num_actions:], 0)
+    sections = (numbers.shape[-1] - 3) // num_actions
+    stats = NodeStats(
+        prior_logits=logits,
+        value=numbers[..., -1],
+        visits=visits,
+        value_sum=jnp.where(known, numbers[..., :num_actions], 0.0),
+        valid=logits > jnp.finfo(logits.dtype).min,
+        scale=None if scale is None else jnp.broadcast_to(scale[:, None], links.shape[:2]),
+    )
+    if sections < 3:
+        return stats
+    low, high = (numbers[..., -3 - i * num_actions : -3 - (i - 1) * num_actions] for i in (2, 1))
+    low, high = jnp.where(visits > 0, low, jnp.inf), jnp.where(visits > 0, high, -jnp.inf)
+    return stats._replace(lowest=low, highest=high)
+
+
+def node_stats(nodes: Nodes, node: chex.Array, logits: chex.Array) -> NodeStats:
+    """Returns the statistics of nodes.
+
+    Args:
+      nodes: the memory.
+      node: `[B]` or `[B, W]` int32.
+      logits: `[B, A]` or `[B, W, A]` their logits, illegal actions at the lowest float.
+
+    Returns:
+      Statistics with the axes of `node`, and A.
+
+    Example:
+      >>> nodes = output.search_state.nodes
+      >>> logits = jnp.zeros((2, 1, 9))  # of one node in each search
+      >>> jaxpgs.search.node_stats(nodes, jnp.zeros((2, 1), jnp.int32), logits).visits.shape
+      (2, 1, 9)
+    """
+    rows = node.reshape(len(node), -1)
+    place = Place(rows, *by_action(nodes, rows))
+    stats = stats_of(place, logits.reshape(*rows.shape, -1), None)
+    return jax.tree.map(lambda x: x.reshape(*node.shape, *x.shape[2:]), stats)
+
+
+def link(
+    nodes: Nodes,
+    node: chex.Array,
+    action: chex.Array,
+    child: chex.Array,
+    kept: chex.Array,
+    *,
+    dense: bool,
+) -> chex.Array:
+    """Tells parents `[B, K]` of their new children; returns the new `nodes.links`."""
+    links = nodes.links
+    if nodes.arrivals is not None:
+        return links  # the children know
+    num_rows = links.shape[1]
+    if dense and is_few(links.size * node.shape[1], FEW_PAIRS):
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        here = (rows == node[:, None]) & kept[:, None]
+        there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
+        both = here[..., None] & there[:, None]
+        found = jnp.max(jnp.where(both, child[:, None, :, None], 0), axis=2)
+        return links + jnp.pad(found, [(0, 0), (0, 0), (0, nodes.num_actions)])
+    place = jnp.where(kept, node, num_rows)
+    put = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
+    return put(links, place, action, child)
+
+
+def is_few(number: Any, most: int) -> bool:
+    """Tells whether there are so few of something; not where their number is a symbol."""
+    return isinstance(number, int) and number <= most
+
+
+def add(
+    nodes: Nodes,
+    node: chex.Array,
+    action: chex.Array,
+    child: chex.Array,
+    returns: chex.Array,
+    counts: chex.Array,
+    *,
+    ranges: bool,
+    dense: bool,
+) -> Nodes:
+    """Adds returns to the statistics.
+
+    Args:
+      nodes: the memory.
+      node: `[B, S]` where steps began.
+      action: `[B, S]` their actions.
+      child: `[B, S]` where they led.
+      returns: `[B, S]` what they returned.
+      counts: `[B, S]` bool, which of them count.
+      ranges: whether the smallest and the greatest return are kept.
+      dense: whether many comparisons are better than a scatter.
+    """
+    num_actions = nodes.num_actions
+    returns = returns.astype(nodes.numbers.dtype)
+    num_rows = nodes.edge.shape[1]
+    if nodes.arrivals is not None:
+        there = jnp.where(counts & (child > 0), child, num_rows)
+        return nodes._replace(arrivals=_arrive(nodes.arrivals, there, returns))
+    few = is_few(nodes.edge.size * node.shape[1], FEW_PAIRS)
+    if dense and not ranges and few:
+        rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        member = (rows == node[:, None]) & counts[:, None]
+        chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)
+        both = jnp.concatenate([chosen, chosen * returns[..., None]], axis=-1)
+        added = jnp.einsum("bms,bsa->bma", member.astype(returns.dtype), both, precision="highest")
+        visits, sums = added[..., :num_actions], added[..., num_actions:]
+        rest = [(0, 0), (0, 0)]
+        visits = jnp.pad(jnp.round(visits).astype(jnp.int32), [*rest, (num_actions, 0)])
+        width = nodes.numbers.shape[-1] - num_actions
+        return nodes._replace(
+            links=nodes.links + visits,
+            numbers=nodes.numbers + jnp.pad(sums, [*rest, (0, width)]),
+        )
+    node = jnp.where(counts, node, num_rows)
+    put = jax.vmap(lambda x, n, a, new: x.at[n, a].add(new, mode="drop"))
+    numbers = nodes.numbers
+    if ranges:
+        numbers = _extend(numbers, 2, nodes.visits, node, action, returns)
+        numbers = -_extend(-numbers, 1, nodes.visits, node, action, -returns)
+    return nodes._replace(
+        links=put(nodes.links, node, num_actions + action, 1 + (0 * returns).astype(jnp.int32)),
+        numbers=put(numbers, node, action, returns),
+    )
+
+
+def _arrive(arrivals: Arrivals, child: chex.Array, returns: chex.Array) -> Arrivals:
+    """Adds returns `[B, S]` to rows; what is behind the last row is left out."""
+    visits, known = arrivals
+
+    def put(x: chex.Array, column: int, name: str) -> chex.Array:
+        at = jax.vmap(lambda x, n, new: getattr(x.at[n, column], name)(new, mode="drop"))
+        return at(x, child, returns.astype(x.dtype))
+
+    if known.shape[-1] > 1:
+        unknown = jnp.array([0, jnp.inf, -jnp.inf], known.dtype)
+        known = jnp.where((visits == 0)[..., None], unknown, known)
+        known = put(put(known, 1, "min"), 2, "max")
+    count = jax.vmap(lambda x, n: x.at[n].add(1, mode="drop"))
+    return Arrivals(count(visits, child), put(known, 0, "add"))
+
+
+def _extend(
+    numbers: chex.Array,
+    section: int,
+    visits: chex.Array,
+    node: chex.Array,
+    action: chex.Array,
+    returns: chex.Array,
+) -> chex.Array:
+    """Brings the smallest returns, a section counted from the end, down to new ones."""
+    num_actions = visits.shape[-1]
+    start = numbers.shape[-1] - 3 - section * num_actions
+    known = numbers[..., start : start + num_actions]
+    low = jax.vmap(lambda x, n, a, new: x.at[n, a].min(new, mode="drop"))
+    least = low(jnp.where(visits > 0, known, jnp.inf), node, action, returns)
+    return numbers.at[..., start : start + num_actions].set(least)
+
+
+def reroot(
+    nodes: Nodes,
+    action: chex.Array,
+    *,
+    num_kept: int,
+    reset: chex.Array | None = None,
+    state: Embedding | None = None,
+) -> Nodes:
+    """Follows an action that was played: the nodes behind it go on, the others are dropped.
+
+    A node is the state that the model made of the action. Where the game went elsewhere, as where
+    chance has a say or the model was learned, the next search drops what was kept for the root: its
+    state is not the node's.
+
+    After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
+    the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
+    `adapted_params`.
+
+    Args:
+      nodes: what a search of B games left behind.
+      action: `[B]` the actions played.
+      num_kept: how many nodes to keep at most, the root included; of more, those that were visited
+        last are dropped. The result has this size whatever is kept, so that a loop of games has
+        fixed shapes.
+      reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not
+        that of the node, but for rounding. The next search looks for itself; so this is needed only
+        where the nodes serve something else. After the moves of both players, the second call takes
+        it.
+
+    Returns:
+      Nodes whose root is the state after the action.
+
+    Raises:
+      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
+        embedding of such nodes.
+
+    Example:
+      >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
+      >>> nodes.parent.shape
+      (2, 8)
+    """
+    if not isinstance(nodes, Nodes):
+        raise ValueError(
+            'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
+            f"{nodes!r}. Rollouts leave none."
+        )
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+    batch_size, num_nodes = nodes.edge.shape
+    numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
+    start = jnp.zeros((batch_size, 1), jnp.int32)
+    root, _ = find(nodes, Place(start), action.astype(jnp.int32)[:, None], visits=False)
+    # Nodes below the new root: those whose chain of parents meets it, by doubling the step.
+    below, above = numbers == root, nodes.parent
+    for _ in range(num_nodes.bit_length()):
+        below, above = below | trees.take(below, above), trees.take(above, above)
+    # An unused row must not follow, nor a child of 0, which is none.
+    kept = below & (nodes.edge >= 0) & (root > 0)
+    if reset is not None:
+        kept &= ~reset[:, None]
+    if state is not None:
+        kept &= _is_state(nodes, root, state)[:, None]
+    rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
+    kept &= rank < num_kept
+    size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
+    # Parents have smaller numbers, so the new root comes first and none loses its parent.
+    order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
+    order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
+    used = jnp.arange(num_kept)[None] < size[:, None]
+    renamed = jnp.where(kept, rank, 0)
+    below_root = used & (jnp.arange(num_kept)[None] > 0)
+    num_actions, links = nodes.num_actions, nodes.links
+    rows = trees.take(nodes._replace(links=nodes.edge), order)
+    edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
+    numbers, arrivals = rows.numbers, rows.arrivals
+    # What returned from a node that is dropped goes with it, as it may be made once more.
+    if nodes.arrivals is None:
+        links = trees.take(links, order)
+        children = links[..., :num_actions]
+        children = trees.take(renamed, children.reshape(batch_size, -1)).reshape(children.shape)
+        children = jnp.where(used[..., None], children, 0)
+        visits = jnp.where(children > 0, links[..., num_actions:], 0)
+        links = jnp.concatenate([children, visits], axis=-1)
+        sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
+        numbers = numbers.at[..., :num_actions].set(sums)
+    else:
+        visits = jnp.where(below_root, arrivals.visits, 0)
+        arrivals = Arrivals(visits, jnp.where(below_root[..., None], arrivals.returns, 0.0))
+    return rows._replace(
+        edge=jnp.where(below_root, edge + rows.edge % num_actions, -1),
+        links=links,
+        numbers=jnp.where(used[..., None], numbers, 0.0),
+        arrivals=arrivals,
+    )
+
+
+def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
+    """Tells `[B]` whether nodes `[B, 1]` hold states `[B, ...]`."""
+    given = pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], state))
+    known = trees.take(nodes.embedding, node)
+    found = [[(x.shape, str(x.dtype)) for x in packed] for packed in (known, given)]
+    if found[0] != found[1]:
+        raise ValueError(
+            "reroot's state must be an embedding of the roots, as the search's own; joined by type "
+            f"it must have (shape, dtype) {found[0]}, got {found[1]}."
+        )
+    return same_states(known, given) & (node[:, 0] >= 0)
+
+
+def same_states(known: Embedding, given: Embedding) -> chex.Array:
+    """Tells `[B]` whether states `[B, 1, W]` are the same, real numbers but for rounding."""
+
+    def same(x: chex.Array, y: chex.Array) -> chex.Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x == y
+        near = jnp.finfo(x.dtype).eps ** 0.5
+        return jnp.isclose(x, y, rtol=near, atol=near, equal_nan=True)
+
+    rows = [jnp.all(same(x, y), axis=(1, 2)) for x, y in zip(known, given, strict=True)]
+    return functools.reduce(jnp.logical_and, rows, jnp.bool_(True))
+
+
+def pack(tree: Any) -> tuple[chex.Array, ...]:
+    """Joins the arrays `[B, K, ...]` of each type to one `[B, K, W]`; a read is one read."""
+    rows: dict[str, list[chex.Array]] = {}
+    for x in jax.tree.leaves(tree):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        rows.setdefault(str(x.dtype), []).append(x.reshape(*x.shape[:2], -1))
+    return tuple(jnp.concatenate(rows[name], axis=-1) for name in sorted(rows))
+
+
+def unpack(packed: tuple[chex.Array, ...], like: Any) -> Any:
+    """Takes apart what `pack` joined; `like` has shapes `[B, K, ...]`."""
+    leaves, treedef = jax.tree.flatten(like)
+    types = [_stored(x) for x in leaves]
+    source = dict(zip(sorted({str(t.dtype) for t in types}), packed, strict=True))
+    taken, found = dict.fromkeys(source, 0), []
+    for leaf, stored in zip(leaves, types, strict=True):
+        name, size = str(stored.dtype), math.prod(stored.shape[2:])
+        x = source[name][..., taken[name] : taken[name] + size]
+        x = x.reshape(*x.shape[:2], *stored.shape[2:])
+        if stored is not leaf:
+            x = jax.random.wrap_key_data(x, impl=_kind_of_key(leaf))
+        found.append(x)
+        taken[name] += size
+    return jax.tree.unflatten(treedef, found)
+
+
+def _kind_of_key(leaf: Any) -> Any:
+    """Returns the generator of keys, of which shapes suffice."""
+    found: list[Any] = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
+    return found[0]
+
+
+def _stored(leaf: Any) -> Any:
+    """The shape and type in which an array is stored: keys as numbers."""
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    return jax.eval_shape(jax.random.key_data, leaf)
