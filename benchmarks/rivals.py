@@ -85,14 +85,18 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and lines: a line for each pair of players, a column for each N."""
-    counts = sorted({row["simulations"] for row in rows})
-    lines: dict[tuple[Any, ...], dict[int, str]] = {}
+    """Returns columns and lines: a line for each pair of players, a column for each tournament."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in sorted(rows, key=_order):
-        about = tuple(row[name] for name in ("network", "equal", "first", "second"))
-        lines.setdefault(about, {})[row["simulations"]] = report.interval_text(row)
-    columns = ["network", "equal", "first", "second", *(f"N = {n}" for n in counts)]
-    return columns, [[*about, *map(found.get, counts)] for about, found in lines.items()]
+        where = (
+            row["network"] if row["equal"] == "simulations" else f"{row['network']}, {row['equal']}"
+        )
+        pair = lines.setdefault((row["first"], row["second"]), {})
+        pair[f"{where}, N = {row['simulations']}"] = report.interval_text(row)
+    heads = list(dict.fromkeys(head for found in lines.values() for head in found))
+    return ["first", "second", *heads], [
+        [*pair, *map(found.get, heads)] for pair, found in lines.items()
+    ]
 
 
 def count(data: Mapping[str, Any]) -> str:
