@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpgs.envs import Hex, HexState
+from jaxpgs.evaluation import hex_openings
 from jaxpgs.evaluation.solvers import hex_code, hex_value_table, solve_hex
 
 
@@ -118,6 +119,17 @@ def test_openings(tables, size, rows):
     np.testing.assert_array_equal(solution.winning_moves, expected)
     replies = look_up(env, tables[size], np.eye(size**2, dtype=int))
     np.testing.assert_array_equal(-replies, 2 * expected - 1)
+    if size > 3:
+        np.testing.assert_array_equal(hex_openings(size).ravel(), expected)
+
+
+def test_which_openings_win():
+    counts = {size: int(hex_openings(size).sum()) for size in (4, 5, 6, 7)}
+    assert counts == {4: 4, 5: 13, 6: 24, 7: 27}
+    for size in counts:  # the board looks the same from the other end
+        np.testing.assert_array_equal(hex_openings(size), hex_openings(size)[::-1, ::-1])
+    with pytest.raises(ValueError, match="4, 5, 6, 7, got 8"):
+        hex_openings(8)
 
 
 def test_3x3_table_is_consistent_everywhere(tables):

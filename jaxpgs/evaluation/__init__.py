@@ -9,7 +9,7 @@ from jaxpgs.evaluation.intervals import (
     wins_by_opening,
 )
 from jaxpgs.evaluation.matches import play_match, round_robin
-from jaxpgs.evaluation.openings import opening_lines
+from jaxpgs.evaluation.openings import hex_openings, opening_lines
 from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
 from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
 from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
@@ -32,6 +32,7 @@ __all__ = [
     "elo_by_opening",
     "elo_difference",
     "gtp_player",
+    "hex_openings",
     "opening_lines",
     "openspiel_mcts",
     "perfect_hex",

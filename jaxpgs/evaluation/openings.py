@@ -1,5 +1,7 @@
-"""Openings: the forced first moves of a match's games."""
+"""Openings: the forced first moves of a match's games, and which of them win in Hex."""
 
+import json
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,6 +69,30 @@ def opening_lines(
             f"Found {len(places)} lines of {length} moves, asked for {num_lines}; take longer ones."
         )
     return lines[np.sort(places)[:num_lines]]
+
+
+def hex_openings(size: int) -> np.ndarray:
+    """Tells which first moves of Hex win, as others have found by solving the game.
+
+    For judging networks and searches; nothing should be trained on it.
+
+    Args:
+      size: of the board, without the swap rule, 4 to 7.
+
+    Returns:
+      `[size, size]` bool, True where the player wins who moves there first.
+
+    Raises:
+      ValueError: if there is no table for the size.
+
+    Example:
+      >>> int(jaxpgs.evaluation.hex_openings(5).sum())  # of 25
+      13
+    """
+    tables = json.loads(pathlib.Path(__file__).with_name("hex_openings.json").read_text("utf-8"))
+    if str(size) not in tables:
+        raise ValueError(f"hex_openings knows boards of size {', '.join(tables)}, got {size}.")
+    return np.array([list(row) for row in tables[str(size)]]) == "W"
 
 
 def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
