@@ -23,13 +23,18 @@ gc.set_threshold(100_000, 20, 100)
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` deselects
 def pytest_collection_modifyitems(items):
-    """Marks as slow what a test marked `each_value` need not run to see each value once.
+    """Marks as slow what a test marked `each_value` or `first_case` need not run on every commit.
 
-    Of all combinations of its parameters every commit runs the fewest, found greedily, in which
-    each value of each parameter occurs.
+    Of all combinations of the parameters of the one every commit runs the fewest, found greedily,
+    in which each value of each parameter occurs; of the other the first case that is not slow.
     """
-    tests = collections.defaultdict(dict)
+    tests, begun = collections.defaultdict(dict), set()
     for item in items:
+        if item.get_closest_marker("first_case") and not item.get_closest_marker("slow"):
+            name = item.path, item.originalname
+            if name in begun:
+                item.add_marker(pytest.mark.slow)
+            begun.add(name)
         if item.get_closest_marker("each_value"):
             values = {(name, repr(value)) for name, value in item.callspec.params.items()}
             tests[item.path, item.originalname][item] = values

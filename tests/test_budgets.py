@@ -76,6 +76,7 @@ def assert_rows_equal(found, expected, rows):
         )  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "by_root", "counts"),
     games.mostly_slow(
@@ -95,6 +96,7 @@ def test_a_root_with_n_has_the_answer_of_n_simulations(name, by_root, counts):
         assert_rows_equal(found, answer(make(name, count), keys), count == BUDGETS)
 
 
+@pytest.mark.slow
 def test_the_search_ends_with_the_largest_budget_and_counts_no_root_that_is_done():
     calls = []
 

@@ -473,6 +473,7 @@ def test_unused_rows_do_not_spoil_the_gradient():
     np.testing.assert_allclose(states[0].gradient_norm, states[1].gradient_norm, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_parts_may_compute_in_bfloat16():
     def policy(params, features, node):
         return toy.split_fn.policy(params, features, node).astype(jnp.bfloat16)

@@ -41,6 +41,7 @@ def small_program(search, num_roots, num_simulations=8):
     return program, jax.eval_shape(lambda: (params,))[0], key_data, states
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("search", games.mostly_slow(OURS, "PGS", "Gumbel MCTS rounds"))
 def test_every_preset_exports_for_every_platform(search):
     program, *shapes = small_program(search, 3)
@@ -61,6 +62,7 @@ def find_serial_loops(searches):
     print(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="libtpu, the TPU's compiler, is not installed: pip install 'jax[tpu]'",

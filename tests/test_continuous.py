@@ -116,6 +116,7 @@ def test_candidates_stand_for_the_policy_that_drew_them():
     np.testing.assert_allclose(chosen, np.clip(picked * [1, 4], [-1, -4], [1, 4]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_search_takes_the_best_candidates_and_pgs_moves_the_policy_to_them():
     for kind in ("mcs", "rollouts", "tree"):
         root, output, chosen = search(kind, NUM_CANDIDATES, jax.random.key(1))

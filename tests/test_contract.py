@@ -152,6 +152,7 @@ def unbounded():
     return compiled(run, pgs(mode="rollouts", **KNOBS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", mostly_slow([1, 9], 9))
 def test_a_full_memory_forgets_new_states_and_nothing_else(capacity):
     # Simulations of a fixed length that read no node visit the same states whatever is remembered.
@@ -169,6 +170,7 @@ def test_a_full_memory_forgets_new_states_and_nothing_else(capacity):
     assert (full.num_evaluations > capacity).any(), "so that it did run full"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["pgs, tree", "mcts", "gumbel mcts"], "mcts"))
 def test_a_full_memory_is_searched_to_the_end(name):
     make = {"pgs, tree": pgs, "mcts": jaxpgs.batched_mcts_search}.get(name)
@@ -230,6 +232,7 @@ def test_nothing_to_hand_on_is_named():
         jaxpgs.init_nodes(pgs(), game(), toy.root(game(), [0]), 0)
 
 
+@pytest.mark.slow
 def test_value_counts_the_returns_that_it_divides():
     # A tree search goes on from the visits that its root has had, and so does its value.
     params = game()
@@ -254,6 +257,7 @@ def chain(length, reward=1.0, discount=0.9):
     return params, toy.root(params, [0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", mostly_slow(["rollouts", "tree"], "tree"))
 def test_rewards_on_the_way_count_by_default(mode):
     params, root = chain(12)
@@ -264,6 +268,7 @@ def test_rewards_on_the_way_count_by_default(mode):
     np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_silent_bound_in_the_cached_mode():
     params, root = chain(60)
     search = jaxpgs.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1)
@@ -322,6 +327,7 @@ def test_statistics_are_float32_or_wider(types, mode):
     np.testing.assert_allclose(visits / 600, [0.7, 0.2, 0.1], atol=0.02)  # PUCT follows the prior
 
 
+@pytest.mark.slow
 def test_lost_positions_have_negative_values():
     params = toy.tree(5, 2, value=np.full(31, -0.5))
     root = toy.root(params)
@@ -332,6 +338,7 @@ def test_lost_positions_have_negative_values():
     assert np.isfinite(state.qvalues).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", mostly_slow(["rollouts", "tree"], "tree"))
 def test_targets_read_the_prior_without_noise(mode):
     params = game()
@@ -353,6 +360,7 @@ def test_targets_read_the_prior_without_noise(mode):
     assert (noisy.search_state.visits != plain.search_state.visits).any(), "but it explores"
 
 
+@pytest.mark.slow
 def test_huge_values_leave_finite_weights():
     params = game() | {"value": jnp.full(121, 3e38).at[::2].set(-3e38)}
     roots = toy.root(params, [0, 1, 2, 5])
@@ -365,6 +373,7 @@ def test_huge_values_leave_finite_weights():
 # --- numbers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_knobs_that_are_not_numbers_play_no_illegal_action():
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])
@@ -404,6 +413,7 @@ def test_nan_behind_the_end_of_a_game_is_nobodys():
         chex.assert_tree_all_finite(state.params)
 
 
+@pytest.mark.slow
 def test_what_the_optimizer_makes_is_looked_at():
     # A finite gradient, and a step that is not.
     def update(updates, state, params=None):
@@ -417,6 +427,7 @@ def test_what_the_optimizer_makes_is_looked_at():
     np.testing.assert_array_equal(state.params["head"][0], game()["head"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", mostly_slow(["rollouts", "tree"], "tree"))
 def test_features_of_zero_move_nothing(mode):
     params = game() | {"torso": jnp.zeros((121, 4))}

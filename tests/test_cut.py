@@ -171,6 +171,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "path", "swap", "features"), mostly_slow(CUTS, CUTS[0], CUTS[3], CUTS[4])
 )

@@ -116,6 +116,7 @@ OFTEN = {
 }  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "size", "program"),
     games.mostly_slow(
@@ -150,6 +151,7 @@ def test_both_programs_give_the_same_answer(name, size, program):
         assert (one["gradient_norm"][:-1] > 0).all() and one["gradient_norm"][-1] == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("program", ["sparse", "dense"])
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.each_value

@@ -97,6 +97,7 @@ def test_the_thesis_counted_without_the_head():
         assert abs(tree - counted["PGS"][head]) < 0.6
 
 
+@pytest.mark.slow
 def test_the_values_of_an_unroll_begin_as_those_of_the_position(tmp_path):
     path = tmp_path / "unroll.json"
     unroll.main(["--network", "model-3x3-2x1", "--positions", "8", "--length", "2",

@@ -62,6 +62,7 @@ def test_asymmetric_square_by_hand():
     np.testing.assert_allclose(asymmetric_square(target, value, under=0.5, over=2.0), [2, 0, 18])
 
 
+@pytest.mark.slow
 def test_the_weight_of_the_value_is_a_factor_over_its_largest_square():
     factor = 100.0
     state = jax.jit(jax.vmap(ENV.init))(jax.random.split(jax.random.key(0), 4))
@@ -170,6 +171,7 @@ def test_training_goes_on_from_given_weights():
         train(num_iterations=1, init_params=jax.tree.map(lambda x: x[None], given))
 
 
+@pytest.mark.slow
 def test_value_targets():
     boards, key, (params, _) = 32, jax.random.key(0), networks.functional(make_network(0))
     states = jax.jit(jax.vmap(ENV.init))(jax.random.split(key, boards))

@@ -161,6 +161,7 @@ def test_the_mode_is_the_tree_where_it_can_be():
     assert rollouts.mode == "rollouts"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
     # Of a plain function the search finds out when it is traced.
     params = two_players(3)
@@ -295,6 +296,7 @@ def test_presets_hand_their_knobs_on():
 # --- counts ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calls_are_those_that_the_model_gets():
     # The episode ends with the third step from node 0. The horizon is 2, 3 and 4 in updates of
     # four, four and two simulations: 2 + 3 + 3 calls.
@@ -325,6 +327,7 @@ def test_calls_are_those_that_the_model_gets():
     np.testing.assert_array_equal(state.best, [2, 1, 10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_simulations_that_the_bound_ended_and_the_best_state(mode):
     # Updates of two equal simulations, of one, two, two and two steps. The second is new, so the
@@ -353,6 +356,7 @@ def test_simulations_that_the_bound_ended_and_the_best_state(mode):
 # --- the optimizer --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_optimizers_state_goes_from_update_to_update():
     # It adds 1, 10 and 100 to every parameter, which leaves the uniform policy as it is, and sums
     # what `auto_sgd` is told.
@@ -459,6 +463,7 @@ def test_regularized_adds_and_subtracts():
 # --- selections and targets -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_muzeros_virtual_loss():
     root = stats([1, 1, 0], [1.0, 0.0, 0.0], logits=[0, 0, LOWEST], valid=[True, True, False])
     pending = jnp.array([[1.0, 0.0, 0.0]])
@@ -542,6 +547,7 @@ def schedule(state):
     return considered_visits(int(state.num_considered[0]), int(state.num_simulations[0]))
 
 
+@pytest.mark.slow
 def test_gumbels_root_counts_what_is_pending_and_not_what_was_before():
     rule = jaxpgs.gumbel_root(16, 0.0)
     root = stats([5, 1, 1], [0.0, 0.0, 0.0], logits=[0.0, 1.0, 2.0])
@@ -595,7 +601,7 @@ def test_gumbels_answer_is_among_the_most_visited():
         root = jax.tree.map(lambda x: x[0], root)
         top = jnp.max(root.prior_logits, keepdims=True)
         state = GumbelState(jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), top, *counts)
-        action, weights = target(key, root, state)
+        action, weights, _ = target(key, root, state)
         return int(action), weights
 
     none, prior = [0, 0, 0, 0], [3.0, 0.0, 1.0, 0.0]
@@ -754,6 +760,7 @@ def test_kept_visits_of_an_action_that_is_forbidden_now():
     np.testing.assert_array_equal(output.action_weights, [[0, 1, 0]])
 
 
+@pytest.mark.slow
 def test_returns_of_one_update_at_the_root():
     # Actions 0 and 1 in turn; K = 4, and two simulations in the second update.
     params = toy.tree(2, 1)
@@ -773,6 +780,7 @@ def test_returns_of_one_update_at_the_root():
     np.testing.assert_array_equal(stats.highest, [[3, 5]])
 
 
+@pytest.mark.slow
 def test_gumbel_plans_for_the_simulations_of_this_search():
     # Four actions, eight simulations: one visit of each, two more of two of them.
     params = two_players(4)
@@ -848,6 +856,7 @@ def test_visits_behind_the_limit_are_nobodys(ranges, dense):
         np.testing.assert_array_equal(np.asarray(highest)[visits > 0], [1, 2, 4, -64])
 
 
+@pytest.mark.slow
 def test_a_tree_counts_the_visits_of_the_states_it_holds():
     # Sums over what is held are at most the root's, whose own statistics forget nothing.
     params = two_players(3)
@@ -919,6 +928,7 @@ def test_estimate_of_a_tree(adapts, capacity, num_kept, max_depth):
     assert estimate.total == estimate.nodes + estimate.adapted + estimate.walks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_estimate_of_what_is_used_again(mode):
     params = two_players(4)

@@ -100,6 +100,7 @@ def check_is_mctxs(ours, theirs, summary):
     np.testing.assert_allclose(state.value, np.sum(ours.action_weights * completed, -1), atol=1e-5)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("policy", ["mcts", "pgs"])
 def test_several_at_a_time_keep_to_the_schedule(policy):
     params, considered, count = game(), 4, 48

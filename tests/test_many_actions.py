@@ -52,6 +52,7 @@ def assert_same(one, other):
     np.testing.assert_allclose(one.action_weights, other.action_weights, atol=1e-6)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("num_roots", "count", "knobs"),
     mostly_slow(
@@ -67,6 +68,7 @@ def test_answers_do_not_depend_on_it(num_roots, count, knobs):
     assert_same(*both(searches("mcts", count, **knobs), jax.random.key(count), root, invalid))
 
 
+@pytest.mark.slow
 def test_each_root_has_its_own_number():
     root, invalid = endless_roots(5, masked=True)
     given = {"simulations_by_root": np.array([8, 0, 3, 8, 1])}
@@ -77,6 +79,7 @@ def test_each_root_has_its_own_number():
     np.testing.assert_array_equal(visits, given["simulations_by_root"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tree", "rollouts"])
 def test_a_search_that_learns(mode):
     rng, size = np.random.default_rng(8), 1 + A + A**2
@@ -95,6 +98,7 @@ def test_a_search_that_learns(mode):
     assert np.all(np.asarray(one.search_state.gradient_norm) > 0)
 
 
+@pytest.mark.slow
 def test_nodes_that_are_kept_may_change_what_is_considered():
     root, invalid = endless_roots(5, masked=False)
     two = searches("mcts", 16, simulations_per_update=4)
@@ -107,6 +111,7 @@ def test_nodes_that_are_kept_may_change_what_is_considered():
     assert np.any(np.sum(one.search_state.visits > 0, axis=-1) > M)
 
 
+@pytest.mark.slow
 def test_columns_are_the_considered_actions_and_one_for_the_rest():
     root, invalid = endless_roots(6, masked=True)
     search, _ = searches("mcts", 8)
@@ -144,6 +149,7 @@ def tree_searches():
     yield "pgs", jaxpgs.pgs_search(toy.split_fn, 12, adapt=toy.adapt_head, mode="tree")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("name", "search"), tree_searches(), ids=lambda x: x)
 def test_nodes_without_a_line_by_action_hold_the_same(name, search, monkeypatch):
     num_actions, depth, num_roots = 4, 5, 3

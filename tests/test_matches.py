@@ -112,6 +112,7 @@ def test_act_is_checked_when_compiled():
         ev.compile_player(env, ev.Player("x", lambda n: (), wrong_shape), 4)
 
 
+@pytest.mark.slow
 def test_a_perfect_player_wins_every_won_opening():
     env = Hex(3)
     perfect, random = ev.perfect_hex(env), ev.uniform_random(env)
@@ -292,6 +293,7 @@ def test_exports():
     assert all(hasattr(ev, name) for name in ev.__all__)
 
 
+@pytest.mark.slow
 def test_lines_of_several_moves_are_played():
     env = Hex(3)
     lines = ev.opening_lines(env, KEY, 2, 20)
@@ -325,6 +327,7 @@ def test_lines_of_several_moves_are_played():
         ev.play_match(env, first, second, KEY, openings=[[4, 4]])
 
 
+@pytest.mark.slow
 def test_batches_play_every_game():
     env = Hex(3)
     a, b = _first_cell("a"), _named(ev.perfect_hex(env), "b")

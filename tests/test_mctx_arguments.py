@@ -71,6 +71,7 @@ KEYWORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("name", "keywords"), games.mostly_slow(KEYWORDS, *KEYWORDS[:3:2]))
 def test_programs_for_mctx_run_with_its_keywords(name, keywords):
     theirs, ours = CALLS[name]
@@ -110,6 +111,7 @@ def test_ours_has_the_arguments_of_mctxs_function():
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_muzeros_selection_adds_what_any_qtransform_says():
     node = jaxpgs.NodeStats(
         weights(7, 1, A), weights(8, 1), jnp.array([[2, 0, 3, 1]]), weights(9, 1, A) * 0.0 + 1.0,
@@ -159,6 +161,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("policy", "settings"), SETTINGS)
 def test_settings_by_root(policy, settings):
     @jit
@@ -237,6 +240,7 @@ PRESETS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("policy", "knobs"), games.mostly_slow(PRESETS, *PRESETS[2:]))
 def test_the_size_of_rewards_does_not_matter(policy, knobs):
     @jit

@@ -55,6 +55,7 @@ def check(model, change=None, **knobs):
 HEX = model_of(envs.Hex(3))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "env", [envs.Hex(4), envs.Breakthrough(), envs.Yavalath(3), envs.SameGame(4, 4)]
 )

@@ -267,6 +267,7 @@ def test_embeddings_of_another_structure_are_named():
 # --- types ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "returned"),
     [("int8", "int32"), ("int32", "int16"), ("uint8", "int32"), ("float32", "int32")],
@@ -325,6 +326,7 @@ KEY_FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow([*FEW, "pgs, reuse of rollouts"], "mcs"))
 def test_states_may_have_typed_keys(name):
     keys, inner = jax.random.split(jax.random.key(5), B), make_root().embedding
@@ -341,6 +343,7 @@ def test_states_may_have_typed_keys(name):
     assert (plain(name).qvalues != found[0].qvalues).any(), "the noise counts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", mostly_slow(["mcs", "mcs, rollouts", "mcts", "gumbel mcts"], "mcs")
 )
@@ -373,6 +376,7 @@ def drawn(of_rows):
 SIZES = [*((name, 4) for name in FEW), ("mcs", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("mcs", 4)))
 def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     # Each simulation takes another action, so that its return can be read.
@@ -412,6 +416,7 @@ def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     assert (other.qvalues != together.qvalues).any()
 
 
+@pytest.mark.slow
 def test_params_may_hold_functions_where_nothing_adapts():
     params = make_params() | {"activation": jnp.tanh}
 
@@ -459,6 +464,7 @@ def paying(pay, **changes):
     return recurrent_fn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pay", [told_by_number, told_by_row])
 @pytest.mark.parametrize(("name", "per_root"), [("pgs, whole", False), ("mcs", True)])
 @pytest.mark.each_value
@@ -551,6 +557,7 @@ def test_logits_that_are_no_real_numbers_are_named():
         run(search_of("mcs", make_fn()), make_params(), jax.random.key(0), root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["pgs", "pgs, whole"], "pgs"))
 def test_weights_adapt_and_the_rest_of_params_goes_along(name):
     """Keys, counters, Python's numbers and functions, as in modules that are pytrees."""

@@ -96,6 +96,7 @@ def test_curated_exports():
     assert all(hasattr(networks, name) for name in networks.__all__)
 
 
+@pytest.mark.first_case
 @both
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_shapes_and_types(kind, dtype, observation):

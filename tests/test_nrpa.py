@@ -242,6 +242,7 @@ def run_small(states, keys, steps):
     return seen
 
 
+@pytest.mark.slow
 def test_nesting_never_loses_the_best(three_boards):
     keys = jax.random.split(jax.random.key(6), 3)
     seen = [jax.device_get(state) for state in run_small(three_boards, keys, 8)]
@@ -263,6 +264,7 @@ def test_nesting_never_loses_the_best(three_boards):
         assert samegame_rules.replay(board, actions).score == best.score[lane]
 
 
+@pytest.mark.slow
 def test_boards_do_not_touch_each_other_and_nothing_is_traced_twice(three_boards):
     keys = jax.random.split(jax.random.key(7), 3)
     together = run_small(three_boards, keys, 4)[-1].best
@@ -326,6 +328,7 @@ def test_colors_share_more_on_larger_boards():
     assert nrpa_samegame.default_sharing(SameGame(5, 9, 3)) == pytest.approx(0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(25, 4), (26, 4)])
 def test_pairs_have_logits_of_their_own_on_large_boards_only(size):
     env = SameGame(*size, 3)

@@ -158,6 +158,7 @@ def test_names_of_other_searches_say_what_to_do():
         call(jaxpgs.pgs_policy)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_name_that_is_listed_is_taken(name):
     search, policy, known, adapt = SEARCHES[name]
@@ -218,6 +219,7 @@ def answers(target):
     return jax.vmap(lambda key: target(key, stats, None))(keys)
 
 
+@pytest.mark.slow
 def test_a_temperature_is_the_default_targets():
     for name in ("mcs", "pgs", "mcts", "extended"):
         search, _, _, adapt = SEARCHES[name]

@@ -194,6 +194,7 @@ def test_the_flag_of_a_nested_state_is_found():
     assert shown.terminated is over and shown.state.labels is state.state.labels
 
 
+@pytest.mark.slow
 def test_backups_where_the_same_player_moves_again():
     model, root, after = start(Again())
     exact = solved(2, int(after.lead[0]), int(after.current_player[0]))
@@ -214,6 +215,7 @@ def test_backups_where_the_same_player_moves_again():
         np.testing.assert_allclose(qvalues[:, np.argmax(exact)], max(exact), atol=0.35)
 
 
+@pytest.mark.slow
 def test_what_one_player_alone_is_paid_the_other_loses():
     one, two = by_rule(1, "one"), by_rule(0, "two")
     paid = {pays: ev.play_match(Again(pays), one, two, KEY) for pays in
@@ -317,6 +319,7 @@ def test_three_players_and_one_are_refused_by_name():
         jaxpgs.puzzles.start_episodes(Again(), states(Again()))
 
 
+@pytest.mark.slow
 def test_a_match_without_an_end_is_told_or_drawn(monkeypatch):
     env, one, two = Again(ends=False), by_rule(1, "one"), by_rule(0, "two")
     compiled = [ev.compile_player(env, player, 3) for player in (one, two)]
@@ -393,6 +396,7 @@ def test_trainers_cut_games_and_draw_their_matches():
             train(env, network, max_moves=0)
 
 
+@pytest.mark.slow
 def test_a_model_of_turns_does_not_learn_from_other_games():
     def values(env):
         begun = selfplay.init_games(env, KEY, 4)

@@ -87,6 +87,7 @@ def moved_to(name, played, t, b):
     return action if action < len(played.codes[t, b]) else -1
 
 
+@pytest.mark.slow
 @every_game
 def test_last_move_shows_the_game_as_it_is_and_the_move(name):
     game = played(name)
@@ -109,6 +110,7 @@ def test_last_move_shows_the_game_as_it_is_and_the_move(name):
     assert hasattr(game.env, "policy_logits") == (name == "hex")
 
 
+@pytest.mark.slow
 @every_game
 def test_anchors_are_the_cells_that_an_action_touches(name):
     game = played(name)
@@ -180,6 +182,7 @@ def least(geometry, cells, last):
     return min(forms)
 
 
+@pytest.mark.first_case
 @every_game
 def test_features_are_the_patterns_that_a_slow_search_finds(name):
     game = played(name)
@@ -277,6 +280,7 @@ def test_untrained_it_is_uniform_and_planes_are_as_good_as_codes():
     assert mask == {"policy_head": {"linear": {"kernel": True}}}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", games.mostly_slow(["hex", "breakthrough", "connect_four"], *OFTEN))
 def test_the_gradient_counts_the_patterns(name):
     game = played(name)
@@ -340,6 +344,7 @@ def test_a_search_adapts_the_weights(mode):
         assert np.ptp(logits) > 1e-4
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_loaded(tmp_path):
     env = envs.Hex(3)
     everything = networks.default_templates(networks.board_geometry(env))

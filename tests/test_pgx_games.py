@@ -135,6 +135,7 @@ def random_games(env, plies, key):
     return jax.lax.fori_loop(0, max(plies), play, start)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("game", games.mostly_slow(GAMES, "tic_tac_toe", "yavalath"))
 def test_searches_answer_in_every_phase_of_a_game(game):
     names, plies = GAMES[game]
@@ -179,6 +180,7 @@ def check(name, output, legal, playing, params):
         assert moved.any((1, 2))[playing].any(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", games.mostly_slow(MATCHES, "tic_tac_toe"))
 def test_searches_with_playouts_beat_random_play(game):
     # 64 games, half of them with each seat. By Hoeffding's inequality a player who is no better

@@ -198,6 +198,7 @@ def board():
     return jaxpgs.show(env, network=network, search="pgs", simulations=16)
 
 
+@pytest.mark.slow
 def test_a_board_thinks_as_the_search_does(board, monkeypatch):
     monkeypatch.setattr("jaxpgs.play.board._PAUSE", 0.0)  # every point is told at once
     board.play("b2")
@@ -411,6 +412,7 @@ def socket_of(page, **headers):
         yield found
 
 
+@pytest.mark.slow
 def test_other_hosts_and_origins_are_refused(page):
     from websockets.exceptions import InvalidStatus
 

@@ -318,6 +318,7 @@ def assert_equal_states(a, b):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_bit_equal(tmp_path):
     few = {"num_iterations": 3, "evaluate_every": 0, "history_size": 2, "checkpoint_every": 1}
     rows, later = [], []

@@ -95,6 +95,7 @@ def test_distillation_refuses_what_it_cannot_do(message, knobs):
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "module", [recipes, recipes_models, recipes_samegame, distillation],
     ids=lambda module: module.__name__,

@@ -37,6 +37,7 @@ def label(**knobs):
     return labelling.label_games(ENV, apply_fn, params, **knobs)
 
 
+@pytest.mark.slow
 def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
     counts = []
     whole = label(directory=tmp_path, callback=counts.append)

@@ -98,6 +98,7 @@ def test_a_search_in_rounds_is_mctxs(count, considered, noise, num_roots):
     assert (legal == 1).any() and (legal < considered).any() and (legal >= considered).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "considered", "calls"),
     mostly_slow([(16, 16, 1), (32, 16, 4), (64, 16, 15), (64, 8, 21)], (32, 16, 4)),

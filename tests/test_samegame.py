@@ -432,6 +432,7 @@ def test_returns_through_the_adapter_are_the_score():
         assert total == other.score
 
 
+@pytest.mark.slow
 def test_searches_run():
     env = SameGame(3, 3, 3)
     params = searcher(env)[0]
@@ -476,6 +477,7 @@ def playouts(env, key, state, tabu=False):
     return random_playouts(env, key, state, tabu=tabu)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("penalty", "tabu", "mean"),
     [

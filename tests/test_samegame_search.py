@@ -221,6 +221,7 @@ def one(tree, i):
     return jax.tree.map(lambda x: np.asarray(x)[i], tree)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("tabu", [False, True])
 def test_recorded_playouts_replay(tabu):
     keys = jax.random.split(jax.random.key(1), NUM_BOARDS)
@@ -352,6 +353,7 @@ def test_random_games_are_random():
         assert scipy_stats.chisquare(counts[groups]).pvalue > 1e-6
 
 
+@pytest.mark.slow
 def test_games_of_a_policy_alone():
     def by_number(params, observation):
         """The higher the cell the likelier, as much as `params` say."""
@@ -502,6 +504,7 @@ def search_shortly(env, key, state):
 WIDE, COLUMN = ["0120", "1201"], ["0", "0", "1", "1", "2", "2", "0", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", mostly_slow([WIDE, ["0000", "0000"], COLUMN], WIDE))
 def test_odd_boards(rows):
     cells = np.array([[int(c) for c in row] for row in rows])

@@ -136,6 +136,7 @@ def _assert_same(one, two):
 # Equivalences
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [("fully_connected", "rollouts"), ("fully_connected", "tree")],
@@ -156,6 +157,7 @@ def test_pgs_with_step_size_zero_is_mcs(kind, mode):
     assert not np.array_equal(moved.search_state.visits, plain.search_state.visits)
 
 
+@pytest.mark.first_case
 @modes
 def test_batch_of_roots_is_single_searches(mode):
     params, _ = _network("fully_connected")

@@ -262,6 +262,7 @@ def test_mistakes_in_parts_are_named(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_good_masks_are_taken():
     # A mask and a predicate that choose the same; shapes alone, so nothing is compiled.
     shapes = jax.eval_shape(lambda: call(adapt=only("head")))
@@ -324,6 +325,7 @@ def check_same(found, expected, rows):
             np.testing.assert_array_equal(np.asarray(one)[rows], np.asarray(other)[rows])
 
 
+@pytest.mark.first_case
 def test_root_logits_that_are_not_finite(search):
     rows = {
         0: [np.nan, 0.0],

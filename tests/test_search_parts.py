@@ -510,6 +510,7 @@ def test_by_probability_stops_below_the_threshold():
     assert stop.tolist() == [[False, False, False, True, True]]
 
 
+@pytest.mark.slow
 def test_until_new_is_a_set_of_sequences():
     # The table is so large that 3 * 96 sequences share no flag.
     walks, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(2**22))
@@ -521,6 +522,7 @@ def test_until_new_is_a_set_of_sequences():
     np.testing.assert_array_equal(walks.num_calls[:, 0], found.max((1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table_size", games.mostly_slow([1, 16, 32, 64, 256], 1, 64))
 def test_small_table_only_lengthens(table_size):
     _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(table_size))

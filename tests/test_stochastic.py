@@ -192,6 +192,7 @@ def test_chance_is_shared_out_by_its_probabilities():
 # --- what it shares with the other searches -------------------------------------------------------
 
 
+@pytest.mark.slow
 @strict
 def test_it_may_be_transformed():
     """It is traced inside of `jax.shard_map`, and with no key used twice."""
@@ -359,6 +360,7 @@ def backgammon():
     return env, after, draw
 
 
+@pytest.mark.slow
 def test_backgammon_taken_apart_is_pgxs():
     """Every step of pgx is one outcome, but for the order of the dice, and they come as often."""
     env, after, draw = backgammon()
@@ -394,6 +396,7 @@ def test_backgammon_taken_apart_is_pgxs():
     assert scipy_stats.chisquare(rolls, expected).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_search_of_2048():
     """An afterstate's value is the mean over 32 tiles of the next states' values."""
     game = play2048()

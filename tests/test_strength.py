@@ -80,6 +80,7 @@ def test_whoever_comes_has_a_rating_at_once():
     assert strength._pairs(few) == [("Gumbel MCTS rounds", "mctx Gumbel")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SILENT, ids=lambda spec: spec.name)
 def test_players_without_chance_say_so(spec):
     network = players.load_network(TINY)
@@ -95,6 +96,7 @@ def test_players_without_chance_say_so(spec):
     assert all(legal[np.arange(8), list(actions)].all() for actions in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knobs", [{}, {"target": "visit_counts"}])
 def test_players_play_their_best_action(knobs):
     network = players.load_network(TINY)
@@ -153,6 +155,7 @@ def _player(name, evaluations):
     return ev.Player(name, lambda batch_size: (), act)
 
 
+@pytest.mark.slow
 def test_calibration_finds_equal_evaluations_and_goes_on():
     env, found = Hex(3), {}
 

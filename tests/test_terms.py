@@ -98,6 +98,7 @@ def plain_gradient(head, nodes, actions, weights):
     return jnp.sum(weights * jnp.stack(found))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["rollouts", "whole", "tree"])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.each_value
@@ -142,6 +143,7 @@ def test_estimators_say_what_they_are_differentiated_by():
         assert terms_of(estimator) == frozenset(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", mostly_slow(["all terms", "entropy alone"], "all terms"))
 def test_regularized_searches_are_the_same_in_both_modes(kind):
     params = game()

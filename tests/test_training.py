@@ -511,10 +511,12 @@ def saved_run(tmp_path_factory):
     return folder, len(traced), state
 
 
+@pytest.mark.slow
 def test_one_iteration_is_compiled_once(saved_run):
     assert saved_run[1] == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_fast_moves_goes_on_bit_equal(tmp_path):
     run = functools.partial(
         train_first_legal, ENV, make_network(), fast_simulations=last_legal, full_share=0.3

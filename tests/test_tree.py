@@ -185,6 +185,7 @@ def test_completed_q_is_mctxs():
         np.testing.assert_allclose(weights, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_finished_game_in_the_batch():
     s = setting()
     over = played(s.env, *np.array([[1], [0], [5], [3], [9], [7], [13]], np.int32))
@@ -249,6 +250,7 @@ def test_reroot_keeps_what_is_behind_the_action():
         assert sequences(none, b) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", mostly_slow(["mcts", "pgs"], "mcts"))
 def test_search_goes_on_from_nodes(policy):
     s = setting()

@@ -96,6 +96,7 @@ def game():
     return jaxpgs.make_recurrent_fn(env, apply_fn), params, root, ~state.legal_action_mask
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["batched_mcts", "gumbel_mcts", "pgs", "mcs"])
 def test_real_searches_are_read(kind, game):
     recurrent_fn, params, root, invalid = game

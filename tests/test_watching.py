@@ -220,6 +220,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     assert int(state.iteration) == 2
 
 
+@pytest.mark.slow
 def test_defaults_that_depend_on_the_game_are_kept(monkeypatch):
     monkeypatch.setattr(loop, "run", lambda *args, arguments, **knobs: arguments)
     knobs = {name: x for name, x in TINY.items() if name != "evaluate_every"}

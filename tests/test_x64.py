@@ -32,6 +32,7 @@ def strict_x64():
         yield
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "name", mostly_slow(SEARCHES, "pgs", "pgs, reuse", "extended pgs", "gumbel mcts")
 )
