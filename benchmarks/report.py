@@ -71,9 +71,15 @@ def made_of() -> dict[str, str]:
 
 
 @functools.cache
-def code_digest(part: str) -> str | None:
-    """Returns the digest of a part of the library, or None if there is no such part."""
-    place = ROOT / "jaxpgs" / part
+def code_digest(part: str, root: pathlib.Path | None = None) -> str | None:
+    """Returns the digest of a part of the library, or None if there is no such part.
+
+    Args:
+      part: a module or a package at the top of `jaxpgs`.
+      root: another checkout than this one.
+    """
+    root = root or ROOT
+    place = root / "jaxpgs" / part
     files = sorted(place.rglob("*.py")) or [f for f in [place.with_suffix(".py")] if f.exists()]
     digest = hashlib.sha256()
     for file in files:
@@ -82,7 +88,7 @@ def code_digest(part: str) -> str | None:
             body = getattr(node, "body", None)
             if isinstance(body, list) and body and _is_text(body[0]):
                 body[0] = ast.Pass()
-        digest.update(f"{file.relative_to(ROOT)}\n{ast.unparse(tree)}\n".encode())
+        digest.update(f"{file.relative_to(root)}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:8] if files else None
 
 

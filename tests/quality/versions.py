@@ -1,0 +1,276 @@
+"""Are two versions of the library the same? Runs the searches of the benchmarks in both.
+
+    python tests/quality versions COMMIT [COMMIT ...]
+
+Every probe is a search with the settings that rows of `benchmarks/results` use, on positions of a
+small board and, where it has no settings of its own, among many actions as well. Its program is the
+text that JAX hands to the compiler, for processors and accelerators, without names of Python. Where
+the programs differ, the searches run, and what they answer is compared. What was found is a row of
+`benchmarks/results/same.json`, from which `python -m benchmarks.stale` knows which rows hold still.
+
+A version runs in a process of its own, with its own `benchmarks.players`, so that each understands
+the settings in its own way. The other version is a worktree of git, which goes afterwards.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL, MANY, MODEL = ("hex-5x5-early", 6, 32), ("conv-13x13-8x1", 2, 64), ("ve-hex-5x5", 6, 32)
+COUNTS = (16, 64, 256, 800)  # simulations for which K is compared, without a search
+TOLERANCE = 1e-5  # of returns, which are from -1 to 1
+Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournaments
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Compares commits with this checkout; see the module's text."""
+    from benchmarks import report, runs, stale  # which an older version may lack
+
+    parser = runs.parser("versions", __doc__ or "", program="python tests/quality ")
+    parser.set_defaults(out=stale.SAME)
+    parser.add_argument("commits", nargs="+")
+    args = parser.parse_args(argv)
+    probes = stale.probes()
+    runs.fingerprint({})  # keeps the digests of now, in case that somebody edits meanwhile
+    programs = ask(ROOT, {"programs": probes})
+    answers: dict[str, Any] = {}  # of this checkout, where they were needed
+    record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
+    for name in args.commits:
+        with worktree(name) as (commit, root):
+            before = ask(root, {"programs": probes})
+            level = {}
+            for key, program in programs["found"].items():
+                level[key] = "program" if before["found"][key] == program else "answers"
+            told = {key: text for key, text in before["found"].items() if text.startswith("error")}
+            unlike = {k: probes[k] for k in probes if level[k] != "program" and k not in told}
+            if missing := {k: probes[k] for k in unlike if k not in answers}:
+                answers |= ask(ROOT, {"answers": missing})["found"]
+            theirs = ask(root, {"answers": unlike})["found"] if unlike else {}
+            level |= told | {k: compare(theirs[k], answers[k]) for k in unlike}
+            row = {
+                "commit_before": commit, "found": level,
+                "parts": {part: report.code_digest(part, root) for part in before["parts"]},
+                "other_weights": other_weights(root),
+            }  # fmt: skip
+        runs.add(record, row)
+        counts = [f"{sum(x == kind for x in level.values())} {kind}"
+                  for kind in ("program", "answers")]  # fmt: skip
+        print(f"{commit[:7]}: {len(level)} probes, of the same {' and '.join(counts)}.", flush=True)
+        for key, what in level.items():
+            if what not in ("program", "answers"):
+                print(f"  {describe(probes[key])}: {what}")
+
+
+@contextlib.contextmanager
+def worktree(name: str) -> Iterator[tuple[str, pathlib.Path]]:
+    """Yields the hash of a commit and a folder with its files."""
+
+    def git(*words: str) -> str:
+        return subprocess.check_output(["git", "-C", str(ROOT), *words], text=True).strip()
+
+    commit = git("rev-parse", "--verify", f"{name}^{{commit}}")
+    with tempfile.TemporaryDirectory() as folder:
+        git("worktree", "add", "--detach", "--quiet", f"{folder}/{commit[:7]}", commit)
+        try:
+            yield commit, pathlib.Path(folder) / commit[:7]
+        finally:
+            git("worktree", "remove", "--force", f"{folder}/{commit[:7]}")
+
+
+def ask(root: pathlib.Path, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs this file with the version of the library in a folder, and returns its findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "probe.json"
+        path.write_text(json.dumps(question))
+        # -P: the modules beside this file are this version's.
+        words = [sys.executable, "-P", __file__, str(path)]
+        environment = os.environ | {"PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
+        subprocess.run(words, cwd=root, env=environment, check=True, stdout=sys.stderr)
+        return json.loads(path.read_text())
+
+
+def other_weights(root: pathlib.Path) -> list[str]:
+    """Names the networks whose weights are others in a folder than here."""
+
+    def checksums(root: pathlib.Path) -> dict[str, str]:
+        cards = (root / "jaxpgs" / "pretrained" / "weights").glob("*.json")
+        return {card.stem: json.loads(card.read_text())["sha256"] for card in cards}
+
+    here, there = checksums(ROOT), checksums(root)
+    return sorted(name for name in here | there if here.get(name) != there.get(name))
+
+
+def compare(old: Any, new: Any) -> str:
+    """Returns "answers" where two answers are equal, and else what differs."""
+    if isinstance(old, str) or isinstance(new, str):
+        return old if isinstance(old, str) else new
+    for name in sorted(old.keys() & new.keys()) if old.keys() == new.keys() else ():
+        one, other = np.asarray(old[name]), np.asarray(new[name])
+        if one.shape != other.shape:
+            return f"other shape of {name}"
+        # Counts and actions are whole numbers; NaN, of an action that was not visited, is one too.
+        if not np.allclose(one, other, rtol=0.0, atol=TOLERANCE, equal_nan=True):
+            return f"other {name}"
+    return "answers" if old.keys() == new.keys() else "other boards"
+
+
+def describe(player: Player) -> str:
+    """Writes a player as in the command line of `benchmarks.strength`."""
+    return " ".join([player["search"], *(f"{k}={v}" for k, v in player["knobs"].items())])
+
+
+# What follows runs in either version, and uses only what both know.
+
+
+def probe(path: pathlib.Path) -> None:
+    """Answers the question in a file: programs of probes, or answers."""
+    question = json.loads(path.read_text())
+    ((kind, probes),) = question.items()
+    found: dict[str, Any] = {}
+    for key, player in probes.items():
+        if player["search"] == "match":  # has no program of its own
+            found[key] = match() if kind == "answers" else str(path)
+            continue
+        try:
+            cases = list(searches(player))
+            if kind == "answers":
+                found[key] = {f"{n} on {b}": x for b, *case in cases for n, x in run(*case).items()}
+                continue
+            digest = hashlib.sha256()
+            for _, setting, function, (params, key_of_search) in cases:
+                digest.update(f"{setting}{program(function, params, key_of_search)}".encode())
+                for leaf in jax.tree.leaves(params):
+                    digest.update(np.asarray(leaf).tobytes())
+            found[key] = digest.hexdigest()
+        except Exception as error:  # any: what another version says of a setting it does not know
+            found[key] = f"error: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    parts = sorted({n.split(".")[1] for n in sys.modules if n.startswith("jaxpgs.")})
+    path.write_text(json.dumps({"found": found, "parts": parts}))
+
+
+def searches(player: Player) -> Iterator[tuple[str, Any, Callable[..., Any], tuple[Any, Any]]]:
+    """Yields the boards of a probe: name, K for some counts, a function and its arguments."""
+    import jaxpgs
+    from benchmarks import players
+
+    own = set(player["knobs"]) - {"simulations_per_update", "max_num_considered_actions"}
+    model = player["knobs"].get("plans_with") == "model"
+    for name, roots, count in [MODEL] if model else [SMALL] if own else [SMALL, MANY]:
+        network = load(name)
+        spec = players.Spec(player["search"], player["search"], player["knobs"])
+        root_fn, recurrent_fn = players.model_fns(spec, network)
+        simple = player["search"] == "network"
+        knobs = {} if simple else players.arguments(spec, network.params, count)
+        policy = None if simple else getattr(jaxpgs, f"{players.OURS[player['search']]}_policy")
+
+        def search(
+            params: Any, key: Any, env: Any = network.env, roots: int = roots, count: int = count,
+            parts: Any = (root_fn, recurrent_fn, policy, knobs),
+        ) -> Any:  # fmt: skip
+            root_fn, recurrent_fn, policy, knobs = parts
+            state = positions(env, key, roots)
+            root = root_fn(params, key, state)
+            if policy is None:
+                action = jnp.argmax(root.prior_logits, axis=-1)
+                return action, root.value, recurrent_fn(params, key, action, root.embedding)[0]
+            invalid = ~state.legal_action_mask
+            return policy(params, key, root, recurrent_fn, count, invalid, **knobs)
+
+        setting = None if simple else [
+            (n, players.describe(spec, network, n)["K"]) for n in COUNTS
+        ]  # fmt: skip
+        yield name, setting, search, (network.params, jax.random.key(0))
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """The environment and the network of a board."""
+    from benchmarks import players
+
+    return players.load_network(name)
+
+
+def match() -> dict[str, Any]:
+    """Plays a small match, for what goes on around a search."""
+    from benchmarks import players
+    from jaxpgs import evaluation
+
+    network = load(SMALL[0])
+    first, second = (
+        players.make_player(players.Spec(name, name), network, 8) for name in ("mcs", "network")
+    )
+    key = jax.random.key(0)
+    result = evaluation.play_match(network.env, first, second, key, openings=[0, 7, 12])
+    return {"outcomes": np.asarray(result.outcomes).tolist()}
+
+
+def positions(env: Any, key: Any, roots: int) -> Any:
+    """Random positions, the later ones of more moves."""
+    state = jax.vmap(env.init)(jax.random.split(key, roots))
+    for move in range(2 * roots):
+        keys = jax.random.split(jax.random.fold_in(key, move), roots)
+        logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+        after = jax.vmap(env.step)(state, jax.vmap(jax.random.categorical)(keys, logits))
+        moves = (move < 2 * jnp.arange(roots)) & ~after.terminated
+        state = jax.tree.map(
+            lambda new, old, on=moves: jnp.where(on.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            after,
+            state,
+        )
+    return state
+
+
+def program(function: Callable[..., Any], *args: Any) -> str:
+    """The text of a function's program, for processors and accelerators, without names."""
+
+    def numbers(*args: Any) -> list[Any]:
+        return list(answer(function(*args)).values())
+
+    lowered = jax.jit(numbers).trace(*args).lower(lowering_platforms=("cpu", "tpu"))
+    return nameless(lowered.as_text())
+
+
+def nameless(text: str) -> str:
+    """Numbers the functions of a program as they occur, in place of their names from Python."""
+    known: dict[str, str] = {}
+    text = re.sub(r'jax\.(arg|result)_info = "[^"]*"', "", text)
+    return re.sub(
+        r"(?<!custom_call )@[\w.$-]+", lambda m: known.setdefault(m[0], f"@{len(known)}"), text
+    )
+
+
+def answer(output: Any) -> dict[str, Any]:
+    """What a search answers, by name."""
+    if isinstance(output, tuple) and not hasattr(output, "search_state"):
+        return {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(output))}
+    state = output.search_state
+    names = ("visits", "qvalues", "value", "num_evaluations", "num_calls")
+    weights = {"action": output.action, "weights": output.action_weights}
+    return weights | {name: getattr(state, name) for name in names}
+
+
+def run(setting: Any, function: Callable[..., Any], args: Sequence[Any]) -> dict[str, Any]:
+    """Compiles and runs a function; returns its answer."""
+    quick = {"xla_backend_optimization_level": 0}  # compiles in half the time
+    found = jax.jit(lambda *args: answer(function(*args)), compiler_options=quick)(*args)
+    return {name: np.asarray(x).tolist() for name, x in found.items()} | {
+        f"K with {n} simulations": k for n, k in setting or ()
+    }
+
+
+if __name__ == "__main__":
+    probe(pathlib.Path(sys.argv[1]))
