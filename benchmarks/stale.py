@@ -117,7 +117,13 @@ def leads_here(
         if network not in entry["other_weights"]
         and all(entry["found"].get(key) in levels for key in asked)
     ]  # fmt: skip
-    versions = [start]
+    versions = [
+        {
+            part: x
+            for part, x in start.items()
+            if kind == "answers" or not part.startswith("weights of")
+        }
+    ]
     while versions:
         version = versions.pop()
         if all(now(part) == digest for part, digest in version.items()):
@@ -154,8 +160,11 @@ def probes() -> dict[str, dict[str, Any]]:
     """Returns what is compared: every player of ours in the files of tournaments, and more."""
     found = [spec._asdict() for spec in DEFAULTS]
     found += [{"search": name, "knobs": {}} for name in ("extended", *_OTHERS)]
+    found += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
     for path in sorted(runs.RESULTS.glob("strength_*.json")):
-        found += runs.load(path)["setting"]["players"].values()
+        data = runs.load(path)
+        if any(row["commit"] for row in data["rows"]):  # else nobody knows with what to compare
+            found += data["setting"]["players"].values()
     return {key_of(p): {"search": p["search"], "knobs": _settings(p)}
             for p in found if p["search"] in (*OURS, *_OTHERS)}  # fmt: skip
 

@@ -30,7 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SMALL, MANY, MODEL = ("hex-5x5-early", 6, 32), ("conv-13x13-8x1", 2, 64), ("ve-hex-5x5", 6, 32)
+# Networks, roots and simulations. The weights of those with names have been the same for long.
+SMALL, MANY, MODEL = ("conv-7x7", 6, 32), ("conv-13x13-8x1", 2, 64), ("ve-hex-5x5", 6, 32)
 COUNTS = (16, 64, 256, 800)  # simulations for which K is compared, without a search
 TOLERANCE = 1e-5  # of returns, which are from -1 to 1
 Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournaments
@@ -151,9 +152,10 @@ def probe(path: pathlib.Path) -> None:
                 found[key] = {f"{n} on {b}": x for b, *case in cases for n, x in run(*case).items()}
                 continue
             digest = hashlib.sha256()
-            for _, setting, function, (params, key_of_search) in cases:
-                digest.update(f"{setting}{program(function, params, key_of_search)}".encode())
-                for leaf in jax.tree.leaves(params):
+            for board, setting, function, arrays in cases:
+                platforms = ["cpu"] if board == MANY[0] else ["cpu", "tpu"]
+                digest.update(f"{setting}{program(platforms, function, *arrays)}".encode())
+                for leaf in jax.tree.leaves(arrays[0]):
                     digest.update(np.asarray(leaf).tobytes())
             found[key] = digest.hexdigest()
         except Exception as error:  # any: what another version says of a setting it does not know
@@ -220,27 +222,29 @@ def match() -> dict[str, Any]:
 
 def positions(env: Any, key: Any, roots: int) -> Any:
     """Random positions, the later ones of more moves."""
-    state = jax.vmap(env.init)(jax.random.split(key, roots))
-    for move in range(2 * roots):
-        keys = jax.random.split(jax.random.fold_in(key, move), roots)
+
+    def move(i: Any, state: Any) -> Any:
+        keys = jax.random.split(jax.random.fold_in(key, i), roots)
         logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
         after = jax.vmap(env.step)(state, jax.vmap(jax.random.categorical)(keys, logits))
-        moves = (move < 2 * jnp.arange(roots)) & ~after.terminated
-        state = jax.tree.map(
-            lambda new, old, on=moves: jnp.where(on.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+        on = (i < 4 * jnp.arange(roots)) & ~after.terminated
+        return jax.tree.map(
+            lambda new, old: jnp.where(on.reshape(-1, *[1] * (new.ndim - 1)), new, old),
             after,
             state,
         )
-    return state
+
+    start = jax.vmap(env.init)(jax.random.split(key, roots))
+    return jax.lax.fori_loop(0, 4 * roots, move, start)
 
 
-def program(function: Callable[..., Any], *args: Any) -> str:
-    """The text of a function's program, for processors and accelerators, without names."""
+def program(platforms: Sequence[str], function: Callable[..., Any], *args: Any) -> str:
+    """The text of a function's program, without names."""
 
     def numbers(*args: Any) -> list[Any]:
         return list(answer(function(*args)).values())
 
-    lowered = jax.jit(numbers).trace(*args).lower(lowering_platforms=("cpu", "tpu"))
+    lowered = jax.jit(numbers).trace(*args).lower(lowering_platforms=tuple(platforms))
     return nameless(lowered.as_text())
 
 
