@@ -14,7 +14,6 @@ from before there were fingerprints count likewise by their commit. Exit status 
 
 import argparse
 import fnmatch
-import functools
 import pathlib
 import re
 import subprocess
@@ -23,13 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import report, runs
-from benchmarks.players import DEFAULTS, OURS
+from benchmarks.players import OURS
 
 NONE = "no fingerprint"
 SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
 # Commands whose rows are of programs, not of answers.
-COSTS = ("accelerator", "compiled", "memory", "model_memory", "speed")
-_OTHERS = ("match", "network")  # probes that are no search of ours
+COSTS = ("compiled", "memory", "model_memory", "speed")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -83,97 +81,72 @@ def judged(
     """
     for row in data.get("rows", ()):
         made = data.get("fingerprints", {}).get(row.get("fingerprint"))
-        changed = [name for name, digest in (made or {}).items() if digest != now(name)]
-        if made is not None and not changed:
+        changed = [part for part, digest in (made or {}).items() if digest != now(part)]
+        if made and not changed:
             yield row, None, False
             continue
-        kind, asked = needs(row, data)
+        kind, asked = needs(row, data, known.get("setting", {}).get("probes", {}))
         network = str({**data.get("setting", {}), **row}.get("network"))
-        starts = [made] if made else [
-            entry["parts"] for entry in known.get("rows", ())
-            if entry["commit_before"] == row.get("commit")
+        holding = [
+            comparison for comparison in known.get("rows", ()) if asked
+            # Times do not depend on weights.
+            and (kind == "program" or network not in comparison["other_weights"])
+            and all(comparison["found"].get(key) in ("program", kind) for key in asked)
         ]  # fmt: skip
-        if asked and any(leads_here(start, kind, asked, network, known) for start in starts):
+        commit = row.get("commit")
+        starts = (
+            [{part: x for part, x in made.items() if kind == "answers" or " of " not in part}]
+            if made
+            else [c["parts"] for c in holding if c["commit_before"] == commit]
+        )
+        if any(_lead_here(start, holding, known.get("fingerprints", {})) for start in starts):
             yield row, f"same {kind}", False
         else:
             yield row, f"other {', '.join(changed)}" if made else NONE, True
 
 
-def leads_here(
-    start: Mapping[str, str], kind: str, asked: set[str], network: str, known: Mapping[str, Any]
+def _lead_here(
+    start: Mapping[str, str], left: Sequence[Mapping[str, Any]], after: Mapping[str, Any]
 ) -> bool:
-    """Whether comparisons lead from a version to the present one, each of which holds for a row.
-
-    Args:
-      start: the digests of the version's parts.
-      kind: "answers" or "program".
-      asked: the probes that must be the same.
-      network: whose weights must be the same.
-      known: what `same.json` has.
-    """
-    levels = {"program"} | {kind}
-    left = [
-        entry for entry in known.get("rows", ())
-        if network not in entry["other_weights"]
-        and all(entry["found"].get(key) in levels for key in asked)
-    ]  # fmt: skip
-    versions = [
-        {
-            part: x
-            for part, x in start.items()
-            if kind == "answers" or not part.startswith("weights of")
-        }
-    ]
-    while versions:
-        version = versions.pop()
+    """Whether comparisons, of which each holds for a row, lead from its version to this one."""
+    todo = [dict(start)]
+    while todo:
+        version = todo.pop()
         if all(now(part) == digest for part, digest in version.items()):
             return True
-        for entry in list(left):
-            before = entry["parts"]
-            if all(before.get(part, digest) == digest for part, digest in version.items()):
-                left.remove(entry)
-                rest = {part: digest for part, digest in version.items() if part not in before}
-                versions.append(rest | known["fingerprints"][entry["fingerprint"]])
+        # The parts that both know are the same.
+        fit = [c for c in left if all(version.get(p, x) == x for p, x in c["parts"].items())]
+        left = [c for c in left if c not in fit]
+        todo += [
+            {part: x for part, x in version.items() if part not in c["parts"]}
+            | after[c["fingerprint"]] for c in fit
+        ]  # fmt: skip
     return False
 
 
-def needs(row: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, set[str]]:
-    """Returns what a row needs to hold: "answers" or "program", and of which probes.
+def needs(
+    row: Mapping[str, Any], data: Mapping[str, Any], probes: Mapping[str, Any]
+) -> tuple[str, set[str]]:
+    """Returns what a row needs, "answers" or "program", and of which of the probes.
 
-    No probes are of what trains networks or gathers other files.
+    There are none for what trains networks, plays other games or gathers other files.
     """
     command = re.search(r"benchmarks\.(?:\w+\.)*(\w+)", row.get("command") or "")
-    name = command[1] if command else None
-    if name == "strength":
+    if command and command[1] == "strength":
         players = data["setting"]["players"]
-        pair = [key_of(players[row[side]]) for side in ("first", "second")]
-        return "answers", {*pair, "match"}
-    if name in COSTS:
+        return "answers", {"match", *(key_of(players[row[x]]) for x in ("first", "second"))}
+    if command and command[1] in COSTS:
         label = f"{row.get('search')}".lower().replace(" ", "-").replace("mctx", "")
         family = next((s for s in sorted(OURS, key=len, reverse=True) if s in label), "network")
-        return "program", {key for key, p in probes().items() if p["search"] == family}
+        return "program", {key for key, p in probes.items() if p["search"] == family}
     return "answers", set()
-
-
-@functools.cache
-def probes() -> dict[str, dict[str, Any]]:
-    """Returns what is compared: every player of ours in the files of tournaments, and more."""
-    found = [spec._asdict() for spec in DEFAULTS]
-    found += [{"search": name, "knobs": {}} for name in ("extended", *_OTHERS)]
-    found += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
-    for path in sorted(runs.RESULTS.glob("strength_*.json")):
-        data = runs.load(path)
-        if any(row["commit"] for row in data["rows"]):  # else nobody knows with what to compare
-            found += data["setting"]["players"].values()
-    return {key_of(p): {"search": p["search"], "knobs": _settings(p)}
-            for p in found if p["search"] in (*OURS, *_OTHERS)}  # fmt: skip
 
 
 def key_of(player: Mapping[str, Any]) -> str:
     """Returns the name of a player's probe; one without a search of ours has the network's."""
-    name, settings = player["search"], _settings(player)
-    if name not in OURS:
-        return name if name in _OTHERS else "network"
+    name, settings = player["search"], own_settings(player)
+    if name not in (*OURS, "match"):
+        return "network"
     return f"{name} {runs.digest(settings)}" if settings else name
 
 
@@ -183,7 +156,7 @@ def now(part: str) -> str | None:
     return report.weights_digest(name) if kind == "weights" else report.code_digest(part)
 
 
-def _settings(player: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(player: Mapping[str, Any]) -> dict[str, Any]:
     """The knobs of a player that are no matter of the probe's size."""
     return {k: v for k, v in player["knobs"].items() if k not in ("num_simulations", "network")}
 

@@ -40,12 +40,24 @@ Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournamen
 def main(argv: list[str] | None = None) -> None:
     """Compares commits with this checkout; see the module's text."""
     from benchmarks import report, runs, stale  # which an older version may lack
+    from benchmarks.players import DEFAULTS, OURS
 
     parser = runs.parser("versions", __doc__ or "", program="python tests/quality ")
     parser.set_defaults(out=stale.SAME)
     parser.add_argument("commits", nargs="+")
     args = parser.parse_args(argv)
-    probes = stale.probes()
+    players = [spec._asdict() for spec in DEFAULTS]
+    players += [{"search": name, "knobs": {}} for name in ("extended", "network", "match")]
+    players += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
+    for path in sorted(runs.RESULTS.glob("strength_*.json")):
+        data = runs.load(path)
+        if any(row["commit"] for row in data["rows"]):  # else nobody knows with what to compare
+            players += data["setting"]["players"].values()
+    probes = {
+        stale.key_of(player): {"search": player["search"], "knobs": stale.own_settings(player)}
+        for player in players
+        if player["search"] in (*OURS, "network", "match")
+    }
     runs.fingerprint({})  # keeps the digests of now, in case that somebody edits meanwhile
     programs = ask(ROOT, {"programs": probes})
     answers: dict[str, Any] = {}  # of this checkout, where they were needed
