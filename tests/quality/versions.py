@@ -12,6 +12,7 @@ A version runs in a process of its own, with its own `benchmarks.players`, so th
 the settings in its own way. The other version is a worktree of git, which goes afterwards.
 """
 
+import collections
 import contextlib
 import functools
 import hashlib
@@ -40,12 +41,58 @@ Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournamen
 def main(argv: list[str] | None = None) -> None:
     """Compares commits with this checkout; see the module's text."""
     from benchmarks import report, runs, stale  # which an older version may lack
-    from benchmarks.players import DEFAULTS, OURS
 
     parser = runs.parser("versions", __doc__ or "", program="python tests/quality ")
     parser.set_defaults(out=stale.SAME)
     parser.add_argument("commits", nargs="+")
+    parser.add_argument("--searches", nargs="+", help="only probes of these, such as mcs")
+    parser.add_argument("--programs", action="store_true", help="compare no answers")
     args = parser.parse_args(argv)
+    probes = {
+        key: player
+        for key, player in all_probes().items()
+        if args.searches is None or player["search"] in args.searches
+    }
+    here = runs.fingerprint({})  # before the searches run, in case that somebody edits meanwhile
+    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}
+
+    def known(kind: str, some: Mapping[str, Player]) -> dict[str, Any]:
+        """What this checkout says, each probe once."""
+        if missing := {key: player for key, player in some.items() if key not in ours[kind]}:
+            ours[kind] |= ask(ROOT, {kind: missing})["found"]
+        return {key: ours[kind][key] for key in some}
+
+    record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
+    for name in args.commits:
+        with worktree(name) as (commit, root):
+            parts = {part: report.code_digest(part, root) for part in here}
+            if parts == here:
+                found = dict.fromkeys(probes, "program")
+            else:
+                before = ask(root, {"programs": probes})
+                parts = {part: report.code_digest(part, root) for part in before["parts"]}
+                found = before["found"]
+                for key, text in known("programs", probes).items():
+                    if not found[key].startswith("error"):
+                        found[key] = "program" if found[key] == text else "other program"
+                unlike = {k: p for k, p in probes.items() if found[k] == "other program"}
+                if unlike and not args.programs:
+                    theirs, own = ask(root, {"answers": unlike})["found"], known("answers", unlike)
+                    found |= {key: compare(theirs[key], own[key]) for key in unlike}
+            row = {"commit_before": commit, "parts": parts, "found": found}
+            runs.add(record, row | {"other_weights": other_weights(root)})
+        counts = collections.Counter(found.values())
+        print(f"{commit[:7]}: {', '.join(f'{n} x {x}' for x, n in counts.items())}", flush=True)
+        for key, what in found.items():
+            if what not in ("program", "answers"):
+                print(f"  {describe(probes[key])}: {what}")
+
+
+def all_probes() -> dict[str, Player]:
+    """Returns what is compared: every player of ours in the files of tournaments, and more."""
+    from benchmarks import runs, stale
+    from benchmarks.players import DEFAULTS, OURS
+
     players = [spec._asdict() for spec in DEFAULTS]
     players += [{"search": name, "knobs": {}} for name in ("extended", "network", "match")]
     players += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
@@ -53,39 +100,11 @@ def main(argv: list[str] | None = None) -> None:
         data = runs.load(path)
         if any(row["commit"] for row in data["rows"]):  # else nobody knows with what to compare
             players += data["setting"]["players"].values()
-    probes = {
+    return {
         stale.key_of(player): {"search": player["search"], "knobs": stale.own_settings(player)}
         for player in players
         if player["search"] in (*OURS, "network", "match")
     }
-    runs.fingerprint({})  # keeps the digests of now, in case that somebody edits meanwhile
-    programs = ask(ROOT, {"programs": probes})
-    answers: dict[str, Any] = {}  # of this checkout, where they were needed
-    record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
-    for name in args.commits:
-        with worktree(name) as (commit, root):
-            before = ask(root, {"programs": probes})
-            level = {}
-            for key, program in programs["found"].items():
-                level[key] = "program" if before["found"][key] == program else "answers"
-            told = {key: text for key, text in before["found"].items() if text.startswith("error")}
-            unlike = {k: probes[k] for k in probes if level[k] != "program" and k not in told}
-            if missing := {k: probes[k] for k in unlike if k not in answers}:
-                answers |= ask(ROOT, {"answers": missing})["found"]
-            theirs = ask(root, {"answers": unlike})["found"] if unlike else {}
-            level |= told | {k: compare(theirs[k], answers[k]) for k in unlike}
-            row = {
-                "commit_before": commit, "found": level,
-                "parts": {part: report.code_digest(part, root) for part in before["parts"]},
-                "other_weights": other_weights(root),
-            }  # fmt: skip
-        runs.add(record, row)
-        counts = [f"{sum(x == kind for x in level.values())} {kind}"
-                  for kind in ("program", "answers")]  # fmt: skip
-        print(f"{commit[:7]}: {len(level)} probes, of the same {' and '.join(counts)}.", flush=True)
-        for key, what in level.items():
-            if what not in ("program", "answers"):
-                print(f"  {describe(probes[key])}: {what}")
 
 
 @contextlib.contextmanager
@@ -156,7 +175,7 @@ def probe(path: pathlib.Path) -> None:
     found: dict[str, Any] = {}
     for key, player in probes.items():
         if player["search"] == "match":  # has no program of its own
-            found[key] = match() if kind == "answers" else str(path)
+            found[key] = match() if kind == "answers" else f"{path}"
             continue
         try:
             cases = list(searches(player))
