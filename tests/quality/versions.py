@@ -1,6 +1,7 @@
 """Are two versions of the library the same? Runs the searches of the benchmarks in both.
 
     python tests/quality versions COMMIT [COMMIT ...]
+    python tests/quality versions COMMIT --searches mcs pgs    # what others found stays
 
 Every probe is a search with the settings that rows of `benchmarks/results` use, on positions of a
 small board and, where it has no settings of its own, among many actions as well. Its program is the
@@ -172,10 +173,10 @@ def probe(path: pathlib.Path) -> None:
     ((kind, probes),) = question.items()
     found: dict[str, Any] = {}
     for key, player in probes.items():
-        if player["search"] == "match":  # has no program of its own
-            found[key] = match() if kind == "answers" else f"{path}"
-            continue
         try:
+            if player["search"] == "match":  # has no program of its own, so none that is the same
+                found[key] = match() if kind == "answers" else f"{path}"
+                continue
             cases = list(searches(player))
             if kind == "answers":
                 found[key] = {f"{n} on {b}": x for b, *case in cases for n, x in run(*case).items()}
