@@ -76,6 +76,9 @@ def test_a_row_needs_its_own_searches_and_no_others():
     assert judge(rows[1:2], found | {"found": found["found"] | {"match": "other outcomes"}}) == [
         ("other search", True)
     ]
+    # The value of the root decides no move.
+    found["found"][stale.key_of(PGS)] = "other value"
+    assert [old for _, old in judge(rows, found)] == [True, False, True, True]
     # A search that was not compared is not known to be the same.
     assert judge([game("old", first="NN")], found) == [("other search", True)]
 
@@ -118,6 +121,7 @@ def test_answers_are_equal_to_the_last_bit_or_so():
     one = {"visits": [1, 2], "value": [0.5, float("nan")]}
     assert versions.compare(one, {"visits": [1, 2], "value": [0.500001, float("nan")]}) == "answers"
     assert versions.compare(one, one | {"visits": [1, 3]}) == "other visits"
+    assert versions.compare(one, {"visits": [1], "value": [0.5, 0.5]}) == "other value, visits"
     assert versions.compare(one, one | {"value": [0.51, float("nan")]}) == "other value"
     assert versions.compare(one, {"visits": [1, 2]}) == "other boards"
     assert versions.compare("error: KeyError: 'x'", one) == "error: KeyError: 'x'"

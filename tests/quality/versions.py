@@ -154,14 +154,16 @@ def compare(old: Any, new: Any) -> str:
     """Returns "answers" where two answers are equal, and else what differs."""
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else new
-    for name in sorted(old.keys() & new.keys()) if old.keys() == new.keys() else ():
-        one, other = np.asarray(old[name]), np.asarray(new[name])
-        if one.shape != other.shape:
-            return f"other shape of {name}"
-        # Counts and actions are whole numbers; NaN, of an action that was not visited, is one too.
-        if not np.allclose(one, other, rtol=0.0, atol=TOLERANCE, equal_nan=True):
-            return f"other {name}"
-    return "answers" if old.keys() == new.keys() else "other boards"
+    if old.keys() != new.keys():
+        return "other boards"
+    # Counts and actions are whole numbers; where an action was not visited, both have NaN.
+    unlike = {
+        name.partition(" on ")[0]
+        for name, one in old.items()
+        if np.shape(one) != np.shape(new[name])
+        or not np.allclose(one, new[name], rtol=0.0, atol=TOLERANCE, equal_nan=True)
+    }
+    return f"other {', '.join(sorted(unlike))}" if unlike else "answers"
 
 
 # What follows runs in either version, and uses only what both know.
