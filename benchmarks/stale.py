@@ -96,11 +96,8 @@ def judged(
             and all(comparison["found"].get(key) in ENOUGH[kind] for key in asked)
         ]  # fmt: skip
         commit = row.get("commit")
-        starts = (
-            [{part: x for part, x in made.items() if kind == "answers" or " of " not in part}]
-            if made
-            else [c["parts"] for c in holding if c["commit_before"] == commit]
-        )
+        own = {p: x for p, x in (made or {}).items() if kind == "answers" or " of " not in p}
+        starts = [own] if made else [c["parts"] for c in holding if c["commit_before"] == commit]
         if any(_lead_here(start, holding, known.get("fingerprints", {})) for start in starts):
             yield row, f"same {kind}", False
         else:
