@@ -13,7 +13,6 @@ A version runs in a process of its own, with its own `benchmarks.players`, so th
 the settings in its own way. The other version is a worktree of git, which goes afterwards.
 """
 
-import collections
 import contextlib
 import functools
 import hashlib
@@ -47,49 +46,38 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(out=stale.SAME)
     parser.add_argument("commits", nargs="+")
     parser.add_argument("--searches", nargs="+", help="only probes of these, such as mcs")
-    parser.add_argument("--programs", action="store_true", help="compare no answers")
+    parser.add_argument("--only", choices=("programs", "answers"), help="compare nothing else")
     args = parser.parse_args(argv)
-    probes = {
-        key: player
-        for key, player in all_probes().items()
-        if args.searches is None or player["search"] in args.searches
-    }
+    probes = all_probes()
     here = runs.fingerprint({})  # before the searches run, in case that somebody edits meanwhile
-    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}
-
-    def known(kind: str, some: Mapping[str, Player]) -> dict[str, Any]:
-        """What this checkout says, each probe once."""
-        if missing := {key: player for key, player in some.items() if key not in ours[kind]}:
-            ours[kind] |= ask(ROOT, {kind: missing})["found"]
-        return {key: ours[kind][key] for key in some}
-
+    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}  # what this checkout says
     record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
     for name in args.commits:
         with worktree(name) as (commit, root):
             parts = {part: report.code_digest(part, root) for part in here}
-            if parts == here:
-                found = dict.fromkeys(probes, "program")
-            else:
-                before = ask(root, {"programs": probes})
-                parts = {part: report.code_digest(part, root) for part in before["parts"]}
-                found = before["found"]
-                for key, text in known("programs", probes).items():
-                    if not found[key].startswith("error"):
-                        found[key] = "program" if found[key] == text else "other program"
-                unlike = {k: p for k, p in probes.items() if found[k] == "other program"}
-                if unlike and not args.programs:
-                    theirs, own = ask(root, {"answers": unlike})["found"], known("answers", unlike)
-                    found |= {key: compare(theirs[key], own[key]) for key in unlike}
             row = {"commit_before": commit, "parts": parts, "other_weights": other_weights(root)}
-            for earlier in runs.read(record):  # what was found of other probes holds
-                if earlier.items() >= (row | {"fingerprint": runs.digest(here)}).items():
-                    found = earlier["found"] | found
-            runs.add(record, row | {"found": found})
-        counts = collections.Counter(found.values())
-        print(f"{commit[:7]}: {', '.join(f'{n} x {x}' for x, n in counts.items())}", flush=True)
-        for key, what in found.items():
-            if what not in ("program", "answers"):
-                print(f"  {key}: {what}")
+            if parts == here:
+                runs.add(record, row | {"found": dict.fromkeys(probes, "program")})
+                continue
+            for search in args.searches or dict.fromkeys(p["search"] for p in probes.values()):
+                some = {key: p for key, p in probes.items() if p["search"] == search}
+                found = dict.fromkeys(some, "other program")
+                for kind in ("programs", "answers"):
+                    todo = {key: some[key] for key in found if found[key] == "other program"}
+                    if not todo or args.only not in (None, kind):
+                        continue
+                    if missing := {key: todo[key] for key in todo if key not in ours[kind]}:
+                        ours[kind] |= ask(ROOT, {kind: missing})["found"]
+                    theirs = ask(root, {kind: todo})
+                    for key, said in theirs["found"].items():
+                        found[key] = compare(said, ours[kind][key])
+                    row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
+                for earlier in runs.read(record):  # what was found of other searches stays
+                    if earlier.items() >= (row | {"fingerprint": runs.digest(here)}).items():
+                        found = earlier["found"] | found
+                runs.add(record, row | {"found": found})
+                for key in some:
+                    print(f"{commit[:7]}, {key}: {found[key]}", flush=True)
 
 
 def all_probes() -> dict[str, Player]:
@@ -151,9 +139,12 @@ def other_weights(root: pathlib.Path) -> list[str]:
 
 
 def compare(old: Any, new: Any) -> str:
-    """Returns "answers" where two answers are equal, and else what differs."""
-    if isinstance(old, str) or isinstance(new, str):
-        return old if isinstance(old, str) else new
+    """Compares two programs or two answers: returns what is the same, or else what differs."""
+    texts = [said for said in (old, new) if isinstance(said, str)]
+    if wrong := [text for text in texts if text.startswith("error")]:
+        return wrong[0]
+    if texts:
+        return "program" if old == new else "other program"
     if old.keys() != new.keys():
         return "other boards"
     # Counts and actions are whole numbers; where an action was not visited, both have NaN.
@@ -201,9 +192,10 @@ def searches(player: Player) -> Iterator[tuple[str, Any, Callable[..., Any], tup
     import jaxpgs
     from benchmarks import players
 
-    own = set(player["knobs"]) - {"simulations_per_update", "max_num_considered_actions"}
-    model = player["knobs"].get("plans_with") == "model"
-    for name, roots, count in [MODEL] if model else [SMALL] if own else [SMALL, MANY]:
+    boards = [MODEL] if player["knobs"].get("plans_with") == "model" else [SMALL]
+    if player["knobs"] in ({}, {"simulations_per_update": "rounds"}):
+        boards.append(MANY)
+    for name, roots, count in boards:
         network = load(name)
         spec = players.Spec(player["search"], player["search"], player["knobs"])
         root_fn, recurrent_fn = players.model_fns(spec, network)
