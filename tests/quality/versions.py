@@ -73,7 +73,8 @@ def main(argv: list[str] | None = None) -> None:
                         found[key] = compare(said, ours[kind][key])
                     row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
                 for earlier in runs.read(record):  # what was found of other searches stays
-                    if earlier.items() >= (row | {"fingerprint": runs.digest(here)}).items():
+                    about = earlier["commit_before"], earlier["fingerprint"]
+                    if about == (commit, runs.digest(here)):
                         found = earlier["found"] | found
                 runs.add(record, row | {"found": found})
                 for key in some:
