@@ -247,14 +247,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     columns = ["platform", "network", "roots", "simulations", "search", "kernels", "round trips",
                "M cycles", "serial loops", "M cycles in them", "without estimate", "scratch MB",
                "compile s", "assumed"]  # fmt: skip
-    cells = [
+    return columns, [
         [*(row[name] for name in (*_KEY[:1], "network", "roots", "simulations", "search")),
          row["kernels"], row["round_trips"], _millions(row["cycles"]), row["serial_loops"],
          _millions(row["serial_cycles"]), row["unestimated"], round(row["temp_bytes"] / 1e6, 1),
          row["compile_seconds"], len(row["assumed"])]
         for row in sorted(rows, key=_order)
     ]  # fmt: skip
-    return columns, cells
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -131,7 +131,7 @@ def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> fl
     if spec.knobs.get("mode") == "constant":
         return 0
     root_fn = jaxpgs.make_root_fn(env, network.apply_fn)
-    root = jax.eval_shape(lambda: root_fn(network.params, jax.random.key(0), _zeros(states)))
+    root = jax.eval_shape(lambda x: root_fn(network.params, jax.random.key(0), x), states)
     totals = [
         jaxpgs.estimate_memory(
             network.params,
@@ -194,10 +194,6 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
         path, panels, xlabel="simulations", ylabel="scratch memory, GiB",
         title=f"Memory of {rows[0]['roots']} searches at once",
     )  # fmt: skip
-
-
-def _zeros(shapes: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
 if __name__ == "__main__":

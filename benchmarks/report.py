@@ -71,27 +71,20 @@ def made_of() -> dict[str, str]:
 
 
 @functools.cache
-def code_digest(part: str) -> str | None:
-    """Returns the digest of a part of the library, or None if there is no such part."""
-    place = ROOT / "jaxpgs" / part
+def code_digest(part: str, root: pathlib.Path | None = None) -> str | None:
+    """Returns the digest of a part of the library, here or in another checkout, or else None."""
+    root = root or ROOT
+    place = root / "jaxpgs" / part
     files = sorted(place.rglob("*.py")) or [f for f in [place.with_suffix(".py")] if f.exists()]
     digest = hashlib.sha256()
     for file in files:
         tree = ast.parse(file.read_text())
         for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and body and _is_text(body[0]):
-                body[0] = ast.Pass()
-        digest.update(f"{file.relative_to(ROOT)}\n{ast.unparse(tree)}\n".encode())
+            match getattr(node, "body", None):
+                case [ast.Expr(value=ast.Constant(value=str())), *_] as body:
+                    body[0] = ast.Pass()
+        digest.update(f"{file.relative_to(root)}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:8] if files else None
-
-
-def _is_text(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 def weights_digest(network: str) -> str | None:

@@ -99,20 +99,6 @@ def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
     ]
 
 
-def count(data: Mapping[str, Any]) -> str:
-    """Says in how many cells the intervals leave 0, for each of mctx's searches."""
-    said = ["Where the interval leaves 0, one of ours is above or below a search of mctx:\n"]
-    for rival in sorted({row["rival"] for row in data["rows"]}):
-        parts = []
-        for name in OURS:
-            mine = [r for r in data["rows"] if (r["rival"], r["player"]) == (rival, name)]
-            above, below = sum(r["low"] > 0 for r in mine), sum(r["high"] < 0 for r in mine)
-            short = name.removesuffix(" default")
-            parts.append(f"{short} is above in {above} and below in {below} of {len(mine)} cells")
-        said.append(f"- {rival}: {'; '.join(parts)}")
-    return "\n".join(said)
-
-
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that sorts boards from small to large, and within them as they are told apart."""
     size = int(re.findall(r"\d+", row["network"])[0])

@@ -44,8 +44,8 @@ from benchmarks.report import (
 )
 from jaxpgs.checks import positive
 
-__all__ = ["RESULTS", "Record", "add", "command_line", "fingerprint", "has", "load", "now",
-           "open_record", "origin", "override", "parser", "positive", "read", "remove",
+__all__ = ["RESULTS", "Record", "add", "command_line", "digest", "fingerprint", "has", "load",
+           "now", "open_record", "origin", "override", "parser", "positive", "read", "remove",
            "unfinished"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -149,7 +149,7 @@ def open_record(
         "command": command_line(made, args),
         "commit": commit(),
         "cores": num_cores(),
-        "machine": _digest(machine),
+        "machine": digest(machine),
     }
     record = Record(
         path or args.out or RESULTS / f"{name}.json",
@@ -198,7 +198,7 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
     stamp = record.stamp | {"date": now(), "load": round(os.getloadavg()[0], 2)}
     prints = [fingerprint({**record.setting, **row}) for row in new]
     stamped = [
-        dict(row) | stamp | {"fingerprint": _digest(made)}
+        dict(row) | stamp | {"fingerprint": digest(made)}
         for row, made in zip(new, prints, strict=True)
     ]
     replaced = {json.dumps(_key(record, row), default=_plain) for row in stamped}
@@ -208,7 +208,7 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
         kept = [row for row in data["rows"] if json.dumps(_key(record, row)) not in replaced]
         if stamped:
             data["machines"][record.stamp["machine"]] = record.machine
-            data["fingerprints"] |= {_digest(made): made for made in prints}
+            data["fingerprints"] |= {digest(made): made for made in prints}
         write_text(record.path, _dumps(data | parts | {"rows": [*kept, *stamped]}))
     return _checked(record)["rows"]
 
@@ -330,7 +330,8 @@ def _checked(record: Record) -> dict[str, Any]:
     return empty | data | {"setting": joined}
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Returns a short digest of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -286,7 +286,6 @@ def main(argv: list[str] | None = None) -> None:
                 runs.add(record, *measure(name, num_roots, count, *about))
     rows = runs.read(record)
     report.print_table("Milliseconds a search", *table(rows))
-    report.print_table("Milliseconds a simulation, by the number of simulations", *growth(rows))
     plot(record.path.with_suffix(".png"), rows)
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
@@ -294,60 +293,16 @@ def main(argv: list[str] | None = None) -> None:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each search of each setting."""
     columns = ["network", "simulations", "roots", "search", "K", "ms", "searches a second",
-               "x bare network", "% of its evaluations a second", "x faster than mctx's faster",
-               "calls in a row", "max_batch", "scratch MB", "compile s"]  # fmt: skip
-    cells = [
-        [
-            row["network"],
-            row["simulations"],
-            row["roots"],
-            row["search"],
-            row.get("K"),
-            row["ms"],
-            row["searches_per_second"],
-            quartiles_text(row["over_bare"]),
-            share_of_bare(row),
-            quartiles_text(row["mctx_over_this"]),
-            row.get("sequential_calls"),
-            row["max_batch"],
-            None if "temp_bytes" not in row else round(row["temp_bytes"] / 1e6, 1),
-            row.get("compile_seconds"),
-        ]
+               "x bare network", "x faster than mctx's faster", "calls in a row", "max_batch",
+               "scratch MB", "compile s"]  # fmt: skip
+    return columns, [
+        [row["network"], row["simulations"], row["roots"], row["search"], row.get("K"), row["ms"],
+         row["searches_per_second"], quartiles_text(row["over_bare"]),
+         quartiles_text(row["mctx_over_this"]), row.get("sequential_calls"), row["max_batch"],
+         round(row["temp_bytes"] / 1e6, 1) if "temp_bytes" in row else None,
+         row.get("compile_seconds")]
         for row in rows
-    ]
-    return columns, cells
-
-
-def share_of_bare(row: Mapping[str, Any]) -> int | None:
-    """How many states a second a search evaluates, in percent of the bare network's."""
-    if "evaluations_per_root" not in row:
-        return None
-    median = row["over_bare"][len(row["over_bare"]) // 2]
-    return round(100 * row["evaluations_per_root"] / row["simulations"] / median)
-
-
-def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Shows what a simulation takes as there are more of them: mctx's takes longer and longer.
-
-    Returns:
-      Headings and a line for each search that was timed with several numbers of simulations.
-    """
-    counts = sorted({row["simulations"] for row in rows})
-    found: dict[tuple, dict[int, float]] = {}
-    for row in rows:
-        rule = row.get("K")
-        if rule not in (None, 1, 32):
-            rule = "default"
-        key = (row["network"], row["roots"], row["search"], rule)
-        found.setdefault(key, {})[row["simulations"]] = row["ms"] / row["simulations"]
-    cells = [
-        [network, roots, search, None if rule is None else str(rule),
-         *(float(f"{ms[n]:.3g}") if n in ms else None for n in counts),
-         round(ms[max(ms)] / ms[min(ms)], 2)]
-        for (network, roots, search, rule), ms in found.items()
-        if len(ms) > 1
     ]  # fmt: skip
-    return ["network", "roots", "search", "K", *(f"N = {n}" for n in counts), "growth"], cells
 
 
 def quartiles_text(values: Sequence[float]) -> str:

@@ -1,25 +1,35 @@
 """Which results are older than the code that they are about?
 
-    python -m benchmarks.stale              # all files
-    python -m benchmarks.stale strength_*   # some of them
-    python -m benchmarks.stale --rows       # every row by its key
+    python -m benchmarks.stale                    # all files
+    python -m benchmarks.stale strength_*         # some of them
+    python -m benchmarks.stale --rows             # every row by its key
+    python -m benchmarks.stale --same-as COMMIT   # first compares another version with this one
 
 A row's fingerprint holds digests of the parts of the library that its command had imported, without
-comments and docstrings, and of the network's weights. A row is stale where one of them is another
-one now; the command says which. Rows from before there were fingerprints have none, and are stale
-for that reason. Exit status 1 if any row is stale.
+comments and docstrings, and of the network's weights. Where one of them is another one now, the row
+is stale, unless `results/same.json` leads from its version to the present one: the searches of its
+players give the same answers in both, or, for rows of times and memory, are the same programs. Rows
+from before there were fingerprints count likewise by their commit. Exit status 1 if any is stale.
 """
 
 import argparse
 import fnmatch
 import pathlib
+import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import report, runs
+from benchmarks.players import OURS
 
 NONE = "no fingerprint"
+SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
+# What a comparison must have found. Nobody plays by the value that a search gives its root.
+ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
+# Commands whose rows are of programs, not of answers.
+COSTS = ("compiled", "memory", "model_memory", "speed")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -32,44 +42,122 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("files", nargs="*", default=["*"], help="names, without their ending")
     parser.add_argument("--rows", action="store_true", help="a line for every row")
     parser.add_argument("--folder", type=pathlib.Path, default=runs.RESULTS)
+    parser.add_argument("--same-as", nargs="+", metavar="COMMIT", help="versions to compare")
     args = parser.parse_args(argv)
+    if args.same_as:
+        tool = [sys.executable, str(report.ROOT / "tests" / "quality"), "versions"]
+        subprocess.run([*tool, *args.same_as], check=True)
+    known = runs.load(SAME) if SAME.exists() else {}
     paths = [
         path
         for path in sorted(args.folder.glob("*.json"))
-        if any(fnmatch.fnmatch(path.stem, pattern) for pattern in args.files)
+        if path != SAME and any(fnmatch.fnmatch(path.stem, pattern) for pattern in args.files)
     ]
     columns = ["file", "rows", "stale", "why", "commits"]
-    lines = [line for path in paths for line in table(path, args.rows)]
-    report.print_table("Stale rows", columns, lines)
+    lines = [line for path in paths for line in table(path, known, args.rows)]
+    report.print_table("Rows and today's code", columns, lines)
     sys.exit(1 if any(line[2] for line in lines) else 0)
 
 
-def table(path: pathlib.Path, each: bool = False) -> list[list[Any]]:
-    """Returns a line for each reason why rows of a file are stale, or one that none is."""
+def table(path: pathlib.Path, known: Mapping[str, Any], each: bool = False) -> list[list[Any]]:
+    """Returns a line for each reason why rows of a file are stale, or are not."""
     data = runs.load(path)
-    reasons: dict[str, list[Mapping[str, Any]]] = {}
-    for row, why in stale(data):
-        reasons.setdefault(_told(row) + why if each else why, []).append(row)
-    count = len(data.get("rows", ()))
+    groups: dict[tuple[str | None, bool], list[Mapping[str, Any]]] = {}
+    for row, why, old in judged(data, known):
+        told = _told(row) + (why or "today's code") if each else why
+        groups.setdefault((told, old), []).append(row)
     return [
-        [path.stem, count, len(rows), why, _commits(rows)] for why, rows in reasons.items()
-    ] or [[path.stem, count, 0, None, None]]
+        [path.stem, len(rows), len(rows) * old, why, _commits(rows)]
+        for (why, old), rows in groups.items()
+    ]
 
 
-def stale(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yields the stale rows of a file, and why."""
+def judged(
+    data: Mapping[str, Any], known: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], str | None, bool]]:
+    """Yields the rows of a file, why they are stale or still hold, and whether they are stale.
+
+    Args:
+      data: the file's.
+      known: what `same.json` has.
+    """
     for row in data.get("rows", ()):
         made = data.get("fingerprints", {}).get(row.get("fingerprint"))
-        if made is None:
-            yield row, NONE
-        elif changed := [name for name, digest in made.items() if digest != now(name)]:
-            yield row, f"other {', '.join(changed)}"
+        changed = [part for part, digest in (made or {}).items() if digest != now(part)]
+        if made and not changed:
+            yield row, None, False
+            continue
+        kind, asked = needs(row, data, known.get("setting", {}).get("probes", {}))
+        network = str({**data.get("setting", {}), **row}.get("network"))
+        holding = [
+            comparison for comparison in known.get("rows", ()) if asked
+            # Times do not depend on weights.
+            and (kind == "program" or network not in comparison["other_weights"])
+            and all(comparison["found"].get(key) in ENOUGH[kind] for key in asked)
+        ]  # fmt: skip
+        commit = row.get("commit")
+        own = {p: x for p, x in (made or {}).items() if kind == "answers" or " of " not in p}
+        starts = [own] if made else [c["parts"] for c in holding if c["commit_before"] == commit]
+        if any(_lead_here(start, holding, known.get("fingerprints", {})) for start in starts):
+            yield row, f"same {kind}", False
+        else:
+            yield row, f"other {', '.join(changed)}" if made else NONE, True
+
+
+def _lead_here(
+    start: Mapping[str, str], left: Sequence[Mapping[str, Any]], after: Mapping[str, Any]
+) -> bool:
+    """Whether comparisons, of which each holds for a row, lead from its version to this one."""
+    todo = [dict(start)]
+    while todo:
+        version = todo.pop()
+        if all(now(part) == digest for part, digest in version.items()):
+            return True
+        # The parts that both know are the same.
+        fit = [c for c in left if all(version.get(p, x) == x for p, x in c["parts"].items())]
+        left = [c for c in left if c not in fit]
+        todo += [
+            {part: x for part, x in version.items() if part not in c["parts"]}
+            | after[c["fingerprint"]] for c in fit
+        ]  # fmt: skip
+    return False
+
+
+def needs(
+    row: Mapping[str, Any], data: Mapping[str, Any], probes: Mapping[str, Any]
+) -> tuple[str, set[str]]:
+    """Returns what a row needs, "answers" or "program", and of which of the probes.
+
+    There are none for what trains networks, plays other games or gathers other files.
+    """
+    command = re.search(r"benchmarks\.(?:\w+\.)*(\w+)", row.get("command") or "")
+    if command and command[1] == "strength":
+        players = data["setting"]["players"]
+        return "answers", {"match", *(key_of(players[row[x]]) for x in ("first", "second"))}
+    if command and command[1] in COSTS:
+        label = f"{row.get('search')}".lower().replace(" ", "-").replace("mctx", "")
+        family = next((s for s in sorted(OURS, key=len, reverse=True) if s in label), "network")
+        return "program", {key for key, p in probes.items() if p["search"] == family}
+    return "answers", set()
+
+
+def key_of(player: Mapping[str, Any]) -> str:
+    """Returns the name of a player's probe; one without a search of ours has the network's."""
+    name, settings = player["search"], own_settings(player)
+    if name not in (*OURS, "match"):
+        return "network"
+    return f"{name} {runs.digest(settings)}" if settings else name
 
 
 def now(part: str) -> str | None:
     """Returns the digest that a part of a fingerprint has in this checkout."""
     kind, _, name = part.partition(" of ")
     return report.weights_digest(name) if kind == "weights" else report.code_digest(part)
+
+
+def own_settings(player: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs of a player that are no matter of the probe's size."""
+    return {k: v for k, v in player["knobs"].items() if k not in ("num_simulations", "network")}
 
 
 def _told(row: Mapping[str, Any]) -> str:

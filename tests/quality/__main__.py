@@ -12,7 +12,7 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "floors", "newcomer",
-            "lines", "against", "answers")  # fmt: skip
+            "lines", "against", "versions")  # fmt: skip
 
 
 def main() -> None:

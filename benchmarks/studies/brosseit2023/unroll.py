@@ -160,13 +160,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
                "% wrong winner, unrolled", "% wrong winner, shown"]  # fmt: skip
     names = ("unrolled_error", "shown_error", "unrolled_wrong", "shown_wrong")
     return columns, [
-        [
-            row["steps"],
-            row["positions"],
-            *(f"{row[n][0]:g} ({row[n][1]:g} to {row[n][2]:g})" for n in names),
-        ]
+        [row["steps"], row["positions"],
+         *(f"{row[n][0]:g} ({row[n][1]:g} to {row[n][2]:g})" for n in names)]
         for row in sorted(rows, key=lambda row: row["steps"])
-    ]
+    ]  # fmt: skip
 
 
 def draw(path: Any, rows: Sequence[Mapping[str, Any]], network: str) -> None:
