@@ -100,7 +100,7 @@ def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that sorts boards from small to large, and within them as they are told apart."""
+    """A key that sorts boards from small to large, and within them by kind and count."""
     size = int(re.findall(r"\d+", row["network"])[0])
     kinds = ("simulations", "evaluations", "time")
     kind = kinds.index(row["equal"].split(",")[0])

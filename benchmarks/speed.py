@@ -43,7 +43,7 @@ SEARCHES = (
     Spec("PGS cached", "pgs", TUNED["pgs"] | K),
     Spec("PGS constant", "pgs", TUNED["pgs"] | K | {"mode": "constant"}),
 )
-# Searches as they come, with the default of K unless they say another.
+# Searches with their defaults, with the default of K unless they say another.
 DEFAULTS = (
     Spec("Gumbel MCTS", "gumbel-mcts"),
     Spec("Gumbel MCTS rounds", "gumbel-mcts", {"simulations_per_update": "rounds"}),

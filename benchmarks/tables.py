@@ -228,7 +228,7 @@ def _cell(value: Any) -> str:
 
 
 def _usual(row: Mapping[str, Any]) -> bool:
-    """Whether a row of speeds is of 64 simulations, with one root or 64, and K as it comes."""
+    """Whether a row of speeds is of 64 simulations, with one root or 64, and the default K."""
     return row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
 
 

@@ -123,7 +123,7 @@ PRESETS = {
     # With so few simulations MCS, too, is better with frequent updates (sweep-step).
     "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
     "full": Preset("hex-7x7-early", 800, _K16),
-    # PGS that adapts the whole network, on the board of Anthony et al. 2019 and as it comes. One
+    # PGS that adapts the whole network, on the board of Anthony et al. 2019 and with its defaults. One
     # root a call: a network that differs from root to root is evaluated root by root anyway.
     "unfrozen": Preset(
         "hex-9x9",
@@ -139,7 +139,7 @@ PRESETS = {
     "full-duel": Preset(
         "hex-7x7-early", 800, [s for s in _K16 if s.name in ("MCS", "PGS", "MCTS")], repeats=6
     ),
-    # Every search as it comes; mctx's Gumbel search sets what the others may spend.
+    # Every search with its defaults; mctx's Gumbel search sets what the others may spend.
     "defaults": _DEFAULTS,
     "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
     "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
@@ -162,7 +162,7 @@ PRESETS = {
         repeats=2,
         gauntlet=1,
     ),
-    # The same for the searches as they come, with --network hex-9x9 on the paper's board.
+    # The same for the searches with their defaults, with --network hex-9x9 on the paper's board.
     "scaling-defaults": Preset(
         "hex-7x7-early",
         64,

@@ -164,7 +164,7 @@ def test_round_robin_traces_each_player_once_and_resumes():
         _same(a, b)
     np.testing.assert_array_equal(full.wins, resumed.wins)
 
-    # A newcomer changes nobody's games, and order does not matter to the table.
+    # A newcomer changes no game of the others, and order does not matter to the table.
     swapped = ev.round_robin(env, [players[1], players[0]], KEY, repeats=2, results=saved)
     np.testing.assert_array_equal(swapped.wins, full.wins[np.ix_([1, 0], [1, 0])])
     with pytest.raises(ValueError, match="repeats"):

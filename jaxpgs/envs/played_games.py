@@ -9,7 +9,7 @@ class PlayedGames(NamedTuple):
     """B whole games of at most T moves, each in its lane.
 
     Nested rollout policy adaptation plays them and learns from them. Its policy chooses among
-    codes: C numbers that stand for the moves, told apart in every position.
+    codes: C numbers that stand for the moves, each move another one in every position.
 
     Attributes:
       score: `[B]` float32, the sum of the rewards.

@@ -3,7 +3,7 @@
 A move's code is a block: the one that stands for the moved group, named by its cell on the first
 board. So the table has one logit for each cell of the first board, of whatever boards follow, and
 a move keeps its code while blocks below it fall. What may stand for a group are
-`columns.candidates`, one or few blocks of it, told apart without labelling the board; a group's
+`columns.candidates`, one or few blocks of it, found without labelling the board; a group's
 probability is the sum over its candidates.
 
 With a table of twice that size a code is a block and whether its group is a pair: a block has one

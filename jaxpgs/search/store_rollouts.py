@@ -72,7 +72,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
 
 
 def begin(context: Context, memory: Memory, actions: chex.Array) -> Place:
-    """All simulations at the root, whose features are nobody's."""
+    """All simulations at the root, whose features nothing reads."""
     start, rows = _spread(memory.embedding, actions), trees.zero_rows(actions)
     empty = lambda x: trees.zeros((*actions.shape, *x.shape[2:]), x.dtype, rows)  # noqa: E731
     whole = context.model.whole is not None

@@ -358,7 +358,7 @@ def _choose(
     log_prob = jnp.log(pick(policy.policy, action))
     found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
     norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
-    # Where a selection chooses no action is drawn, so its probability is nobody's to learn from.
+    # Where a selection chooses no action is drawn, so nothing is learned from its probability.
     drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
     told = found | norms | {"log_prob": drawn}
     if state.source is not None:

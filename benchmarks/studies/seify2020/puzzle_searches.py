@@ -82,8 +82,8 @@ SEARCHES: dict[str, Solve] = {
 }
 # The best of a sweep on other boards of 7x7: c_puct from 1 to 30, temperature 1 and 2, and
 # PGS's step from 0.01 to 3 (commit 0bc35d3). MCTS and Policy-MCTS were tuned on the larger boards
-# too, with an earlier network; the others take there what 7x7 has. MCS has what PGS has, which its
-# own sweep does not tell apart from its best.
+# too, with an earlier network; the others take there what 7x7 has. MCS has what PGS has: the
+# interval to the best of its own sweep includes 0.
 TUNED: dict[str, dict[int, Knobs]] = {
     "random play": {size: Knobs() for size in MOVES},
     "network alone": {size: Knobs() for size in MOVES},
