@@ -1,7 +1,7 @@
 """The players of the benchmarks: searches with a network, described by JSON values.
 
-A search without knobs is the preset with its defaults. Everyone plays at full strength: the best action,
-no noise at the root unless a knob asks for it.
+A search without knobs is the preset with its defaults. Everyone plays at full strength: the best
+action, no noise at the root unless a knob asks for it.
 """
 
 import functools
@@ -81,8 +81,8 @@ SEARCHES = (
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
-# Every search with its defaults; mctx's Gumbel search with its noise as well, and with as many actions at
-# the root as Gumbel PGS, whose number was chosen.
+# Every search with its defaults; mctx's Gumbel search with its noise as well, and with as many
+# actions at the root as Gumbel PGS, whose number was chosen.
 FEWER = Spec(
     "mctx Gumbel, fewer actions", "gumbel", {"max_num_considered_actions": "as Gumbel PGS"}
 )

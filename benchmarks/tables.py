@@ -122,19 +122,6 @@ def _archived(name: str) -> Block:
     return "archived", draw
 
 
-def _newcomer(data: Mapping[str, Any], link: str) -> str:
-    """The minutes until a newcomer has seen a first search, and the end of the notebook."""
-    total, minutes, first = 0.0, 0.0, 0.0
-    for row in data["rows"]:
-        total += row["seconds"]
-        minutes = round(total / 60, 1)
-        first = minutes if row["step"].endswith("first example") else first
-    return (
-        f"From a fresh clone with an empty cache the first answer took {first} minutes, and the "
-        f"end of the notebook {minutes}, on two cores that did other work as well ({link}).\n"
-    )
-
-
 def _strength(data: Mapping[str, Any], link: str) -> str:
     """A tournament's setting in two sentences, its ratings, and what was not equal."""
     games = sorted({pair["games"] for pair in data["pairings"]})
@@ -237,7 +224,6 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 
 
 BLOCKS: dict[str, Block] = {
-    "newcomer": (f"{_QUALITY}/newcomer", _newcomer),
     "strength": (STRENGTH, _strength),
     "networks": (f"{_QUALITY}/networks", _networks),
     "speed": _rows(

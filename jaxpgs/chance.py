@@ -35,7 +35,7 @@ def make_stochastic_fns(
     *,
     afterstate_value: Callable[[Params, Embedding], chex.Array] | None = None,
 ) -> tuple[DecisionRecurrentFn, ChanceRecurrentFn]:
-    """Makes the two models of a stochastic search from a game whose chance can be separated from the moves.
+    """Makes the two models of a stochastic search from a game whose chance stands apart from moves.
 
     Two functions of one state say what `env.step` does in one: `after`, what the player's action
     makes of a state and how likely each outcome of chance then is; and `draw`, what an outcome

@@ -224,7 +224,7 @@ def test_reroot_keeps_what_is_behind_the_action():
     for num_kept in (1, 5, 500):
         moved = jax.device_get(reroot(nodes, action, num_kept=num_kept))
         assert moved.children.shape[:2] == (NUM_ROOTS, num_kept)
-        # What returned from a node that was dropped does not count, as the node might be made once more.
+        # Returns from a node that was dropped do not count, as it might be made once more.
         dropped = moved.children == 0
         assert not moved.visits[dropped].any() and not moved.value_sum[dropped].any()
         for b in range(NUM_ROOTS):
