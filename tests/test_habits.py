@@ -22,7 +22,7 @@ def short(path):
 
 
 def missing(text):
-    """Files, modules, extras and commands of the project that a text names and that are not there."""
+    """What a text names of the project that is not there: files, modules, extras, commands."""
     paths = re.findall(rf"(?<![\w./]){ROOMS}|\b[\w-]+\.(?:toml|md|cff)\b", text)
     modules = re.findall(r"python -m ((?:benchmarks|jaxpgs)[\w.]*\w|benchmarks|jaxpgs)", text)
     files = [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
