@@ -6,7 +6,7 @@ search here. The environment may be one of ours or one of pgx's.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import chex
 import jax
@@ -32,6 +32,7 @@ LONGEST_GAME = 4096  # moves after which a game is taken for one that does not e
 # What to do about a game in which a player does not lose what the other gains.
 OPPOSED = "Pay each player its reward less the other's, such as jnp.stack([a - b, b - a])."
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
+Output = TypeVar("Output")  # of a search, ours or mctx's
 
 
 def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
@@ -147,12 +148,12 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 def make_plan_fn(
     env: Any,
     apply_fn: ApplyFn,
-    policy_fn: Callable[..., Any],
+    policy_fn: Callable[..., Output],
     num_simulations: int,
     *,
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
     **knobs: Any,
-) -> Callable[..., Any]:
+) -> Callable[..., Output]:
     """Makes a function that searches positions, one or a batch, such as an engine needs.
 
     Args:
@@ -183,7 +184,7 @@ def make_plan_fn(
     )
 
     @jax.jit
-    def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Any:
+    def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Output:
         is_single = jnp.ndim(state.terminated) == 0
         if is_single:
             state, more = jax.tree.map(lambda x: jnp.asarray(x)[None], (state, more))
