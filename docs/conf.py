@@ -1,7 +1,10 @@
 """Makes the site: `sphinx-build -W docs site`, with the extra `docs` and without a network."""
 
 import pathlib
+import re
 from typing import Any
+
+import jaxpgs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -10,8 +13,8 @@ author = project_copyright = "The jaxpgs authors"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 root_doc = "docs/index"
 include_patterns = [
-    "docs/*.md", "docs/api/*.md", "notebooks/*.ipynb", "benchmarks/**/*.md", "CHANGELOG.md",
-    "CONTRIBUTING.md", "README.md",
+    "*.md", "docs/*.md", "docs/api/*.md", "notebooks/*.ipynb", "benchmarks/*.md",
+    "benchmarks/studies/*/*.md",
 ]  # fmt: skip
 html_theme = "furo"
 html_title = "jaxpgs"
@@ -31,7 +34,26 @@ napoleon_use_rtype = False
 def setup(app: Any) -> None:
     """Reads pages from all of the repository, so that their links lead where a forge leads them."""
     app.srcdir = type(app.srcdir)(ROOT)
+    app.connect("source-read", _unlink_folders)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("build-finished", _begin_at_the_index)
+
+
+def _unlink_folders(app: Any, page: str, source: list[str]) -> None:
+    """A forge lists a folder to which a page links; a site has no page for one."""
+    folder = (ROOT / page).parent
+    links = re.compile(r"\[([^\]]*)\]\(([\w./-]+)\)")
+    keep = lambda link: link[1] if (folder / link[2]).is_dir() else link[0]  # noqa: E731
+    if (ROOT / f"{page}.md").exists():
+        source[0] = links.sub(keep, source[0])
+
+
+def _skip(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out what the page of `jaxpgs` has, and fields that the class's text describes."""
+    elsewhere = app.env.current_document.docname != "docs/api/jaxpgs"
+    listed = name in jaxpgs.__all__ and found is getattr(jaxpgs, name)
+    field = type(found).__name__ == "_tuplegetter"
+    return True if field or elsewhere and listed else None
 
 
 def _begin_at_the_index(app: Any, error: Exception | None) -> None:

@@ -37,7 +37,7 @@ class SplitApplyFn:
       policy_head: `(params, features) -> logits [B, A]`.
       value_head: `(params, features) -> value [B]`.
       max_batch: about the most states that a search evaluates at once; None is all. Set it by
-      `dataclasses.replace(apply_fn, max_batch=32)`.
+        `dataclasses.replace(apply_fn, max_batch=32)`.
 
     Example:
       >>> apply_fn = jaxpgs.networks.SplitApplyFn(

@@ -125,8 +125,8 @@ def make_episode_fns(
 ) -> tuple[RootFn, RecurrentFn]:
     """Makes the `root_fn` and `recurrent_fn` of a search over episodes.
 
-    They are those of `make_root_fn` and `make_recurrent_fn` for embeddings that are `Episode`s, and
-    may take a rollout's return in place of the network's value, or mix the two as Silver et al.
+    They are those of `make_root_fn` and `make_recurrent_fn` whose embeddings are each an `Episode`.
+    They may take a rollout's return in place of the network's value, or mix the two as Silver et al.
     2016, eq. 8.
 
     Args:
