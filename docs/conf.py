@@ -53,7 +53,7 @@ def _skip(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) 
     elsewhere = app.env.current_document.docname != "docs/api/jaxpgs"
     listed = name in jaxpgs.__all__ and found is getattr(jaxpgs, name)
     field = type(found).__name__ == "_tuplegetter"
-    return True if field or elsewhere and listed else None
+    return True if field or (elsewhere and listed) else None
 
 
 def _begin_at_the_index(app: Any, error: Exception | None) -> None:

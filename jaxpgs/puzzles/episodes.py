@@ -126,8 +126,8 @@ def make_episode_fns(
     """Makes the `root_fn` and `recurrent_fn` of a search over episodes.
 
     They are those of `make_root_fn` and `make_recurrent_fn` whose embeddings are each an `Episode`.
-    They may take a rollout's return in place of the network's value, or mix the two as Silver et al.
-    2016, eq. 8.
+    They may take a rollout's return in place of the network's value, or mix the two as in Silver
+    et al. 2016, eq. 8.
 
     Args:
       env: a game of one player, ours or pgx's.
