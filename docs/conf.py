@@ -50,7 +50,7 @@ def _unlink_folders(app: Any, page: str, source: list[str]) -> None:
 
 def _skip(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out what the page of `jaxpgs` has, and fields that the class's text describes."""
-    elsewhere = app.env.current_document.docname != "docs/api/jaxpgs"
+    elsewhere = app.env.current_document.docname != "docs/api/library"
     listed = name in jaxpgs.__all__ and found is getattr(jaxpgs, name)
     field = type(found).__name__ == "_tuplegetter"
     return True if field or (elsewhere and listed) else None

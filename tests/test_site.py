@@ -34,4 +34,4 @@ def test_the_site_is_made_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").read_text().count("docs/index.html") == 1
-    assert "jaxpgs.pgs_policy" in (tmp_path / "docs" / "api" / "jaxpgs.html").read_text()
+    assert "jaxpgs.pgs_policy" in (tmp_path / "docs" / "api" / "library.html").read_text()
