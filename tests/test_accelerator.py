@@ -8,6 +8,7 @@ from benchmarks import accelerator
 from benchmarks.accelerator import Piece
 
 
+@pytest.mark.slow
 def test_pieces_go_on_until_they_are_done(tmp_path, capfd, monkeypatch):
     pieces = [
         Piece("quick", "timeit", ("-n1", "-r1", "pass")),

@@ -42,6 +42,7 @@ def _in_parts(planes):
 # Hex, played at random to the end and beyond
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.each_value
@@ -111,6 +112,7 @@ MOVERS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("movers", "returns"), games.mostly_slow(MOVERS, MOVERS[0], MOVERS[3]))
 def test_discount_tells_who_moves_next(movers, returns):
     env = games.Race(movers=movers, length=7)
@@ -259,6 +261,7 @@ def test_mctx_takes_both():
     assert np.all(legal[np.arange(len(legal)), np.asarray(ours.action)])
 
 
+@pytest.mark.slow
 def test_pgx_finished_game_has_no_legal_action_left():
     # pgx itself marks every action legal after the end.
     (ours, _, our_states), (theirs, _, their_states) = _pair()

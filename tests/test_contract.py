@@ -121,6 +121,7 @@ def test_an_answer_at_any_time():
         chex.assert_trees_all_close(one, two, atol=1e-6)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 @pytest.mark.parametrize(("count", "width"), [(10, 4), (3, 5)])
 @pytest.mark.each_value
@@ -297,6 +298,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("types", "mode"), mostly_slow(TYPES, TYPES[0], TYPES[2]))
 def test_statistics_are_float32_or_wider(types, mode):
     logits_type, value_type = map(jnp.dtype, types)
@@ -399,6 +401,7 @@ def test_knobs_that_are_not_numbers_play_no_illegal_action():
         assert (np.asarray(invalid)[np.arange(B), output.action] == 0).all()
 
 
+@pytest.mark.slow
 def test_nan_behind_the_end_of_a_game_is_nobodys():
     # Root 0's game ends with its first step; behind it the model has no number to say.
     params = game()
@@ -490,6 +493,7 @@ def test_unknown_knobs_name_the_function_that_was_called():
         jaxpgs.gumbel_mcts_policy(*arguments, scale=0.0)
 
 
+@pytest.mark.slow
 def test_states_of_nnx_are_parameters_and_masks():
     class Model(nnx.Module):
         def __init__(self):

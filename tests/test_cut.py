@@ -431,6 +431,7 @@ def test_rules_for_derivatives_are_kept():
     np.testing.assert_array_equal(gradient["policy"]["w"], 0)
 
 
+@pytest.mark.slow
 def test_parameters_of_each_root():
     cut = _cut(_model(_network), _params(), "policy", _states(4))
     params, roots, rows = _params(), 3, 2
@@ -487,6 +488,7 @@ def _noisy(params, key, action, embedding):
     return _output(value, value, logits + noise, value), embedding
 
 
+@pytest.mark.slow
 def test_noise_in_the_policy():
     features = [*TORSO, ((ACTIONS,), "float32")]
     _check(_noisy, _params(), "policy", _with_keys, features=features)

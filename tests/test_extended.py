@@ -44,6 +44,7 @@ def weights(backup, length=5):
     return np.asarray(backup(walks([length] * length, values))[0, 0])
 
 
+@pytest.mark.slow
 def test_weights_of_the_returns_for_five_steps():
     series, geometric = jaxpgs.log_series, jaxpgs.truncated_geometric
     by_hand = 1 / np.arange(1, 6) / (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
@@ -300,6 +301,7 @@ def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
         chex.assert_trees_all_equal(getattr(carries[4], field), getattr(carries[3], field))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_every_loop_starts_from_data(mode):
     """As `jax.shard_map` asks, which tells when it is traced, for one device as for many."""

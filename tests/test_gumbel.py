@@ -131,6 +131,7 @@ def test_several_at_a_time_keep_to_the_schedule(policy):
         assert (output.search_state.gradient_norm[1:] > 0).any()
 
 
+@pytest.mark.slow
 def test_considered_actions_are_drawn_without_replacement():
     # With as many simulations as actions considered, each is taken once: the top of logits + noise.
     params = game()

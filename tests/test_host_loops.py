@@ -48,6 +48,7 @@ def test_a_game_in_a_notebook_compiles_once(env):
     assert count_compiled(play, type(env)(**vars(env)), 2) == 0
 
 
+@pytest.mark.slow
 def test_a_batch_of_games_in_a_notebook_compiles_once():
     env = SameGame(3, 4, 2)
 

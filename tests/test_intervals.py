@@ -65,6 +65,7 @@ def test_intervals_over_openings_cover_at_their_rate():
     assert covered >= stats.binom.ppf(1e-4, 300, 0.93)
 
 
+@pytest.mark.slow
 def test_a_table_of_two_is_the_pairing():
     rng = np.random.default_rng(3)
     outcomes = rng.binomial(1, 0.6, (2, 2, 60)).astype(float)

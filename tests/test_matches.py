@@ -32,6 +32,7 @@ def _first_cell(name="first cell"):
     return ev.Player(name, lambda batch_size: (), act)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("size", "repeats"), [(3, 1), (4, 3)])
 def test_every_opening_is_played_with_both_colours(size, repeats):
     env = Hex(size)
@@ -181,6 +182,7 @@ def test_games_follow_the_seed():
     assert not np.array_equal(first.outcomes, other.outcomes)
 
 
+@pytest.mark.slow
 def test_pgx_games_with_draws_and_a_random_first_seat():
     env = pytest.importorskip("pgx").make("tic_tac_toe")
     a, b = ev.uniform_random(env), _named(ev.uniform_random(env), "b")
@@ -374,6 +376,7 @@ def test_a_match_that_was_stopped_goes_on_where_it_was():
         ev.play_match(env, *players[::-1], KEY, batch_size=4, repeats=2, batches=saved[:3])
 
 
+@pytest.mark.slow
 def test_deterministic_repeats_are_not_played():
     env = Hex(3)
     fixed = [dataclasses.replace(_first_cell(name), deterministic=True) for name in "ab"]

@@ -109,6 +109,7 @@ def test_shapes_and_types(kind, dtype, observation):
         assert (jnp.abs(value) <= 1).all()
 
 
+@pytest.mark.slow
 @both
 def test_bfloat16_is_close_to_float32_but_not_the_same(kind, observation):
     params, full = functional(_make(kind))
@@ -164,6 +165,7 @@ def test_rezero_starts_without_its_blocks(observation):
     assert (apply_fn(params, observation)[0] != apply_fn(changed, observation)[0]).any()
 
 
+@pytest.mark.slow
 def test_resnet_heads_match_one_by_one_convolutions(observation):
     module = module_from_params(_make("resnet"), _shaken(functional(_make("resnet"))[0]))
     module.eval()
@@ -313,6 +315,7 @@ def test_a_training_step_learns_weights_and_carries_statistics(observation):
     assert losses[-1] < 0.2
 
 
+@pytest.mark.first_case
 @both
 def test_per_root_heads_equal_a_loop(kind, observation):
     params, apply_fn = functional(_make(kind))
@@ -529,6 +532,7 @@ def test_everything_adapts_but_batch_normalisation():
     assert len(frozen) == 4 * (1 + 2 * 2 + 2)  # stem, two a block, one a head
 
 
+@pytest.mark.first_case
 @both
 def test_parameters_round_trip_through_a_module(kind, observation):
     module = _make(kind, num_blocks=11)  # "10" sorts before "2"

@@ -156,6 +156,7 @@ BOARDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("env", "games", "tables"), mostly_slow(BOARDS, *BOARDS[:2]))
 def test_games_are_those_of_the_rules(env, games, tables):
     keys = jax.random.split(jax.random.key(1), games)
@@ -188,6 +189,7 @@ def test_games_are_those_of_the_rules(env, games, tables):
                 assert (sizes[codes[t]] == 2) == is_pair[t]
 
 
+@pytest.mark.slow
 def test_moves_are_drawn_from_the_softmax():
     env, games = SameGame(height=3, width=4, num_colors=3), 20_000
     board = board_of("0012", "1122", "0012")

@@ -183,6 +183,7 @@ def play(expert, **knobs):
     )[1]
 
 
+@pytest.mark.slow
 def test_what_a_search_knows_is_kept_in_the_networks_frame_and_turned_with_the_board():
     seen = jax.jit(lambda: play(first_legal), compiler_options=QUICK)()
     # Player 0 took cell 0. Player 1 sees the board transposed: row-major turns column-major.
@@ -236,6 +237,7 @@ def test_playouts_are_worth_what_uniform_play_is():
         assert abs(returns.mean() - exact(state)) <= 5 / count**0.5
 
 
+@pytest.mark.slow
 def test_uct_takes_a_win_in_one():
     # Player 0 has cells 0 and 3 of column 0, so cell 6 wins; there player 1, with 1 and 4, would.
     state = ENV.init()

@@ -100,6 +100,7 @@ follow_imports_for_stubs = true
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_wrong_knobs(tmp_path):
     pytest.importorskip("mypy")
     assert (ROOT / "jaxpgs" / "py.typed").exists(), "or checkers take every type for Any"

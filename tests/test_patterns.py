@@ -210,6 +210,7 @@ def test_features_are_the_patterns_that_a_slow_search_finds(name):
     assert reactive > 1
 
 
+@pytest.mark.first_case
 @every_game
 def test_no_two_weights_are_for_the_same_pattern(name):
     game = played(name)

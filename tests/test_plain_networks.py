@@ -61,6 +61,7 @@ def losses_of(value, right):
     ]
 
 
+@pytest.mark.slow
 def test_values_may_be_a_column_in_every_loss():
     right = jnp.array([1.0, -1, 1, -1])
     np.testing.assert_array_equal(losses_of(right[:, None], right), 0)

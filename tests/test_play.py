@@ -438,6 +438,7 @@ def test_other_hosts_and_origins_are_refused(page):
         assert own.hear("position")["layout"]["kind"] == "hex"
 
 
+@pytest.mark.slow
 def test_garbage_a_page_that_leaves_and_two_at_once(page):
     with socket_of(page) as one, socket_of(page) as two:
         deep = "[" * 100_000

@@ -68,6 +68,7 @@ def test_half_of_the_bits(tmp_path):
         save_pretrained(tmp_path, "large", env=ENV, module=module, params=large, half=True)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["fully_connected", "resnet", "offsets"])
 def test_round_trip(tmp_path, kind):
     params, card = _save(tmp_path, kind=kind, seed=5, strength={"elo": 12.5})

@@ -292,6 +292,7 @@ def tiles_that_fall(policy, **knobs):
     return policy((), KEY, root, recurrent_fn, 16, max_depth=2, **knobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "best"),
     games.mostly_slow(

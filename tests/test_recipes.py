@@ -56,6 +56,7 @@ def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
     chex.assert_trees_all_equal(teach(120, tmp_path).params, whole.params)
 
 
+@pytest.mark.slow
 def test_a_teacher_plays_and_is_quoted_in_the_networks_frame():
     """Player 1 of Hex sees a transposed board: the same answer is another cell to it."""
     env = jaxpgs.envs.Hex(3)

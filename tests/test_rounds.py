@@ -164,6 +164,7 @@ def test_one_legal_action_runs_many_at_a_time():
     assert int(output.search_state.num_calls) <= 6
 
 
+@pytest.mark.slow
 def test_no_legal_action_ends():
     root, _ = endless_roots(2, masked=False)
     invalid = jnp.ones((2, A), bool).at[1].set(False)

@@ -102,6 +102,7 @@ def test_a_trainer_whose_best_are_parameters_alone_or_that_has_none(tmp_path):
     assert read_run(tmp_path / "none").best is None
 
 
+@pytest.mark.slow
 def test_while_the_run_goes_on(tmp_path):
     seen, failed, done = [], [], threading.Event()
 

@@ -107,6 +107,7 @@ def _write(path, start):
         runs.add(record, {"name": i})
 
 
+@pytest.mark.slow
 def test_two_writers_lose_nothing(tmp_path):
     path = str(tmp_path / "file.json")
     context = multiprocessing.get_context("spawn")

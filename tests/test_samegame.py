@@ -92,6 +92,7 @@ def random_games(env, games, steps, seed):
     return jax.tree.map(np.asarray, run(jax.random.key(seed), numbers))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("size", "games"),
     mostly_slow([(5, 700), (8, 400), (11, 50), (15, 30)], (5, 700), (15, 30)),
@@ -121,6 +122,7 @@ def test_agrees_with_the_rules(size, games):
         assert (record["board"][length:, g] == other.boards[-1]).all()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("height", "width", "num_colors"), [(1, 9, 2), (9, 1, 2), (32, 2, 2), (2, 40, 3), (17, 6, 1)]
 )

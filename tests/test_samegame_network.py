@@ -33,6 +33,7 @@ def boards(env, count, seed=0):
     return jax.jit(lambda: jax.vmap(lambda key: env.observe(env.init(key)))(keys))()
 
 
+@pytest.mark.slow
 def test_exchanged_colours_change_nothing_but_other_boards_do():
     params, apply_fn = networks.functional(make_network())
     params, apply_fn = shaken(params), jax.jit(apply_fn)

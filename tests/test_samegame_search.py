@@ -422,6 +422,7 @@ def check_solution(env, state, solution):
     assert legal[np.asarray(solution.searches.searched)].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs", "nrpa"))
 def test_the_best_line_replays_and_never_gets_worse(name):
     traces = []

@@ -170,6 +170,7 @@ def test_batch_of_roots_is_single_searches(mode):
         assert single.search_state.num_calls <= batch.search_state.num_calls
 
 
+@pytest.mark.slow
 @modes
 def test_permuted_roots_give_permuted_answers(mode):
     params, _ = _network("fully_connected")
@@ -445,6 +446,7 @@ def _sign_test(one, two):
     return sum(math.comb(n, i) for i in range(above, n + 1)) / 2**n
 
 
+@pytest.mark.slow
 def test_policy_gradient_finds_the_refutation():
     prior, mcs_value, _ = _trap(0.0)
     reply, pgs_value, _ = _trap(0.5)

@@ -361,6 +361,7 @@ def test_root_logits_that_are_not_finite(search):
         assert visits[row] == [2, 2]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_root_values_that_are_not_finite(search, bad):
     root = toy.root(game(), [0] * B)

@@ -120,6 +120,7 @@ def run(params, seed, adapted, rate, num_simulations, horizon=3, mode="rollouts"
     ).search_state
 
 
+@pytest.mark.first_case
 @both_modes
 @pytest.mark.parametrize(
     ("discount", "horizon", "table"),
@@ -153,6 +154,7 @@ def test_one_update_is_the_hand_gradient(mode, discount, horizon, table):
         np.testing.assert_allclose(state.entropy, mean, rtol=1e-5)
 
 
+@pytest.mark.first_case
 @both_modes
 @pytest.mark.parametrize("discount", [1.0, -1.0])
 def test_gradients_of_one_update_add_up(mode, discount):
@@ -215,6 +217,7 @@ def surrogate(params, head, walks, baseline, root_value):
     return total, all_returns
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("mode", ["rollouts", "whole", "tree"])
 @pytest.mark.parametrize("discount", [1.0, 0.9, -1.0])
 def test_walk_gradient_is_the_finite_difference(mode, discount):
@@ -534,6 +537,7 @@ def test_small_table_only_lengthens(table_size):
         assert (found[1:] == 7).all()
 
 
+@pytest.mark.slow
 def test_default_table_is_wide_enough():
     # Three roots of 96 sequences in 2**15 flags: 3 * 96**2 / 2 / 2**15 = 0.4 collisions expected.
     _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new())
@@ -624,6 +628,7 @@ def depth_counts(mode, rule, logits, seed=0):
     return counts
 
 
+@pytest.mark.first_case
 @both_modes
 @pytest.mark.parametrize(
     ("rule", "expected"),

@@ -84,6 +84,7 @@ def brute_force():
     return values
 
 
+@pytest.mark.slow
 def test_table_agrees_with_brute_force_on_every_3x3_position(tables, brute_force):
     found = look_up(Hex(3), tables[3], list(brute_force))
     np.testing.assert_array_equal(found, list(brute_force.values()))
@@ -180,6 +181,7 @@ def test_4x4_table_is_symmetric_under_half_a_turn(tables):
     )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("opening", "value"), [((2, 2), 1), ((0, 4), 1), ((4, 0), 1), ((0, 0), -1)]
 )

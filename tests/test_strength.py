@@ -217,6 +217,7 @@ def test_games_to_decide():
     assert ratings.games_to_decide(98, 0.0, -60.0, 60.0) is None
 
 
+@pytest.mark.slow
 def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     path = tmp_path / "x.json"
     words = ["--preset", "defaults", "--network", TINY, "--simulations", "4", "--out", str(path),

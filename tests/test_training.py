@@ -356,6 +356,7 @@ def test_resignation_threshold_against_numpy():
     assert threshold(record, min_games=8) == 12
 
 
+@pytest.mark.slow
 def test_pgs_as_an_expert_leaves_batch_normalisation_alone():
     """Anthony et al. 2019, section 3.2: of a policy head only the weights adapt."""
     network = jaxpgs.networks.AlphaZeroResNet(
@@ -382,6 +383,7 @@ def test_openings_are_the_legal_first_moves():
     assert (swap.num_actions, head_to_head.make_compare(swap, apply_fn)[1]) == (10, 9)
 
 
+@pytest.mark.slow
 def test_head_to_head_equals_a_match_of_raw_networks():
     env = Hex(4)
     params, apply_fn = functional(make_network(env=env))

@@ -115,6 +115,7 @@ def test_tree_search_finds_the_win_that_the_network_misses():
     assert float(output.search_state.qvalues[0, 13]) == 1.0
 
 
+@pytest.mark.slow
 def test_every_simulation_is_counted_and_nothing_twice():
     output = run(mcts, count=128, simulations_per_update=16)
     state = output.search_state
@@ -278,6 +279,7 @@ def test_search_goes_on_from_nodes(policy):
         np.testing.assert_array_equal(visits, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", mostly_slow(["mcts", "pgs"], "mcts"))
 def test_a_new_game_starts_from_nothing(policy):
     search = BY_EIGHTS[policy]

@@ -115,6 +115,7 @@ def make_row(seed, points):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tables_are_of_seeds_with_their_intervals(tmp_path):
     low, mean, high = tspg.interval([0.4, 0.6])
     # Student's t with one degree of freedom: 12.706 standard errors, of 0.1 each.

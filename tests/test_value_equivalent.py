@@ -422,12 +422,14 @@ def test_a_fit_stops_early_and_goes_on_bit_equal_after_a_kill(tmp_path):
         fit(directory=tmp_path, seed=1)
 
 
+@pytest.mark.slow
 def test_a_fit_refuses_weights_of_another_model():
     others = jax.tree.map(lambda x: x[None], functional(make_model())[0])
     with pytest.raises(ValueError, match="init_params do not fit the network"):
         fit(init_params=others)
 
 
+@pytest.mark.slow
 def test_statistics_that_stay_are_those_of_a_search():
     model, optimizer = make_model(), optax.sgd(0.1)
     params, trainable = shaken(functional(model)[0]), networks.trainable_mask(model)

@@ -238,6 +238,7 @@ def test_a_gumbel_expert_takes_no_dirichlet_noise():
     assert set(experts.ADAPTING) == {"pgs", "gumbel_pgs", "extended_pgs"}
 
 
+@pytest.mark.slow
 def test_small_games_are_solved():
     # Misère nim is lost where the heaps' exclusive or is 0, and otherwise where all are of one
     # stone and their number is odd.
