@@ -44,6 +44,8 @@ from jaxpgs.search.parts.gumbel import (
 )
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.selection import (
+    Narrow,
+    Rounds,
     Selection,
     by_score,
     highest,
@@ -110,10 +112,12 @@ __all__ = [
     "Estimator",
     "GumbelState",
     "MemoryEstimate",
+    "Narrow",
     "Nodes",
     "Progress",
     "QTransform",
     "Reuse",
+    "Rounds",
     "SampledPolicy",
     "Search",
     "SearchTable",
