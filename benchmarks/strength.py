@@ -1,6 +1,7 @@
 """How strong is each search with the same network? A tournament in Hex, rated in Elo.
 
-    python -m benchmarks.strength --preset quick     # 5x5, a minute or two on two cores
+    python -m benchmarks.strength --preset first     # 5x5, three players, a minute or two
+    python -m benchmarks.strength --preset quick     # 5x5, a few minutes on two cores
     python -m benchmarks.strength --preset full      # 7x7, 800 simulations: hours on two cores
     python -m benchmarks.strength --preset scaling   # 7x7, 200 to 1,600 simulations; the defaults
                                                      # of all searches: scaling-defaults

@@ -120,14 +120,15 @@ _ROUNDS_TIME = _ROUNDS._replace(
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 _K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
 PRESETS = {
-    # A first impression, with enough games that the searches are above the network.
-    "quick": Preset(
-        "hex-5x5-early",
-        64,
-        [s for s in DEFAULTS if s.name in ("NN", "mctx Gumbel", "PGS default")],
+    # A first impression: few players, and enough games that both searches are above the network.
+    "first": _DEFAULTS._replace(
+        network="hex-5x5-early",
         openings=100,
-        reason=_DEFAULTS.reason,
+        gauntlet=0,
+        players=[s for s in DEFAULTS if s.name in ("NN", "mctx Gumbel", "PGS default")],
     ),
+    # With so few simulations MCS, too, is better with frequent updates (sweep-step).
+    "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
     "full": Preset("hex-7x7-early", 800, _K16),
     # PGS that adapts the whole network, on the board of Anthony et al. 2019, with its defaults.
     # One root a call: a network that differs from root to root is evaluated root by root anyway.
