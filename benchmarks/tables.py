@@ -29,6 +29,7 @@ from benchmarks import (
 from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
 from benchmarks.studies.anthony2019 import learning
+from benchmarks.studies.beyond import playout_cap
 from benchmarks.studies.brosseit2023 import ablation, model_memory, unroll
 from benchmarks.studies.seify2020 import puzzles, samegame, value_targets
 from benchmarks.studies.soemers2019 import tspg
@@ -266,6 +267,7 @@ BLOCKS: dict[str, Block] = {
     "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
     "rounds": _rows("rounds", rivals.rounds_table),
+    "playout-cap": _rows("playout_cap", playout_cap.table),
     "order-9x9": ("strength_defaults_hex-9x9_800", _strength),
     "order-7x7": ("strength_full", _strength),
     "unfrozen": ("strength_unfrozen", _strength),
