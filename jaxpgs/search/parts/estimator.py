@@ -6,7 +6,6 @@ trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functi
 estimator at all (None) is Monte Carlo search.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -156,66 +155,6 @@ def step_advantage(*, as_printed: bool = False) -> Estimator:
             tail = jnp.where(discount == 0, 0.0, discount * value)
             advantage = (trajectory.reward + tail)[1:] - value[:-1]
         advantage = jnp.where(alive[1:], advantage, 0.0)
-        return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
-
-    return Estimator(estimate)
-
-
-def entropic(divergence: float | None = None) -> Estimator:
-    """REINFORCE for the best return in place of the mean, in games of one player.
-
-    Of the K returns R of an update, weights `w_k = exp(beta R_k) / sum_j exp(beta R_j)` prefer the
-    best, with `beta` so that their Kullback-Leibler divergence from equal weights has a given
-    size. So neither the unit nor the spread of the returns matters. Every action after the first
-    counts with `exp(beta R_k) / mean_{j != k} exp(beta R_j) - 1`, whose baseline leaves out the
-    simulation itself. The gradient is that of the entropic utility `log E exp(beta R) / beta`.
-
-    Args:
-      divergence: in nats, above 0; None for ln 2 or half of ln K, whichever is less. More than
-        half of ln K counts as that.
-
-    Returns:
-      An estimator, for updates of several simulations; of one alone nothing is learned.
-
-    Raises:
-      ValueError: if `divergence` is not above 0.
-
-    Example:
-      >>> knobs = {"adapt": "policy_head", "simulations_per_update": 8}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, estimator=jaxpgs.entropic(), **knobs)
-    """
-    wanted = math.log(2) if divergence is None else divergence
-    check_number("entropic", "divergence", wanted, 0, open_low=True)
-
-    def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
-        del root
-        started, total = trajectory.alive[0], returns[0]
-        count = jnp.sum(started, axis=-1, keepdims=True).astype(total.dtype)
-        best = jnp.max(jnp.where(started, total, -jnp.inf), axis=-1, keepdims=True)
-        below = jnp.where(started, total - best, 0.0)
-        spread = -jnp.min(below, axis=-1, keepdims=True)
-        # Of equal returns the differences are rounding.
-        noise = 16 * jnp.finfo(total.dtype).eps * jnp.abs(best)
-        below /= jnp.where(spread > noise, spread, jnp.inf)
-        limit = jnp.minimum(wanted, jnp.log(jnp.maximum(count, 1)) / 2)
-
-        def weights(power: chex.Array) -> chex.Array:
-            return jnp.where(started, jnp.exp(10**power * below), 0.0)
-
-        def halve(_: int, ends: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            each = weights(middle) / jnp.sum(weights(middle), axis=-1, keepdims=True)
-            entropy = -jnp.sum(jax.scipy.special.xlogy(each, each), axis=-1, keepdims=True)
-            over = jnp.log(jnp.maximum(count, 1)) - entropy > limit
-            return jnp.where(over, low, middle), jnp.where(over, middle, high)
-
-        # The logarithm of beta, in units of the spread: the divergence grows with it.
-        ends = 0 * spread - 3, 0 * spread + 5
-        each = weights(jax.lax.fori_loop(0, 24, halve, ends)[0])
-        others = (jnp.sum(each, axis=-1, keepdims=True) - each) / jnp.maximum(count - 1, 1)
-        advantage = jnp.where(started & (count > 1), each / jnp.maximum(others, 1e-6) - 1, 0.0)
-        advantage = jnp.where(trajectory.alive[1:], advantage[None], 0.0)
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
 
     return Estimator(estimate)
