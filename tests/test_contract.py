@@ -74,6 +74,7 @@ def compiled(function, *static):
 reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs, rollouts"))
 def test_the_same_bits_however_the_steps_are_cut(name):
     search, params = made(name), game()

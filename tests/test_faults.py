@@ -106,6 +106,7 @@ def test_a_loss_that_is_no_number_ends_a_run_and_is_not_saved(tmp_path):
     assert_equal(train(tmp_path), train(None))
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_checkpoint_is_restored(tmp_path):
     rng = np.random.default_rng(0)
     whole = train(tmp_path)

@@ -52,6 +52,7 @@ def test_the_schedule_is_mctxs():
             assert tuple(considered_visits(considered, count)) == theirs
 
 
+@pytest.mark.slow
 def test_the_schedule_of_each_root_is_that_of_its_numbers():
     most, longest = 33, 70
     numbers, considered, counts = np.indices((longest, most + 1, longest + 1), np.int32)

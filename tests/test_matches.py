@@ -347,6 +347,7 @@ def test_batches_play_every_game():
         ev.play_match(env, a, b, KEY, batch_size=0)
 
 
+@pytest.mark.slow
 def test_a_match_that_was_stopped_goes_on_where_it_was():
     env, saved = Hex(3), []
     players = [_named(ev.uniform_random(env), name) for name in "ab"]

@@ -66,7 +66,7 @@ def test_our_games_have_none(env):
 @pytest.mark.parametrize(
     "name",
     mostly_slow(
-        ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"], "connect_four"
+        ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"], "tic_tac_toe"
     ),
 )
 def test_games_of_pgx_have_none(name):

@@ -396,6 +396,7 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     assert len(np.unique(of_rows.qvalues)) == B * A
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("pgs", 4)))
 def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     def noisy(params, rng_key, action, state):
@@ -592,6 +593,7 @@ def test_weights_adapt_and_the_rest_of_params_goes_along(name):
 # --- transformations ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(FEW[1:], "pgs"))
 def test_no_gradient_comes_out_of_a_search(name):
     """None by parameters, by the roots, nor by what the model closes over."""

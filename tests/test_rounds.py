@@ -252,6 +252,7 @@ def test_widths_may_differ(mode):
     np.testing.assert_array_equal(carry.stats.visits, output.search_state.visits)
 
 
+@pytest.mark.slow
 def test_a_round_of_gumbel_pgs_adapts_the_head_once():
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])

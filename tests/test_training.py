@@ -462,7 +462,7 @@ def test_loss_against_a_hand_computed_case():
     assert parts["value_loss"] == 0
 
 
-@pytest.mark.parametrize("name", experts.NAMES)
+@pytest.mark.parametrize("name", mostly_slow(experts.NAMES, "pgs", "mcts", "gumbel"))
 def test_every_expert_decides(name):
     params, apply_fn = functional(make_network())
 
@@ -478,6 +478,7 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expert, evaluate_every", mostly_slow([("pgs", 2), ("gumbel", 0)], ("pgs", 2))
 )

@@ -107,6 +107,7 @@ def test_one_at_a_time_is_mctxs_search():
     assert len({tuple(row) for row in np.asarray(summary.visit_counts).tolist()}) == NUM_ROOTS
 
 
+@pytest.mark.slow
 def test_tree_search_finds_the_win_that_the_network_misses():
     # Three of four stones of a column: only the fourth wins at once. The reply would block.
     states = played(setting().env, *np.array([[1], [0], [5], [3], [9], [7]], np.int32))
