@@ -127,7 +127,7 @@ def test_muzeros_selection_adds_what_any_qtransform_says():
 
 @pytest.mark.parametrize("qtransform", [3.0, BY_BOUNDS.func, lambda: 0.0, lambda a, b, c: a])
 def test_other_qtransforms_are_refused(qtransform):
-    with pytest.raises(ValueError, match="qtransform to be a function of a node's statistics"):
+    with pytest.raises(ValueError, match=r"qtransform.*statistics"):
         jaxpgs.gumbel_mcts_search(recurrent_fn, 4, qtransform=qtransform)
     with pytest.raises(ValueError, match="muzero_puct needs qtransform"):
         jaxpgs.mcs_search(recurrent_fn, 4, qtransform=qtransform)

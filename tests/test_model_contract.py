@@ -538,7 +538,7 @@ def test_a_policy_that_needs_rows_is_refused():
 
     search = jaxpgs.pgs_search(jaxpgs.SplitRecurrentFn(expand, policy), 8, adapt="head")
     root = make_root(embedding=jnp.zeros(B))
-    with pytest.raises(ValueError, match="policy must not tell roots apart"):
+    with pytest.raises(ValueError, match=r"policy.*roots"):
         jax.eval_shape(functools.partial(run, search), make_params(), jax.random.key(0), root)
 
 
@@ -674,7 +674,7 @@ def test_nodes_of_another_state_are_dropped():
     assert before[1] > 0
     np.testing.assert_array_equal(going.visits.sum(-1), 8 + before * [1, 0, 0])
     np.testing.assert_array_equal(going.visits[1:], fresh.visits[1:])
-    with pytest.raises(ValueError, match="reroot's state must be an embedding of the roots"):
+    with pytest.raises(ValueError, match=r"reroot.*embedding"):
         jaxpgs.reroot(nodes, action, num_kept=12, state=place)
 
 
