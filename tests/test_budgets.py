@@ -76,7 +76,6 @@ def assert_rows_equal(found, expected, rows):
         )  # fmt: skip
 
 
-@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "by_root", "counts"),
     games.mostly_slow(
@@ -84,7 +83,7 @@ def assert_rows_equal(found, expected, rows):
             ("mcs", False, (7,)), ("pgs", True, (7,)), ("mcts", True, (7,)),
             ("gumbel pgs", True, (1, N)), ("gumbel mcts", False, (7,)),
         ],
-        ("pgs", True, (7,)), ("gumbel mcts", False, (7,)),
+        ("gumbel mcts", False, (7,)),
     ),
 )  # fmt: skip
 def test_a_root_with_n_has_the_answer_of_n_simulations(name, by_root, counts):

@@ -173,7 +173,7 @@ def test_actions_that_are_no_numbers_are_told():
     root_fn, _ = make_sampled_fns(env, APPLY, 4)
     states = jax.vmap(lambda _: env.init())(jnp.arange(2))
     broken = {"policy_head": PARAMS["policy_head"].at[0].set(jnp.nan)}
-    with pytest.raises(ValueError, match=r"finite candidates of the policy head; got 8 of 16"):
+    with pytest.raises(ValueError, match=r"candidates.*got 8 of 16"):
         root_fn(broken, jax.random.key(0), states)
     root = jax.jit(root_fn)(broken, jax.random.key(0), states)  # nobody can look there
     output = jaxpgs.base.PolicyOutput(jnp.zeros(2, jnp.int32), None, None)

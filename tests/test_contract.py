@@ -74,6 +74,7 @@ def compiled(function, *static):
 reroot = jax.jit(jaxpgs.reroot, static_argnames="num_kept")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(SEARCHES, "pgs, rollouts"))
 def test_the_same_bits_however_the_steps_are_cut(name):
     search, params = made(name), game()
@@ -225,9 +226,9 @@ def test_a_loop_of_moves_needs_no_private_helper():
 
 
 def test_nothing_to_hand_on_is_named():
-    with pytest.raises(ValueError, match='reroot needs the nodes of a search with mode="tree"'):
+    with pytest.raises(ValueError, match=r'reroot.*mode="tree"'):
         jaxpgs.reroot(None, jnp.zeros(B, jnp.int32), num_kept=4)
-    with pytest.raises(ValueError, match='init_nodes needs a search with mode="tree"'):
+    with pytest.raises(ValueError, match=r'init_nodes.*mode="tree"'):
         jaxpgs.init_nodes(pgs(mode="rollouts"), game(), toy.root(game(), [0]), 4)
     with pytest.raises(ValueError, match="num_kept must be at least 1"):
         jaxpgs.init_nodes(pgs(), game(), toy.root(game(), [0]), 0)
@@ -479,7 +480,7 @@ def test_models_may_use_their_key():
 def test_an_objective_that_teaches_nothing_is_named():
     first = lambda root, trajectory, returns: jnp.sum(returns[0], axis=-1)  # noqa: E731
     blind = pgs(estimator=jaxpgs.search.Estimator(first, ()))
-    with pytest.raises(ValueError, match="objective depends on nothing that adapts: use log_prob"):
+    with pytest.raises(ValueError, match=r"objective.*log_prob"):
         run(blind, game(), keys(), toy.root(game(), [0] * B))
 
 
@@ -520,7 +521,7 @@ def test_states_of_nnx_are_parameters_and_masks():
     ]  # fmt: skip
     assert jax.tree.structure(outputs[0]) == jax.tree.structure(outputs[1])
     assert len(jax.tree.leaves(outputs[0].search_state.params)) == 1
-    with pytest.raises(ValueError, match="adapt must have the structure of params"):
+    with pytest.raises(ValueError, match=r"adapt.*structure of params"):
         jaxpgs.pgs_policy(game(), keys(), toy.root(game(), [0] * B), toy.split_fn, 8, adapt=mask)
 
 

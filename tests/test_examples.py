@@ -31,11 +31,13 @@ NAMES = {
 FLAGS = doctest.NORMALIZE_WHITESPACE
 # They train, or compile a search that another example has as well.
 SLOW = {
-    "SameGameResNet", "advance", "gumbel_mcts_policy", "mcs_policy", "pgs", "reroot", "step",
-    "PlayedGames", "SEResNet", "Searches", "Solution", "distillation.distill",
-    "expert_iteration.train", "extended_pgs_policy", "gumbel_pgs_policy", "judged",
-    "labelling.label_games", "make_plan_fn", "mcs", "muzero_puct", "nrpa", "plain_mcts",
-    "policy_mcts", "ppo.train", "prior_bias", "pv_mcts", "search_for", "solve",
+    "AlphaZeroResNet", "PlayedGames", "SEResNet", "SameGameResNet", "Searches", "Solution",
+    "advance", "distillation.distill", "expert_iteration.train", "extended_pgs_policy",
+    "gumbel_mcts_policy", "gumbel_pgs_policy", "judged", "labelling.label_games", "make_plan_fn",
+    "make_stochastic_fns", "mcs", "mcs_policy", "muzero_puct", "nrpa", "pgs", "plain_mcts",
+    "policy_mcts", "ppo.train", "prior_bias", "pv_mcts", "reroot", "search_for", "show", "solve",
+    "step", "stochastic_mcts_policy", "stochastic_mcts_search", "wins_by_opening",
+    "with_last_move",
 }  # fmt: skip
 OFTEN = [name for name in sorted(NAMES) if name.removeprefix("jaxpgs.training.") not in SLOW]
 

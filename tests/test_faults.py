@@ -106,6 +106,7 @@ def test_a_loss_that_is_no_number_ends_a_run_and_is_not_saved(tmp_path):
     assert_equal(train(tmp_path), train(None))
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_checkpoint_is_restored(tmp_path):
     rng = np.random.default_rng(0)
     whole = train(tmp_path)
@@ -179,7 +180,7 @@ def test_an_earlier_runs_record_is_completed(tmp_path):
     path.write_text(json.dumps(early))
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
         train(tmp_path, seed=1)
-    with pytest.warns(UserWarning, match="did not keep all arguments.*Compared were env, network"):
+    with pytest.warns(UserWarning, match=r"did not keep all arguments.*Compared were env, network"):
         train(tmp_path)
     with pytest.raises(ValueError, match="holds a run with batch_size 8, not 16"):
         train(tmp_path, batch_size=16)

@@ -9,11 +9,9 @@ import optax
 import pytest
 import toy
 from games import QUICK
-from quality.mutations import MUTATIONS
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from benchmarks.report import ROOT
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import (
     GumbelState,
@@ -975,9 +973,3 @@ def test_estimate_of_rollouts(adapts):
         assert estimate.nodes == 0
         assert estimate.adapted == (3 * 3 * 2 * 4 * 4 if adapts else 0)
         assert estimate.total == estimate.adapted + estimate.walks
-
-
-def test_every_mutation_still_applies():
-    # Or a change of the code takes a fault out of the list without a word.
-    texts = {m.file: (ROOT / "jaxpgs" / "search" / m.file).read_text() for m in MUTATIONS}
-    assert [m.name for m in MUTATIONS if texts[m.file].count(m.old) != 1] == []

@@ -324,7 +324,7 @@ def test_from_board_with_more_stones_of_one_side():
     # Two stones ahead and to move, player 0 joins its edges.
     after = step(env, env.from_board(board("x..", "x..", "..."), 0), np.int32(6))
     np.testing.assert_array_equal(after.rewards, [1, -1])
-    with pytest.raises(ValueError, match="players 0 and 1, one of whom is to move; got 2"):
+    with pytest.raises(ValueError, match=r"players 0 and 1.*got 2"):
         env.from_board(board(*("...",) * 3), 2)
 
 

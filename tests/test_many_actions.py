@@ -52,7 +52,6 @@ def assert_same(one, other):
     np.testing.assert_allclose(one.action_weights, other.action_weights, atol=1e-6)
 
 
-@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("num_roots", "count", "knobs"),
     mostly_slow(
@@ -60,7 +59,7 @@ def assert_same(one, other):
             (5, 16, ROUNDS), (20, 16, ROUNDS | {"gumbel_scale": 0.0}),
             (5, 7, {"simulations_per_update": 4}), (5, 6, ALONE), (5, 9, ONE_BY_ONE),
         ],
-        (5, 16, ROUNDS), (5, 6, ALONE), (5, 9, ONE_BY_ONE),
+        (5, 6, ALONE),
     ),
 )  # fmt: skip
 def test_answers_do_not_depend_on_it(num_roots, count, knobs):
@@ -143,9 +142,9 @@ def test_other_transforms_see_all_actions():
 
 def tree_searches():
     """Searches that read visits, sums and ranges of nodes, logits, or an adapted head."""
-    yield "gumbel", jaxpgs.gumbel_mcts_search(toy.split_fn, 16, simulations_per_update="rounds")
     ranges = {"root_selection": jaxpgs.muzero_puct(), "interior_selection": jaxpgs.muzero_puct()}
     yield "ranges", jaxpgs.batched_mcts_search(toy.split_fn, 12, capacity=9, **ranges)
+    yield "gumbel", jaxpgs.gumbel_mcts_search(toy.split_fn, 16, simulations_per_update="rounds")
     yield "pgs", jaxpgs.pgs_search(toy.split_fn, 12, adapt=toy.adapt_head, mode="tree")
 
 

@@ -347,6 +347,7 @@ def test_batches_play_every_game():
         ev.play_match(env, a, b, KEY, batch_size=0)
 
 
+@pytest.mark.slow
 def test_a_match_that_was_stopped_goes_on_where_it_was():
     env, saved = Hex(3), []
     players = [_named(ev.uniform_random(env), name) for name in "ab"]
@@ -370,7 +371,7 @@ def test_a_match_that_was_stopped_goes_on_where_it_was():
     for one, other in zip(saved[3:], again, strict=True):
         np.testing.assert_array_equal(one.outcomes, other.outcomes)
     for wrong, size in ((saved[:3], 5), (saved * 2, 4)):
-        with pytest.raises(ValueError, match="Earlier batches must be at most"):
+        with pytest.raises(ValueError, match=r"batches.*at most"):
             ev.play_match(env, *players, KEY, batch_size=size, repeats=2, batches=wrong)
     with pytest.raises(ValueError, match="Earlier batches"):
         ev.play_match(env, *players[::-1], KEY, batch_size=4, repeats=2, batches=saved[:3])

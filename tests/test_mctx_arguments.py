@@ -127,7 +127,7 @@ def test_muzeros_selection_adds_what_any_qtransform_says():
 
 @pytest.mark.parametrize("qtransform", [3.0, BY_BOUNDS.func, lambda: 0.0, lambda a, b, c: a])
 def test_other_qtransforms_are_refused(qtransform):
-    with pytest.raises(ValueError, match="qtransform to be a function of a node's statistics"):
+    with pytest.raises(ValueError, match=r"qtransform.*statistics"):
         jaxpgs.gumbel_mcts_search(recurrent_fn, 4, qtransform=qtransform)
     with pytest.raises(ValueError, match="muzero_puct needs qtransform"):
         jaxpgs.mcs_search(recurrent_fn, 4, qtransform=qtransform)
@@ -152,12 +152,12 @@ def test_a_part_and_settings_of_another_are_refused():
 
 
 SETTINGS = [
+    (jaxpgs.gumbel_mcts_policy, {"gumbel_scale": jnp.array([0.0, 9.0, 1.0, 0.5, 2.0, 0.0])}),
     (jaxpgs.batched_mcts_policy, {
         "temperature": jnp.array([0.0, 9.0, 0.0, 9.0, 1.0, 0.3]),
         "dirichlet_fraction": jnp.array([[0.0], [1.0], [0.2], [0.9], [0.5], [0.0]]),
         "dirichlet_alpha": jnp.array([0.01, 10.0, 0.3, 1.0, 0.1, 5.0]),
     }),
-    (jaxpgs.gumbel_mcts_policy, {"gumbel_scale": jnp.array([0.0, 9.0, 1.0, 0.5, 2.0, 0.0])}),
 ]  # fmt: skip
 
 
@@ -258,6 +258,7 @@ def test_the_size_of_rewards_does_not_matter(policy, knobs):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_papers_settings_know_the_size_of_rewards():
     @jit
     def ask(size):

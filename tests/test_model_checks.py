@@ -66,7 +66,7 @@ def test_our_games_have_none(env):
 @pytest.mark.parametrize(
     "name",
     mostly_slow(
-        ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"], "connect_four"
+        ["tic_tac_toe", "connect_four", "othello", "gardner_chess", "go_9x9"], "tic_tac_toe"
     ),
 )
 def test_games_of_pgx_have_none(name):
@@ -160,5 +160,5 @@ def test_what_is_known_is_enough():
     assert jaxpgs.check_model({}, jax.random.key(0), root, recurrent_fn) == []
     found = jaxpgs.check_model({}, jax.random.key(0), root, recurrent_fn, value_range=(0.0, 0.1))
     assert len(found) == 1 and "Values reach" in found[0]
-    with pytest.raises(ValueError, match=r"check_model needs num_steps to be a whole number"):
+    with pytest.raises(ValueError, match=r"check_model.*num_steps"):
         jaxpgs.check_model({}, jax.random.key(0), root, recurrent_fn, num_steps=0)

@@ -396,6 +396,7 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     assert len(np.unique(of_rows.qvalues)) == B * A
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("pgs", 4)))
 def test_with_a_key_for_each_root_the_others_do_not_matter(name, num_walks):
     def noisy(params, rng_key, action, state):
@@ -537,7 +538,7 @@ def test_a_policy_that_needs_rows_is_refused():
 
     search = jaxpgs.pgs_search(jaxpgs.SplitRecurrentFn(expand, policy), 8, adapt="head")
     root = make_root(embedding=jnp.zeros(B))
-    with pytest.raises(ValueError, match="policy must not tell roots apart"):
+    with pytest.raises(ValueError, match=r"policy.*roots"):
         jax.eval_shape(functools.partial(run, search), make_params(), jax.random.key(0), root)
 
 
@@ -592,6 +593,7 @@ def test_weights_adapt_and_the_rest_of_params_goes_along(name):
 # --- transformations ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(FEW[1:], "pgs"))
 def test_no_gradient_comes_out_of_a_search(name):
     """None by parameters, by the roots, nor by what the model closes over."""
@@ -672,7 +674,7 @@ def test_nodes_of_another_state_are_dropped():
     assert before[1] > 0
     np.testing.assert_array_equal(going.visits.sum(-1), 8 + before * [1, 0, 0])
     np.testing.assert_array_equal(going.visits[1:], fresh.visits[1:])
-    with pytest.raises(ValueError, match="reroot's state must be an embedding of the roots"):
+    with pytest.raises(ValueError, match=r"reroot.*embedding"):
         jaxpgs.reroot(nodes, action, num_kept=12, state=place)
 
 

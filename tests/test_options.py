@@ -236,6 +236,7 @@ def test_a_temperature_is_the_default_targets():
         jaxpgs.mcs_search(toy.split_fn, 8, temperature=-1.0)
 
 
+@pytest.mark.slow
 def test_a_temperature_may_be_traced_and_draws():
     params = toy.tree(2, 3)
     roots = toy.root(params, [0] * 64)

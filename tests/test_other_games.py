@@ -311,11 +311,11 @@ def test_three_players_and_one_are_refused_by_name():
         with pytest.raises(ValueError, match=r"needs a game of .*; Again is one of 3\."):
             call(three)
     for call in matched:
-        with pytest.raises(ValueError, match=r"needs a game of two players; Again is one of 1\."):
+        with pytest.raises(ValueError, match=r"two players.*Again is one of 1"):
             call(alone)
     with pytest.raises(ValueError, match=r"compare what searches earn, as jaxpgs.puzzles.solve"):
         matched[0](alone)
-    with pytest.raises(ValueError, match="start_episodes needs a game of one player; Again is one"):
+    with pytest.raises(ValueError, match=r"start_episodes.*one player; Again"):
         jaxpgs.puzzles.start_episodes(Again(), states(Again()))
 
 
@@ -371,7 +371,7 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
     watch = expert_iteration._make_watch(1000, lambda: 1.0)
     metrics = {"finished_games": 0, "resigned": 0, "iteration": 1, "distinct_positions": 1}
     watch(metrics)
-    with pytest.warns(UserWarning, match="No game has ended for 2000 moves.* give max_moves"):
+    with pytest.warns(UserWarning, match=r"No game has ended for 2000 moves.* give max_moves"):
         watch(metrics)
 
 

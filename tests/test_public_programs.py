@@ -210,7 +210,7 @@ def determinised_cards(policy, **knobs):
     return found.replace(action_weights=jnp.repeat(mean, worlds, axis=0))
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "functions"),
     games.mostly_slow(

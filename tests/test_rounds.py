@@ -252,6 +252,7 @@ def test_widths_may_differ(mode):
     np.testing.assert_array_equal(carry.stats.visits, output.search_state.visits)
 
 
+@pytest.mark.slow
 def test_a_round_of_gumbel_pgs_adapts_the_head_once():
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])
@@ -267,7 +268,7 @@ def test_a_round_of_gumbel_pgs_adapts_the_head_once():
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"make room for all simulations; got 16 .* which are 12"):
         jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 4))
-    with pytest.raises(ValueError, match=r"simulations_per_update to be a whole number"):
+    with pytest.raises(ValueError, match=r"simulations_per_update"):
         jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 8.0))
     with pytest.raises(ValueError, match=r"\"rounds\" is for Gumbel searches; got 'rounds'"):
         jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update="rounds")
@@ -277,7 +278,7 @@ def test_what_is_refused():
         )
     with pytest.raises(ValueError, match=r"in rounds is for tree searches"):
         jaxpgs.mcs_search(toy.split_fn, 16, root_selection=jaxpgs.gumbel_root(in_rounds=True))
-    with pytest.raises(ValueError, match=r"reuse needs updates that are all as large"):
+    with pytest.raises(ValueError, match=r"reuse.*updates"):
         jaxpgs.pgs_search(
             toy.split_fn, 16, adapt=toy.adapt_head, reuse=jaxpgs.Reuse(2),
             simulations_per_update=(8, 4, 4),

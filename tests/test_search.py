@@ -139,7 +139,7 @@ def _assert_same(one, two):
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("fully_connected", "rollouts"), ("fully_connected", "tree")],
+    [("fully_connected", "tree"), ("fully_connected", "rollouts")],
 )
 def test_pgs_with_step_size_zero_is_mcs(kind, mode):
     params, _ = _network(kind)

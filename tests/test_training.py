@@ -181,7 +181,7 @@ def test_observations_are_kept_as_they_are():
 
 
 def test_devices_must_be_some():
-    with pytest.raises(ValueError, match="devices must name at least one device"):
+    with pytest.raises(ValueError, match=r"devices.*at least one"):
         expert_iteration.train(ENV, make_network(), devices=[], **TINY)
 
 
@@ -462,7 +462,7 @@ def test_loss_against_a_hand_computed_case():
     assert parts["value_loss"] == 0
 
 
-@pytest.mark.parametrize("name", experts.NAMES)
+@pytest.mark.parametrize("name", mostly_slow(experts.NAMES, "pgs", "mcts", "gumbel"))
 def test_every_expert_decides(name):
     params, apply_fn = functional(make_network())
 
@@ -478,6 +478,7 @@ def test_every_expert_decides(name):
     assert decision.policy.shape == (2, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expert, evaluate_every", mostly_slow([("pgs", 2), ("gumbel", 0)], ("pgs", 2))
 )
@@ -544,7 +545,7 @@ def test_fast_experts_have_no_noise_at_the_root():
     assert told(experts.make_expert("pgs", 4))["knobs"]["dirichlet_fraction"] == 0.25
     assert "gumbel_scale" not in str(told(fast("gumbel_pgs", 4)))  # which draws by its noise
     assert fast(first_legal, last_legal) is last_legal and fast("pgs", None) is None
-    with pytest.raises(ValueError, match="fast_simulations may be a number where expert is a name"):
+    with pytest.raises(ValueError, match=r"fast_simulations.*expert"):
         fast(first_legal, 4)
 
 
@@ -673,7 +674,7 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path, monkeypatch, saved_run)
 
     with monkeypatch.context() as patch:
         patch.setattr(ocp.CheckpointManager, "save", full)
-        with pytest.raises(OSError, match="Could not write the checkpoint of step 3"):
+        with pytest.raises(OSError, match="checkpoint of step 3"):
             run(num_iterations=3)
     assert int(run(num_iterations=3).iteration) == 3
 
@@ -721,7 +722,7 @@ def test_growing_the_board_keeps_what_was_learned():
     rows = jaxpgs.networks.resize(ramp, small, large)["policy_head"]["linear"]["bias"]
     rows = np.asarray(rows).reshape(5, 5)
     assert (np.diff(rows, axis=0) >= 0).all() and (np.diff(rows, axis=1) == 0).all()
-    with pytest.raises(ValueError, match="which the sizes of the boards do not explain"):
+    with pytest.raises(ValueError, match="sizes of the boards"):
         jaxpgs.networks.resize(params, small, make_network(width=64, env=Hex(5)))
     state = expert_iteration.train(
         Hex(5), large, expert=first_legal, num_iterations=1, init_params=grown, **TINY

@@ -107,6 +107,7 @@ def test_one_at_a_time_is_mctxs_search():
     assert len({tuple(row) for row in np.asarray(summary.visit_counts).tolist()}) == NUM_ROOTS
 
 
+@pytest.mark.slow
 def test_tree_search_finds_the_win_that_the_network_misses():
     # Three of four stones of a column: only the fourth wins at once. The reply would block.
     states = played(setting().env, *np.array([[1], [0], [5], [3], [9], [7]], np.int32))
@@ -300,7 +301,7 @@ def test_bad_input():
     nodes = output.search_state.nodes
     with pytest.raises(ValueError, match="num_kept must be at least 1, for the root, got 0"):
         jaxpgs.reroot(nodes, output.action, num_kept=0)
-    with pytest.raises(ValueError, match="nodes must come from a search of as many roots"):
+    with pytest.raises(ValueError, match=r"nodes.*as many roots"):
         fewer = jax.tree.map(lambda x: x[:2], nodes)
         run(mcts, count=16, nodes=fewer, simulations_per_update=8)
     with pytest.raises(ValueError, match="no policy that could adapt"):

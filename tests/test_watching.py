@@ -60,7 +60,7 @@ def test_all_callbacks_are_called_and_any_may_end_the_training():
     assert count(callbacks) == 3
     assert first == last == [{"iteration": i} for i in (1, 2, 3)]
     assert count(()) == count() == 5 and count(stop_at(2)) == 2
-    with pytest.raises(ValueError, match=r"a function or a list of functions, got 'log\.jsonl'"):
+    with pytest.raises(ValueError, match=r"function.*got 'log\.jsonl'"):
         count([print, "log.jsonl"])
 
 

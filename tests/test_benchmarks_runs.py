@@ -83,7 +83,7 @@ def test_a_file_that_holds_no_rows_is_one_line(tmp_path):
     path = tmp_path / "file.json"
     for text in ("", "[]", '{"rows": [', "\0"):
         path.write_text(text)
-        with pytest.raises(SystemExit, match=r"file\.json is no file of rows: .*move it away\."):
+        with pytest.raises(SystemExit, match=r"file\.json.*move it away"):
             opened(path)
     with pytest.raises(SystemExit, match=r"is no file of rows: .*directory"):
         opened(tmp_path)

@@ -73,7 +73,7 @@ def test_no_search_goes_from_root_to_root_on_a_tpu():
     folder = pathlib.Path(__file__).parent
     path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(folder.parent)])
     done = subprocess.run(
-        [sys.executable, "-c", f"import test_compiled as t; t.find_serial_loops({searches})"],
+        [sys.executable, "-c", f"import {__name__} as t; t.find_serial_loops({searches})"],
         env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
         | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path.strip(os.pathsep)},
         cwd=folder,
