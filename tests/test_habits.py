@@ -1,7 +1,9 @@
 """What stands around the code: workflows, hooks, forms and guides parse and name what exists."""
 
+import os
 import pathlib
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -61,7 +63,12 @@ def test_workflows_test_what_is_declared():
     versions = yaml.safe_load(WORKFLOWS[0].read_text())["jobs"]["tests"]["strategy"]["matrix"]
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert versions["python"][0] == lowest, "the lowest Python of pyproject.toml is tested"
+    classifiers = {f"Programming Language :: Python :: {version}" for version in versions["python"]}
+    assert classifiers <= set(PROJECT["classifiers"])
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111, "ci.yml runs it"
+    readme = (ROOT / "README.md").read_text()
+    for name in re.findall(r"\.ci/run (\w+)", WORKFLOWS[0].read_text()):
+        assert f"<!-- {name} -->\n```bash\n" in readme
 
 
 def test_only_the_version_may_be_the_tag(monkeypatch):
@@ -77,6 +84,16 @@ def test_only_the_version_may_be_the_tag(monkeypatch):
     monkeypatch.setenv("GITHUB_REF_NAME", f"v{PROJECT['version']}.1")
     with pytest.raises(AssertionError, match=PROJECT["version"]):
         exec(script, {})
+
+
+def test_the_notes_of_a_release_are_its_part_of_the_changelog(tmp_path):
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    (script,) = re.findall(r"(awk .*?notes\.txt)\n", text, re.S)
+    changes = "# Changelog\n\n## [0.2.0] - 2000-01-01\n\n- new\n\n## [0.1.0] - 1999-01-01\n- old\n"
+    (tmp_path / "CHANGELOG.md").write_text(changes)
+    environment = os.environ | {"GITHUB_REF_NAME": "v0.1.0"}
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "notes.txt").read_text() == "- old\n"
 
 
 @pytest.mark.parametrize("path", FORMS, ids=short)

@@ -9,7 +9,7 @@ so has a loop of its own, with the same three functions: `init`, `step` and `fin
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import chex
 import jax
@@ -153,12 +153,23 @@ def nrpa_search(
     )
 
 
+class NRPAOptions(TypedDict, total=False):
+    """The knobs of `nrpa_search`, for type checkers."""
+
+    iterations: Sequence[int]
+    parallel: Sequence[int]
+    playouts: int
+    step_size: float
+    features: chex.Array | None
+    sharing: float
+
+
 def nrpa_policy(
     rng_key: chex.PRNGKey,
     playout: Playout,
     bias: chex.Array,
     num_steps: int,
-    **knobs: Any,
+    **knobs: Unpack[NRPAOptions],
 ) -> PlayedGames:
     """Searches M boards by nested rollout policy adaptation; see `nrpa_search`.
 
