@@ -87,16 +87,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns columns and lines: a line for each pair of players, a column for each tournament."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
+    heads: dict[str, None] = {}
     for row in sorted(rows, key=_order):
-        where = (
-            row["network"] if row["equal"] == "simulations" else f"{row['network']}, {row['equal']}"
-        )
-        pair = lines.setdefault((row["first"], row["second"]), {})
-        pair[f"{where}, N = {row['simulations']}"] = report.interval_text(row)
-    heads = list(dict.fromkeys(head for found in lines.values() for head in found))
-    return ["first", "second", *heads], [
-        [*pair, *map(found.get, heads)] for pair, found in lines.items()
-    ]
+        where = [row["network"], *[row["equal"]] * (row["equal"] != "simulations")]
+        head = f"{', '.join(where)}, N = {row['simulations']}"
+        heads[head] = None
+        lines.setdefault((row["first"], row["second"]), {})[head] = report.interval_text(row)
+    cells = [[*pair, *map(found.get, heads)] for pair, found in lines.items()]
+    return ["first", "second", *heads], cells
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
