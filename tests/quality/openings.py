@@ -1,0 +1,170 @@
+"""Does a network know which first moves win in Hex, and does a search hold the games won?
+
+    python tests/quality openings                                    # values: minutes
+    python tests/quality openings --network hex-7x7 --hold "mohex"   # games: see --help
+
+The value of every position after one move, by the network alone and by searches with it, beside the
+exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on larger boards. With
+`--hold`, PGS plays the side that wins by the table, after each first move, against a program that
+speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search (a line as in `strength --sweep`).
+Where the table is not known, it plays both sides. `--sgf FOLDER` keeps the games.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxpgs
+import quality
+from benchmarks import pictures, report, runs
+from benchmarks.players import Spec, load_network, make_player, read_specs
+from jaxpgs import evaluation
+from jaxpgs.adapters import make_plan_fn
+from jaxpgs.envs.hex_games import cell_name
+
+SEARCHES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "PGS": (jaxpgs.pgs_policy, {"adapt": "policy_head"}),
+    "Gumbel MCTS": (jaxpgs.gumbel_mcts_policy, {}),
+}
+# First words of opponents that are players of the tournaments.
+_PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
+_KEY = ("network", "player", "simulations", "opponent")
+
+
+def winners(size: int) -> np.ndarray | None:
+    """Returns `[size, size]` bool, which first moves win, or None where that is not known."""
+    try:
+        return evaluation.hex_openings(size)
+    except ValueError:
+        return None
+
+
+def values(network: Any, search: str | None, num_simulations: int, seed: int) -> np.ndarray:
+    """Returns `[size, size]` values of first moves for who made them, in [-1, 1]."""
+    env, cells = network.env, jnp.arange(network.env.num_actions)
+    start = jax.vmap(env.init)(jax.random.split(jax.random.key(seed), len(cells)))
+    states, key = jax.vmap(env.step)(start, cells), jax.random.key(seed)
+    if search is None:
+        root_fn = jaxpgs.make_root_fn(env, network.apply_fn)
+        found = jax.jit(root_fn)(network.params, key, states).value
+    else:
+        policy, knobs = SEARCHES[search]
+        plan = make_plan_fn(env, network.apply_fn, policy, num_simulations, **knobs)
+        found = jax.jit(lambda p, k, s: plan(p, k, s).search_state.value)(
+            network.params, key, states
+        )
+    return -np.asarray(found, np.float64).reshape(env.size, env.size)
+
+
+def judge(found: np.ndarray) -> dict[str, Any]:
+    """Compares signs with the table; `right` is None where there is none."""
+    size, known = len(found), winners(len(found))
+    row: dict[str, Any] = {"values": found.round(3).tolist(), "of": size * size}
+    if known is None:
+        return row | {"right": None, "wrong": []}
+    wrong = np.flatnonzero((found > 0) != known)
+    names = [f"{cell_name(size, int(cell))} {found.flat[cell]:+.2f}" for cell in wrong]
+    return row | {"right": size * size - len(wrong), "wrong": names}
+
+
+def hold(
+    network: Any, num_simulations: int, opponent: str, seed: int, sgf: pathlib.Path | None
+) -> dict[str, Any]:
+    """Plays the side that wins after each first move; counts the games that it won."""
+    ours = make_player(Spec("PGS", "pgs"), network, num_simulations)
+    name, *rest = opponent.split()
+    if name == "openspiel":
+        theirs = evaluation.openspiel_mcts(network.env, num_simulations=int(rest[0]))
+    elif name in _PLAYERS:
+        theirs = make_player(read_specs(opponent)[0], network, num_simulations)
+    else:
+        theirs = evaluation.gtp_player(network.env, opponent)
+    key = jax.random.key(seed)
+    match = evaluation.play_match(network.env, ours, theirs, key, sgf_folder=sgf)
+    first, second = (x[0] > 0.5 for x in match.outcomes)
+    known = winners(network.env.size)
+    size = network.env.size
+    if known is None:
+        return {"held": int(first.sum() + second.sum()), "of": 2 * first.size, "lost": []}
+    held = np.where(known.ravel(), first, second)
+    lost = [cell_name(size, int(cell)) for cell in np.flatnonzero(~held)]
+    return {"held": int(held.sum()), "of": held.size, "lost": lost}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns columns and a line for each row."""
+    lines = []
+    for row in rows:
+        right, wrong = (row.get("right"), "wrong") if "values" in row else (row["held"], "lost")
+        good = "–" if right is None else f"{right} of {row['of']}"
+        against = row["opponent"] or "the table"
+        lines.append([row["network"], row["player"], row["simulations"] or None, against, good,
+                      ", ".join(row[wrong])])  # fmt: skip
+    return ["network", "player", "simulations", "against", "right or held", "the others"], lines
+
+
+def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws the networks' own values as boards; a cross is a sign that is wrong."""
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import RegularPolygon
+
+    raw = [row for row in rows if row["player"] == "network" and "values" in row]
+    figure, axes = plt.subplots(1, len(raw), figsize=(4 * len(raw), 3), squeeze=False, dpi=100)
+    shades = plt.get_cmap("RdBu")
+    for axis, row in zip(axes[0], raw, strict=True):
+        found = np.array(row["values"])
+        known = winners(len(found))
+        for y, x in np.ndindex(found.shape):
+            at = (x + y / 2, -y * 3**0.5 / 2)
+            color = shades((found[y, x] + 1) / 2)
+            axis.add_patch(
+                RegularPolygon(at, 6, radius=3**-0.5, facecolor=color, edgecolor="white")
+            )
+            if known is not None and (found[y, x] > 0) != known[y, x]:
+                axis.text(*at, "×", ha="center", va="center", fontsize=12)
+        axis.set(aspect="equal", title=f"{row['network']}: {table([row])[1][0][4]}")
+        axis.set_axis_off()
+        axis.autoscale_view()
+    scale = plt.cm.ScalarMappable(plt.Normalize(-1, 1), shades)
+    figure.colorbar(scale, ax=axes, label="value of the first move for who made it", shrink=0.8)
+    pictures.save(path, figure)
+    plt.close(figure)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Judges networks by the tables; see the module's text."""
+    parser = quality.parser("openings", __doc__)
+    add = parser.add_argument
+    add("--network", nargs="+", default=["hex-5x5", "hex-6x6", "hex-7x7", "hex-9x9"])
+    add("--simulations", type=runs.positive, default=512, help="of the searches")
+    add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
+    add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")
+    args = parser.parse_args(argv)
+    record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)
+    for name in args.network:
+        network = load_network(name)
+        players = ["PGS"] if args.hold else ["network", *SEARCHES]
+        for player in players:
+            count = 0 if player == "network" else args.simulations
+            row = {"network": name, "player": player, "simulations": count, "opponent": args.hold}
+            if runs.has(record, **row):
+                continue
+            if args.hold:
+                found = hold(network, count, args.hold, args.seed, args.sgf)
+            else:
+                search = None if player == "network" else player
+                found = judge(values(network, search, count, args.seed))
+            rows = runs.add(record, row | found)
+            report.print_table("Openings", *table(rows[-1:]))
+    rows = runs.read(record)
+    report.print_table("Openings", *table(rows))
+    plot(record.path.with_suffix(".png"), rows)
+    print(f"Wrote {record.path}.")
+
+
+if __name__ == "__main__":
+    main()
