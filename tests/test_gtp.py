@@ -328,19 +328,23 @@ def faulty(how, env=None, **knobs):
 
 @pytest.mark.parametrize(
     ("how", "counted"),
-    [
-        ("well", None),
-        ("live", None),
-        ("resign", "resignations"),
-        ("taken", "illegal_moves"),
-        ("z99", "illegal_moves"),
-        ("swap-pieces", "illegal_moves"),
-        ("fails", "illegal_moves"),
-        ("ends", "crashes"),
-        ("ends-once", None),
-        ("hangs", "timeouts"),
-    ],
-)
+    mostly_slow(
+        [
+            ("well", None),
+            ("live", None),
+            ("resign", "resignations"),
+            ("taken", "illegal_moves"),
+            ("z99", "illegal_moves"),
+            ("swap-pieces", "illegal_moves"),
+            ("fails", "illegal_moves"),
+            ("ends", "crashes"),
+            ("ends-once", None),
+            ("hangs", "timeouts"),
+        ],
+        ("well", None), ("resign", "resignations"), ("taken", "illegal_moves"),
+        ("ends", "crashes"), ("hangs", "timeouts"),
+    ),
+)  # fmt: skip
 def test_what_fails_loses_and_is_counted(how, counted, tmp_path):
     player = faulty(how, processes=2, seconds=1.0 if how == "hangs" else 60.0)
     assert player.name == f"faulty {how}"

@@ -807,6 +807,7 @@ def test_gumbel_plans_for_the_simulations_of_this_search():
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("ranges", [False, True])
 def test_visits_behind_the_limit_are_nobodys(ranges, dense):
@@ -890,6 +891,7 @@ def bytes_of_walks(depth, source):
 BOUNDS = [(None, 1, None), (7, 1, None), (None, 1, 3), (9, 5, 4)]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("adapts", "capacity", "num_kept", "max_depth"),
     [

@@ -214,6 +214,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("field", "how"), WRONG)
 def test_wrong_shapes_are_named(field, how):
     change = SHAPES.get(how, lambda x: x[:, :-1])

@@ -279,6 +279,7 @@ def test_boards_do_not_touch_each_other_and_nothing_is_traced_twice(three_boards
     assert small_step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_boards_with_nothing_to_choose():
     env = SameGame(height=2, width=3, num_colors=2)
     boards = [board_of("000", "000"), board_of("010", "101"), board_of("...", "011")]

@@ -167,6 +167,7 @@ def test_reinforce_with_the_mean_as_baseline():
         np.testing.assert_allclose(got[0], (advantage / scale * log_prob[1:, 0]).sum(), rtol=1e-4)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("num_walks", [3, 7, 100])
 def test_equal_returns_teach_nothing(num_walks):
     shape = (3, 1, num_walks)

@@ -498,6 +498,7 @@ def test_by_visits_is_the_thesis_example():
     assert found == [1] * 3 + [2] * 6 + [3] * 18 + [4] * 3
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("branching", [2, 3, 6, 10])
 def test_by_visits_is_exact_at_powers(branching):
     powers = [branching**i for i in range(1, 20) if branching**i <= 2**20]
