@@ -130,7 +130,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
         axis.set_axis_off()
         axis.autoscale_view()
     scale = plt.cm.ScalarMappable(plt.Normalize(-1, 1), shades)
-    figure.colorbar(scale, ax=axes, label="value of the first move for who made it", shrink=0.8)
+    figure.colorbar(scale, ax=axes, label="value for the first mover")
     pictures.save(path, figure)
     plt.close(figure)
 
@@ -162,7 +162,8 @@ def main(argv: list[str] | None = None) -> None:
             report.print_table("Openings", *table(rows[-1:]))
     rows = runs.read(record)
     report.print_table("Openings", *table(rows))
-    plot(record.path.with_suffix(".png"), rows)
+    if any(row["player"] == "network" and "values" in row for row in rows):
+        plot(record.path.with_suffix(".png"), rows)
     print(f"Wrote {record.path}.")
 
 
