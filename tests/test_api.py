@@ -74,8 +74,8 @@ def test_the_readmes_examples_run_as_pasted(capsys):
     assert "player 0 to move" in drawn
 
 
-def test_the_readme_names_every_pretrained_network():
-    text = (ROOT / "README.md").read_text()
+def test_the_results_name_every_pretrained_network():
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     for name in jaxpgs.available_pretrained():
         assert name in text
 
