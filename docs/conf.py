@@ -4,24 +4,26 @@ import pathlib
 import re
 from typing import Any
 
-import jaxpgs
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 project = "jaxpgs"
 author = project_copyright = "The jaxpgs authors"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions += ["sphinx.ext.viewcode"]
 root_doc = "docs/index"
 include_patterns = [
-    "*.md", "docs/*.md", "docs/api/*.md", "notebooks/*.ipynb", "benchmarks/*.md",
+    "*.md", "docs/*.md", "docs/api/**", "notebooks/*.ipynb", "benchmarks/*.md",
     "benchmarks/studies/*/*.md",
 ]  # fmt: skip
+templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "jaxpgs"
 
 myst_heading_anchors = 4  # as forges make them
 nb_execution_mode = "off"  # notebooks show what they showed when they were run
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+default_role = "py:obj"  # a link where there is such a name, else code
+autosummary_ignore_module_all = False
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -49,11 +51,8 @@ def _unlink_folders(app: Any, page: str, source: list[str]) -> None:
 
 
 def _skip(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
-    """Leaves out what the page of `jaxpgs` has, and fields that the class's text describes."""
-    elsewhere = app.env.current_document.docname != "docs/api/library"
-    listed = name in jaxpgs.__all__ and found is getattr(jaxpgs, name)
-    field = type(found).__name__ == "_tuplegetter"
-    return True if field or (elsewhere and listed) else None
+    """Leaves out fields of tuples, which the class's text describes."""
+    return True if type(found).__name__ == "_tuplegetter" else None
 
 
 def _begin_at_the_index(app: Any, error: Exception | None) -> None:

@@ -1,6 +1,6 @@
 """Policy gradient search: planning without a search tree, in JAX.
 
-The searches take the same positional arguments as mctx's policies:
+The searches take the same positional arguments as mctx's policies::
 
     output = jaxpgs.pgs_policy(params, rng_key, root, recurrent_fn, num_simulations,
                                invalid_actions, adapt="policy_head")
