@@ -4,6 +4,9 @@ import pathlib
 import re
 from typing import Any
 
+import chex
+from sphinx.util.typing import stringify_annotation
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 project = "jaxpgs"
@@ -15,7 +18,7 @@ include_patterns = [
     "*.md", "docs/*.md", "docs/api/**", "notebooks/*.ipynb", "benchmarks/*.md",
     "benchmarks/studies/*/*.md",
 ]  # fmt: skip
-templates_path = ["_templates"]
+templates_path = [str(ROOT / "docs" / "_templates")]
 html_theme = "furo"
 html_title = "jaxpgs"
 
@@ -29,6 +32,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False  # they are in the signature
 napoleon_use_ivar = True  # else the attributes of tuples are described twice
 napoleon_use_rtype = False
 
@@ -38,6 +42,7 @@ def setup(app: Any) -> None:
     app.srcdir = type(app.srcdir)(ROOT)
     app.connect("source-read", _unlink_folders)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _shorten)
     app.connect("build-finished", _begin_at_the_index)
 
 
@@ -53,6 +58,12 @@ def _unlink_folders(app: Any, page: str, source: list[str]) -> None:
 def _skip(app: Any, what: str, name: str, found: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out fields of tuples, which the class's text describes."""
     return True if type(found).__name__ == "_tuplegetter" else None
+
+
+def _shorten(app: Any, what: str, name: str, found: Any, options: Any, *texts: str | None) -> Any:
+    """Writes `chex.Array` where its members would be listed."""
+    members = stringify_annotation(chex.Array, "smart")
+    return tuple(text and text.replace(members, "chex.Array") for text in texts)
 
 
 def _begin_at_the_index(app: Any, error: Exception | None) -> None:
