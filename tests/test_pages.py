@@ -29,7 +29,7 @@ SMALLER = {
         "state = jax.vmap(env.init)(jax.random.split(rng_key, 2))\n"
         "root = root_fn(None, rng_key, state)",
         "recurrent_fn, 800": "recurrent_fn, 8",
-        "num_iterations=100": "num_iterations=1, num_games=8",
+        "num_iterations=100": "num_iterations=1, num_games=8, num_steps=8, batch_size=64",
         "jaxpgs.envs.Hex(7)": "jaxpgs.envs.Hex(3)",
     },
     "puzzles": {"state, 64)": "state, 4)", "(100, 100)": "(2, 2)", "num_steps=20": "num_steps=1"},
