@@ -30,5 +30,10 @@ def test_values_of_openings_are_judged_by_their_sign():
     row = openings.judge(found)
     assert (row["right"], row["wrong"]) == (15, ["a1 +0.12"])
     assert openings.judge(np.zeros((8, 8)))["right"] is None  # no table
+    ours = np.stack([hex_openings(4).ravel(), ~hex_openings(4).ravel()]).astype(float)
+    assert openings.count_held(ours, 4) == {"held": 16, "of": 16, "lost": []}
+    ours[1, 0] = 0.0  # after a1 the other side wins, and did not
+    assert openings.count_held(ours, 4) == {"held": 15, "of": 16, "lost": ["a1"]}
+    assert openings.count_held(1 - ours, 4)["held"] == 1
     row |= {"network": "net", "player": "PGS", "simulations": 8, "opponent": None}
     assert openings.table([row])[1] == [["net", "PGS", 8, "the table", "15 of 16", "a1 +0.12"]]

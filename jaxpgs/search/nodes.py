@@ -1,9 +1,9 @@
-"""What a tree keeps of its nodes: the rows, how they are read and written, and what is kept.
+"""The nodes of a tree: how their rows are read and written, and which go on to the next search.
 
-A node is a row. Of its children it has a line with an entry for each action, so that a look at it
-is one read. With `MANY_ACTIONS` or more that line would be nearly all of the memory; then
-every row has the visits and the returns of the step into it, and a look collects those of a node's
-children.
+A node is a row of arrays. It has an entry for each action with the child, its visits and returns,
+so that one read tells all of them. With `MANY_ACTIONS` or more these entries would be nearly all of
+the memory. Then each row has the visits and returns of the step into it, and whoever reads a node
+collects them from its children.
 """
 
 import functools
@@ -18,7 +18,8 @@ from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats
 from jaxpgs.search.policy import pick
 
-# From so many actions on, children are not kept by action.
+# From so many actions on, children are not kept by action. With 1,000 and 4,672 that was faster as
+# well (`speed --preset many-actions`); where it begins to be was not measured.
 MANY_ACTIONS = 512
 # On accelerators, scatters become comparisons of every row with every index up to so many of both.
 FEW_PAIRS = 2**24
@@ -136,9 +137,9 @@ def find(
         wanted = place.node * num_actions + action
         rows = jnp.arange(nodes.edge.shape[1], dtype=jnp.int32)
         child = jnp.max(jnp.where(nodes.edge[:, None] == wanted[..., None], rows, 0), axis=-1)
-        return child, jnp.where(
-            child > 0, trees.take(nodes.arrivals.visits, child), 0
-        ) if visits else None
+        if not visits:
+            return child, None
+        return child, jnp.where(child > 0, trees.take(nodes.arrivals.visits, child), 0)
 
     def read(section: int) -> chex.Array:
         if place.links is not None:
@@ -427,7 +428,7 @@ def reroot(
     num_actions, links = nodes.num_actions, nodes.links
     rows = trees.take(nodes._replace(links=nodes.edge), order)
     edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
-    numbers, arrivals = rows.numbers, rows.arrivals
+    numbers = rows.numbers
     # What returned from a node that is dropped goes with it, as it may be made once more.
     if nodes.arrivals is None:
         links = trees.take(links, order)
@@ -438,14 +439,10 @@ def reroot(
         links = jnp.concatenate([children, visits], axis=-1)
         sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
         numbers = numbers.at[..., :num_actions].set(sums)
-    else:
-        visits = jnp.where(below_root, arrivals.visits, 0)
-        arrivals = Arrivals(visits, jnp.where(below_root[..., None], arrivals.returns, 0.0))
     return rows._replace(
         edge=jnp.where(below_root, edge + rows.edge % num_actions, -1),
         links=links,
         numbers=jnp.where(used[..., None], numbers, 0.0),
-        arrivals=arrivals,
     )
 
 

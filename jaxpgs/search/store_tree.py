@@ -149,9 +149,6 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
             links=jnp.where(known[:, None, None], kept.links, 0),
             numbers=jnp.where(known[:, None, None], kept.numbers, 0.0),
         )
-        if kept.arrivals is not None:
-            visits = jnp.where(known[:, None], kept.arrivals.visits, 0)
-            kept = kept._replace(arrivals=kept.arrivals._replace(visits=visits))
         nodes = jax.tree.map(lambda old, new: new.at[:, : old.shape[1]].set(old), kept, nodes)
         start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
         nodes = nodes._replace(embedding=tuple(start))

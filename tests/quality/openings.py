@@ -78,16 +78,26 @@ def hold(
     ours = make_player(Spec("PGS", "pgs"), network, num_simulations)
     name, *rest = opponent.split()
     if name == "openspiel":
-        theirs = evaluation.openspiel_mcts(network.env, num_simulations=int(rest[0]))
+        rollouts = int(rest[0]) if rest else 1000
+        theirs = evaluation.openspiel_mcts(network.env, num_simulations=rollouts)
     elif name in _PLAYERS:
         theirs = make_player(read_specs(opponent)[0], network, num_simulations)
     else:
         theirs = evaluation.gtp_player(network.env, opponent)
     key = jax.random.key(seed)
     match = evaluation.play_match(network.env, ours, theirs, key, sgf_folder=sgf)
-    first, second = (x[0] > 0.5 for x in match.outcomes)
-    known = winners(network.env.size)
-    size = network.env.size
+    return count_held(match.outcomes[:, 0], network.env.size)
+
+
+def count_held(outcomes: np.ndarray, size: int) -> dict[str, Any]:
+    """Counts games won from openings that are won, or all where the table is not known.
+
+    Args:
+      outcomes: `[2, cells]`, ours: where we made the first move, and where the other did.
+      size: of the board.
+    """
+    first, second = outcomes > 0.5
+    known = winners(size)
     if known is None:
         return {"held": int(first.sum() + second.sum()), "of": 2 * first.size, "lost": []}
     held = np.where(known.ravel(), first, second)

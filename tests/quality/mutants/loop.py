@@ -115,6 +115,23 @@ MUTATIONS = (
         "axis=-1) for name in sorted(rows))", "axis=-1) for name in rows)", "is_packed",
         "test_cached.py",
     ),
+    # Many actions.
+    Mutation(
+        "many actions: a look collects the children of all nodes", _NODES,
+        "at = jnp.where(parent == node, action, num_actions)", "at = action", "hold_the_same",
+        "test_many_actions.py",
+    ),
+    Mutation(
+        "many actions: returns go to the parent's row", _NODES,
+        "there = jnp.where(counts & (child > 0), child, num_rows)",
+        "there = jnp.where(counts & (child > 0), node, num_rows)", "hold_the_same",
+        "test_many_actions.py",
+    ),
+    Mutation(
+        "many actions: rows above the new root keep their edge", _NODES,
+        "edge=jnp.where(below_root, edge", "edge=jnp.where(used, edge", "hold_the_same",
+        "test_many_actions.py",
+    ),
     # The program for accelerators.
     Mutation(
         "dense: links of nobody are made", _NODES,
