@@ -44,6 +44,8 @@ class HexRecipe(NamedTuple):
       games: how games are played and learned from, where it is not as in
         `expert_iteration.paper_settings`: arguments of `expert_iteration.train`.
       parent: the network to go on from, of the same board or to grow from, of a smaller one.
+      dtype: what the torso computes in while it trains. What is saved computes in float32, as
+        processors are slow in bfloat16.
     """
 
     env: Hex
@@ -53,6 +55,7 @@ class HexRecipe(NamedTuple):
     num_iterations: int
     games: Mapping[str, Any] = MappingProxyType({})
     parent: str | None = None
+    dtype: str = "float32"
 
 
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
@@ -61,28 +64,35 @@ _LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
 _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 _MANY = {
-    "num_games": 16_384, "num_steps": 8, "buffer_size": 4_194_304, "batch_size": 8192,
-    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.8,
+    "num_games": 4096, "num_steps": 8, "buffer_size": 1_048_576, "batch_size": 2048,
+    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.5,
+    "evaluate_every": 0,
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
+
+
+def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
+    """A network for which an accelerator plays."""
+    return HexRecipe(env, _LARGE, "gumbel_mcts", 32, num_iterations, _MANY, parent, "bfloat16")
+
 
 # The early and middle networks are for comparing searches, to which the others leave little. From
 # 9x9 on networks are convolutional and grow from smaller boards, of which they keep more than fully
 # connected ones (a table of commit 0bc35d3, in its `benchmarks/RESULTS.md`).
-# Those with `_MANY` games want an accelerator.
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
-    "hex-6x6": HexRecipe(Hex(6), _SMALL, "gumbel", 16, 500, _OPENINGS),
+    "hex-6x6": _large(Hex(6), 150),
     "hex-7x7-early": HexRecipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
     "hex-7x7-middle": HexRecipe(Hex(7), _SMALL, "gumbel", 32, 600, _RESIGNING, "hex-7x7-early"),
     "hex-7x7": HexRecipe(
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
-    "hex-9x9-large": HexRecipe(Hex(9), _LARGE, "gumbel", 64, 600, _MANY),
-    "hex-11x11": HexRecipe(Hex(11), _CONV, "gumbel", 64, 600, _MANY, "hex-9x9"),
-    "hex-13x13": HexRecipe(Hex(13), _CONV, "gumbel", 64, 600, _MANY, "hex-11x11"),
+    "hex-8x8": _large(Hex(8), 110, "hex-6x6"),
+    "hex-9x9-large": _large(Hex(9), 130, "hex-8x8"),
+    "hex-11x11": _large(Hex(11), 140, "hex-9x9-large"),
+    "hex-13x13": _large(Hex(13), 140, "hex-11x11"),
 }
 
 
@@ -109,10 +119,9 @@ def main(argv: list[str] | None = None) -> None:
     recipe = _changed(RECIPES[args.name], args)
     name = args.name if args.expert is None else f"{args.name}-{args.expert}"
     folder = args.out / name
-    kind, sizes = recipe.network
-    module = getattr(networks, kind)(
-        recipe.env.observation_shape, recipe.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
-    )
+    module = make_network(recipe, args.seed)
+    # Of what is float32 already, some classes have no other type.
+    others = {} if recipe.dtype == "float32" else {"dtype": recipe.dtype}
     clock = Clock(folder / "seconds.txt")
     log = loggers.log_to(folder / "metrics.jsonl")
     fields = _card_fields(recipe, parser.prog, args)
@@ -142,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
 
         state = expert_iteration.train(
             recipe.env,
-            module,
+            make_network(recipe, args.seed, **others),
             expert=experts.make_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
             init_params=grown(recipe.parent, module, args.out),
@@ -155,6 +164,19 @@ def main(argv: list[str] | None = None) -> None:
         )
     save(args.out, name, state)
     print(f"Wrote {args.out / name}.safetensors and its card.")
+
+
+def make_network(recipe: HexRecipe, seed: int, **sizes: Any) -> nnx.Module:
+    """Makes a recipe's network, of random weights.
+
+    Args:
+      recipe: the recipe.
+      seed: of the weights.
+      **sizes: more arguments of the network's class.
+    """
+    kind, given = recipe.network
+    about = (recipe.env.observation_shape, recipe.env.num_actions)
+    return getattr(networks, kind)(*about, **given, **sizes, rngs=nnx.Rngs(seed))
 
 
 def _changed(recipe: HexRecipe, args: argparse.Namespace) -> HexRecipe:
@@ -201,6 +223,7 @@ def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict
             "simulations": recipe.num_simulations,
             "iterations": recipe.num_iterations,
             "parent": recipe.parent,
+            **({} if recipe.dtype == "float32" else {"dtype": recipe.dtype}),
             **recipe.games,
         },
         "strength": {},
