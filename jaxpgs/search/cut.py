@@ -364,7 +364,8 @@ def _body(eqn: JaxprEqn) -> ClosedJaxpr | None:
 
 
 def _closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
-    return ClosedJaxpr(jaxpr, []) if isinstance(jaxpr, Jaxpr) else jaxpr
+    # Both are one class from JAX 0.11 on, where giving it other constants makes inputs of its own.
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, [])
 
 
 def _through(jaxpr: Jaxpr | ClosedJaxpr, marks: Sequence[int]) -> list[int]:
@@ -402,7 +403,10 @@ def _flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
         results = [_through(branch, marks[1:]) for branch in params["branches"]]
         return [_union([marks[0], *each]) for each in zip(*results, strict=True)]
     if name == "scan":
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        if "ft_in" in params:  # from JAX 0.11 on
+            num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
+        else:
+            num_consts, num_carry = params["num_consts"], params["num_carry"]
         consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
 
         def scanned(carry: Sequence[int]) -> list[int]:
