@@ -5,14 +5,14 @@
     python -m benchmarks.accelerator --pieces speed-9x9-128x10 train-hex-11x11
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
-First what users of mctx run, pgx's example of AlphaZero. Then
-speed beside the bare network and both of mctx's searches at the sizes of papers, in float32 and
-bfloat16; memory to 100,000 simulations; how fast Hex and SameGame play; NRPA on the 20 positions of
-SameGame; and the training of the networks of 9x9 and 11x11 Hex. Each piece is another benchmark, or
-a recipe of training, in a process of its own, as an accelerator's memory is one process's. It goes
-on where it stopped, so a piece that time ends is finished by the next call. Files have the names
-that `benchmarks.tables` reads, in the folder `--folder`; pgx and OpenSpiel are shown where they are
-installed.
+First the training of the networks of Hex, 6x6 to 11x11, each of which goes on from the one before:
+eight minutes of an H200. Then what users of mctx run, pgx's example of AlphaZero; speed beside the
+bare network and both of mctx's searches at the sizes of papers, in float32 and bfloat16; memory to
+100,000 simulations; how fast Hex and SameGame play; and NRPA on the 20 positions of SameGame. Each
+piece is another benchmark, or a recipe of training, in a process of its own, as an accelerator's
+memory is one process's. It goes on where it stopped, so a piece that time ends is finished by the
+next call. Files have the names that `benchmarks.tables` reads, in the folder `--folder`; pgx and
+OpenSpiel are shown where they are installed.
 """
 
 import json
@@ -64,12 +64,11 @@ def _train(name: str, *more: str) -> Piece:
 _SEIFY = "studies.seify2020"
 PRESETS: dict[str, list[Piece]] = {
     "full": [
-        _benchmark(
-            "speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1", "64", "1024",
-        ),
+        *(_train(name) for name in ("hex-6x6-large", "hex-8x8-large", "hex-9x9-large")),
+        _train("hex-11x11"),
+        _benchmark("speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1024"),
         _speed("conv-9x9-128x10-bfloat16"),
         _speed("conv-9x9-128x10"),
-        _train("hex-9x9-large"),
         _benchmark(
             "memory", "memory_accelerator", "--preset", "quick", "--roots", "1024",
             "--simulations", "64", "1024", "16384", "100000",
@@ -89,7 +88,6 @@ PRESETS: dict[str, list[Piece]] = {
         _speed("conv-11x11-128x10"),
         _speed("conv-11x11-256x19-bfloat16"),
         _speed("conv-11x11-256x19"),
-        _train("hex-11x11"),
     ],
     "tiny": [
         _speed(

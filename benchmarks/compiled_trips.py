@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from jaxpgs.search.cut import scan_sizes
+
 _MARKED = ("while", "scan", "cond")
 
 
@@ -47,10 +49,10 @@ def mark(jaxpr: core.ClosedJaxpr, platform: str) -> Marked:
     widths, scopes = [2], set[str]()
 
     def visit(value: Any) -> Any:
+        if isinstance(value, core.Jaxpr):  # and from JAX 0.11 on also the other
+            return value.replace(eqns=[visit_eqn(eqn) for eqn in value.eqns])
         if isinstance(value, core.ClosedJaxpr):
             return value.replace(jaxpr=visit(value.jaxpr))
-        if isinstance(value, core.Jaxpr):
-            return value.replace(eqns=[visit_eqn(eqn) for eqn in value.eqns])
         if isinstance(value, tuple | list) and any(_is_jaxpr(x) for x in value):
             return type(value)(visit(x) for x in value)
         return value
@@ -187,13 +189,14 @@ def _while(eqn: Any, inputs: list[Any], counts: Any, platform: str) -> tuple[lis
 
 def _scan(eqn: Any, inputs: list[Any], counts: Any, platform: str) -> tuple[list[Any], Any]:
     params, closed = eqn.params, eqn.params["jaxpr"]
-    consts, rest = inputs[: params["num_consts"]], inputs[params["num_consts"] :]
-    carry, rows = rest[: params["num_carry"]], rest[params["num_carry"] :]
+    num_consts, num_carry = scan_sizes(params)
+    consts, rest = inputs[:num_consts], inputs[num_consts:]
+    carry, rows = rest[:num_carry], rest[num_carry:]
 
     def again(carry: tuple, row: list[Any]) -> tuple:
         given = [*consts, *carry[0], *row]
         outputs, counts = _evaluate(closed.jaxpr, closed.consts, given, carry[1], platform)
-        return (outputs[: params["num_carry"]], counts), outputs[params["num_carry"] :]
+        return (outputs[:num_carry], counts), outputs[num_carry:]
 
     steps = {"length": params["length"], "reverse": params["reverse"]}
     done: Any = jax.lax.scan(again, (carry, counts), rows, **steps)

@@ -349,8 +349,8 @@ def test_per_root_heads_make_no_grouped_convolution(observation):
             roots, observation.reshape(3, 2, *SHAPE)
         )
     )
-    assert jaxpr.count("feature_group_count=1") == jaxpr.count("feature_group_count=") == 5
-    assert jaxpr.count("batch_group_count=1") == jaxpr.count("batch_group_count=") == 5
+    assert jaxpr.count("feature_group_count=1") == jaxpr.count("feature_group_count=") > 0
+    assert jaxpr.count("batch_group_count=1") == jaxpr.count("batch_group_count=") > 0
 
 
 @jax.jit

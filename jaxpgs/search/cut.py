@@ -14,7 +14,7 @@ place in them.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -403,10 +403,7 @@ def _flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
         results = [_through(branch, marks[1:]) for branch in params["branches"]]
         return [_union([marks[0], *each]) for each in zip(*results, strict=True)]
     if name == "scan":
-        if "ft_in" in params:  # from JAX 0.11 on
-            num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
-        else:
-            num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts, num_carry = scan_sizes(params)
         consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
 
         def scanned(carry: Sequence[int]) -> list[int]:
@@ -425,6 +422,14 @@ def _flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
 
         return _settle(looped, marks[ends[1] :])
     return [_union(marks)] * len(eqn.outvars)
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns how many constants and how many carried values a `scan` has, given its parameters."""
+    if "ft_in" in params:  # from JAX 0.11 on
+        num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
+        return num_consts, num_carry
+    return params["num_consts"], params["num_carry"]
 
 
 def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) -> list[int]:
