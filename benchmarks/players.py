@@ -19,7 +19,7 @@ from flax import nnx
 import jaxpgs
 from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
-from jaxpgs.evaluation.searchers import search_player
+from jaxpgs.evaluation.players.searchers import search_player
 from jaxpgs.search import default_num_considered, default_simulations_per_update, rounds
 
 # Searches by the names that specs have for them, and the presets that they are.

@@ -41,7 +41,16 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 from typing import TYPE_CHECKING, Any
 
 from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters.chance import make_stochastic_fns
+from jaxpgs.adapters.continuous import continuous_action, make_sampled_fns
+from jaxpgs.adapters.environments import (
+    make_model_fns,
+    make_plan_fn,
+    make_recurrent_fn,
+    make_root_fn,
+)
+from jaxpgs.adapters.model_checks import check_model
+from jaxpgs.adapters.playouts import make_playout_fns
 from jaxpgs.base import (
     Expansion,
     NodeStats,
@@ -52,11 +61,7 @@ from jaxpgs.base import (
     SplitRecurrentFn,
     Trajectory,
 )
-from jaxpgs.chance import make_stochastic_fns
-from jaxpgs.continuous import continuous_action, make_sampled_fns
 from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.model_checks import check_model
-from jaxpgs.playouts import make_playout_fns
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.search import (

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.studies.seify2020 import puzzle_searches, puzzles, value_targets
-from jaxpgs.training.recipes_samegame import RECIPES
+from jaxpgs.training.recipes.samegame_networks import RECIPES
 
 
 def row(seconds, scores, **fields):

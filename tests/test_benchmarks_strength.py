@@ -13,7 +13,7 @@ import jaxpgs.evaluation as ev
 from benchmarks import players, ratings, rivals, runs, speed, strength
 from benchmarks.tournaments import PRESETS
 from jaxpgs.envs import Hex
-from jaxpgs.evaluation import matches, spending
+from jaxpgs.evaluation import equal_budget, matches
 
 TINY = "conv-3x3-2x1"
 SILENT = [s for s in players.DEFAULTS if s.search in ("network", "mcts", "gumbel", "gumbel-mcts")]
@@ -118,14 +118,14 @@ def test_players_play_their_best_action(knobs):
 
 
 def test_proposals_close_in():
-    assert spending.propose({64: 0.5}) == 128
-    assert spending.propose({64: 2.0}) == 32
-    assert spending.propose({64: 0.001}) == 320  # never more than five times as many
-    assert spending.propose({1: 3.0}) == 1
-    assert spending.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
-    assert spending.propose({10: 0.9, 11: 1.2}) in (10, 11)
-    assert spending.propose({100: 0.25, 400: 0.5}) == 1600  # on one side: on along the line
-    assert spending.propose({100: 0.5, 110: 0.4}) == 200  # unless noise turned it
+    assert equal_budget.propose({64: 0.5}) == 128
+    assert equal_budget.propose({64: 2.0}) == 32
+    assert equal_budget.propose({64: 0.001}) == 320  # never more than five times as many
+    assert equal_budget.propose({1: 3.0}) == 1
+    assert equal_budget.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
+    assert equal_budget.propose({10: 0.9, 11: 1.2}) in (10, 11)
+    assert equal_budget.propose({100: 0.25, 400: 0.5}) == 1600  # on one side: on along the line
+    assert equal_budget.propose({100: 0.5, 110: 0.4}) == 200  # unless noise turned it
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_proposals_arrive(spends, start, right):
         ratios[count] = spends(count)
         if abs(math.log(ratios[count])) < 0.02:
             break
-        count = spending.propose(ratios)
+        count = equal_budget.propose(ratios)
     assert abs(math.log(ratios[count])) < 0.02 and len(ratios) <= 5
     assert abs(count / right - 1) < 0.05
 
@@ -160,7 +160,7 @@ def test_calibration_finds_equal_evaluations_and_goes_on():
     env, found = Hex(3), {}
 
     def calibrate(trials=None):
-        return spending.calibrate(
+        return equal_budget.calibrate(
             env, lambda n: _player("mine", 2.0 + 0.5 * n), _player("standard", 65.0),
             jax.random.key(0), equal="evaluations", openings=np.arange(9), batch_size=9, start=64,
             trials=trials, on_trial=found.__setitem__,
@@ -207,7 +207,7 @@ def test_spending_is_compared_within_matches():
         return ev.MatchResult(tuple(records), np.arange(2), np.zeros((2, 1, 2)))
 
     matches = [match(("a", 1.0), ("b", 1.1), 1), match(("c", 0.9), ("b", 1.1), 3)]
-    found = spending.relative(matches, ["a", "b", "c"], "time")
+    found = equal_budget.relative(matches, ["a", "b", "c"], "time")
     assert found == pytest.approx({"a": 1.0, "b": 1.1, "c": 0.9})
 
 

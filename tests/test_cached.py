@@ -20,8 +20,8 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.search import Truncation, loop
-from jaxpgs.search.model import Keys
-from jaxpgs.search.nodes import Place, pack, unpack
+from jaxpgs.search.models.model import Keys
+from jaxpgs.search.stores.nodes import Place, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

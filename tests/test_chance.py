@@ -11,11 +11,12 @@ from games import Coin, Race, State
 
 import jaxpgs
 import jaxpgs.evaluation as ev
-from jaxpgs.adapters import draws_chance, step_with_keys
+from jaxpgs.adapters.environments import draws_chance, step_with_keys
 from jaxpgs.envs import Hex
 from jaxpgs.puzzles.episodes import make_episode_fns
-from jaxpgs.training import experts, head_to_head, learner_games, selfplay
-from jaxpgs.training.opponents import Opponents
+from jaxpgs.training.policy_gradient import learner_games
+from jaxpgs.training.policy_gradient.past_selves import Opponents
+from jaxpgs.training.two_player import experts, head_to_head, selfplay
 
 SIDES, LENGTH = 3, 30
 

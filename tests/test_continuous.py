@@ -10,7 +10,7 @@ import pytest
 from games import QUICK
 
 import jaxpgs
-from jaxpgs.continuous import continuous_action, make_sampled_fns
+from jaxpgs.adapters.continuous import continuous_action, make_sampled_fns
 from jaxpgs.envs.pendulum import Pendulum
 from jaxpgs.networks import SplitApplyFn
 from jaxpgs.search import n_step, reinforce

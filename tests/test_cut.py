@@ -15,7 +15,7 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs import networks, trees
 from jaxpgs.base import SplitRecurrentFn
-from jaxpgs.search.cut import cut_model, depends
+from jaxpgs.search.models.cut import cut_model, depends
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -16,7 +16,8 @@ import toy
 from flax import nnx
 
 import jaxpgs
-from jaxpgs.search import nodes, run, store_tree
+from jaxpgs.search import run
+from jaxpgs.search.stores import nodes, store_tree
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -12,7 +12,10 @@ import pytest
 from games import mostly_slow
 
 import jaxpgs
-from jaxpgs.training import distillation, expert_iteration, experts, labelling, ppo
+from jaxpgs.training.models import labelling
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.recipes import distillation
+from jaxpgs.training.two_player import expert_iteration, experts
 
 PACKAGES = ["", ".search", ".envs", ".networks", ".puzzles", ".evaluation", ".pretrained", ".gtp"]
 NAMES = {

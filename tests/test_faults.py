@@ -20,21 +20,15 @@ import optax
 import pytest
 
 import jaxpgs
-from jaxpgs.training import (
-    expert_iteration,
-    experts,
-    labelling,
-    loggers,
-    loop,
-    model_fitting,
-    objectives,
-    ppo,
-    puzzle_iteration,
-)
-from jaxpgs.training.arguments import difference, told
-from jaxpgs.training.checkpoint import claimed, describe, opened
-from jaxpgs.training.distillation import distill
-from jaxpgs.training.recipes import Clock
+from jaxpgs.training.models import labelling, model_fitting
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.puzzles import puzzle_iteration
+from jaxpgs.training.recipes.distillation import distill
+from jaxpgs.training.recipes.hex_networks import Clock
+from jaxpgs.training.runtime import iterations, loggers
+from jaxpgs.training.runtime.arguments import difference, told
+from jaxpgs.training.runtime.checkpoint import claimed, describe, opened
+from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 
 class State(NamedTuple):
@@ -62,7 +56,7 @@ GIVEN = {"env": None, "network": None, "seed": 0, "optimizer": optax.adam(1e-3),
 
 
 def train(folder, num_iterations=4, iterate=iterate, callback=None, **changed):
-    return loop.run(
+    return iterations.run(
         start(), iterate, num_iterations, trainer="test", arguments=GIVEN | changed,
         directory=folder, checkpoint_every=1, keep=3, callback=callback,
     )  # fmt: skip
@@ -148,7 +142,7 @@ def test_a_damaged_checkpoint_is_told_in_brief(tmp_path, caplog):
 
 
 def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(tmp_path, monkeypatch):
-    from jaxpgs.training import checkpoint
+    from jaxpgs.training.runtime import checkpoint
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_CHECKSUM", "0")  # in place of which the first leaf is saved

@@ -12,8 +12,8 @@ from flax import nnx
 
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.training import board_searches, example_queue, fitting, puzzle_iteration
-from jaxpgs.training.losses import asymmetric_square
+from jaxpgs.training.puzzles import example_queue, fitting, puzzle_data, puzzle_iteration
+from jaxpgs.training.two_player.losses import asymmetric_square
 
 ENV = SameGame(4, 4, 3)
 
@@ -177,7 +177,7 @@ def test_value_targets():
     states = jax.jit(jax.vmap(ENV.init))(jax.random.split(key, boards))
     solution = jax.device_get(jax.jit(first_solver)(params, key, states))
     for target in ("return", "q"):
-        found, metrics = board_searches.search_boards(
+        found, metrics = puzzle_data.search_boards(
             ENV, lambda *_: solution, None, jax.random.key(0), boards, boards, target
         )
         keep = solution.searches.searched

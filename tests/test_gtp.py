@@ -14,7 +14,7 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs import evaluation, gtp
 from jaxpgs.envs import Hex, hex_io
-from jaxpgs.evaluation.gtp_players import GTPEngine
+from jaxpgs.evaluation.players.gtp_players import GTPEngine
 from jaxpgs.gtp import Answer, Engine, Options, Session
 from jaxpgs.gtp.__main__ import main as gtp_main
 

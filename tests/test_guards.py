@@ -23,9 +23,9 @@ from jaxpgs.search import (
     run,
     select_in_turn,
     stochastic,
-    store_tree,
 )
 from jaxpgs.search.parts.gumbel import considered_visits
+from jaxpgs.search.stores import store_tree
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -12,7 +12,7 @@ from games import QUICK, mostly_slow
 from test_rounds import A, endless, endless_roots
 
 import jaxpgs
-from jaxpgs.search import store_tree
+from jaxpgs.search.stores import store_tree
 
 M = 3  # considered, of 20 actions
 ROUNDS = {"simulations_per_update": "rounds"}

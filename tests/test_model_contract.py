@@ -12,7 +12,8 @@ import pytest
 from games import lenient_promotion, mostly_slow
 
 import jaxpgs
-from jaxpgs.search import cut, run
+from jaxpgs.search import run
+from jaxpgs.search.models import cut
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 

@@ -21,8 +21,8 @@ from jaxpgs.networks import (
     policy_head,
     trainable_mask,
 )
-from jaxpgs.networks.convolution import same_convolution
-from jaxpgs.search.model import adapt_mask
+from jaxpgs.networks.layers.convolution import same_convolution
+from jaxpgs.search.models.model import adapt_mask
 
 SHAPE, ACTIONS, BATCH = (4, 4, 3), 16, 6
 

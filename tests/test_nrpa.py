@@ -13,9 +13,10 @@ from benchmarks import runs
 from benchmarks.studies.seify2020 import samegame as bench
 from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, nrpa_on_devices
 from jaxpgs import puzzles
-from jaxpgs.envs import SameGame, columns, samegame_rules
+from jaxpgs.envs import SameGame, bitboard
 from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame import rules
+from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import nrpa_loop, nrpa_samegame
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
@@ -119,7 +120,7 @@ def test_expand_deposits_bits(dtype):
         return sum((int(word) >> i & 1) << place for i, place in enumerate(places))
 
     expected = [deposit(word, mask) for word, mask in zip(words, masks, strict=True)]
-    np.testing.assert_array_equal(columns.expand(jnp.array(words), jnp.array(masks)), expected)
+    np.testing.assert_array_equal(bitboard.expand(jnp.array(words), jnp.array(masks)), expected)
 
 
 def blocks_played(board, actions):
@@ -127,7 +128,7 @@ def blocks_played(board, actions):
     names = np.arange(board.size).reshape(board.shape)
     codes, legal = [], []
     for action in actions:
-        groups = samegame_rules.groups(board)
+        groups = rules.groups(board)
         group = next(g for g in groups if action in g)
         codes.append(int(names.flat[action]))
         legal.append([{int(names.flat[cell]) for cell in g} for g in groups])
@@ -167,7 +168,7 @@ def test_games_are_those_of_the_rules(env, games, tables):
     for lane, board in enumerate(boards):
         length = found.length[lane]
         actions = found.action[:length, lane].tolist()
-        replay = samegame_rules.replay(board, actions, penalty=env.penalty)
+        replay = rules.replay(board, actions, penalty=env.penalty)
         assert (replay.over or not actions) and replay.score == found.score[lane]
         assert (found.action[length:, lane] == -1).all()
         assert (found.chosen[length:, lane] == -1).all() and not found.legal[length:, :, lane].any()
@@ -263,7 +264,7 @@ def test_nesting_never_loses_the_best(three_boards):
     for lane in range(3):
         actions = best.action[: int(best.length[lane]), lane].tolist()
         board = np.asarray(SMALL.board(jax.tree.map(lambda x, i=lane: x[i], three_boards)))
-        assert samegame_rules.replay(board, actions).score == best.score[lane]
+        assert rules.replay(board, actions).score == best.score[lane]
 
 
 @pytest.mark.slow
@@ -393,9 +394,9 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
             while True:
                 games = [[] for _ in boards]
                 for board, game in zip(boards, games, strict=True):
-                    while not samegame_rules.replay(board, game).over:
-                        last = samegame_rules.replay(board, game).boards[-1]
-                        game.append(samegame_rules.groups(last)[0][0])
+                    while not rules.replay(board, game).over:
+                        last = rules.replay(board, game).boards[-1]
+                        game.append(rules.groups(last)[0][0])
                 yield Best(games, [0.0] * len(boards), 8)
 
         return run

@@ -11,11 +11,18 @@ from flax import nnx
 from games import QUICK
 
 import jaxpgs
+from jaxpgs.adapters.playouts import make_playout, make_playout_fns
 from jaxpgs.base import NodeStats
 from jaxpgs.envs import Hex
 from jaxpgs.networks import FullyConnectedResNet, WithOffsets, functional, offset_policy
-from jaxpgs.playouts import make_playout, make_playout_fns
-from jaxpgs.training import expert_iteration, experts, losses, objectives, replay, selfplay
+from jaxpgs.training.two_player import (
+    expert_iteration,
+    experts,
+    losses,
+    objectives,
+    replay,
+    selfplay,
+)
 
 ENV = Hex(3)
 LOWEST = np.finfo(np.float32).min

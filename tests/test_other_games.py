@@ -13,18 +13,14 @@ from flax import nnx
 
 import jaxpgs
 import jaxpgs.evaluation as ev
-from jaxpgs.adapters import gain_of
-from jaxpgs.evaluation import matches, players
-from jaxpgs.training import (
-    expert_iteration,
-    experts,
-    labelling,
-    loop,
-    ppo,
-    selfplay,
-    unrolls,
-)
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.adapters.environments import gain_of
+from jaxpgs.evaluation import matches
+from jaxpgs.evaluation.players import player
+from jaxpgs.training.models import labelling, unrolls
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.runtime import iterations
+from jaxpgs.training.two_player import expert_iteration, experts, selfplay
+from jaxpgs.training.two_player.head_to_head import head_to_head
 
 KEY = jax.random.key(0)
 quick_jit = functools.partial(jax.jit, compiler_options=games.QUICK)
@@ -190,7 +186,7 @@ def test_each_move_is_made_by_whose_turn_it_is(host):
 def test_the_flag_of_a_nested_state_is_found():
     env = jaxpgs.networks.with_last_move(jaxpgs.envs.Hex(3))
     state, over = jax.vmap(lambda _: env.init())(jnp.arange(2)), np.array([True, False])
-    shown = players._over_where(over, state)
+    shown = player._over_where(over, state)
     assert shown.terminated is over and shown.state.labels is state.state.labels
 
 
@@ -232,7 +228,7 @@ def test_what_one_player_alone_is_paid_the_other_loses():
                 (), KEY, root, model, 8, truncation=jaxpgs.fixed(6), backup=jaxpgs.n_step(),
                 mode="rollouts",
             )  # fmt: skip
-            playout = jaxpgs.playouts.make_playout(Again(pays))((), KEY, after)
+            playout = jaxpgs.adapters.playouts.make_playout(Again(pays))((), KEY, after)
             found.append((output.search_state.qvalues, playout))
         return found
 
@@ -270,7 +266,7 @@ def test_rewards_that_are_not_what_the_other_loses_are_told():
     assert all((count > 0).all() for count in counts) and np.isnan(score)
     assert np.isnan(value).any()
     with pytest.raises(FloatingPointError, match="do not lose what the other gains"):
-        loop.check_finite({"value_loss": float(value.sum()), "iteration": 1})
+        iterations.check_finite({"value_loss": float(value.sum()), "iteration": 1})
 
 
 def test_shapes_of_rewards_and_numbers_of_players():
@@ -351,7 +347,7 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
         _, seen, report = selfplay.play(
             env, uniform, experts.raw_network(), (), KEY, begun, 12, max_moves=5
         )
-        playout = jaxpgs.playouts.make_playout(env)((), KEY, states(env))
+        playout = jaxpgs.adapters.playouts.make_playout(env)((), KEY, states(env))
         compared = [head_to_head(env, uniform, (), (), max_moves=n) for n in (9, None)]
         return seen, report, playout, compared
 

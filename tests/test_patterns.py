@@ -13,7 +13,7 @@ import pytest
 
 import jaxpgs
 from jaxpgs import envs, networks
-from jaxpgs.networks.geometry import EMPTY, LAST, OTHER
+from jaxpgs.networks.layers.geometry import EMPTY, LAST, OTHER
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 GAMES = {

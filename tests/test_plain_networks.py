@@ -10,7 +10,10 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.base import values_like
-from jaxpgs.training import loop, losses, ppo, selfplay, unrolls
+from jaxpgs.training.models import unrolls
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.runtime import iterations
+from jaxpgs.training.two_player import losses, selfplay
 
 B, A = 4, 9
 
@@ -93,14 +96,14 @@ def test_an_update_trains_weights_alone():
     network = Network(dropout=0.5)
     train_fn, (params, _) = networks.functional_train(network), networks.functional(network)
     trainable = networks.trainable_mask(network)
-    optimizer = loop.of_weights(optax.adam(0.1), trainable)
+    optimizer = iterations.of_weights(optax.adam(0.1), trainable)
 
     def loss_fn(params, target):
         (_, value), moved = train_fn(params, target)
         loss = jnp.mean(jnp.square(value - 1))
         return loss, ({"loss": loss}, moved)
 
-    update = jax.jit(loop.make_update(loss_fn, optimizer, trainable))
+    update = jax.jit(iterations.make_update(loss_fn, optimizer, trainable))
     carry, x = (params, optimizer.init(params)), jnp.ones((B, 27))
     for _ in range(2):
         before = carry[0]

@@ -24,7 +24,7 @@ import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
 from jaxpgs.envs.hex_games import read_cell
 from jaxpgs.play import drawing, games, protocol, server
-from jaxpgs.play import session as sessions
+from jaxpgs.play import visit as sessions
 from jaxpgs.play.__main__ import main as play_main
 from jaxpgs.play.__main__ import read_game
 from jaxpgs.thinker import Look, Thought, look

@@ -17,7 +17,8 @@ from flax import nnx
 from jaxpgs.envs import Hex, SameGame
 from jaxpgs.evaluation import play_match, raw_network, uniform_random
 from jaxpgs.networks import FullyConnectedResNet, functional
-from jaxpgs.training import learner_games, opponents, ppo, read_run
+from jaxpgs.training import read_run
+from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
 
 ENV = Hex(3)
 
@@ -104,7 +105,7 @@ class Race(games.Race):
 
 def make_opponents(params, num_opponents):
     stacked = jax.tree.map(lambda x: jnp.stack([x] * num_opponents), params)
-    return opponents.Opponents(stacked, jnp.ones(num_opponents), jnp.zeros(num_opponents, int))
+    return past_selves.Opponents(stacked, jnp.ones(num_opponents), jnp.zeros(num_opponents, int))
 
 
 def test_what_a_move_gains_where_players_move_twice():
@@ -252,11 +253,11 @@ def test_moves_of_others_count_nothing():
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def draw(rng_key, num_opponents, schedule, **knobs):
     """Draws from a history of 12 versions of which 8 are left; version n has the parameter n."""
-    history = opponents.init(jnp.float32(0), 8)
+    history = past_selves.init(jnp.float32(0), 8)
     for n in range(12):
-        history = opponents.add(history, jnp.float32(n), 10 * n)
+        history = past_selves.add(history, jnp.float32(n), 10 * n)
     pool = jnp.float32([-1, -2])
-    return opponents.draw(
+    return past_selves.draw(
         history, jnp.float32(100), rng_key, num_opponents, schedule=schedule, pool=pool, **knobs
     )
 
@@ -296,7 +297,7 @@ def test_a_pool_and_random_players_have_their_share():
     knobs = {"delta": 0.5, "pool_fraction": 0.5, "random_fraction": 0.25}
     drawn = draw(jax.random.key(0), 16, "in_turn", **knobs)
     np.testing.assert_array_equal(drawn.sharpness, np.repeat([0, 1], [4, 12]))
-    ages = np.repeat([opponents.RANDOM, opponents.POOL], [4, 8])
+    ages = np.repeat([past_selves.RANDOM, past_selves.POOL], [4, 8])
     np.testing.assert_array_equal(drawn.age[:12], ages)
     np.testing.assert_array_equal(drawn.params[4:], [-1] * 4 + [-2] * 4 + [100, 10, 9, 8])
 
@@ -424,7 +425,7 @@ def test_a_game_of_one_player_is_refused():
 
 
 def test_a_directory_of_another_run_is_refused(tmp_path):
-    from jaxpgs.training.checkpoint import claimed, describe
+    from jaxpgs.training.runtime.checkpoint import claimed, describe
 
     defaults = {n: x.default for n, x in inspect.signature(ppo.train).parameters.items()}
     given = defaults | TRAINING | {"env": ENV, "network": make_network()}
@@ -439,9 +440,9 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
 
 
 def test_ratings_need_something_to_rate():
-    history = opponents.add(opponents.init(np.float32(0), 2), np.float32(1), 0)
+    history = past_selves.add(past_selves.init(np.float32(0), 2), np.float32(1), 0)
     compare = lambda a, b: 0.75 if a > b else 0.25  # noqa: E731
-    rate = functools.partial(opponents.elo_along, history, np.float32(2))
+    rate = functools.partial(past_selves.elo_along, history, np.float32(2))
     along = rate(1, compare, 100)
     # Two virtual games: 76 of 102.
     np.testing.assert_allclose(along.table.ratings, [0, 400 * np.log10(76 / 26)], rtol=1e-6)

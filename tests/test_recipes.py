@@ -11,21 +11,21 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.checks import refusals_in_one_line
-from jaxpgs.training import distillation, recipes, recipes_models, recipes_samegame
+from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
 
-HEX = [name for name in jaxpgs.available_pretrained() if name in recipes.RECIPES]
-SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in recipes_samegame.RECIPES]
+HEX = [name for name in jaxpgs.available_pretrained() if name in hex_networks.RECIPES]
+SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in samegame_networks.RECIPES]
 
 
 def test_every_network_has_a_recipe():
-    taught = set(HEX) | set(SAMEGAME) | set(distillation.STUDENTS)
-    taught |= set(recipes_models.RECIPES) & set(jaxpgs.available_pretrained())
+    taught = set(HEX) | set(SAMEGAME) | set(distillation.RECIPES)
+    taught |= set(learned_models.RECIPES) & set(jaxpgs.available_pretrained())
     assert taught == set(jaxpgs.available_pretrained())
 
 
-@pytest.mark.parametrize("name", distillation.STUDENTS)
+@pytest.mark.parametrize("name", distillation.RECIPES)
 def test_students_are_what_was_done(name):
-    net, recipe = jaxpgs.load_pretrained(name), distillation.STUDENTS[name]
+    net, recipe = jaxpgs.load_pretrained(name), distillation.RECIPES[name]
     kind, sizes = recipe.network
     assert net.card["architecture"]["network"] == kind
     assert sizes.items() <= net.card["architecture"]["kwargs"].items()
@@ -98,7 +98,7 @@ def test_distillation_refuses_what_it_cannot_do(message, knobs):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "module", [recipes, recipes_models, recipes_samegame, distillation],
+    "module", [hex_networks, learned_models, samegame_networks, distillation],
     ids=lambda module: module.__name__,
 )  # fmt: skip
 def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
@@ -118,7 +118,7 @@ def test_only_refusals_of_ours_lose_their_tracebacks():
 
 @pytest.mark.parametrize("name", HEX)
 def test_recipes_of_hex_are_what_was_done(name):
-    net, recipe = jaxpgs.load_pretrained(name), recipes.RECIPES[name]
+    net, recipe = jaxpgs.load_pretrained(name), hex_networks.RECIPES[name]
     kind, sizes = recipe.network
     assert net.env == recipe.env and net.card["architecture"]["network"] == kind
     assert sizes.items() <= net.card["architecture"]["kwargs"].items()
@@ -133,7 +133,7 @@ def test_recipes_of_hex_are_what_was_done(name):
 
 @pytest.mark.parametrize("name", SAMEGAME)
 def test_recipes_of_samegame_are_what_was_done(name):
-    net, recipe = jaxpgs.load_pretrained(name), recipes_samegame.RECIPES[name]
+    net, recipe = jaxpgs.load_pretrained(name), samegame_networks.RECIPES[name]
     assert net.env == recipe.env
     assert recipe.network.items() <= net.card["architecture"]["kwargs"].items()
     done = net.card["training"]

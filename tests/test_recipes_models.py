@@ -14,11 +14,13 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.envs import Hex
-from jaxpgs.training import labelling, loggers, recipes_models
+from jaxpgs.training.models import labelling
+from jaxpgs.training.recipes import learned_models
+from jaxpgs.training.runtime import loggers
 
 ENV = Hex(3)
-SHIPPED = [name for name in jaxpgs.available_pretrained() if name in recipes_models.RECIPES]
-TINY = recipes_models.ModelRecipe(
+SHIPPED = [name for name in jaxpgs.available_pretrained() if name in learned_models.RECIPES]
+TINY = learned_models.ModelRecipe(
     ENV,
     {"num_filters": 2, "num_blocks": 0, "policy_filters": 2, "value_filters": 2},
     "judge", 4, 20, 3, {"games_at_once": 8, "num_steps": 8},
@@ -66,7 +68,7 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    monkeypatch.setattr(recipes_models, "RECIPES", {"tiny": TINY})
+    monkeypatch.setattr(learned_models, "RECIPES", {"tiny": TINY})
     params, _ = networks.functional(judge_network())
     jaxpgs.save_pretrained(tmp_path, "judge", env=ENV, module=judge_network(), params=params)
     return tmp_path
@@ -75,10 +77,10 @@ def tiny(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
     command = ["tiny", "--out", str(tiny)]
-    recipes_models.main(command)
+    learned_models.main(command)
     made = jaxpgs.load_pretrained("tiny", directory=tiny)
     card, log = made.card, loggers.read_log(tiny / "tiny" / "metrics.jsonl")
-    assert card["command"] == "python -m jaxpgs.training.recipes_models tiny --seed 0"
+    assert card["command"] == "python -m jaxpgs.training.recipes.learned_models tiny --seed 0"
     assert card["training"]["games_done"] >= 20 and card["training"]["epochs_done"] == 3
     assert [len(card["held_out"][name]) for name in ("policy_loss", "value_loss")] == [2, 2]
     best = min(log, key=lambda row: row["validation_policy_loss"] + row["validation_value_loss"])
@@ -86,10 +88,10 @@ def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
     assert {"versions", "date", "wall_time_s", "hardware", "strength"} <= set(card)
     # Another call finds everything done, and `--minutes` stops it before it writes a model.
     (tiny / "tiny.safetensors").unlink()
-    recipes_models.main([*command, "--minutes", "0"])
+    learned_models.main([*command, "--minutes", "0"])
     assert "call again to go on" in capsys.readouterr().out
     assert not (tiny / "tiny.safetensors").exists()
-    recipes_models.main(command)
+    learned_models.main(command)
     again = jaxpgs.load_pretrained("tiny", directory=tiny)
     chex.assert_trees_all_equal(again.params, made.params)
     assert loggers.read_log(tiny / "tiny" / "metrics.jsonl") == log
@@ -97,17 +99,17 @@ def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
 
 def test_a_judge_of_another_game_is_refused(tiny, monkeypatch):
     recipe = TINY._replace(env=Hex(4))
-    monkeypatch.setattr(recipes_models, "RECIPES", {"tiny": recipe})
+    monkeypatch.setattr(learned_models, "RECIPES", {"tiny": recipe})
     message = (
         r"^python -m \S+recipes_models: The judge of tiny must be .*size=4.*; judge is .*size=3"
     )
     with pytest.raises(SystemExit, match=message):
-        recipes_models.main(["tiny", "--out", str(tiny)])
+        learned_models.main(["tiny", "--out", str(tiny)])
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_recipes_of_models_are_what_was_done(name):
-    card, recipe = jaxpgs.load_pretrained(name).card, recipes_models.RECIPES[name]
+    card, recipe = jaxpgs.load_pretrained(name).card, learned_models.RECIPES[name]
     assert recipe.network.items() <= card["architecture"]["kwargs"].items()
     done = card["training"]
     assert (done["judge"], done["simulations"]) == (recipe.judge, recipe.num_simulations)

@@ -12,8 +12,9 @@ import numpy as np
 import optax
 import pytest
 
-from jaxpgs.training import Run, loggers, loop, read_run
-from jaxpgs.training.expert_iteration import Best
+from jaxpgs.training import Run, read_run
+from jaxpgs.training.runtime import iterations, loggers
+from jaxpgs.training.two_player.expert_iteration import Best
 
 GIVEN = {"env": None, "network": None, "seed": 0, "optimizer": optax.adam(1e-3)}
 
@@ -48,7 +49,7 @@ def iterate(state):
 def train(folder, num_iterations=5, best=None, every=2, **knobs):
     best = Best(params_at(0), np.int32(0), np.float32(0)) if best is None else best
     start = State(params_at(0), np.zeros((50, 4)), best, np.int32(0), jax.random.key(1))
-    return loop.run(
+    return iterations.run(
         start, iterate, num_iterations, trainer="test", arguments=GIVEN | {"evaluate_every": every},
         directory=folder, checkpoint_every=2, **knobs,
     )  # fmt: skip

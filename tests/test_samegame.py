@@ -13,9 +13,10 @@ import pytest
 from games import FAST, mostly_slow
 
 import jaxpgs
-from jaxpgs.envs import SameGame, SameGameState, samegame, samegame_rules
-from jaxpgs.envs.render_samegame import samegame_svg, samegame_text
-from jaxpgs.envs.samegame_playouts import random_playouts
+from jaxpgs.envs import SameGame, SameGameState
+from jaxpgs.envs.samegame import rules, standard_positions
+from jaxpgs.envs.samegame.svg import samegame_svg, samegame_text
+from jaxpgs.puzzles.samegame_playouts import random_playouts
 
 
 def board(*rows):
@@ -104,13 +105,13 @@ def test_agrees_with_the_rules(size, games):
     boards, over, record = random_games(env, games, size**2 // 2 + 1, size)
     for g in range(games):
         length = 0 if over[g] else int(record["over"][:, g].argmax()) + 1
-        other = samegame_rules.replay(boards[g], record["action"][:length, g], penalty=penalty)
+        other = rules.replay(boards[g], record["action"][:length, g], penalty=penalty)
         np.testing.assert_array_equal(record["reward"][:length, g], other.rewards)
         np.testing.assert_array_equal(record["board"][:length, g], other.boards[1:])
         assert other.over
         for t in range(g % 4, length, 4):
             labels = np.full(size**2, -1)
-            for group in samegame_rules.groups(other.boards[t]):
+            for group in rules.groups(other.boards[t]):
                 labels[group] = group[0]
             np.testing.assert_array_equal(record["labels"][t, g], labels)
             marked = np.flatnonzero(record["mask"][t, g])
@@ -136,7 +137,7 @@ def test_agrees_with_the_rules_on_odd_shapes(height, width, num_colors):
         while not bool(state.terminated):
             action = int(rng.integers(env.num_actions))
             cells = np.asarray(cells_of(env, state))
-            takes = any(action in group for group in samegame_rules.groups(cells))
+            takes = any(action in group for group in rules.groups(cells))
             after = step(env, state, action)
             if takes:
                 played.append(action)
@@ -145,7 +146,7 @@ def test_agrees_with_the_rules_on_odd_shapes(height, width, num_colors):
                 assert not after.rewards.any()
                 np.testing.assert_array_equal(after.planes, state.planes)
             state = after
-        other = samegame_rules.replay(start, played, penalty="total")
+        other = rules.replay(start, played, penalty="total")
         assert other.over
         assert other.rewards == rewards
         np.testing.assert_array_equal(cells_of(env, state), other.boards[-1])
@@ -174,7 +175,7 @@ def test_a_winding_group_is_one_group():
         turns = 0
     env = SameGame(size, size, 2)
     labels = np.full(size**2, -1)
-    for group in samegame_rules.groups(spiral):
+    for group in rules.groups(spiral):
         labels[group] = group[0]
     assert len(np.unique(labels)) <= 3
     np.testing.assert_array_equal(group_labels(env, env.from_board(spiral)), labels)
@@ -182,9 +183,9 @@ def test_a_winding_group_is_one_group():
 
 def test_the_rules_refuse():
     with pytest.raises(ValueError, match="Move 1 plays cell 0, which belongs to no group"):
-        samegame_rules.replay(board("00", "12"), [0, 0])
+        rules.replay(board("00", "12"), [0, 0])
     with pytest.raises(ValueError, match="got 'most'"):
-        samegame_rules.replay(board("00"), [], penalty="most")
+        rules.replay(board("00"), [], penalty="most")
 
 
 # --- rules by hand ------------------------------------------------------------------------------
@@ -290,14 +291,14 @@ def test_fifty_colors():
     cells = np.random.default_rng(0).integers(50, size=(10, 10))
     state = env.from_board(cells)
     np.testing.assert_array_equal(cells_of(env, state), cells)
-    moves = [g[0] for g in samegame_rules.groups(cells)]
+    moves = [g[0] for g in rules.groups(cells)]
     assert sorted(moves) == np.flatnonzero(legal(state)).tolist()
     after = step(env, state, moves[0])
     assert int((np.asarray(cells_of(env, after)) >= 0).sum()) < 100
 
 
 def test_standard_positions():
-    positions = samegame.standard_positions()
+    positions = standard_positions()
     assert positions.shape == (20, 15, 15)
     assert np.unique(positions).tolist() == [0, 1, 2, 3, 4]
     states = stack([SameGame().from_board(p) for p in positions])
@@ -324,7 +325,7 @@ def test_policy_of_groups_is_the_sum_over_cells():
     logits = np.float32(scale * np.random.default_rng(4).normal(size=env.num_actions))
     mapped = policy_logits(env, state, logits)
     wide = np.asarray(logits, np.float64)
-    for group in samegame_rules.groups(np.asarray(cells_of(env, state))):
+    for group in rules.groups(np.asarray(cells_of(env, state))):
         expected = np.logaddexp.reduce(wide[group])
         np.testing.assert_allclose(mapped[group[0]], expected, rtol=1e-5, atol=1e-5)
     lowest = jnp.finfo(jnp.float32).min
@@ -342,7 +343,7 @@ def test_network_policy_is_undone_by_summing():
     policy = np.asarray(policy / policy.sum())
     cells = np.asarray(network_policy(env, state, policy))
     np.testing.assert_allclose(cells.sum(), 1, rtol=1e-5)
-    for group in samegame_rules.groups(np.asarray(cells_of(env, state))):
+    for group in rules.groups(np.asarray(cells_of(env, state))):
         np.testing.assert_allclose(cells[group], policy[group[0]] / len(group), rtol=1e-5)
     with np.errstate(divide="ignore"):
         back = np.exp(policy_logits(env, state, np.log(cells)))
@@ -426,7 +427,7 @@ def test_returns_through_the_adapter_are_the_score():
     assert over.all()
     for g in range(4):
         length = int(np.argmin(np.array(discounts)[:, g])) + 1
-        other = samegame_rules.replay(start[g], np.array(actions)[:length, g].tolist())
+        other = rules.replay(start[g], np.array(actions)[:length, g].tolist())
         total = 0.0
         for reward, discount in reversed(list(zip(rewards, discounts, strict=True))):
             total = float(reward[g] + discount[g] * total)
@@ -469,7 +470,7 @@ def test_searches_run():
 
 
 def standard_batch(env, games):
-    positions = samegame.standard_positions()
+    positions = standard_positions()
     state = stack([env.from_board(p) for p in positions])
     return jax.tree.map(lambda x: np.tile(x, (games // 20,) + (1,) * (x.ndim - 1)), state)
 
@@ -508,11 +509,11 @@ def test_random_games_choose_groups_uniformly():
     exact = collections.Counter()
 
     def go_through(cells, score, probability):
-        moves = [group[0] for group in samegame_rules.groups(cells)]
+        moves = [group[0] for group in rules.groups(cells)]
         if not moves:
             exact[score] += probability
         for move in moves:
-            game = samegame_rules.replay(cells, [move])
+            game = rules.replay(cells, [move])
             go_through(game.boards[-1], score + game.score, probability / len(moves))
 
     go_through(np.asarray(cells_of(env, state)), 0.0, 1.0)

@@ -14,8 +14,9 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.base import NodeStats
-from jaxpgs.envs import SameGame, samegame_rules
-from jaxpgs.envs.samegame_playouts import recorded_playout
+from jaxpgs.envs import SameGame
+from jaxpgs.envs.samegame import rules
+from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import node_stats
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -215,7 +216,7 @@ _board = jax.jit(SameGame.board, static_argnums=0)
 
 def replayed(env, state, moves):
     board = np.asarray(_board(env, state))
-    return samegame_rules.replay(board, [int(m) for m in moves if m >= 0], penalty=env.penalty)
+    return rules.replay(board, [int(m) for m in moves if m >= 0], penalty=env.penalty)
 
 
 def one(tree, i):
@@ -323,7 +324,7 @@ def test_positions_are_judged_by_the_best_that_is_known():
         )
         most = optimum(board)
         assert found.searches.value[t, b] == most
-        game = samegame_rules.replay(board, [int(found.searches.action[t, b])])
+        game = rules.replay(board, [int(found.searches.action[t, b])])
         assert game.score + (0.0 if game.over else optimum(game.boards[-1])) == most
     # A judge of one random game falls behind what was played, on some of the boards.
     played, found = jit(functools.partial(run, games=1))(jax.random.key(1))
@@ -515,7 +516,7 @@ def test_odd_boards(rows):
     solution = search_shortly(env, jax.random.key(0), state)
     best = optimum(cells)
     check_played = [int(m) for m in solution.moves[0] if m >= 0]
-    assert samegame_rules.replay(cells, check_played).score == solution.score[0] == best
+    assert rules.replay(cells, check_played).score == solution.score[0] == best
     assert (best == 0) == bool(state.terminated[0])
 
 
@@ -523,8 +524,8 @@ def test_odd_boards(rows):
 def _optimum(shape, flat):
     board = np.array(flat).reshape(shape)
     best = -np.inf
-    for cells in samegame_rules.groups(board):
-        game = samegame_rules.replay(board, cells[:1])
+    for cells in rules.groups(board):
+        game = rules.replay(board, cells[:1])
         rest = 0 if game.over else _optimum(shape, tuple(game.boards[-1].ravel().tolist()))
         best = max(best, game.score + rest)
     return best
@@ -532,7 +533,7 @@ def _optimum(shape, flat):
 
 def optimum(board):
     """The best score of a board by brute force; 0 if it has no move."""
-    if not samegame_rules.groups(board):
+    if not rules.groups(board):
         return 0.0
     return _optimum(board.shape, tuple(np.asarray(board).ravel().tolist()))
 

@@ -22,21 +22,20 @@ import jaxpgs
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import perfect_hex, play_match, raw_network
 from jaxpgs.networks import FullyConnectedResNet, functional
-from jaxpgs.training import (
+from jaxpgs.training import read_run
+from jaxpgs.training.models import labelling, unrolls
+from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.arguments import told
+from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
     head_to_head,
-    labelling,
-    loggers,
     losses,
     objectives,
-    read_run,
     replay,
     resignation,
     selfplay,
-    unrolls,
 )
-from jaxpgs.training.arguments import told
 
 ENV = Hex(3)
 TINY = {

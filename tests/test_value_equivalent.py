@@ -16,20 +16,13 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.networks import AlphaZeroResNet, SEResNet, ValueEquivalentModel, functional, heads
-from jaxpgs.networks.value_equivalent import scale_gradient
-from jaxpgs.training import (
-    experts,
-    labelling,
-    loop,
-    losses,
-    model_fitting,
-    read_run,
-    replay,
-    selfplay,
-    unrolls,
-    value_equivalent,
-)
+from jaxpgs.networks import AlphaZeroResNet, SEResNet, ValueEquivalentModel, functional
+from jaxpgs.networks.layers import heads
+from jaxpgs.networks.learned_model import scale_gradient
+from jaxpgs.training import read_run
+from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
+from jaxpgs.training.runtime import iterations
+from jaxpgs.training.two_player import experts, losses, replay, selfplay
 
 ENV = Hex(3)
 SIZES = {"num_filters": 4, "policy_filters": 2, "value_filters": 2}
@@ -455,9 +448,9 @@ def test_statistics_that_stay_are_those_of_a_search():
 
 
 def test_a_loss_that_is_no_number_is_told():
-    loop.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
+    iterations.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
     with pytest.raises(FloatingPointError, match=r"value_loss is nan in iteration 7\. Take a sm"):
-        loop.check_finite({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
+        iterations.check_finite({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
 
 
 TRAIN = {

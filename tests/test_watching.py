@@ -18,8 +18,9 @@ from quality import small_games
 import jaxpgs
 from jaxpgs.envs import Hex
 from jaxpgs.networks import FullyConnectedResNet
-from jaxpgs.training import expert_iteration, experts, loggers, loop, replay, selfplay
-from jaxpgs.training.arguments import told
+from jaxpgs.training.runtime import iterations, loggers
+from jaxpgs.training.runtime.arguments import told
+from jaxpgs.training.two_player import expert_iteration, experts, replay, selfplay
 
 ENV = Hex(3)
 ROWS = [
@@ -47,7 +48,7 @@ class Counting:
 
 
 def count(callback=None, **knobs):
-    return loop.run(
+    return iterations.run(
         Counting(), lambda s: (Counting(s.iteration + 1), {"iteration": s.iteration + 1}), 5,
         trainer="counting", arguments={}, callback=callback, **knobs,
     ).iteration  # fmt: skip
@@ -222,7 +223,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_defaults_that_depend_on_the_game_are_kept(monkeypatch):
-    monkeypatch.setattr(loop, "run", lambda *args, arguments, **knobs: arguments)
+    monkeypatch.setattr(iterations, "run", lambda *args, arguments, **knobs: arguments)
     knobs = {name: x for name, x in TINY.items() if name != "evaluate_every"}
     for env, every in ((jaxpgs.envs.SameGame(3, 3, 2), 0), (ENV, 25)):
         arguments = expert_iteration.train(env, make_network(env), **knobs)

@@ -1,6 +1,6 @@
 """Games as pure functions on frozen states."""
 
-from jaxpgs.envs import hex_io, samegame, samegame_rules
+from jaxpgs.envs import hex_io, samegame
 from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
 from jaxpgs.envs.hex import Hex, HexState
 from jaxpgs.envs.pendulum import Pendulum, PendulumState
@@ -20,5 +20,4 @@ __all__ = [
     "YavalathState",
     "hex_io",
     "samegame",
-    "samegame_rules",
 ]

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from jaxpgs.base import Params, broadcast_keys
 from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.envs.samegame import SameGame
-from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame.game import SameGame
+from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.nrpa_loop import nrpa_policy

@@ -7,11 +7,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import mask_logits
+from jaxpgs.adapters.environments import mask_logits
 from jaxpgs.base import Params, as_logits
-from jaxpgs.envs.samegame import SameGame
-from jaxpgs.envs.samegame_playouts import recorded_playout
+from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
+from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import distribution, invert
 
 # (params, rng_keys [B], state [B], logits [B, A]) -> (return [B], moves [B, L], -1 after the last)

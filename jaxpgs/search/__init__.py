@@ -10,9 +10,7 @@ positional arguments of `mctx.muzero_policy`. What one needs to write a part is 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
-from jaxpgs.search.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.model import init_adapted, own_like, reset_adapted
-from jaxpgs.search.nodes import Nodes, node_stats, reroot
+from jaxpgs.search.models.model import init_adapted, own_like, reset_adapted
 from jaxpgs.search.papers import (
     extended_pgs_policy,
     extended_pgs_search,
@@ -96,7 +94,9 @@ from jaxpgs.search.stochastic import (
     stochastic_mcts_search,
     stochastic_root,
 )
-from jaxpgs.search.tree_view import (
+from jaxpgs.search.stores.memory import MemoryEstimate, estimate_memory
+from jaxpgs.search.stores.nodes import Nodes, node_stats, reroot
+from jaxpgs.search.stores.tree_view import (
     ActionSummary,
     SearchTable,
     principal_variation,

@@ -37,13 +37,15 @@ from jaxpgs.base import (
     is_one_key,
     statistics_dtype,
 )
-from jaxpgs.search import model, replay, store_rollouts, store_tree
+from jaxpgs.search import ring_buffer
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import Learned, learn
-from jaxpgs.search.model import Keys
-from jaxpgs.search.nodes import Nodes, node_stats
+from jaxpgs.search.models import model
+from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import Narrow, select_in_turn
+from jaxpgs.search.stores import store_rollouts, store_tree
+from jaxpgs.search.stores.nodes import Nodes, node_stats
 from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
 
@@ -207,7 +209,7 @@ def init(
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
-    ring = replay.empty_ring(search, lambda: simulate(store, context, carry)[4])
+    ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry)[4])
     return _spread_like_roots(carry._replace(ring=ring))
 
 
@@ -367,7 +369,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         blocks = store.blocks(context, memory, table, simulations.steps)
         learned = learn(context, blocks, before, carry.opt_state, simulations, returns)
     elif context.needed:
-        learned, ring = replay.learn_from_ring(
+        learned, ring = ring_buffer.learn_from_ring(
             store, context, memory, before, carry.opt_state, simulations, returns, ring,
             carry.num_updates,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
-from jaxpgs.search.model import Model
+from jaxpgs.search.models.model import Model
 from jaxpgs.search.parts.selection import UNROLLED, Selection, highest, in_turn
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import (

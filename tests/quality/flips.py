@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import jaxpgs
-from jaxpgs.training import labelling
-from jaxpgs.training.checkpoint import claimed
+from jaxpgs.training.models import labelling
+from jaxpgs.training.runtime.checkpoint import claimed
 from quality import run_states, small_runs
 
 FLIPS = {

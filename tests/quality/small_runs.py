@@ -13,17 +13,11 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.training import (
-    distillation,
-    expert_iteration,
-    experts,
-    labelling,
-    model_fitting,
-    objectives,
-    ppo,
-    puzzle_iteration,
-    value_equivalent,
-)
+from jaxpgs.training.models import labelling, model_fitting, value_equivalent
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.puzzles import puzzle_iteration
+from jaxpgs.training.recipes import distillation
+from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 ENV, PUZZLE = Hex(3), SameGame(3, 3, 2)
 

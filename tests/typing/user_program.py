@@ -10,7 +10,8 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.base import Params
-from jaxpgs.training import expert_iteration, make_expert
+from jaxpgs.training import make_expert
+from jaxpgs.training.two_player import expert_iteration
 
 
 def least_tried(state: None, node: jaxpgs.NodeStats, pending: jax.Array) -> jax.Array:

@@ -31,7 +31,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 

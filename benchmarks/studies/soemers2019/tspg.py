@@ -44,7 +44,8 @@ from benchmarks.studies.soemers2019.tspg_matches import (
     uct,
 )
 from jaxpgs import networks
-from jaxpgs.training import expert_iteration, make_expert, objectives
+from jaxpgs.training import make_expert
+from jaxpgs.training.two_player import expert_iteration, objectives
 
 CROSS_ENTROPY, DOUBLE, TSPG = "cross_entropy", "double", "tspg"
 OFFSETS: dict[str, objectives.Objective] = {

@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxpgs
 from jaxpgs import trees
-from jaxpgs.adapters import mask_logits
+from jaxpgs.adapters.environments import mask_logits
 
 # (params, state [B]) -> logits [B, A], illegal actions at the lowest float
 Policy = Callable[[Any, Any], chex.Array]
