@@ -90,7 +90,7 @@ def model(devices):
         validation_batches=1, devices=devices,
     )  # fmt: skip
     planned = training.value_equivalent.train(
-        HEX, net, expert=experts.raw_network(), unroll=2, num_iterations=1, buffer_size=128,
+        HEX, net, expert=experts.raw_policy(), unroll=2, num_iterations=1, buffer_size=128,
         updates_per_iteration=1, evaluate_every=0, devices=devices, **GAMES,
     )  # fmt: skip
     return labelled, fitted, planned

@@ -27,7 +27,7 @@ NAMES = {
 } | {
     f"{found.__module__}.{found.__name__}": found
     for found in (
-        experts.make_expert, experts.raw_network, experts.searcher, expert_iteration.train,
+        experts.make_expert, experts.raw_policy, experts.searcher, expert_iteration.train,
         ppo.train, distillation.distill, labelling.label_games,
     )
 }  # fmt: skip

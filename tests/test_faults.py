@@ -26,8 +26,8 @@ from jaxpgs.training.puzzles import puzzle_iteration
 from jaxpgs.training.recipes.distillation import distill
 from jaxpgs.training.recipes.hex_networks import Clock
 from jaxpgs.training.runtime import iterations, loggers
-from jaxpgs.training.runtime.arguments import difference, told
-from jaxpgs.training.runtime.checkpoint import claimed, describe, opened
+from jaxpgs.training.runtime.arguments import fingerprint, first_difference
+from jaxpgs.training.runtime.checkpoint import describe, lock_run, opened
 from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 
@@ -184,8 +184,26 @@ def test_an_earlier_runs_record_is_completed(tmp_path):
             train(tmp_path)
 
 
+def test_a_run_of_an_earlier_version_goes_on_under_new_names(tmp_path):
+    run = describe("test", GIVEN | {"expert": experts.make_expert("pgs", 8)})
+    run["arguments"]["raw"] = fingerprint(experts.raw_policy())
+    text = json.dumps({name: x for name, x in run.items() if name != "formerly"})
+    for new, old in (("two_player.experts.raw_policy", "experts.raw_policy"), ("two_player.", "")):
+        assert new in text
+        text = text.replace(f"jaxpgs.training.{new}", f"jaxpgs.training.{old}")
+    (tmp_path / "run.json").write_text(text)
+    with lock_run(tmp_path, run):
+        pass
+    (tmp_path / "run.json").write_text(text.replace("training.experts", "training.others"))
+    with (
+        pytest.raises(ValueError, match=r"holds a run with .*training\.others"),
+        lock_run(tmp_path, run),
+    ):
+        pass
+
+
 def test_one_trainer_a_directory(tmp_path):
-    with claimed(tmp_path, describe("test", GIVEN)):
+    with lock_run(tmp_path, describe("test", GIVEN)):
         with pytest.raises(RuntimeError, match=f"Another process trains in {tmp_path}. Wait"):
             train(tmp_path)
         lock = (
@@ -198,10 +216,10 @@ def test_one_trainer_a_directory(tmp_path):
 
 def test_functions_are_told_by_name_and_by_what_they_hold():
     def same(one, two):
-        return difference(told(one), told(two)) is None
+        return first_difference(fingerprint(one), fingerprint(two)) is None
 
     def expert(count):
-        return lambda *data: experts.raw_network()(*data, count)
+        return lambda *data: experts.raw_policy()(*data, count)
 
     for one, two, other in (
         (objectives.tspg(), objectives.tspg(), objectives.tspg("loss")),
@@ -221,9 +239,9 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
     assert not same({1, 2}, {1, 3}) and same({"a", "b", "c"}, {"c", "b", "a"})
     assert not same(b"one", b"two")
     assert not same(jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
-    assert told(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
-    assert told(experts.make_expert("pgs", 8))["policy_fn"].endswith("presets.pgs_policy")
-    json.dumps(told([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))
+    assert fingerprint(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
+    assert fingerprint(experts.make_expert("pgs", 8))["policy_fn"].endswith("presets.pgs_policy")
+    json.dumps(fingerprint([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))
 
 
 TRAINERS = [

@@ -329,7 +329,7 @@ def test_mistakes_are_told():
             jnp.zeros((1, 3)), make_target([[1, 1, 1]], [[0, 0, 0]])._replace(root=None)
         )
     with pytest.raises(ValueError, match=r"Decision\.visits"):
-        jax.eval_shape(lambda: play(experts.raw_network()))
+        jax.eval_shape(lambda: play(experts.raw_policy()))
     with pytest.raises(ValueError, match="max_moves must be at least 1, got 0"):
         make_playout_fns(ENV, max_moves=0)
     with pytest.raises(ValueError, match=r"\['sharp', 'twice'\], got 'dull'"):

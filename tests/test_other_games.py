@@ -257,7 +257,7 @@ def test_rewards_that_are_not_what_the_other_loses_are_told():
         ]
         begun = selfplay.init_games(env, KEY, 2)
         _, seen, _ = selfplay.play(
-            env, uniform, experts.raw_network(), (), KEY, begun, 6, value_target="search"
+            env, uniform, experts.raw_policy(), (), KEY, begun, 6, value_target="search"
         )
         score = head_to_head(env, uniform, (), ())
         return [o.search_state.not_finite for o in searches], seen.value, score
@@ -266,7 +266,7 @@ def test_rewards_that_are_not_what_the_other_loses_are_told():
     assert all((count > 0).all() for count in counts) and np.isnan(score)
     assert np.isnan(value).any()
     with pytest.raises(FloatingPointError, match="do not lose what the other gains"):
-        iterations.check_finite({"value_loss": float(value.sum()), "iteration": 1})
+        iterations.check_losses({"value_loss": float(value.sum()), "iteration": 1})
 
 
 def test_shapes_of_rewards_and_numbers_of_players():
@@ -345,7 +345,7 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
     def run():
         begun = selfplay.init_games(env, KEY, 4)
         _, seen, report = selfplay.play(
-            env, uniform, experts.raw_network(), (), KEY, begun, 12, max_moves=5
+            env, uniform, experts.raw_policy(), (), KEY, begun, 12, max_moves=5
         )
         playout = jaxpgs.adapters.playouts.make_playout(env)((), KEY, states(env))
         compared = [head_to_head(env, uniform, (), (), max_moves=n) for n in (9, None)]
@@ -377,7 +377,7 @@ def test_trainers_cut_games_and_draw_their_matches():
     found = []
     few = {"num_games": 4, "num_steps": 6, "batch_size": 8, "max_moves": 5, "evaluate_every": 1}
     expert_iteration.train(
-        env, network, expert=experts.raw_network(), num_iterations=1, buffer_size=24,
+        env, network, expert=experts.raw_policy(), num_iterations=1, buffer_size=24,
         updates_per_iteration=1, max_random_moves=0, callback=lambda _, m: found.append(m), **few,
     )  # fmt: skip
     assert found[0]["finished_games"] == 4 and found[0]["mean_length"] == 5
@@ -397,7 +397,7 @@ def test_a_model_of_turns_does_not_learn_from_other_games():
     def values(env):
         begun = selfplay.init_games(env, KEY, 4)
         _, seen, _ = selfplay.play(
-            env, uniform, experts.raw_network(), (), KEY, begun, 12, keep_played=True
+            env, uniform, experts.raw_policy(), (), KEY, begun, 12, keep_played=True
         )
         return unrolls.sample(env, unrolls.timeline(seen), KEY, 32, 3, 4).value
 

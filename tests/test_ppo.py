@@ -425,13 +425,13 @@ def test_a_game_of_one_player_is_refused():
 
 
 def test_a_directory_of_another_run_is_refused(tmp_path):
-    from jaxpgs.training.runtime.checkpoint import claimed, describe
+    from jaxpgs.training.runtime.checkpoint import describe, lock_run
 
     defaults = {n: x.default for n, x in inspect.signature(ppo.train).parameters.items()}
     given = defaults | TRAINING | {"env": ENV, "network": make_network()}
     given |= {"optimizer": optax.adam(3e-3), "delta": 1.0}
     with (
-        claimed(tmp_path, describe("ppo", given)),
+        lock_run(tmp_path, describe("ppo", given)),
         pytest.raises(RuntimeError, match="Another process trains in"),
     ):
         train(directory=tmp_path)

@@ -11,6 +11,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.checks import refusals_in_one_line
+from jaxpgs.training.recipes import __main__ as recipes
 from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in hex_networks.RECIPES]
@@ -103,9 +104,19 @@ def test_distillation_refuses_what_it_cannot_do(message, knobs):
 )  # fmt: skip
 def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
     (tmp_path / "a file").touch()
-    name = next(iter(getattr(module, "RECIPES", None) or module.STUDENTS))
-    with pytest.raises(SystemExit, match=rf"^python -m {module.__name__}: .*Not a directory"):
-        module.main([name, "--out", str(tmp_path / "a file")])
+    name = next(iter(module.RECIPES))
+    with pytest.raises(SystemExit, match=r"^python -m jaxpgs.training.recipes: .*Not a directory"):
+        recipes.main([name, "--out", str(tmp_path / "a file")])
+
+
+def test_one_command_trains_all_networks(capsys):
+    with pytest.raises(SystemExit):
+        recipes.main(["--help"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in jaxpgs.available_pretrained())
+    with pytest.raises(SystemExit):
+        recipes.main(["hex-6x6", "--help"])
+    assert "--expert" in capsys.readouterr().out
 
 
 def test_only_refusals_of_ours_lose_their_tracebacks():

@@ -100,9 +100,7 @@ def test_the_command_makes_a_model_and_finds_what_is_done(tiny, capsys):
 def test_a_judge_of_another_game_is_refused(tiny, monkeypatch):
     recipe = TINY._replace(env=Hex(4))
     monkeypatch.setattr(learned_models, "RECIPES", {"tiny": recipe})
-    message = (
-        r"^python -m \S+recipes_models: The judge of tiny must be .*size=4.*; judge is .*size=3"
-    )
+    message = r"^python -m jaxpgs.training.recipes: The judge of tiny .*size=4.*; judge is .*size=3"
     with pytest.raises(SystemExit, match=message):
         learned_models.main(["tiny", "--out", str(tiny)])
 

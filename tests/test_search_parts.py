@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
-from jaxpgs.search import Truncation, distribution, invert, select_in_turn
+from jaxpgs.search import Truncation, categorical, sample_inverse_cdf, select_in_turn
 from jaxpgs.search.walk import extend_code
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")
@@ -766,9 +766,9 @@ def test_no_visits_give_action_zero_and_no_weight():
 @jax.jit
 def sampled(logits, uniform):
     """Actions, log probabilities and entropy of draws from one policy."""
-    policy = distribution(logits)
+    policy = categorical(logits)
     cumulative = jnp.broadcast_to(policy.cumulative, (uniform.size, logits.size))
-    actions = invert(cumulative, jnp.broadcast_to(policy.last, uniform.shape), uniform)
+    actions = sample_inverse_cdf(cumulative, jnp.broadcast_to(policy.last, uniform.shape), uniform)
     return actions, jnp.log(policy.policy[actions]), policy.entropy
 
 

@@ -25,7 +25,7 @@ from jaxpgs.networks import FullyConnectedResNet, functional
 from jaxpgs.training import read_run
 from jaxpgs.training.models import labelling, unrolls
 from jaxpgs.training.runtime import loggers
-from jaxpgs.training.runtime.arguments import told
+from jaxpgs.training.runtime.arguments import fingerprint
 from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
@@ -539,10 +539,10 @@ def test_a_run_with_fast_moves_goes_on_bit_equal(tmp_path):
 
 def test_fast_experts_have_no_noise_at_the_root():
     fast = expert_iteration._fast_expert
-    knobs = told(fast("pgs", 4))
+    knobs = fingerprint(fast("pgs", 4))
     assert (knobs["num_simulations"], knobs["knobs"]["dirichlet_fraction"]) == (4, 0.0)
-    assert told(experts.make_expert("pgs", 4))["knobs"]["dirichlet_fraction"] == 0.25
-    assert "gumbel_scale" not in str(told(fast("gumbel_pgs", 4)))  # which draws by its noise
+    assert fingerprint(experts.make_expert("pgs", 4))["knobs"]["dirichlet_fraction"] == 0.25
+    assert "gumbel_scale" not in str(fingerprint(fast("gumbel_pgs", 4)))  # which draws by its noise
     assert fast(first_legal, last_legal) is last_legal and fast("pgs", None) is None
     with pytest.raises(ValueError, match=r"fast_simulations.*expert"):
         fast(first_legal, 4)

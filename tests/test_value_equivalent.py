@@ -426,7 +426,7 @@ def test_a_fit_refuses_weights_of_another_model():
 def test_statistics_that_stay_are_those_of_a_search():
     model, optimizer = make_model(), optax.sgd(0.1)
     params, trainable = shaken(functional(model)[0]), networks.trainable_mask(model)
-    update = model_fitting.make_update(model, optimizer, trainable, 0.5, 1.0, False)
+    update = model_fitting.make_model_update(model, optimizer, trainable, 0.5, 1.0, False)
     unroll = networks.functional_call(model, lambda model, *data: model.unroll(*data))
     steps = unrolls.timeline(jax.tree.map(jnp.asarray, labelled()))
 
@@ -448,15 +448,15 @@ def test_statistics_that_stay_are_those_of_a_search():
 
 
 def test_a_loss_that_is_no_number_is_told():
-    iterations.check_finite({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
+    iterations.check_losses({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
     with pytest.raises(FloatingPointError, match=r"value_loss is nan in iteration 7\. Take a sm"):
-        iterations.check_finite({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
+        iterations.check_losses({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
 
 
 TRAIN = {
     "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "unroll": 1,
     "updates_per_iteration": 2, "evaluate_every": 0, "num_simulations": 4, "checkpoint_every": 1,
-    "num_iterations": 3, "keep": 3, "expert": experts.raw_network(),
+    "num_iterations": 3, "keep": 3, "expert": experts.raw_policy(),
 }  # fmt: skip
 
 

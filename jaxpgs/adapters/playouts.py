@@ -23,7 +23,7 @@ from jaxpgs.adapters.environments import (
 )
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
-from jaxpgs.search import distribution, invert
+from jaxpgs.search import categorical, sample_inverse_cdf
 
 # (params, rng_key, state [B]) -> what the player to move earns [B]
 Playout = Callable[[Params, chex.PRNGKey, Embedding], chex.Array]
@@ -127,10 +127,10 @@ def make_playout(
         def move(carry: tuple) -> tuple:
             moves, state, earned = carry
             logits, _ = logits_of(params, jax.vmap(env.observe)(state))
-            policy = distribution(mask_logits(env, logits, state))
+            policy = categorical(mask_logits(env, logits, state))
             action_key, chance_key = jax.random.split(jax.random.fold_in(rng_key, moves))
             number = jax.random.uniform(action_key, earned.shape)
-            action = invert(policy.cumulative, policy.last, number)
+            action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             after = step(state, action, chance_key)
             reward = gain_of(env, player, state, after)
             earned += jnp.where(state.terminated, 0.0, reward).astype(earned.dtype)

@@ -10,7 +10,7 @@ positional arguments of `mctx.muzero_policy`. What one needs to write a part is 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
-from jaxpgs.search.models.model import init_adapted, own_like, reset_adapted
+from jaxpgs.search.models.model import base_params_like, init_adapted, reset_adapted
 from jaxpgs.search.papers import (
     extended_pgs_policy,
     extended_pgs_search,
@@ -46,7 +46,7 @@ from jaxpgs.search.parts.selection import (
     Rounds,
     Selection,
     by_score,
-    highest,
+    masked_argmax,
     max_min_puct,
     muzero_puct,
     puct,
@@ -73,7 +73,7 @@ from jaxpgs.search.parts.truncation import (
     growing,
     until_new,
 )
-from jaxpgs.search.policy import Distribution, distribution, invert
+from jaxpgs.search.policy import Categorical, categorical, sample_inverse_cdf
 from jaxpgs.search.presets import (
     batched_mcts_policy,
     batched_mcts_search,
@@ -108,7 +108,7 @@ __all__ = [
     "ActionSummary",
     "Backup",
     "Carry",
-    "Distribution",
+    "Categorical",
     "Estimator",
     "GumbelState",
     "MemoryEstimate",
@@ -127,17 +127,18 @@ __all__ = [
     "Truncation",
     "advance",
     "auto_sgd",
+    "base_params_like",
     "batched_mcts_policy",
     "batched_mcts_search",
     "best_value",
     "by_probability",
     "by_score",
     "by_visits",
+    "categorical",
     "completed_q",
     "completed_qvalues",
     "default_num_considered",
     "default_simulations_per_update",
-    "distribution",
     "estimate_memory",
     "extended_pgs_policy",
     "extended_pgs_search",
@@ -151,21 +152,19 @@ __all__ = [
     "gumbel_pgs_search",
     "gumbel_root",
     "gumbel_target",
-    "highest",
     "improved_policy",
     "init",
     "init_adapted",
     "init_nodes",
-    "invert",
     "last_value",
     "log_series",
+    "masked_argmax",
     "max_min_puct",
     "mcs_policy",
     "mcs_search",
     "muzero_puct",
     "n_step",
     "node_stats",
-    "own_like",
     "paper_extended_pgs",
     "paper_mcs",
     "paper_pgs",
@@ -180,6 +179,7 @@ __all__ = [
     "reset_adapted",
     "rounds",
     "run",
+    "sample_inverse_cdf",
     "search_for",
     "search_summary",
     "select_in_turn",

@@ -37,7 +37,7 @@ from jaxpgs.search.options import (
 )
 from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.parts.target import Target, visit_counts
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 from jaxpgs.search.presets import batched_mcts_search
 
 # `(params, rng_key, action [B], state) -> (mctx.DecisionRecurrentFnOutput, afterstate)`, and
@@ -203,7 +203,7 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
         shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
-        outcome = num_actions + highest(shares / (tried + 1), possible)
+        outcome = num_actions + masked_argmax(shares / (tried + 1), possible)
         return jnp.where(jnp.any(possible, axis=-1), outcome, action)
 
     return Selection(select, init, selection.needs_range)

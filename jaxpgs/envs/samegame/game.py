@@ -5,8 +5,8 @@ earns (n-2)^2 for its n blocks. The blocks above fall down, and empty columns cl
 The game ends when no group is left: with +1000 if the board is empty, else with a penalty for the
 blocks that remain, of which the literature has three.
 
-The board is held as bit planes, a word for each column (see `jaxpgs.envs.bitboard`): all blocks
-of a group are found by a flood that fills whole columns at once, for all boards of a batch together.
+The board is held as bit planes, a word for each column (see `jaxpgs.envs.bitboard`): all blocks of
+a group are found by a flood that fills whole columns at once, for all boards of a batch together.
 `step` floods one group; only who reads `legal_action_mask` pays for all of them.
 
 | version | change |

@@ -139,7 +139,7 @@ class CompiledPlayer:
     temp_bytes: int | None
 
 
-def advance(
+def advance_games(
     env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
 ) -> MatchGames:
     """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
@@ -165,7 +165,7 @@ def open_games(
     games = MatchGames(state, opener, score, moves, limit)
     for ply in range(length):
         key = jax.random.fold_in(rng_key, ply)
-        games = advance(env, games, openings[:, ply], key, games.going_on)
+        games = advance_games(env, games, openings[:, ply], key, games.going_on)
     return games
 
 
@@ -205,7 +205,7 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     def step(
         games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
     ) -> tuple[MatchGames, chex.Array, chex.Array]:
-        games = advance(env, games, action, rng_key, moves)
+        games = advance_games(env, games, action, rng_key, moves)
         return games, jnp.sum(moves, dtype=jnp.int32), games.waiting()
 
     if player.host:

@@ -11,7 +11,7 @@ from jaxpgs.adapters.environments import RootFn, make_plan_fn
 from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.evaluation.players.player import Player
 from jaxpgs.networks.functional import ApplyFn
-from jaxpgs.search import own_like
+from jaxpgs.search import base_params_like
 
 
 def search_player(
@@ -63,7 +63,7 @@ def search_player(
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
         shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states).search_state.params)
-        return own_like(shapes, params)
+        return base_params_like(shapes, params)
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
         output = plan(

@@ -553,7 +553,7 @@ def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
     return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
 
 
-def own_like(shapes: Params, params: Params) -> Params:
+def base_params_like(shapes: Params, params: Params) -> Params:
     """Returns the network's own parameters, one copy per root, for a search yet to come.
 
     Args:
@@ -561,7 +561,7 @@ def own_like(shapes: Params, params: Params) -> Params:
       params: the network's parameters.
 
     Example:
-      >>> heads = jaxpgs.search.own_like(output.search_state.params, params)
+      >>> heads = jaxpgs.search.base_params_like(output.search_state.params, params)
       >>> heads["policy_head"]["linear"]["kernel"].shape
       (2, 8, 9)
     """

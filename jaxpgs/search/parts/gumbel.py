@@ -26,7 +26,7 @@ from jaxpgs.search.parts.target import (
     of_node,
     qtransform_completed_by_mix_value,
 )
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 # What these say of the considered actions depends on the others by the prior's mass of those alone.
 _NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
@@ -130,7 +130,7 @@ def gumbel_root(
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
         chosen = visits == wanted_by(state, visits)
-        return highest(_considered(node, state, transform(node), chosen), node.valid)
+        return masked_argmax(_considered(node, state, transform(node), chosen), node.valid)
 
     def propose(
         state: GumbelState, root: NodeStats, num_walks: int
@@ -262,7 +262,7 @@ def gumbel_inner(
         policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
         visits = node.visits.astype(policy.dtype) + pending
         scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
-        return highest(scores, node.valid)
+        return masked_argmax(scores, node.valid)
 
     return Selection(select)
 
@@ -304,7 +304,7 @@ def gumbel_target(
         bonus = transform(root)
         visits = root.visits - state.before
         scores = _considered(root, state, bonus, visits == jnp.max(visits))
-        action = highest(scores, root.valid)
+        action = masked_argmax(scores, root.valid)
         playable = jnp.any(root.valid)
         weights = improved_weights(root, bonus)
         value = jnp.sum(weights * completed_qvalues(root), axis=-1)

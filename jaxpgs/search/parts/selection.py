@@ -18,7 +18,7 @@ from jaxpgs import trees
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import by_root, check_number, check_part, check_word
 from jaxpgs.search.parts.target import QTransform, of_node
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 UNROLLED = 8
 
@@ -186,7 +186,7 @@ def by_score(
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
         node = node._replace(visits=node.visits.astype(pending.dtype))
-        return highest(score(node, pending), node.valid)
+        return masked_argmax(score(node, pending), node.valid)
 
     return Selection(select, needs_range=needs_range, score=score)
 

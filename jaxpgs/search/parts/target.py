@@ -18,7 +18,7 @@ import mctx
 
 from jaxpgs.base import ROOTS, NodeStats, as_logits
 from jaxpgs.checks import by_root, check_number
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
 # How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
@@ -322,7 +322,7 @@ def completed_q(
         del state
         weights = improved_weights(root, transform(root))
         noise = _noise(rng_key, temperature, weights)
-        action = highest(jnp.log(weights) + noise, root.valid)
+        action = masked_argmax(jnp.log(weights) + noise, root.valid)
         return jnp.where(jnp.any(root.valid), action, 0).astype(jnp.int32), weights
 
     return target

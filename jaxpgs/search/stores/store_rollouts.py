@@ -22,7 +22,7 @@ from jaxpgs import trees
 from jaxpgs.base import Embedding, Params, Path
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import compact, in_rows
-from jaxpgs.search.policy import distribution, needs_prior
+from jaxpgs.search.policy import categorical, needs_prior
 from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 
 DEFAULT_MAX_DEPTH = 16
@@ -119,10 +119,10 @@ def look(context: Context, memory: Memory, table: Any, place: Place) -> Seen:
     del memory, table
     state, prior = (place.features, place.embedding), None
     if context.model.whole is not None:
-        policy = distribution(place.features)
+        policy = categorical(place.features)
         prior = place.prior
     else:
-        policy = distribution(context.model.policy(context.adapted, *state))
+        policy = categorical(context.model.policy(context.adapted, *state))
         if needs_prior(context.needed):
             prior = context.model.prior(*state)
     return Seen(policy, None if prior is None else jax.nn.softmax(prior, axis=-1), None)
@@ -166,7 +166,7 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
         # gradient of a root where nobody acted.
         nothing = jax.tree.map(jnp.zeros_like, adapted)
         own = lambda x: trees.where(acted, pull(x)[0], nothing)  # noqa: E731
-        return distribution(logits).policy, prior, own
+        return categorical(logits).policy, prior, own
 
     return Blocks(row, size, num_blocks, evaluate)
 
@@ -191,7 +191,7 @@ def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.A
         if needs_prior(context.needed):
             given = context.model.expand(keys._replace(shared=None), action, before)[0].features
             prior = jax.nn.softmax(given, axis=-1)
-        return distribution(logits).policy, prior, lambda x: pull(x)[0]
+        return categorical(logits).policy, prior, lambda x: pull(x)[0]
 
     return Blocks(row, own.shape[2], last, evaluate)
 

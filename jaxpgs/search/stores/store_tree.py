@@ -23,7 +23,7 @@ from jaxpgs.base import Embedding, Params
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import compact, in_rows
 from jaxpgs.search.parts.target import SampledPolicy
-from jaxpgs.search.policy import distribution, needs_prior, numbers_of
+from jaxpgs.search.policy import categorical, needs_prior, numbers_of
 from jaxpgs.search.stores.nodes import (
     MANY_ACTIONS,
     Arrivals,
@@ -228,7 +228,7 @@ def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
         place = Place(place.node, *by_action(nodes, place.node))
     logits = _logits(context, nodes, context.adapted, place.node, place)
     stats = stats_of(place, logits, context.scale) if reads_nodes else None
-    return Seen(distribution(logits), _prior(context, nodes, place.node), stats)
+    return Seen(categorical(logits), _prior(context, nodes, place.node), stats)
 
 
 def make_table(context: Context, nodes: Nodes) -> Any:
@@ -245,7 +245,7 @@ def make_table(context: Context, nodes: Nodes) -> Any:
     if not (_carries_rows(context, nodes) and at_once and few):
         return None
     logits, pull = jax.vjp(lambda own: _logits(context, nodes, own, None, nodes), context.adapted)
-    return distribution(logits), _prior(context, nodes, None), lambda x: pull(x)[0]
+    return categorical(logits), _prior(context, nodes, None), lambda x: pull(x)[0]
 
 
 def _logits(
@@ -378,7 +378,7 @@ def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
         node = trees.take(source, steps_of(i))
         rows = Place(node, *by_action(nodes, node))
         logits, pull = jax.vjp(lambda own: _logits(context, nodes, own, node, rows), adapted)
-        return distribution(logits).policy, _prior(context, nodes, node), lambda x: pull(x)[0]
+        return categorical(logits).policy, _prior(context, nodes, node), lambda x: pull(x)[0]
 
     return Blocks(row, size, num_blocks, evaluate)
 

@@ -19,7 +19,7 @@ from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import loggers, sharding
-from jaxpgs.training.runtime.checkpoint import claimed, describe
+from jaxpgs.training.runtime.checkpoint import describe, lock_run
 from jaxpgs.training.runtime.iterations import should_stop, stopping
 from jaxpgs.training.two_player import experts, replay, selfplay
 
@@ -48,7 +48,7 @@ def label_games(
       apply_fn: the network that the expert uses.
       params: its parameters.
       num_games: how many games to finish, at least 1; the thesis has 256,000.
-      expert: who judges; `experts.raw_network()` if None, for a network that needs no search. The
+      expert: who judges; `experts.raw_policy()` if None, for a network that needs no search. The
         thesis searches with 1,000 simulations.
       epsilon: how often a move is random, 0 to 1.
       games_at_once: G, games played side by side.
@@ -87,7 +87,7 @@ def label_games(
     if max_moves is not None:
         check_count("label_games", "max_moves", max_moves)
     check_players("label_games", env)
-    judge = experts.epsilon_greedy(expert or experts.raw_network(), epsilon)
+    judge = experts.epsilon_greedy(expert or experts.raw_policy(), epsilon)
     play_key, games_key = jax.random.split(jax.random.key(seed))
 
     mesh = sharding.make_mesh(devices, {"games_at_once": games_at_once})
@@ -121,7 +121,7 @@ def label_games(
             folder = pathlib.Path(directory)
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
             run = describe("labelling", arguments | weights, {"max_moves": None})
-            stack.enter_context(claimed(folder, run))
+            stack.enter_context(lock_run(folder, run))
             files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
         show = stack.enter_context(loggers.own_bar("games", num_games, progress))

@@ -141,7 +141,9 @@ def fit(
     params = params if init_params is None else iterations.like(init_params, params)
     optimizer = optimizer or optax.adam(6e-5)
     updates = [
-        make_update(model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving)
+        make_model_update(
+            model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving
+        )
         for moving in (True, False)
     ]
     evaluate = _make_evaluate(
@@ -193,7 +195,7 @@ def fit(
     )  # fmt: skip
 
 
-def make_update(
+def make_model_update(
     model: ValueEquivalentModel,
     optimizer: optax.GradientTransformation,
     trainable: Params,

@@ -18,7 +18,7 @@ from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import completed_q, extended_pgs_policy
 from jaxpgs.search.papers import SIGMA
 from jaxpgs.training.models import unrolls
-from jaxpgs.training.models.model_fitting import make_update
+from jaxpgs.training.models.model_fitting import make_model_update
 from jaxpgs.training.runtime import iterations, sharding
 from jaxpgs.training.two_player import expert_iteration, experts
 
@@ -85,7 +85,7 @@ def train(
     def make_fit(
         optimizer: optax.GradientTransformation, trainable: Params, mesh: jax.sharding.Mesh | None
     ) -> Callable[..., Any]:
-        update = make_update(model, optimizer, trainable, gradient_scale, value_weight)
+        update = make_model_update(model, optimizer, trainable, gradient_scale, value_weight)
 
         def fit(carry: tuple[Params, Any], buffer: Any, rng_key: chex.PRNGKey) -> tuple:
             steps = unrolls.replay_timeline(buffer)

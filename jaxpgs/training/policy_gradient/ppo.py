@@ -339,7 +339,7 @@ def train(
         metrics = {name: float(value) for name, value in found.items()}
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         if evaluate_every and iteration % evaluate_every == 0:
-            iterations.check_finite(metrics)
+            iterations.check_losses(metrics)
             along = past_selves.elo_along(
                 state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
             )

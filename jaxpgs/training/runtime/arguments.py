@@ -18,7 +18,7 @@ _PLAIN = (bool, int, float, str, type(None))
 _OURS = ("jaxpgs", "jax", "optax", "flax", "mctx", "pgx", "chex")  # their versions tell their code
 
 
-def told(value: Any, _above: tuple[int, ...] = ()) -> Any:
+def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
     """Describes any argument of a trainer by values of JSON types, the same in every process.
 
     A function is its module and qualified name, and what it closes over; where it is no package's
@@ -37,21 +37,21 @@ def told(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return "..."
     above = (*_above, id(value))
     if isinstance(value, Mapping):
-        return {str(key): told(item, above) for key, item in value.items()}
+        return {str(key): fingerprint(item, above) for key, item in value.items()}
     if isinstance(value, functools.partial):
-        return {"function": told(value.func, above)} | told(value.keywords, above) | {
-            "args": told(value.args, above)
+        return {"function": fingerprint(value.func, above)} | fingerprint(value.keywords, above) | {
+            "args": fingerprint(value.args, above)
         }  # fmt: skip
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"is": _name(type(value))} | told(
+        return {"is": _name(type(value))} | fingerprint(
             dict(zip(value._fields, value, strict=True)), above
         )
     if isinstance(value, list | tuple):
-        return [told(item, above) for item in value]
+        return [fingerprint(item, above) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
     if isinstance(value, set | frozenset):
-        return sorted((told(item, above) for item in value), key=json.dumps)
+        return sorted((fingerprint(item, above) for item in value), key=json.dumps)
     if isinstance(value, bytes):
         return _digest(value)
     if isinstance(value, np.dtype):
@@ -64,7 +64,7 @@ def told(value: Any, _above: tuple[int, ...] = ()) -> Any:
     return _object(value, above) if found is None else found
 
 
-def difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """Finds the first place at which two descriptions differ.
 
     Args:
@@ -83,7 +83,7 @@ def difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, Any] |
     else:
         return None if known == given else (path, known, given)
     for name, old, new in pairs:
-        if found := difference(old, new, f"{path}.{name}" if path else name):
+        if found := first_difference(old, new, f"{path}.{name}" if path else name):
             return found
     return None
 
@@ -100,15 +100,15 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
     inside: dict[str, Any] = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            inside[name] = told(cell.cell_contents, above)
+            inside[name] = fingerprint(cell.cell_contents, above)
         except ValueError:  # nothing in it yet
             continue
     if owner is not None:
-        inside["self"] = told(owner, above)
+        inside["self"] = fingerprint(owner, above)
     if _package(function) not in _OURS:
         held = [x for x in code.co_consts if isinstance(x, _PLAIN) and x is not None]
-        inside["holds"] = told([x for x in held if x != function.__doc__])
-        inside["defaults"] = told([function.__defaults__, function.__kwdefaults__], above)
+        inside["holds"] = fingerprint([x for x in held if x != function.__doc__])
+        inside["defaults"] = fingerprint([function.__defaults__, function.__kwdefaults__], above)
     inside = {name: x for name, x in inside.items() if x not in ([], [None, None])}
     return {"function": _name(function)} | inside if inside else _name(function)
 
@@ -124,7 +124,7 @@ def _object(value: Any, above: tuple[int, ...]) -> Any:
             for name, x in held.items()
             if not name.startswith("_") and isinstance(x, (*_PLAIN, list, tuple))
         }
-    found = {"is": _name(type(value))} | told(fields, above)
+    found = {"is": _name(type(value))} | fingerprint(fields, above)
     text = json.dumps(found)  # the structure of a network takes pages
     return found if len(text) <= 2000 else f"{found['is']} {_digest(text.encode())}"
 
@@ -134,7 +134,7 @@ def _array(value: Any) -> Any:
         value = jax.random.key_data(value)
     array = np.asarray(value)
     if array.size <= 16:
-        return told(array.tolist())
+        return fingerprint(array.tolist())
     return f"{array.dtype}{list(array.shape)} {_digest(array.tobytes())}"
 
 

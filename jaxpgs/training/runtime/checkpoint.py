@@ -18,7 +18,8 @@ import numpy as np
 
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import sharding
-from jaxpgs.training.runtime.arguments import difference, told
+from jaxpgs.training.runtime.arguments import fingerprint, first_difference
+from jaxpgs.training.runtime.former_names import renamed
 
 _CHECKSUM = "checksum"
 _NAMES = "leaves.json"  # what the numbered arrays of a state are
@@ -35,7 +36,7 @@ def opened(
 
     Args:
       directory: where to keep them; made if need be.
-      run: what must be the same when the run goes on; see `claimed`.
+      run: what must be the same when the run goes on; see `lock_run`.
       keep: how many states to keep.
 
     Yields:
@@ -47,7 +48,7 @@ def opened(
       RuntimeError: if another process trains there.
     """
     folder = pathlib.Path(directory).absolute()
-    with claimed(folder, run):
+    with lock_run(folder, run):
         checkpoints = Checkpoints(folder, keep=keep)
         try:
             yield checkpoints
@@ -236,8 +237,8 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
         import orbax.checkpoint as ocp
     except ImportError as error:
         raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
-    told = json.loads((folder / _NAMES).read_text())
-    places = {i: name for i, name in enumerate(told["leaves"]) if wanted(name)}
+    known = json.loads((folder / _NAMES).read_text())
+    places = {i: name for i, name in enumerate(known["leaves"]) if wanted(name)}
     item = {str(i): 0 for i in places} | {_CHECKSUM: 0}
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
@@ -248,11 +249,11 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
     leaves = [saved[str(i)] for i in places]
     sums = _checksum({str(n): _words(leaf) for n, leaf in enumerate(leaves)})
     differ = np.asarray(sums) != expected[list(places)]
-    if differ.any() or len(expected) != len(told["leaves"]):
+    if differ.any() or len(expected) != len(known["leaves"]):
         raise ValueError(f"{differ.sum()} of the arrays differ from their checksums.")
     return {
-        name: jax.random.wrap_key_data(leaf, impl=told["keys"][name])
-        if name in told["keys"]
+        name: jax.random.wrap_key_data(leaf, impl=known["keys"][name])
+        if name in known["keys"]
         else leaf
         for name, leaf in zip(places.values(), leaves, strict=True)
     }
@@ -311,7 +312,7 @@ def describe(
         has as None.
 
     Returns:
-      A `run` for `opened` and `claimed`.
+      A `run` for `opened` and `lock_run`.
     """
     kept = {name: x for name, x in arguments.items() if name not in _FREE}
     env, seed = kept.pop("env"), kept.pop("seed")
@@ -322,8 +323,8 @@ def describe(
         "env": repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__,
         "network": type(network).__name__,
         "seed": seed,
-        "arguments": {"architecture": told(network)} | told(kept),
-        "formerly": told(formerly or {}),
+        "arguments": {"architecture": fingerprint(network)} | fingerprint(kept),
+        "formerly": fingerprint(formerly or {}),
     }
 
 
@@ -332,7 +333,7 @@ class _OtherRun(Exception):  # noqa: N818
 
 
 @contextlib.contextmanager
-def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
+def lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
     """Makes a folder a run's, or checks that it is this run's already, and locks it meanwhile.
 
     Of several processes that train together the first does so, for all.
@@ -346,12 +347,12 @@ def claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
       RuntimeError: if another process trains there.
     """
     with contextlib.ExitStack() as stack:
-        sharding.in_first_process(lambda: stack.enter_context(_claimed(folder, run)))
+        sharding.in_first_process(lambda: stack.enter_context(_lock_run(folder, run)))
         yield
 
 
 @contextlib.contextmanager
-def _claimed(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
+def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
     path, given = folder / "run.json", json.loads(json.dumps(run))
     formerly = given.pop("formerly", {})
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
@@ -393,7 +394,8 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
     else:
         known = {name: x for name, x in known.items() if name != "arguments"} | known["arguments"]
         known |= {name: x for name, x in formerly.items() if known.get(name) is None}
-    if found := difference(known, given):
+    found = first_difference(known, given)
+    if found and (found := first_difference(renamed(known), given)):
         place, old, new = found
         raise ValueError(
             f"{path.parent} holds a run with {place} {_short(old)}, not {_short(new)}. "

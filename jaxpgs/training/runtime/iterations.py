@@ -163,7 +163,7 @@ def run(
         show = stack.enter_context(loggers.own_bar(title, num_iterations, progress))
         while (iteration := int(state.iteration)) < num_iterations and not done(state):
             state, metrics = iterate(state)
-            check_finite(metrics)
+            check_losses(metrics)
             iteration += 1
             show(state, metrics)
             stop = should_stop(call(state, metrics), caught)
@@ -175,7 +175,7 @@ def run(
     return state
 
 
-def check_finite(metrics: Mapping[str, float]) -> None:
+def check_losses(metrics: Mapping[str, float]) -> None:
     """Raises `FloatingPointError` if a loss is not a number any more."""
     for name, value in metrics.items():
         if name.endswith("loss") and not math.isfinite(value):

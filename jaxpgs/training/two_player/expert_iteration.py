@@ -362,7 +362,7 @@ def train(
         metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
         watch(metrics)
         if evaluate_every and iteration % evaluate_every == 0:
-            iterations.check_finite(metrics)
+            iterations.check_losses(metrics)
             score = float(compare(state.params, state.best.params))
             state, elo = _rate(state, score, 2 * num_openings)
             metrics |= {"score_against_best": score, "elo": elo}
@@ -543,7 +543,7 @@ def _make_watch(
 def _distinct_at_random(env: Any, network: nnx.Module, num_games: int, num_steps: int) -> float:
     """Returns the share of different positions among those of an iteration of random play."""
     params, apply_fn = functional(network)
-    expert = experts.epsilon_greedy(experts.raw_network(), 1.0)
+    expert = experts.epsilon_greedy(experts.raw_policy(), 1.0)
 
     @jax.jit
     def share(params: Params, rng_key: chex.PRNGKey) -> chex.Array:

@@ -156,14 +156,14 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
     return expert
 
 
-def raw_network() -> Expert:
+def raw_policy() -> Expert:
     """The network's own policy and value, without a search, as the expert.
 
     Returns:
       An expert. Its action is drawn from the policy.
 
     Example:
-      >>> expert = jaxpgs.training.experts.raw_network()
+      >>> expert = jaxpgs.training.experts.raw_policy()
     """
 
     def expert(

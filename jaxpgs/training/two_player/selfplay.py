@@ -22,7 +22,7 @@ from jaxpgs.adapters.environments import (
 from jaxpgs.base import NodeStats, Params, RecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
-from jaxpgs.search import own_like, reset_adapted
+from jaxpgs.search import base_params_like, reset_adapted
 from jaxpgs.training.runtime import sharding
 from jaxpgs.training.two_player.experts import Decision, Expert
 
@@ -254,13 +254,13 @@ def play(
         else:
             full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
             decision = jax.lax.cond(is_full, full, quick)
-        return decision, node_stats(root, decision, legal) if keep_root else None
+        return decision, root_stats(root, decision, legal) if keep_root else None
 
     def network_own() -> dict[str, Params]:
         adapted = jax.eval_shape(decide, rng_key, games.state, True)[0].adapted_params
         if not jax.tree.leaves(adapted):
             raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
-        return {"adapted_params": own_like(adapted, params)}
+        return {"adapted_params": base_params_like(adapted, params)}
 
     def step(
         carry: tuple[SelfPlayGames, dict], inputs: tuple[chex.PRNGKey, chex.Array]
@@ -371,7 +371,7 @@ def _with_returns(
     return experience._replace(value=value, open=is_open)
 
 
-def node_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:
+def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:
     """Puts together what a search knows at its root.
 
     Raises:
