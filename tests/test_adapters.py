@@ -51,7 +51,7 @@ def test_hex_at_every_depth(swap, parts):
     params = _linear(int(np.prod(env.observation_shape)), env.num_actions)
     apply_fn = _apply if parts == 1 else _in_parts(np.arange(env.observation_shape[-1]))
     recurrent_fn = jaxpgs.make_recurrent_fn(env, apply_fn)
-    assert isinstance(recurrent_fn, jaxpgs.SplitRecurrentFn) == (parts == 2)
+    assert isinstance(recurrent_fn, jaxpgs.base.SplitRecurrentFn) == (parts == 2)
     recurrent_fn = jax.jit(recurrent_fn)
     evaluate = jax.jit(lambda state: _apply(params, env.observe(state)[None]))
     step = jax.jit(env.step)
@@ -147,9 +147,9 @@ def test_discount_tells_who_moves_next(movers, returns):
             8,
             ~legal,
             simulations_per_update=4,
-            truncation=jaxpgs.fixed(7),
-            backup=jaxpgs.n_step(),
-            root_selection=jaxpgs.ucb1(100.0),
+            truncation=jaxpgs.truncation.fixed(7),
+            backup=jaxpgs.backup.n_step(),
+            root_selection=jaxpgs.selection.ucb1(100.0),
         )
     )(root)
     np.testing.assert_array_equal(output.search_state.visits, [[4, 4, 0]] * 2)
@@ -228,7 +228,7 @@ def _on_both(policies):
 @pytest.mark.slow
 def test_pgx_hex_gives_the_same_searches():
     knobs = {"adapt": lambda path, leaf: path[0].key == "policy", "optimizer": optax.sgd(0.1)}
-    knobs |= {"root_selection": jaxpgs.puct(), "mode": "rollouts"}
+    knobs |= {"root_selection": jaxpgs.selection.puct(), "mode": "rollouts"}
 
     def pgs(params, key, root, recurrent_fn, invalid):
         return jaxpgs.pgs_policy(
@@ -301,7 +301,7 @@ def test_chance_is_drawn_by_the_key_anew_or_once():
         found = [
             jaxpgs.mcs_policy(
                 (), key, root, recurrent_fn, num_simulations, mode=mode,
-                root_selection=jaxpgs.puct(100.0),
+                root_selection=jaxpgs.selection.puct(100.0),
             ).search_state
             for mode in ("rollouts", "tree")
         ]  # fmt: skip
@@ -330,7 +330,7 @@ def test_one_position_is_searched_as_a_batch_of_one():
     params = {"policy": jnp.ones((2, 3)) / 8, "value": jnp.ones(2)}
     plan = jaxpgs.make_plan_fn(
         env, _apply, jaxpgs.pgs_policy, 8, adapt="policy", mode="rollouts", max_depth=3,
-        truncation=jaxpgs.fixed(3), optimizer=optax.sgd(1.0),
+        truncation=jaxpgs.truncation.fixed(3), optimizer=optax.sgd(1.0),
     )  # fmt: skip
     state, keys = env.step(env.init(), jnp.int32(1)), jax.random.split(jax.random.key(0), 1)
     heads = {"policy": params["policy"] * 2, "value": None}

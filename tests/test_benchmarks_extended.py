@@ -23,7 +23,7 @@ def learned(knobs):
 def test_words_become_parts():
     made = parts.make_part("truncation", "by_visits(6)")
     depth = [made.max_depth(n) for n in (6, 7, 8, 100)]
-    assert depth == [jaxpgs.by_visits(6.0).max_depth(n) for n in (6, 7, 8, 100)]
+    assert depth == [jaxpgs.truncation.by_visits(6.0).max_depth(n) for n in (6, 7, 8, 100)]
     below = parts.make_part("truncation", "by_visits_below(6)")
     assert [below.max_depth(n) for n in (6, 7, 8, 100)] == [d + 1 for d in depth]
     assert parts.make_part("truncation", "fixed(5)").max_depth(100) == 5
@@ -60,7 +60,7 @@ def test_an_unknown_knob_is_told():
 def test_weights_reach_the_objective(weight):
     made = learned(ablation.PLAIN | {weight: 2.0, "optimizer": "adam"})["estimator"]
     ones = jnp.ones((2, 1, 3))
-    trajectory = jaxpgs.Trajectory(
+    trajectory = jaxpgs.base.Trajectory(
         alive=ones > 0, reward=ones, discount=ones, value=ones, log_prob=0 * ones,
         **{name: (name == weight) * ones for name in ("entropy", "kl_to_prior", "kl_from_prior")},
         depth=2 * jnp.ones((1, 3)), limited=ones[0] > 1, num_evaluations=0, num_calls=0,

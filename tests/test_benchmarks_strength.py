@@ -108,7 +108,7 @@ def test_players_play_their_best_action(knobs):
     @jax.jit
     def by_hand():
         root = jaxpgs.make_root_fn(network.env, network.apply_fn)(network.params, key, state)
-        target = {"target": jaxpgs.visit_counts(0.0)} if knobs else {}
+        target = {"target": jaxpgs.target.visit_counts(0.0)} if knobs else {}
         return jaxpgs.mcs_policy(
             network.params, key, root, recurrent_fn, 16, ~state.legal_action_mask, **target
         ).action

@@ -17,11 +17,11 @@ N, K = 12, 4
 BUDGETS = np.array([1, 7, N, 7, 1, N], np.int32)
 HEAD = {"adapt": toy.adapt_head}
 SEARCHES = {
-    "mcs": (jaxpgs.mcs_search, {"mode": "rollouts"}),
-    "pgs": (jaxpgs.pgs_search, HEAD | {"interior_selection": None}),
-    "mcts": (jaxpgs.batched_mcts_search, {}),
-    "gumbel pgs": (jaxpgs.gumbel_pgs_search, HEAD | {"max_num_considered_actions": 3}),
-    "gumbel mcts": (jaxpgs.gumbel_mcts_search, {"max_num_considered_actions": 3}),
+    "mcs": (jaxpgs.search.mcs_search, {"mode": "rollouts"}),
+    "pgs": (jaxpgs.search.pgs_search, HEAD | {"interior_selection": None}),
+    "mcts": (jaxpgs.search.batched_mcts_search, {}),
+    "gumbel pgs": (jaxpgs.search.gumbel_pgs_search, HEAD | {"max_num_considered_actions": 3}),
+    "gumbel mcts": (jaxpgs.search.gumbel_mcts_search, {"max_num_considered_actions": 3}),
 }
 jit = functools.partial(jax.jit, compiler_options=QUICK)
 
@@ -104,7 +104,7 @@ def test_the_search_ends_with_the_largest_budget_and_counts_no_root_that_is_done
         return toy.recurrent_fn(params, rng_key, action, node)
 
     root, _ = roots()
-    search = jaxpgs.gumbel_mcts_search(model, 64, simulations_per_update=K)
+    search = jaxpgs.search.gumbel_mcts_search(model, 64, simulations_per_update=K)
     budgets = np.array([0, 4, 2, 8, 1, 4])
     output = answer(search, jax.random.key(0), budgets)
     jax.effects_barrier()
@@ -162,9 +162,11 @@ def test_selections_of_ones_own_are_told_the_numbers():
     def note(rng_key, root, num_simulations):
         told.append(num_simulations)
 
-    selection = jaxpgs.Selection(lambda state, node, pending: node.visits.argmin(-1), note)
+    selection = jaxpgs.selection.Selection(
+        lambda state, node, pending: node.visits.argmin(-1), note
+    )
     root, invalid = roots()
-    search = jaxpgs.mcs_search(toy.split_fn, N, root_selection=selection)
+    search = jaxpgs.search.mcs_search(toy.split_fn, N, root_selection=selection)
     for budgets in (None, BUDGETS):
         init(search, game(), jax.random.key(0), root, invalid, simulations_by_root=budgets)
     assert told[0] == N

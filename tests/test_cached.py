@@ -40,9 +40,9 @@ def counting_fn(num_actions):
         code = num_actions * code + action + 1
         number = code.astype(jnp.float32)
         parts = {"reward": number + 0.25, "discount": number + 0.5, "value": number}
-        return jaxpgs.Expansion(**parts, features={"code": number[:, None]}), code
+        return jaxpgs.base.Expansion(**parts, features={"code": number[:, None]}), code
 
-    return jaxpgs.SplitRecurrentFn(expand, lambda params, x, code: x["code"] * params["head"])
+    return jaxpgs.base.SplitRecurrentFn(expand, lambda params, x, code: x["code"] * params["head"])
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_new_nodes_are_a_dictionary(capacity):
         embedding=jnp.zeros(batch_size, jnp.int32),
     )
     params = {"head": jnp.ones((1, num_actions))}
-    search = jaxpgs.pgs_search(
+    search = jaxpgs.search.pgs_search(
         counting_fn(num_actions), rounds * num_walks, adapt=toy.adapt_head, capacity=capacity,
         simulations_per_update=num_walks,
     )  # fmt: skip
@@ -151,12 +151,12 @@ def test_what_is_packed_comes_apart():
 @pytest.mark.slow
 def test_until_new_is_a_set_of_sequences():
     # One flag is enough where nothing is hashed.
-    walks, found, exact, num_new, nodes = toy.until_new("tree", jaxpgs.until_new(1))
+    walks, found, exact, num_new, nodes = toy.until_new("tree", jaxpgs.truncation.until_new(1))
     np.testing.assert_array_equal(found, exact)
     np.testing.assert_array_equal(walks.num_evaluations, num_new)
     np.testing.assert_array_equal(walks.num_calls[:, 0], num_new.any(-1))
     np.testing.assert_array_equal(toy.num_used(nodes), num_new.sum(0))
-    rollouts, *_ = toy.until_new("rollouts", jaxpgs.until_new(2**22))
+    rollouts, *_ = toy.until_new("rollouts", jaxpgs.truncation.until_new(2**22))
     for name in ("alive", "reward", "discount", "value", "depth"):
         np.testing.assert_array_equal(getattr(walks, name), getattr(rollouts, name), name)
     for name in ("log_prob", "entropy"):
@@ -167,11 +167,11 @@ def test_until_new_is_a_set_of_sequences():
 # --- searches with the same key -------------------------------------------------------------------
 
 RULES = {
-    "fixed": jaxpgs.fixed(3),
-    "growing": jaxpgs.growing(1, every=10),
-    "by_visits": jaxpgs.by_visits(2.0),
-    "by_probability": jaxpgs.by_probability(0.01),
-    "until_new": jaxpgs.until_new(),
+    "fixed": jaxpgs.truncation.fixed(3),
+    "growing": jaxpgs.truncation.growing(1, every=10),
+    "by_visits": jaxpgs.truncation.by_visits(2.0),
+    "by_probability": jaxpgs.truncation.by_probability(0.01),
+    "until_new": jaxpgs.truncation.until_new(),
 }
 TRACES = collections.Counter()
 # So large that no two sequences of a search share a flag.
@@ -253,7 +253,7 @@ def _search(case, mode, params, keys, states, c_puct, rule, n_step):
         return jnp.stack(stops)[rule]
 
     def backup(trajectory):
-        one, other = jaxpgs.n_step()(trajectory), jaxpgs.last_value()(trajectory)
+        one, other = jaxpgs.backup.n_step()(trajectory), jaxpgs.backup.last_value()(trajectory)
         return jnp.where(n_step, one, other)
 
     policy = functools.partial(
@@ -271,7 +271,7 @@ def _search(case, mode, params, keys, states, c_puct, rule, n_step):
         mode=mode,
         truncation=case.truncation or Truncation(stop, table_size=WIDE),
         backup=backup,
-        root_selection=jaxpgs.puct(c_puct),
+        root_selection=jaxpgs.selection.puct(c_puct),
     )
 
 
@@ -323,7 +323,7 @@ def test_same_key_same_answer(kind, rule):
 
 def in_pieces(max_batch):
     """A search of five roots whose network takes so many states at once."""
-    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.until_new(WIDE))
+    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.truncation.until_new(WIDE))
     states = games.random_positions(case.env, 1, [25, 5, 15, 1, 9])
     params, apply_fn, adapt = network(case.kind, case.env)
     split = dataclasses.replace(apply_fn, max_batch=max_batch)
@@ -359,7 +359,7 @@ def test_evaluation_in_pieces_changes_nothing():
 
 @pytest.mark.slow
 def test_one_call_an_update():
-    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.until_new(WIDE))
+    case = Case(5, "resnet", "pgs", 42, 7, jaxpgs.truncation.until_new(WIDE))
     for seed in range(3):
         states = games.random_positions(case.env, seed, [25, 5, 15, seed])
         arguments = (keys(seed, 4), states)
@@ -405,7 +405,7 @@ def energy_test(one, two):
 def test_other_keys_same_distribution():
     # Eight searches of each of 500 positions. The sum of 500 terms is normal, so a correct library
     # exceeds 5 once in a million seeds. A search with c_puct 2.1 instead of 2 comes to 19.
-    case, repeats = Case(4, "fully_connected", "mcs", 32, 8, jaxpgs.until_new()), 8
+    case, repeats = Case(4, "fully_connected", "mcs", 32, 8, jaxpgs.truncation.until_new()), 8
     states = games.random_positions(case.env, 10, np.random.default_rng(0).integers(0, 9, 500))
     states = jax.tree.map(lambda x: jnp.repeat(x, repeats, axis=0), states)
 
@@ -429,7 +429,11 @@ def test_other_keys_same_distribution():
 def learn(split_fn, params, mode="tree"):
     """A short search of a tree of three actions that learns."""
     root = toy.root(params, [0, 0])
-    knobs = {"adapt": toy.adapt_head, "truncation": jaxpgs.fixed(3), "simulations_per_update": 4}
+    knobs = {
+        "adapt": toy.adapt_head,
+        "truncation": jaxpgs.truncation.fixed(3),
+        "simulations_per_update": 4,
+    }
     knobs["interior_selection"] = None  # so that both modes give the same answer
 
     @jax.jit
@@ -456,7 +460,7 @@ def test_leaves_that_are_none_are_no_parameters():
     )
     assert plain == padded
     root = toy.root(params, [0, 0])
-    search = jaxpgs.mcs_search(toy.recurrent_fn, 32, mode="tree")
+    search = jaxpgs.search.mcs_search(toy.recurrent_fn, 32, mode="tree")
     padded = params | {"bias": None}
     jax.eval_shape(lambda: jaxpgs.search.run(search, padded, jax.random.key(0), root))
 
@@ -467,7 +471,7 @@ def test_unused_rows_do_not_spoil_the_gradient():
     def policy(params, features, node):
         return features / jnp.linalg.norm(features, axis=-1, keepdims=True) @ params["head"]
 
-    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
+    split_fn = jaxpgs.base.SplitRecurrentFn(toy.split_fn.expand, policy)
     states = [learn(split_fn, random_tree(), mode).search_state for mode in ("tree", "rollouts")]
     np.testing.assert_array_equal(states[0].skipped_updates, 0)
     np.testing.assert_allclose(states[0].gradient_norm, states[1].gradient_norm, rtol=1e-5)
@@ -478,7 +482,7 @@ def test_parts_may_compute_in_bfloat16():
     def policy(params, features, node):
         return toy.split_fn.policy(params, features, node).astype(jnp.bfloat16)
 
-    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
+    split_fn = jaxpgs.base.SplitRecurrentFn(toy.split_fn.expand, policy)
     output = learn(split_fn, random_tree())
     assert output.search_state.qvalues.dtype == jnp.float32
     np.testing.assert_array_equal(output.search_state.visits.sum(-1), 8)
@@ -489,4 +493,4 @@ def test_an_error_of_the_users_is_the_users():
         raise ValueError("my own mistake")
 
     with pytest.raises(ValueError, match="my own mistake"):
-        learn(jaxpgs.SplitRecurrentFn(expand, toy.split_fn.policy), random_tree())
+        learn(jaxpgs.base.SplitRecurrentFn(expand, toy.split_fn.policy), random_tree())

@@ -92,7 +92,11 @@ def search(kind, num_candidates, key):
     fixed = PARAMS if kind == "tree" else None
     root_fn, recurrent_fn = make_sampled_fns(env, APPLY, num_candidates, proposal_params=fixed)
     root = root_fn(PARAMS, key, states)
-    knobs = {"truncation": jaxpgs.fixed(2), "backup": n_step(), "simulations_per_update": 8}
+    knobs = {
+        "truncation": jaxpgs.truncation.fixed(2),
+        "backup": n_step(),
+        "simulations_per_update": 8,
+    }
     knobs["mode"] = "tree" if kind == "tree" else "rollouts"
     policy = jaxpgs.mcs_policy
     if adapts:

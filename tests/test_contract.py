@@ -45,17 +45,19 @@ def game(branching=3, depth=4):
 
 def pgs(count=20, **knobs):
     knobs = {"simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "tree"} | knobs
-    return jaxpgs.pgs_search(toy.split_fn, count, **knobs)
+    return jaxpgs.search.pgs_search(toy.split_fn, count, **knobs)
 
 
 SEARCHES = {
     "pgs, rollouts": lambda: pgs(mode="rollouts", optimizer=optax.sgd(0.1, momentum=0.9)),
     "pgs, tree": pgs,
-    "pgs, reuse": lambda: pgs(reuse=jaxpgs.Reuse(2, num_epochs=2, clip=0.2)),
-    "mcts": lambda: jaxpgs.batched_mcts_search(
+    "pgs, reuse": lambda: pgs(reuse=jaxpgs.reuse.Reuse(2, num_epochs=2, clip=0.2)),
+    "mcts": lambda: jaxpgs.search.batched_mcts_search(
         toy.split_fn, 20, simulations_per_update=4, dirichlet_fraction=0.25
     ),
-    "gumbel mcts": lambda: jaxpgs.gumbel_mcts_search(toy.split_fn, 20, simulations_per_update=4),
+    "gumbel mcts": lambda: jaxpgs.search.gumbel_mcts_search(
+        toy.split_fn, 20, simulations_per_update=4
+    ),
 }
 
 
@@ -136,17 +138,22 @@ def test_any_number_of_simulations(mode, count, width):
 
 def test_default_number_at_a_time_takes_any_budget():
     for count in (1, 16, 50, 100, 200):
-        for policy, knobs in ((jaxpgs.mcs_search, {}), (jaxpgs.gumbel_mcts_search, {})):
+        for policy, knobs in (
+            (jaxpgs.search.mcs_search, {}),
+            (jaxpgs.search.gumbel_mcts_search, {}),
+        ):
             assert policy(toy.recurrent_fn, count, **knobs).num_updates >= 1
-    assert jaxpgs.mcs_search(toy.recurrent_fn, 50).simulations_per_update == 3
+    assert jaxpgs.search.mcs_search(toy.recurrent_fn, 50).simulations_per_update == 3
 
 
 # --- a full memory --------------------------------------------------------------------------------
 
 
 KNOBS = {
-    "truncation": jaxpgs.fixed(3), "optimizer": optax.sgd(0.1), "interior_selection": None,
-}  # fmt: skip
+    "truncation": jaxpgs.truncation.fixed(3),
+    "optimizer": optax.sgd(0.1),
+    "interior_selection": None,
+}
 
 
 @functools.cache
@@ -175,12 +182,12 @@ def test_a_full_memory_forgets_new_states_and_nothing_else(capacity):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["pgs, tree", "mcts", "gumbel mcts"], "mcts"))
 def test_a_full_memory_is_searched_to_the_end(name):
-    make = {"pgs, tree": pgs, "mcts": jaxpgs.batched_mcts_search}.get(name)
+    make = {"pgs, tree": pgs, "mcts": jaxpgs.search.batched_mcts_search}.get(name)
     knobs = {"simulations_per_update": 4, "capacity": 6}
     if name == "pgs, tree":
         search = make(40, **knobs)
     else:
-        search = (make or jaxpgs.gumbel_mcts_search)(toy.split_fn, 40, **knobs)
+        search = (make or jaxpgs.search.gumbel_mcts_search)(toy.split_fn, 40, **knobs)
     data = game(), keys(4), toy.root(game(), [0, 1, 2, 0])
     output = compiled(run, search)(*data)
     state = output.search_state
@@ -214,8 +221,8 @@ def test_a_loop_of_moves_needs_no_private_helper():
     start = jnp.zeros(B, jnp.int32)
     first = (
         start,
-        jaxpgs.init_nodes(search, params, toy.root(params, start), num_kept),
-        jaxpgs.init_adapted(params, toy.adapt_head, B),
+        jaxpgs.search.init_nodes(search, params, toy.root(params, start), num_kept),
+        jaxpgs.search.init_adapted(params, toy.adapt_head, B),
     )
     (end, nodes, heads), evaluations = jax.jit(lambda: jax.lax.scan(move, first, keys(6, 3)))()
     assert (end > 0).all() and (toy.num_used(nodes) > 0).any()
@@ -229,16 +236,16 @@ def test_nothing_to_hand_on_is_named():
     with pytest.raises(ValueError, match=r'reroot.*mode="tree"'):
         jaxpgs.reroot(None, jnp.zeros(B, jnp.int32), num_kept=4)
     with pytest.raises(ValueError, match=r'init_nodes.*mode="tree"'):
-        jaxpgs.init_nodes(pgs(mode="rollouts"), game(), toy.root(game(), [0]), 4)
+        jaxpgs.search.init_nodes(pgs(mode="rollouts"), game(), toy.root(game(), [0]), 4)
     with pytest.raises(ValueError, match="num_kept must be at least 1"):
-        jaxpgs.init_nodes(pgs(), game(), toy.root(game(), [0]), 0)
+        jaxpgs.search.init_nodes(pgs(), game(), toy.root(game(), [0]), 0)
 
 
 @pytest.mark.slow
 def test_value_counts_the_returns_that_it_divides():
     # A tree search goes on from the visits that its root has had, and so does its value.
     params = game()
-    search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=4)
+    search = jaxpgs.search.batched_mcts_search(toy.split_fn, 24, simulations_per_update=4)
     first = compiled(run, search)(params, keys(1), toy.root(params, [0] * B))
     nodes = reroot(first.search_state.nodes, first.action, num_kept=12)
     after = toy.root(params, params["next"][0, first.action])
@@ -264,8 +271,10 @@ def chain(length, reward=1.0, discount=0.9):
 def test_rewards_on_the_way_count_by_default(mode):
     params, root = chain(12)
     expected = sum(0.9**t for t in range(10))  # ten steps, as far as max_depth
-    knobs = {"mode": mode, "max_depth": 10, "truncation": jaxpgs.fixed(10)}
-    search = pgs(8, **knobs) if mode == "tree" else jaxpgs.mcs_search(toy.split_fn, 8, **knobs)
+    knobs = {"mode": mode, "max_depth": 10, "truncation": jaxpgs.truncation.fixed(10)}
+    search = (
+        pgs(8, **knobs) if mode == "tree" else jaxpgs.search.mcs_search(toy.split_fn, 8, **knobs)
+    )
     state = compiled(run, search)(params, keys(0, 1), root).search_state
     np.testing.assert_allclose(state.qvalues, expected, rtol=1e-5)
 
@@ -273,21 +282,21 @@ def test_rewards_on_the_way_count_by_default(mode):
 @pytest.mark.slow
 def test_no_silent_bound_in_the_cached_mode():
     params, root = chain(60)
-    search = jaxpgs.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1)
+    search = jaxpgs.search.batched_mcts_search(toy.split_fn, 40, simulations_per_update=1)
     state = compiled(run, search)(params, keys(0, 1), root).search_state
     # Every simulation goes one step further than the last.
     np.testing.assert_allclose(state.depth, np.mean(np.arange(1, 41)), rtol=1e-6)
     assert state.depth_limited == 0
     rollouts = {"simulations_per_update": 1, "mode": "rollouts"}
-    shallow = jaxpgs.mcs_search(toy.split_fn, 40, **rollouts)
+    shallow = jaxpgs.search.mcs_search(toy.split_fn, 40, **rollouts)
     state = compiled(run, shallow)(params, keys(0, 1), root).search_state
     np.testing.assert_allclose(state.depth_limited, 24 / 40, rtol=1e-6)  # all after the 16th
-    explicit = jaxpgs.mcs_search(toy.split_fn, 40, max_depth=40, **rollouts)
+    explicit = jaxpgs.search.mcs_search(toy.split_fn, 40, max_depth=40, **rollouts)
     state = compiled(run, explicit)(params, keys(0, 1), root).search_state
     assert state.depth_limited == 0
     with pytest.raises(ValueError, match="sets no bound: max_depth must be given"):
-        endless = jaxpgs.mcs_search(
-            toy.split_fn, 8, mode="tree", truncation=jaxpgs.by_probability(0.1)
+        endless = jaxpgs.search.mcs_search(
+            toy.split_fn, 8, mode="tree", truncation=jaxpgs.truncation.by_probability(0.1)
         )
         jax.eval_shape(functools.partial(run, endless), params, keys(0, 1), root)
 
@@ -321,7 +330,7 @@ def test_statistics_are_float32_or_wider(types, mode):
         )
         return output, node
 
-    search = jaxpgs.mcs_search(recurrent_fn, 600, simulations_per_update=1, mode=mode)
+    search = jaxpgs.search.mcs_search(recurrent_fn, 600, simulations_per_update=1, mode=mode)
     state = jax.jit(functools.partial(run, search))(params, keys(0, 1), root).search_state
     assert state.qvalues.dtype == jnp.float32 and state.value.dtype == jnp.float32
     np.testing.assert_allclose(state.qvalues[0], 0.9, rtol=4e-3)  # as exact as the type's 0.9
@@ -334,7 +343,9 @@ def test_statistics_are_float32_or_wider(types, mode):
 def test_lost_positions_have_negative_values():
     params = toy.tree(5, 2, value=np.full(31, -0.5))
     root = toy.root(params)
-    search = jaxpgs.mcs_search(toy.recurrent_fn, 3, root_selection=jaxpgs.puct(0.0))
+    search = jaxpgs.search.mcs_search(
+        toy.recurrent_fn, 3, root_selection=jaxpgs.selection.puct(0.0)
+    )
     state = jax.jit(functools.partial(run, search))(params, keys(0, 1), root).search_state
     assert (np.asarray(state.visits) == 0).any()
     np.testing.assert_allclose(state.qvalues.max(axis=-1), -0.5)
@@ -352,7 +363,7 @@ def test_targets_read_the_prior_without_noise(mode):
 
     @jax.jit
     def plan(fraction):
-        search = jaxpgs.mcs_search(
+        search = jaxpgs.search.mcs_search(
             toy.split_fn, 16, mode=mode, dirichlet_fraction=fraction, target=prior_and_visits
         )
         return run(search, params, keys(3), roots)
@@ -367,7 +378,7 @@ def test_targets_read_the_prior_without_noise(mode):
 def test_huge_values_leave_finite_weights():
     params = game() | {"value": jnp.full(121, 3e38).at[::2].set(-3e38)}
     roots = toy.root(params, [0, 1, 2, 5])
-    search = pgs(16, estimator=jaxpgs.reinforce("mean", normalize=True))
+    search = pgs(16, estimator=jaxpgs.estimator.reinforce("mean", normalize=True))
     output = jax.jit(functools.partial(run, search))(params, keys(3), roots)
     chex.assert_tree_all_finite((output.action_weights, output.search_state.params))
     np.testing.assert_allclose(output.action_weights.sum(-1), 1, rtol=1e-5)
@@ -385,10 +396,13 @@ def test_knobs_that_are_not_numbers_play_no_illegal_action():
     @functools.partial(jax.jit, static_argnums=0)
     def play(rule, c, virtual_loss, temperature, noise):
         if rule == "puct":
-            parts = jaxpgs.puct(c, virtual_loss=virtual_loss), jaxpgs.visit_counts(temperature)
+            parts = (
+                jaxpgs.selection.puct(c, virtual_loss=virtual_loss),
+                jaxpgs.target.visit_counts(temperature),
+            )
         else:
-            parts = jaxpgs.ucb1(c), jaxpgs.completed_q(temperature)
-        search = jaxpgs.mcs_search(
+            parts = jaxpgs.selection.ucb1(c), jaxpgs.target.completed_q(temperature)
+        search = jaxpgs.search.mcs_search(
             toy.recurrent_fn, 8, simulations_per_update=4, root_selection=parts[0],
             target=parts[1], dirichlet_fraction=noise,
         )  # fmt: skip
@@ -410,7 +424,7 @@ def test_nan_behind_the_end_of_a_game_is_nobodys():
         "discount": params["discount"].at[0].set(0.0),
         "torso": params["torso"].at[4:13].set(jnp.nan),  # two steps from node 0
     }
-    search = pgs(mode="rollouts", truncation=jaxpgs.fixed(3), optimizer=optax.sgd(0.1))
+    search = pgs(mode="rollouts", truncation=jaxpgs.truncation.fixed(3), optimizer=optax.sgd(0.1))
     for nodes in ([0, 20, 20, 20], [0, 0, 0, 0]):
         state = compiled(run, search)(params, keys(3), toy.root(params, nodes)).search_state
         np.testing.assert_array_equal(state.skipped_updates, 0)
@@ -458,7 +472,7 @@ def noisy_split():
         noise = jax.random.normal(rng_key, action.shape)
         return expansion._replace(value=expansion.value + 0.1 * noise), node
 
-    return jaxpgs.SplitRecurrentFn(expand, toy.split_fn.policy)
+    return jaxpgs.base.SplitRecurrentFn(expand, toy.split_fn.policy)
 
 
 @pytest.mark.slow
@@ -466,8 +480,8 @@ def test_models_may_use_their_key():
     params = game()
     roots = toy.root(params, [0, 1, 2, 5])
     searches = [
-        jaxpgs.mcs_search(noisy_fn, 8),
-        jaxpgs.pgs_search(noisy_split(), 8, adapt=toy.adapt_head, mode="tree"),
+        jaxpgs.search.mcs_search(noisy_fn, 8),
+        jaxpgs.search.pgs_search(noisy_split(), 8, adapt=toy.adapt_head, mode="tree"),
     ]
     for search in searches:
         plan = jax.jit(functools.partial(run, search))
@@ -487,7 +501,7 @@ def test_an_objective_that_teaches_nothing_is_named():
 def test_unknown_knobs_name_the_function_that_was_called():
     arguments = (game(), keys(), toy.root(game(), [0] * B), toy.split_fn, 8)
     with pytest.raises(TypeError, match=r"pgs_policy\(\) has no argument 'root_selecton'.*mean 'r"):
-        jaxpgs.pgs_policy(*arguments, adapt=toy.adapt_head, root_selecton=jaxpgs.puct())
+        jaxpgs.pgs_policy(*arguments, adapt=toy.adapt_head, root_selecton=jaxpgs.selection.puct())
     with pytest.raises(TypeError, match=r"mcs_policy\(\) has no argument 'adept'"):
         jaxpgs.mcs_policy(*arguments, adept=True)
     with pytest.raises(TypeError, match=r"gumbel_mcts_policy\(\) has no argument 'scale'"):
@@ -538,7 +552,7 @@ def test_a_budget_of_seconds_is_as_many_updates():
         traces.append(1)
         return toy.split_fn(params, rng_key, action, node)
 
-    search = jaxpgs.mcs_search(counted, 4000, simulations_per_update=4)
+    search = jaxpgs.search.mcs_search(counted, 4000, simulations_per_update=4)
     seen = []
     output = jaxpgs.search_for(search, params, keys(1), roots, seconds=0.3, callback=seen.append)
     num_traces = len(traces)
@@ -556,7 +570,7 @@ def test_a_budget_of_seconds_is_as_many_updates():
     # A second search compiles nothing, and one of few simulations ends by itself.
     jaxpgs.search_for(search, params, keys(2), roots, seconds=0.05)
     assert len(traces) == num_traces
-    short = jaxpgs.mcs_search(toy.recurrent_fn, 10, simulations_per_update=4)
+    short = jaxpgs.search.mcs_search(toy.recurrent_fn, 10, simulations_per_update=4)
     done = jaxpgs.search_for(short, params, keys(2), roots, seconds=60)
     np.testing.assert_array_equal(done.search_state.visits.sum(-1), 10)
     with pytest.raises(ValueError, match=r"search_for needs seconds .* above 0; got 0"):
@@ -580,7 +594,7 @@ data = jax.device_put((keys(1), roots), rows)
 share = functools.partial(jax.shard_map, mesh=mesh, out_specs=P("roots"))
 
 # A search step by step.
-search = jaxpgs.pgs_search(
+search = jaxpgs.search.pgs_search(
     toy.split_fn, 10, adapt=toy.adapt_head, simulations_per_update=4, mode="tree",
     optimizer=optax.sgd(0.1, momentum=0.9),
 )
@@ -597,7 +611,7 @@ np.testing.assert_array_equal(output.search_state.visits, alone.search_state.vis
 np.testing.assert_allclose(output.search_state.qvalues, alone.search_state.qvalues, rtol=1e-5)
 
 # Another one whole, and the fields that every device has its share of.
-search = jaxpgs.gumbel_mcts_search(toy.split_fn, 10, simulations_per_update=4)
+search = jaxpgs.search.gumbel_mcts_search(toy.split_fn, 10, simulations_per_update=4)
 alone = jax.jit(functools.partial(run, search))(params, keys(1), roots)
 
 def whole(params, *data):

@@ -22,8 +22,8 @@ from jaxpgs.search.stores import nodes, store_tree
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 
 B = 5
-ALL_TERMS = jaxpgs.regularized(
-    jaxpgs.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1
+ALL_TERMS = jaxpgs.estimator.regularized(
+    jaxpgs.estimator.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1
 )
 
 
@@ -50,37 +50,46 @@ def score(state):
 FOUR = {"simulations_per_update": 4}
 HEAD = FOUR | {"adapt": "policy_head"}
 SEARCHES = {
-    "pgs": (jaxpgs.pgs_search, HEAD),
-    "pgs, all terms": (jaxpgs.pgs_search, HEAD | {"estimator": ALL_TERMS}),
-    "pgs, drawn": (jaxpgs.pgs_search, HEAD | {"interior_selection": None}),
-    "pgs, one at a time": (jaxpgs.pgs_search, HEAD | {"simulations_per_update": 1}),
+    "pgs": (jaxpgs.search.pgs_search, HEAD),
+    "pgs, all terms": (jaxpgs.search.pgs_search, HEAD | {"estimator": ALL_TERMS}),
+    "pgs, drawn": (jaxpgs.search.pgs_search, HEAD | {"interior_selection": None}),
+    "pgs, one at a time": (jaxpgs.search.pgs_search, HEAD | {"simulations_per_update": 1}),
     "pgs, all terms of drawn": (
-        jaxpgs.pgs_search, HEAD | {"interior_selection": None, "estimator": ALL_TERMS},
+        jaxpgs.search.pgs_search,
+        HEAD | {"interior_selection": None, "estimator": ALL_TERMS},
     ),
-    "pgs, rollouts": (jaxpgs.pgs_search, HEAD | {"mode": "rollouts", "estimator": ALL_TERMS}),
-    "pgs, fixed": (jaxpgs.pgs_search, HEAD | {"truncation": jaxpgs.fixed(3)}),
-    "pgs, capacity": (jaxpgs.pgs_search, HEAD | {"capacity": 9}),
+    "pgs, rollouts": (
+        jaxpgs.search.pgs_search,
+        HEAD | {"mode": "rollouts", "estimator": ALL_TERMS},
+    ),
+    "pgs, fixed": (jaxpgs.search.pgs_search, HEAD | {"truncation": jaxpgs.truncation.fixed(3)}),
+    "pgs, capacity": (jaxpgs.search.pgs_search, HEAD | {"capacity": 9}),
     "pgs, reuse": (
-        jaxpgs.pgs_search, HEAD | {"reuse": jaxpgs.Reuse(2, num_epochs=2, clip=0.2)},
+        jaxpgs.search.pgs_search,
+        HEAD | {"reuse": jaxpgs.reuse.Reuse(2, num_epochs=2, clip=0.2)},
     ),
     "pgs, reuse of rollouts": (
-        jaxpgs.pgs_search, HEAD | {"reuse": jaxpgs.Reuse(2), "mode": "rollouts"},
+        jaxpgs.search.pgs_search,
+        HEAD | {"reuse": jaxpgs.reuse.Reuse(2), "mode": "rollouts"},
     ),
-    "gumbel pgs": (jaxpgs.gumbel_pgs_search, HEAD),
-    "mcs": (jaxpgs.mcs_search, FOUR | {"best_of": score}),
-    "mcs, rollouts": (jaxpgs.mcs_search, FOUR | {"mode": "rollouts", "best_of": score}),
+    "gumbel pgs": (jaxpgs.search.gumbel_pgs_search, HEAD),
+    "mcs": (jaxpgs.search.mcs_search, FOUR | {"best_of": score}),
+    "mcs, rollouts": (jaxpgs.search.mcs_search, FOUR | {"mode": "rollouts", "best_of": score}),
     # More than is written out.
-    "mcts, wide": (jaxpgs.batched_mcts_search, {"simulations_per_update": 12}),
-    "mcts": (jaxpgs.batched_mcts_search, FOUR),
+    "mcts, wide": (jaxpgs.search.batched_mcts_search, {"simulations_per_update": 12}),
+    "mcts": (jaxpgs.search.batched_mcts_search, FOUR),
     "mcts, ranges": (
-        jaxpgs.batched_mcts_search,
-        FOUR | {"root_selection": jaxpgs.max_min_puct(2.0, bounds="returns")},
+        jaxpgs.search.batched_mcts_search,
+        FOUR | {"root_selection": jaxpgs.selection.max_min_puct(2.0, bounds="returns")},
     ),
-    "mcts, capacity": (jaxpgs.batched_mcts_search, FOUR | {"capacity": 9}),
-    "mcts, fixed": (jaxpgs.batched_mcts_search, FOUR | {"truncation": jaxpgs.fixed(3)}),
-    "mcts, one at a time": (jaxpgs.batched_mcts_search, {"simulations_per_update": 1}),
-    "gumbel mcts": (jaxpgs.gumbel_mcts_search, FOUR),
-}  # fmt: skip
+    "mcts, capacity": (jaxpgs.search.batched_mcts_search, FOUR | {"capacity": 9}),
+    "mcts, fixed": (
+        jaxpgs.search.batched_mcts_search,
+        FOUR | {"truncation": jaxpgs.truncation.fixed(3)},
+    ),
+    "mcts, one at a time": (jaxpgs.search.batched_mcts_search, {"simulations_per_update": 1}),
+    "gumbel mcts": (jaxpgs.search.gumbel_mcts_search, FOUR),
+}
 
 
 @functools.cache
@@ -160,10 +169,10 @@ def test_rows_of_nobody_do_not_spoil_the_gradient(program, kept, monkeypatch):
     draw = np.random.default_rng(0)
     tables = {"features": draw.normal(size=(121, 5)), "value": draw.normal(size=121)}
     params = toy.tree(3, 4, head=draw.normal(size=(5, 3)), **tables)
-    split_fn = jaxpgs.SplitRecurrentFn(toy.split_fn.expand, policy)
-    search = jaxpgs.pgs_search(split_fn, 12, adapt=toy.adapt_head, **FOUR)
+    split_fn = jaxpgs.base.SplitRecurrentFn(toy.split_fn.expand, policy)
+    search = jaxpgs.search.pgs_search(split_fn, 12, adapt=toy.adapt_head, **FOUR)
     root = toy.root(params, [0, 0])
-    nodes = jaxpgs.init_nodes(search, params, root, num_kept=3) if kept else None
+    nodes = jaxpgs.search.init_nodes(search, params, root, num_kept=3) if kept else None
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
     plan = jax.jit(lambda *data: run(search, *data, nodes=nodes), compiler_options=games.QUICK)
     state = plan(params, jax.random.key(0), root).search_state
@@ -174,7 +183,7 @@ def test_rows_of_nobody_do_not_spoil_the_gradient(program, kept, monkeypatch):
 def test_the_programs_differ(monkeypatch):
     """Or a change of the code could make both one, and the tests above would not tell."""
     env, params, apply_fn, states = setting(3)
-    search = jaxpgs.batched_mcts_search(jaxpgs.make_recurrent_fn(env, apply_fn), 8, **FOUR)
+    search = jaxpgs.search.batched_mcts_search(jaxpgs.make_recurrent_fn(env, apply_fn), 8, **FOUR)
 
     def plan(params, key, states):
         root = jaxpgs.make_root_fn(env, apply_fn)(params, key, states)

@@ -109,7 +109,7 @@ def visits(output):
 
 @check("Your own network")
 def _(root, recurrent_fn, adapt, **_):
-    assert isinstance(recurrent_fn, jaxpgs.SplitRecurrentFn)
+    assert isinstance(recurrent_fn, jaxpgs.base.SplitRecurrentFn)
     assert adapt == {"torso": False, "policy_head": True, "value_head": False}
     assert root.prior_logits.shape == (4, 9) and (root.value != 0).all()
 
@@ -137,12 +137,12 @@ def _(output, td_lambda, root, **_):
     depth = np.array([[3, 1]])
     alive = np.arange(4)[:, None, None] < depth
     reward, value = (np.where(alive, rng.normal(size=(4, 1, 2)), 0.0) for _ in range(2))
-    trajectory = jaxpgs.Trajectory(
+    trajectory = jaxpgs.base.Trajectory(
         alive, reward, -0.9 * alive, value, *[None] * 4, depth=depth, limited=None,
         num_evaluations=None, num_calls=None,
     )  # fmt: skip
     trajectory = jax.tree.map(jnp.asarray, trajectory)
-    last = jaxpgs.n_step()(trajectory)
+    last = jaxpgs.backup.n_step()(trajectory)
     np.testing.assert_allclose(td_lambda(1.0)(trajectory), last, rtol=1e-5)
     one = np.where(alive, reward - 0.9 * value, 0.0)
     np.testing.assert_allclose(td_lambda(0.0)(trajectory), one, rtol=1e-5)
@@ -172,7 +172,7 @@ def _(output, flat_puct, root, **_):
     expected = np.zeros(9, int)
     for _ in range(12):
         expected[np.argmax(prior / (1 + expected))] += 1
-    node = jaxpgs.NodeStats(
+    node = jaxpgs.base.NodeStats(
         root.prior_logits, root.value, jnp.zeros((4, 9), jnp.int32), jnp.zeros((4, 9)),
         jnp.ones((4, 9), bool),
     )  # fmt: skip

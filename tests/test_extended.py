@@ -30,7 +30,7 @@ def walks(depth, value, reward=0.0, discount=1.0, log_prob=None, num_steps=None)
         jnp.asarray(np.where(alive, x, 0.0), jnp.float32) for x in (value, reward, discount)
     )
     nothing = 0 * value
-    return jaxpgs.Trajectory(
+    return jaxpgs.base.Trajectory(
         alive=jnp.asarray(alive), reward=reward, discount=discount, value=value,
         log_prob=nothing if log_prob is None else log_prob, entropy=nothing, kl_to_prior=nothing,
         kl_from_prior=nothing, depth=jnp.asarray(depth, jnp.int32), limited=jnp.asarray(depth < 0),
@@ -46,7 +46,7 @@ def weights(backup, length=5):
 
 @pytest.mark.slow
 def test_weights_of_the_returns_for_five_steps():
-    series, geometric = jaxpgs.log_series, jaxpgs.truncated_geometric
+    series, geometric = jaxpgs.backup.log_series, jaxpgs.backup.truncated_geometric
     by_hand = 1 / np.arange(1, 6) / (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
     np.testing.assert_allclose(by_hand, [0.438, 0.219, 0.146, 0.109, 0.088], atol=6e-4)
     np.testing.assert_allclose(weights(series(1.0)), by_hand, rtol=1e-5)
@@ -55,18 +55,21 @@ def test_weights_of_the_returns_for_five_steps():
     np.testing.assert_allclose(weights(series(0.995)), expected, atol=1e-3)
     np.testing.assert_allclose(weights(geometric(0.995)), 0.2, atol=3e-3)
     np.testing.assert_allclose(weights(geometric(1.0)), 0.2, rtol=1e-5)
-    for backup in (series(0.0), geometric(0.0), jaxpgs.td_lambda(0.0)):
+    for backup in (series(0.0), geometric(0.0), jaxpgs.backup.td_lambda(0.0)):
         np.testing.assert_allclose(weights(backup), [1, 0, 0, 0, 0])
-    np.testing.assert_allclose(weights(jaxpgs.td_lambda(1.0)), [0, 0, 0, 0, 1])
+    np.testing.assert_allclose(weights(jaxpgs.backup.td_lambda(1.0)), [0, 0, 0, 0, 1])
     np.testing.assert_allclose(
-        weights(jaxpgs.td_lambda(0.5)), [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16]
+        weights(jaxpgs.backup.td_lambda(0.5)), [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16]
     )
 
 
 BACKUPS = {
-    "log_series": (jaxpgs.log_series, lambda p, k, left: p**k / k),
-    "truncated_geometric": (jaxpgs.truncated_geometric, lambda p, k, left: p**k),
-    "td_lambda": (jaxpgs.td_lambda, lambda p, k, left: p ** (k - 1) * ((1 - p) if k < left else 1)),
+    "log_series": (jaxpgs.backup.log_series, lambda p, k, left: p**k / k),
+    "truncated_geometric": (jaxpgs.backup.truncated_geometric, lambda p, k, left: p**k),
+    "td_lambda": (
+        jaxpgs.backup.td_lambda,
+        lambda p, k, left: p ** (k - 1) * ((1 - p) if k < left else 1),
+    ),
 }
 
 
@@ -104,7 +107,7 @@ def chain_gradient(estimator):
     def objective(logits):
         log_prob = jnp.stack([0 * logits, jax.nn.log_softmax(logits)])[:, None]
         trajectory = walks([2, 2], value, log_prob=log_prob, num_steps=2)
-        returns = jaxpgs.n_step()(trajectory)
+        returns = jaxpgs.backup.n_step()(trajectory)
         stats = NodeStats(
             jnp.zeros((1, 2)), jnp.zeros(1), jnp.zeros((1, 2), jnp.int32), jnp.zeros((1, 2)),
             jnp.ones((1, 2), bool),
@@ -115,9 +118,9 @@ def chain_gradient(estimator):
 
 
 def test_the_printed_update_goes_down_and_the_repaired_one_up():
-    np.testing.assert_allclose(chain_gradient(jaxpgs.reinforce()), [0.5, -0.5])
-    np.testing.assert_allclose(chain_gradient(jaxpgs.step_advantage()), [0.5, -0.5])
-    printed = jaxpgs.step_advantage(as_printed=True)
+    np.testing.assert_allclose(chain_gradient(jaxpgs.estimator.reinforce()), [0.5, -0.5])
+    np.testing.assert_allclose(chain_gradient(jaxpgs.estimator.step_advantage()), [0.5, -0.5])
+    printed = jaxpgs.estimator.step_advantage(as_printed=True)
     np.testing.assert_allclose(chain_gradient(printed), [-0.25, 0.25])
 
 
@@ -128,7 +131,7 @@ def test_the_update_per_step_against_the_formula(as_printed):
     discount = np.full((6, 1, 3), -1.0)
     discount[2, 0, 2] = 0.0
     trajectory = walks(depth, value, reward, discount, num_steps=6)
-    estimator = jaxpgs.step_advantage(as_printed=as_printed)
+    estimator = jaxpgs.estimator.step_advantage(as_printed=as_printed)
     cotangents = jax.grad(
         lambda x: jnp.sum(estimator(None, trajectory._replace(log_prob=x), None))
     )(trajectory.log_prob)
@@ -150,7 +153,7 @@ def test_the_update_per_step_against_the_formula(as_printed):
 
 @pytest.mark.parametrize("count_first", [True, False])
 def test_lengths_by_visits_with_and_without_the_first_action(count_first):
-    truncation = jaxpgs.by_visits(3.0, count_first=count_first)
+    truncation = jaxpgs.truncation.by_visits(3.0, count_first=count_first)
     visits = np.arange(30)
     expected = np.array([int(np.log(max(n, 1)) / np.log(3) + 1e-9) + 1 for n in visits])
     expected += not count_first
@@ -186,7 +189,7 @@ def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
     for mode in ("rollouts", "tree"):
         paper = jaxpgs.paper_extended_pgs() | {
             "simulations_per_update": 4, "mode": mode, "kl_from_prior": 0.1,
-            "truncation": jaxpgs.by_visits(2.0, count_first=False),
+            "truncation": jaxpgs.truncation.by_visits(2.0, count_first=False),
         }  # fmt: skip
         policy = functools.partial(
             jaxpgs.extended_pgs_policy, recurrent_fn=toy.split_fn, num_simulations=24,
@@ -205,12 +208,16 @@ def test_the_preset_says_the_same_in_both_modes_and_all_of_it_learns():
 
 def test_the_preset_without_its_extensions_is_pgs():
     off = {
-        "truncation": jaxpgs.fixed(3), "backup": jaxpgs.n_step(), "target": jaxpgs.visit_counts(),
-        "optimizer": optax.sgd(0.1), "adapt": toy.adapt_head, "root_selection": jaxpgs.puct(1.0),
+        "truncation": jaxpgs.truncation.fixed(3),
+        "backup": jaxpgs.backup.n_step(),
+        "target": jaxpgs.target.visit_counts(),
+        "optimizer": optax.sgd(0.1),
+        "adapt": toy.adapt_head,
+        "root_selection": jaxpgs.selection.puct(1.0),
         "interior_selection": None,
-    }  # fmt: skip
-    plain = jaxpgs.pgs_search(toy.split_fn, 8, **off)
-    bare = jaxpgs.extended_pgs_search(toy.split_fn, 8, entropy=0.0, kl_to_prior=0.0, **off)
+    }
+    plain = jaxpgs.search.pgs_search(toy.split_fn, 8, **off)
+    bare = jaxpgs.search.extended_pgs_search(toy.split_fn, 8, entropy=0.0, kl_to_prior=0.0, **off)
     for field in set(vars(plain)) - {"estimator"}:
         assert getattr(bare, field) == getattr(plain, field), field
     trajectory = walks([2, 3], np.ones((4, 1, 2)), log_prob=jnp.full((4, 1, 2), -0.5))
@@ -220,7 +227,7 @@ def test_the_preset_without_its_extensions_is_pgs():
     root = types.SimpleNamespace(scale=None)
     objectives = [s.estimator(root, trajectory, returns) for s in (bare, plain)]
     np.testing.assert_array_equal(*objectives)
-    assert (objectives[0] != jaxpgs.step_advantage()(None, trajectory, returns)).all()
+    assert (objectives[0] != jaxpgs.estimator.step_advantage()(None, trajectory, returns)).all()
     with pytest.raises(TypeError, match=r"extended_pgs_policy\(\) has no .*'entropi'.*'entropy'"):
         jaxpgs.extended_pgs_policy(*data(), toy.split_fn, 8, adapt=toy.adapt_head, entropi=1.0)
 
@@ -228,12 +235,12 @@ def test_the_preset_without_its_extensions_is_pgs():
 def pgs(count=12, **knobs):
     knobs = {
         "simulations_per_update": 4, "adapt": toy.adapt_head, "mode": "tree",
-        "optimizer": optax.sgd(0.3), "truncation": jaxpgs.fixed(3),
-        "estimator": jaxpgs.regularized(
-            jaxpgs.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1
+        "optimizer": optax.sgd(0.3), "truncation": jaxpgs.truncation.fixed(3),
+        "estimator": jaxpgs.estimator.regularized(
+            jaxpgs.estimator.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1
         ),
     } | knobs  # fmt: skip
-    return jaxpgs.pgs_search(toy.split_fn, count, **knobs)
+    return jaxpgs.search.pgs_search(toy.split_fn, count, **knobs)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -271,7 +278,7 @@ def reference_gradient(carry, head, reuse, weights):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode, reuse",
-    [("tree", jaxpgs.Reuse(2)), ("rollouts", jaxpgs.Reuse(2, num_epochs=2, clip=0.1))],
+    [("tree", jaxpgs.reuse.Reuse(2)), ("rollouts", jaxpgs.reuse.Reuse(2, num_epochs=2, clip=0.1))],
 )
 def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
     """The first update is the plain one, the second learns from both, the third forgets the first.
@@ -306,8 +313,8 @@ def test_a_ring_of_two_updates_against_plain_autodiff(mode, reuse):
 def test_every_loop_starts_from_data(mode):
     """As `jax.shard_map` asks, which tells when it is traced, for one device as for many."""
     search = pgs(
-        reuse=jaxpgs.Reuse(2, num_epochs=2), mode=mode, backup=jaxpgs.log_series(),
-        estimator=jaxpgs.step_advantage(as_printed=True),
+        reuse=jaxpgs.reuse.Reuse(2, num_epochs=2), mode=mode, backup=jaxpgs.backup.log_series(),
+        estimator=jaxpgs.estimator.step_advantage(as_printed=True),
     )  # fmt: skip
     mesh, rows = jax.make_mesh((1,), ("roots",)), jax.P("roots")
     shared = jax.device_put(data()[1:], jax.NamedSharding(mesh, rows))
@@ -323,9 +330,9 @@ def test_weights_by_hand():
     gradient = jnp.array([0.0, 2.0, 2.0, -2.0])[:, None, None]
     ratio = jnp.log(jnp.array([1.0, 2.0, 0.5, 3.0]))[:, None, None]
     by_hand = {
-        jaxpgs.Reuse(): [0, 4, 2, -6],  # products 2, 1, 3
-        jaxpgs.Reuse(max_weight=1.5): [0, 3, 2, -3],
-        jaxpgs.Reuse(clip=0.2): [0, 0, 1, -6],  # 2 is past 1.2, upwards; 0.5 and 3 come back
+        jaxpgs.reuse.Reuse(): [0, 4, 2, -6],  # products 2, 1, 3
+        jaxpgs.reuse.Reuse(max_weight=1.5): [0, 3, 2, -3],
+        jaxpgs.reuse.Reuse(clip=0.2): [0, 0, 1, -6],  # 2 is past 1.2, upwards; 0.5 and 3 come back
     }
     for reuse, expected in by_hand.items():
         np.testing.assert_allclose(reweigh(reuse, gradient, ratio)[:, 0, 0], expected, rtol=1e-6)
@@ -340,17 +347,21 @@ def begin(search):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: jaxpgs.log_series(1.5), "log_series needs p to be .* at most 1; got 1.5"),
-        (lambda: jaxpgs.truncated_geometric(-0.1), "truncated_geometric needs p"),
-        (lambda: jaxpgs.td_lambda(np.nan), "td_lambda needs trace"),
-        (lambda: jaxpgs.Reuse(0), "Reuse needs num_updates to be .* at least 1.*; got 0"),
-        (lambda: jaxpgs.Reuse(num_epochs=0), "Reuse needs num_epochs"),
-        (lambda: jaxpgs.Reuse(clip=0.0), "Reuse needs clip to be .* above 0"),
+        (lambda: jaxpgs.backup.log_series(1.5), "log_series needs p to be .* at most 1; got 1.5"),
+        (lambda: jaxpgs.backup.truncated_geometric(-0.1), "truncated_geometric needs p"),
+        (lambda: jaxpgs.backup.td_lambda(np.nan), "td_lambda needs trace"),
+        (lambda: jaxpgs.reuse.Reuse(0), "Reuse needs num_updates to be .* at least 1.*; got 0"),
+        (lambda: jaxpgs.reuse.Reuse(num_epochs=0), "Reuse needs num_epochs"),
+        (lambda: jaxpgs.reuse.Reuse(clip=0.0), "Reuse needs clip to be .* above 0"),
         *[
             (
                 lambda mode=mode: begin(
-                    jaxpgs.pgs_search(
-                        toy.recurrent_fn, 4, adapt=toy.adapt_head, reuse=jaxpgs.Reuse(), mode=mode
+                    jaxpgs.search.pgs_search(
+                        toy.recurrent_fn,
+                        4,
+                        adapt=toy.adapt_head,
+                        reuse=jaxpgs.reuse.Reuse(),
+                        mode=mode,
                     )
                 ),
                 "reuse needs a model that can be cut .*nothing of the network is independent",
@@ -360,16 +371,21 @@ def begin(search):
         (
             lambda: begin(
                 pgs(
-                    reuse=jaxpgs.Reuse(),
+                    reuse=jaxpgs.reuse.Reuse(),
                     mode="rollouts",
                     adapt=lambda path, leaf: path[0].key != "next",
                 )
             ),
             "reuse needs a model that can be cut .*depends on .*'torso'",
         ),
-        (lambda: pgs(reuse=jaxpgs.Reuse(), capacity=3), "capacity and interior_selection must be"),
         (
-            lambda: dataclasses.replace(jaxpgs.mcs_search(toy.split_fn, 4), reuse=jaxpgs.Reuse()),
+            lambda: pgs(reuse=jaxpgs.reuse.Reuse(), capacity=3),
+            "capacity and interior_selection must be",
+        ),
+        (
+            lambda: dataclasses.replace(
+                jaxpgs.search.mcs_search(toy.split_fn, 4), reuse=jaxpgs.reuse.Reuse()
+            ),
             "needs an estimator",
         ),
     ],

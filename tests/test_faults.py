@@ -227,7 +227,7 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
         (experts.gumbel(16), experts.gumbel(16), experts.make_expert("mcs", 16)),
         (optax.sgd(0.1), optax.sgd(0.1), optax.sgd(0.1, momentum=0.9)),
         (ppo.paper_optimizer(), ppo.paper_optimizer(6e-4), expert_iteration.paper_optimizer()),
-        (jaxpgs.puct(1.0), jaxpgs.puct(1.0), jaxpgs.ucb1(1.0)),
+        (jaxpgs.selection.puct(1.0), jaxpgs.selection.puct(1.0), jaxpgs.selection.ucb1(1.0)),
         (expert(1), expert(1), expert(2)),
         (lambda x: x + 1, lambda x: x + 1, lambda x: x + 2),
         (functools.partial(max, default=1), functools.partial(max, default=1), max),

@@ -13,10 +13,12 @@ import jaxpgs
 pytestmark = pytest.mark.usefixtures("strict_promotion")
 GOAL, LOWEST = 10, jnp.finfo(jnp.float32).min
 TRANSFORMS = {
-    "rescaled": jaxpgs.qtransform_completed_by_mix_value,
-    "unscaled": functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False),
+    "rescaled": jaxpgs.target.qtransform_completed_by_mix_value,
+    "unscaled": functools.partial(
+        jaxpgs.target.qtransform_completed_by_mix_value, rescale_values=False
+    ),
     "relative": functools.partial(
-        jaxpgs.qtransform_completed_by_mix_value, epsilon=1 / 3, relative=True
+        jaxpgs.target.qtransform_completed_by_mix_value, epsilon=1 / 3, relative=True
     ),
 }
 

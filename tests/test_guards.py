@@ -84,15 +84,15 @@ def same(one, two):
 
 
 def sigma(**numbers):
-    return functools.partial(jaxpgs.qtransform_completed_by_mix_value, **numbers)
+    return functools.partial(jaxpgs.target.qtransform_completed_by_mix_value, **numbers)
 
 
 MCS = {
-    "root_selection": jaxpgs.puct(1.5, virtual_loss=1.0, unvisited="zero", relative=True),
+    "root_selection": jaxpgs.selection.puct(1.5, virtual_loss=1.0, unvisited="zero", relative=True),
     "interior_selection": None,
-    "truncation": jaxpgs.until_new(2**15),
-    "backup": jaxpgs.n_step(),
-    "target": jaxpgs.completed_q(0.0, qtransform=sigma(epsilon=1 / 3, relative=True)),
+    "truncation": jaxpgs.truncation.until_new(2**15),
+    "backup": jaxpgs.backup.n_step(),
+    "target": jaxpgs.target.completed_q(0.0, qtransform=sigma(epsilon=1 / 3, relative=True)),
     "estimator": None,
     "optimizer": None,
     "adapt": None,
@@ -102,35 +102,38 @@ MCS = {
     "best_of": None,
 }
 PGS = MCS | {
-    "estimator": jaxpgs.reinforce("value", normalize=False, relative=True),
-    "optimizer": jaxpgs.auto_sgd(3.0),
+    "estimator": jaxpgs.estimator.reinforce("value", normalize=False, relative=True),
+    "optimizer": jaxpgs.estimator.auto_sgd(3.0),
     "adapt": toy.adapt_head,
-    "interior_selection": jaxpgs.improved_policy(
+    "interior_selection": jaxpgs.target.improved_policy(
         1.0, temperature=1.0, qtransform=sigma(epsilon=1 / 3, relative=True), by_counts=True
     ),
 }
 MCTS = MCS | {"interior_selection": MCS["root_selection"]}
-SIGMA = {"qtransform": jaxpgs.qtransform_completed_by_mix_value}
+SIGMA = {"qtransform": jaxpgs.target.qtransform_completed_by_mix_value}
 GUMBEL = {
-    "root_selection": jaxpgs.gumbel_root(16, 1.0, **SIGMA),
-    "target": jaxpgs.gumbel_target(**SIGMA),
+    "root_selection": jaxpgs.gumbel.gumbel_root(16, 1.0, **SIGMA),
+    "target": jaxpgs.gumbel.gumbel_target(**SIGMA),
 }
-INNER = {"interior_selection": jaxpgs.gumbel_inner(**SIGMA)}
+INNER = {"interior_selection": jaxpgs.gumbel.gumbel_inner(**SIGMA)}
 STOCHASTIC = {
     "root_selection": stochastic.with_chance(
-        jaxpgs.with_dirichlet_noise(jaxpgs.muzero_puct(1.25, 19652.0), 0.25, 0.3), 2
+        jaxpgs.selection.with_dirichlet_noise(
+            jaxpgs.selection.muzero_puct(1.25, 19652.0), 0.25, 0.3
+        ),
+        2,
     ),
-    "interior_selection": stochastic.with_chance(jaxpgs.muzero_puct(1.25, 19652.0), 2),
-    "target": stochastic.answer_of_actions(jaxpgs.visit_counts(1.0), 2),
+    "interior_selection": stochastic.with_chance(jaxpgs.selection.muzero_puct(1.25, 19652.0), 2),
+    "target": stochastic.answer_of_actions(jaxpgs.target.visit_counts(1.0), 2),
 }
 PRESETS = {
-    "mcs": (jaxpgs.mcs_search, {}, MCS),
-    "pgs": (jaxpgs.pgs_search, {"adapt": toy.adapt_head}, PGS),
-    "mcts": (jaxpgs.batched_mcts_search, {}, MCTS),
-    "gumbel pgs": (jaxpgs.gumbel_pgs_search, {"adapt": toy.adapt_head}, PGS | GUMBEL),
-    "gumbel mcts": (jaxpgs.gumbel_mcts_search, {}, MCTS | GUMBEL | INNER),
+    "mcs": (jaxpgs.search.mcs_search, {}, MCS),
+    "pgs": (jaxpgs.search.pgs_search, {"adapt": toy.adapt_head}, PGS),
+    "mcts": (jaxpgs.search.batched_mcts_search, {}, MCTS),
+    "gumbel pgs": (jaxpgs.search.gumbel_pgs_search, {"adapt": toy.adapt_head}, PGS | GUMBEL),
+    "gumbel mcts": (jaxpgs.search.gumbel_mcts_search, {}, MCTS | GUMBEL | INNER),
     "stochastic mcts": (
-        functools.partial(jaxpgs.stochastic_mcts_search, toy.split_fn),
+        functools.partial(jaxpgs.search.stochastic_mcts_search, toy.split_fn),
         {"num_actions": 2},
         MCTS | STOCHASTIC,
     ),
@@ -144,18 +147,22 @@ def test_defaults_of_the_presets(name):
         search = preset(toy.split_fn, count, **knobs)
         if name == "gumbel pgs":
             quarter = {1: 2, 10: 2, 40: 8, 100: 10, 800: 16}[count]
-            expected = expected | {"root_selection": jaxpgs.gumbel_root(quarter, 1.0, **SIGMA)}
+            expected = expected | {
+                "root_selection": jaxpgs.gumbel.gumbel_root(quarter, 1.0, **SIGMA)
+            }
         for field, part in expected.items():
             assert same(getattr(search, field), part), field
         sixteenth = {1: 1, 10: 1, 40: 2, 100: 6, 800: 8}[count]
         assert search.simulations_per_update == sixteenth
-    assert not same(search.root_selection, jaxpgs.puct(1.5, virtual_loss=0.5)), "or this sees all"
+    assert not same(search.root_selection, jaxpgs.selection.puct(1.5, virtual_loss=0.5)), (
+        "or this sees all"
+    )
 
 
 def test_the_mode_is_the_tree_where_it_can_be():
-    assert jaxpgs.mcs_search(toy.recurrent_fn, 8).mode == "tree"
-    assert jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head).mode == "tree"
-    rollouts = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="rollouts")
+    assert jaxpgs.search.mcs_search(toy.recurrent_fn, 8).mode == "tree"
+    assert jaxpgs.search.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head).mode == "tree"
+    rollouts = jaxpgs.search.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode="rollouts")
     assert rollouts.mode == "rollouts"
 
 
@@ -163,7 +170,7 @@ def test_the_mode_is_the_tree_where_it_can_be():
 def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
     # Of a plain function the search finds out when it is traced.
     params = two_players(3)
-    make = functools.partial(jaxpgs.pgs_search, toy.recurrent_fn, 8, adapt=toy.adapt_head)
+    make = functools.partial(jaxpgs.search.pgs_search, toy.recurrent_fn, 8, adapt=toy.adapt_head)
     search = make()
     assert search.mode is None and search.interior_selection is not None
     data = params, keys(1, 3), toy.root(params, [0, 1, 2])
@@ -181,58 +188,60 @@ def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
 @pytest.mark.parametrize("words", [("tree", "cached"), ("rollouts", "constant")])
 def test_former_words_for_the_modes(words):
     for word in words:
-        search = jaxpgs.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode=word)
+        search = jaxpgs.search.pgs_search(toy.split_fn, 8, adapt=toy.adapt_head, mode=word)
         assert search.mode == words[0]
         assert (search.interior_selection is None) == (words[0] == "rollouts")
     with pytest.raises(ValueError, match='mode must be "tree", "rollouts" or None; got'):
-        jaxpgs.mcs_search(toy.split_fn, 8, mode="cashed")
+        jaxpgs.search.mcs_search(toy.split_fn, 8, mode="cashed")
     with pytest.raises(ValueError, match='A tree search keeps its states: mode must be "tree"'):
-        jaxpgs.batched_mcts_search(toy.split_fn, 8, mode="constant")
+        jaxpgs.search.batched_mcts_search(toy.split_fn, 8, mode="constant")
 
 
 def test_simulations_read_the_nodes_where_there_are_any():
-    make = functools.partial(jaxpgs.pgs_search, adapt=toy.adapt_head)
+    make = functools.partial(jaxpgs.search.pgs_search, adapt=toy.adapt_head)
     assert make(toy.split_fn, 8).interior_selection is not None
     for recurrent_fn, knobs in (
         (toy.split_fn, {"mode": "rollouts"}),
         (toy.split_fn, {"interior_selection": None}),
-        (toy.split_fn, {"reuse": jaxpgs.Reuse(2)}),
+        (toy.split_fn, {"reuse": jaxpgs.reuse.Reuse(2)}),
         (toy.split_fn, jaxpgs.paper_mcs()),
     ):
         assert make(recurrent_fn, 8, **knobs).interior_selection is None
-    extended = jaxpgs.extended_pgs_search(toy.split_fn, 8, adapt=toy.adapt_head)
+    extended = jaxpgs.search.extended_pgs_search(toy.split_fn, 8, adapt=toy.adapt_head)
     assert extended.mode == "tree" and extended.interior_selection is not None
 
 
 def test_settings_of_the_thesis():
     paper = jaxpgs.paper_extended_pgs()
-    search = jaxpgs.extended_pgs_search(
+    search = jaxpgs.search.extended_pgs_search(
         toy.split_fn, 64, adapt=toy.adapt_head, **(paper | {"mode": "tree"})
     )
     expected = {
-        "root_selection": jaxpgs.puct(5.0),
+        "root_selection": jaxpgs.selection.puct(5.0),
         "simulations_per_update": 1,
-        "backup": jaxpgs.log_series(0.995),
-        "target": jaxpgs.completed_q(
+        "backup": jaxpgs.backup.log_series(0.995),
+        "target": jaxpgs.target.completed_q(
             0.0, qtransform=sigma(value_scale=0.01, maxvisit_init=5.0, rescale_values=False)
         ),
         "optimizer": optax.adam(1e-3),
         "interior_selection": None,
     }
     assert all(same(getattr(search, field), part) for field, part in expected.items())
-    assert search.truncation.max_depth(100) == jaxpgs.by_visits(6.0).max_depth(100) == 3
+    assert search.truncation.max_depth(100) == jaxpgs.truncation.by_visits(6.0).max_depth(100) == 3
     assert (paper["entropy"], paper["kl_to_prior"], paper["mode"]) == (2.0, 0.1, "rollouts")
 
 
 def test_settings_of_the_paper():
-    search = jaxpgs.pgs_search(toy.split_fn, 64, adapt=toy.adapt_head, **jaxpgs.paper_pgs(1e-3))
+    search = jaxpgs.search.pgs_search(
+        toy.split_fn, 64, adapt=toy.adapt_head, **jaxpgs.paper_pgs(1e-3)
+    )
     expected = {
-        "root_selection": jaxpgs.puct(5.0, virtual_loss=1.0, unvisited="zero"),
+        "root_selection": jaxpgs.selection.puct(5.0, virtual_loss=1.0, unvisited="zero"),
         "simulations_per_update": 32,
         "truncation": MCS["truncation"],
-        "backup": jaxpgs.last_value(),
-        "target": jaxpgs.visit_counts(1.0),
-        "estimator": jaxpgs.reinforce("none", normalize=False),
+        "backup": jaxpgs.backup.last_value(),
+        "target": jaxpgs.target.visit_counts(1.0),
+        "estimator": jaxpgs.estimator.reinforce("none", normalize=False),
         "optimizer": optax.sgd(1e-3),
         "mode": "rollouts",
         "interior_selection": None,
@@ -242,52 +251,58 @@ def test_settings_of_the_paper():
 
 def test_defaults_of_the_parts():
     for default, explicit in (
-        (jaxpgs.gumbel_root(), GUMBEL["root_selection"]),
-        (jaxpgs.gumbel_inner(), INNER["interior_selection"]),
-        (jaxpgs.gumbel_target(), GUMBEL["target"]),
-        (jaxpgs.completed_q(), jaxpgs.completed_q(1.0, **SIGMA)),
-        (jaxpgs.visit_counts(), jaxpgs.visit_counts(1.0)),
-        (jaxpgs.reinforce(), jaxpgs.reinforce("none", normalize=False)),
-        (jaxpgs.puct(), jaxpgs.puct(5.0, virtual_loss=1.0, unvisited="zero")),
-        (jaxpgs.muzero_puct(), jaxpgs.muzero_puct(1.25, 19652.0, virtual_loss=True)),
-        (jaxpgs.ucb1(), jaxpgs.ucb1(1.0, virtual_loss=1.0)),
+        (jaxpgs.gumbel.gumbel_root(), GUMBEL["root_selection"]),
+        (jaxpgs.gumbel.gumbel_inner(), INNER["interior_selection"]),
+        (jaxpgs.gumbel.gumbel_target(), GUMBEL["target"]),
+        (jaxpgs.target.completed_q(), jaxpgs.target.completed_q(1.0, **SIGMA)),
+        (jaxpgs.target.visit_counts(), jaxpgs.target.visit_counts(1.0)),
+        (jaxpgs.estimator.reinforce(), jaxpgs.estimator.reinforce("none", normalize=False)),
+        (jaxpgs.selection.puct(), jaxpgs.selection.puct(5.0, virtual_loss=1.0, unvisited="zero")),
+        (
+            jaxpgs.selection.muzero_puct(),
+            jaxpgs.selection.muzero_puct(1.25, 19652.0, virtual_loss=True),
+        ),
+        (jaxpgs.selection.ucb1(), jaxpgs.selection.ucb1(1.0, virtual_loss=1.0)),
     ):
         assert same(default, explicit)
 
 
 def test_a_stochastic_search_has_no_noise_of_its_own_with_a_selection_of_ones_own():
-    make = functools.partial(jaxpgs.stochastic_mcts_search, None, None, 8, num_actions=2)
-    chosen = make(root_selection=jaxpgs.ucb1(), target=jaxpgs.best_value())
+    make = functools.partial(jaxpgs.search.stochastic_mcts_search, None, None, 8, num_actions=2)
+    chosen = make(root_selection=jaxpgs.selection.ucb1(), target=jaxpgs.target.best_value())
     for name in ("root_selection", "interior_selection"):
-        assert same(getattr(chosen, name), stochastic.with_chance(jaxpgs.ucb1(), 2))
-    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.best_value(), 2))
+        assert same(getattr(chosen, name), stochastic.with_chance(jaxpgs.selection.ucb1(), 2))
+    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.target.best_value(), 2))
     chosen = make(dirichlet_fraction=0.0, temperature=0.0, pb_c_init=2.0)
-    assert same(chosen.root_selection, stochastic.with_chance(jaxpgs.muzero_puct(2.0), 2))
-    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.visit_counts(0.0), 2))
+    assert same(chosen.root_selection, stochastic.with_chance(jaxpgs.selection.muzero_puct(2.0), 2))
+    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.target.visit_counts(0.0), 2))
 
 
 def test_presets_hand_their_knobs_on():
-    noisy = jaxpgs.mcs_search(toy.split_fn, 8, dirichlet_fraction=0.25, dirichlet_alpha=0.3)
+    noisy = jaxpgs.search.mcs_search(toy.split_fn, 8, dirichlet_fraction=0.25, dirichlet_alpha=0.3)
     bandit = MCS["root_selection"]
-    assert same(noisy.root_selection, jaxpgs.with_dirichlet_noise(bandit, 0.25, 0.3))
-    noisy = jaxpgs.mcs_search(toy.split_fn, 8, dirichlet_fraction=0.5)
-    assert same(noisy.root_selection, jaxpgs.with_dirichlet_noise(bandit, 0.5, 0.12))
+    assert same(noisy.root_selection, jaxpgs.selection.with_dirichlet_noise(bandit, 0.25, 0.3))
+    noisy = jaxpgs.search.mcs_search(toy.split_fn, 8, dirichlet_fraction=0.5)
+    assert same(noisy.root_selection, jaxpgs.selection.with_dirichlet_noise(bandit, 0.5, 0.12))
     assert same(
-        jaxpgs.with_dirichlet_noise(bandit), jaxpgs.with_dirichlet_noise(bandit, 0.25, 0.12)
+        jaxpgs.selection.with_dirichlet_noise(bandit),
+        jaxpgs.selection.with_dirichlet_noise(bandit, 0.25, 0.12),
     )
     # In a tree search the noise is the root's alone.
-    tree = jaxpgs.batched_mcts_search(toy.split_fn, 8, dirichlet_fraction=0.25)
-    assert same(tree.root_selection, jaxpgs.with_dirichlet_noise(bandit, 0.25, 0.12))
+    tree = jaxpgs.search.batched_mcts_search(toy.split_fn, 8, dirichlet_fraction=0.25)
+    assert same(tree.root_selection, jaxpgs.selection.with_dirichlet_noise(bandit, 0.25, 0.12))
     assert same(tree.interior_selection, bandit)
-    tree = jaxpgs.batched_mcts_search(toy.split_fn, 8, root_selection=jaxpgs.ucb1())
-    assert same(tree.interior_selection, jaxpgs.ucb1())
+    tree = jaxpgs.search.batched_mcts_search(
+        toy.split_fn, 8, root_selection=jaxpgs.selection.ucb1()
+    )
+    assert same(tree.interior_selection, jaxpgs.selection.ucb1())
     for preset, more in (
-        (jaxpgs.gumbel_mcts_search, {}),
-        (jaxpgs.gumbel_pgs_search, {"adapt": toy.adapt_head}),
+        (jaxpgs.search.gumbel_mcts_search, {}),
+        (jaxpgs.search.gumbel_pgs_search, {"adapt": toy.adapt_head}),
     ):
         knobs = {"max_num_considered_actions": 4, "gumbel_scale": 0.5, "simulations_per_update": 3}
         search = preset(toy.split_fn, 64, **knobs, **more)
-        assert same(search.root_selection, jaxpgs.gumbel_root(4, 0.5, **SIGMA))
+        assert same(search.root_selection, jaxpgs.gumbel.gumbel_root(4, 0.5, **SIGMA))
         assert search.simulations_per_update == 3
 
 
@@ -306,11 +321,11 @@ def test_calls_are_those_that_the_model_gets():
         jax.debug.callback(lambda: calls.append(1))
         return toy.split_fn(params, rng_key, action, node)
 
-    search = jaxpgs.mcs_search(
+    search = jaxpgs.search.mcs_search(
         counted,
         10,
         simulations_per_update=4,
-        truncation=jaxpgs.growing(2, every=4),
+        truncation=jaxpgs.truncation.growing(2, every=4),
         mode="rollouts",
         best_of=lambda node: score[node],
     )
@@ -332,7 +347,7 @@ def test_simulations_that_the_bound_ended_and_the_best_state(mode):
     # rule ends it; the third and the fourth would go on. From nodes 3 and 4 the episode ends at 5.
     params = line(12, ends=[4])
     score = jnp.array([1.0, 5, 3, 2, 2, 7, 9, 4, 8, 6, 6, 6, 0])
-    search = jaxpgs.mcs_search(
+    search = jaxpgs.search.mcs_search(
         toy.split_fn,
         8,
         simulations_per_update=2,
@@ -369,14 +384,14 @@ def test_the_optimizers_state_goes_from_update_to_update():
     # Of three actions, two steps, K = 3, N = 8: the last update has two simulations.
     params = toy.tree(3, 2, value=np.ones(13))
     score = jnp.array([0.0, 99, 99, 99, 3, 8, 5, 7, 2, 9, 1, 6, 4])
-    search = jaxpgs.pgs_search(
+    search = jaxpgs.search.pgs_search(
         toy.split_fn,
         8,
         adapt=toy.adapt_head,
-        estimator=jaxpgs.reinforce(),
+        estimator=jaxpgs.estimator.reinforce(),
         optimizer=counting,
         simulations_per_update=3,
-        truncation=jaxpgs.fixed(2),
+        truncation=jaxpgs.truncation.fixed(2),
         mode="tree",
         best_of=lambda node: score[node],
     )
@@ -402,7 +417,7 @@ def test_the_optimizers_state_goes_from_update_to_update():
 
 
 def test_auto_sgd_remembers_and_is_bounded():
-    optimizer = jaxpgs.auto_sgd(2.0)
+    optimizer = jaxpgs.estimator.auto_sgd(2.0)
     gradient = jnp.array([3.0, 4.0])
 
     def step(scale, square, state, params):
@@ -447,7 +462,7 @@ def test_regularized_adds_and_subtracts():
 
     def objective(**weights):
         base = lambda root, trajectory, returns: jnp.array([10.0, 20.0])  # noqa: E731
-        return jaxpgs.regularized(base, **weights)(None, trajectory, zeros).tolist()
+        return jaxpgs.estimator.regularized(base, **weights)(None, trajectory, zeros).tolist()
 
     assert objective() == [10, 20]
     # Two simulations of the two steps.
@@ -467,17 +482,24 @@ def test_muzeros_virtual_loss():
     pending = jnp.array([[1.0, 0.0, 0.0]])
     node = root._replace(visits=root.visits.astype(jnp.float32))
     # The base is so great that its logarithm is 0.
-    score = {w: jaxpgs.muzero_puct(3.0, 1e9, virtual_loss=w).score(node, pending) for w in (0, 1)}
+    score = {
+        w: jaxpgs.selection.muzero_puct(3.0, 1e9, virtual_loss=w).score(node, pending)
+        for w in (0, 1)
+    }
     # Q of 1 and 0 after two visits; the pending one halves the first, as its own counts as 0.
     # Exploration: 3 * 1/2 * sqrt(4) / (1 + n) with n of 2 and 1.
     np.testing.assert_allclose(score[1][0, :2], [0.5 + 1, 0 + 1.5], rtol=1e-6)
     np.testing.assert_allclose(score[0][0, :2], [1.0 + 1, 0 + 1.5], rtol=1e-6)
-    np.testing.assert_allclose(score[1], jaxpgs.muzero_puct(3.0, 1e9).score(node, pending))
+    np.testing.assert_allclose(
+        score[1], jaxpgs.selection.muzero_puct(3.0, 1e9).score(node, pending)
+    )
     # Q of the first falls: 1, 1/2, 1/3, 1/4, 1/5; exploration is 1/4 sqrt(n) / (1 + n(a)). After
     # four in flight, 1/5 + sqrt(7) / 24 = 0.31 is less than sqrt(7) / 8 = 0.33; then sqrt(8) / 12
     # is less than 1/5 + sqrt(8) / 24.
     chosen = [
-        select_in_turn(jaxpgs.muzero_puct(0.5, 1e9, virtual_loss=w), None, root, 6).tolist()[0]
+        select_in_turn(
+            jaxpgs.selection.muzero_puct(0.5, 1e9, virtual_loss=w), None, root, 6
+        ).tolist()[0]
         for w in (True, False)
     ]
     assert chosen == [[0, 0, 0, 0, 1, 0], [0] * 6]
@@ -488,7 +510,9 @@ def drawn(rng_keys, logits, temperature):
     """Answers of `completed_q` after one visit of each action, of Q 0, 1/2 and 1."""
     root = stats([[1, 1, 1]], [[0, 0.5, 1]])._replace(prior_logits=logits[None])
     one = jax.tree.map(lambda x: x[0], root)
-    target = jaxpgs.completed_q(temperature, qtransform=sigma(value_scale=0.25, maxvisit_init=1.0))
+    target = jaxpgs.target.completed_q(
+        temperature, qtransform=sigma(value_scale=0.25, maxvisit_init=1.0)
+    )
     return jax.vmap(lambda key: target(key, one, None))(rng_keys)
 
 
@@ -512,7 +536,7 @@ def test_dirichlet_noise_by_its_share():
     )
 
     def noise(fraction, alpha):
-        selection = jaxpgs.with_dirichlet_noise(jaxpgs.puct(), fraction, alpha)
+        selection = jaxpgs.selection.with_dirichlet_noise(jaxpgs.selection.puct(), fraction, alpha)
         return np.exp(selection.init(keys(3, 4), root, 1)[0])
 
     clean = np.tile([0.5, 0.3, 0.2], (4, 1))
@@ -547,7 +571,7 @@ def schedule(state):
 
 @pytest.mark.slow
 def test_gumbels_root_counts_what_is_pending_and_not_what_was_before():
-    rule = jaxpgs.gumbel_root(16, 0.0)
+    rule = jaxpgs.gumbel.gumbel_root(16, 0.0)
     root = stats([5, 1, 1], [0.0, 0.0, 0.0], logits=[0.0, 1.0, 2.0])
     state = rule.init(jax.random.key(0), root._replace(visits=jnp.array([[4, 0, 1]])), 6)
     np.testing.assert_array_equal(state.before, [[4, 0, 1]])
@@ -566,7 +590,7 @@ def test_gumbels_root_counts_what_is_pending_and_not_what_was_before():
     # As many are considered as are legal, and no more than the knob says.
     legal = root._replace(valid=jnp.array([[True, False, True]]))
     assert schedule(rule.init(jax.random.key(0), legal, 4)) == [0, 0, 1, 1]
-    few = jaxpgs.gumbel_root(2).init(jax.random.key(0), root, 4)
+    few = jaxpgs.gumbel.gumbel_root(2).init(jax.random.key(0), root, 4)
     assert schedule(few) == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="at the root only"):
         rule.select(None, root, jnp.zeros((1, 3)))
@@ -575,7 +599,7 @@ def test_gumbels_root_counts_what_is_pending_and_not_what_was_before():
 def test_gumbels_scale_is_that_of_the_noise():
     root = stats([[0] * 3], [[0.0] * 3])
     one, half, none = (
-        jaxpgs.gumbel_root(16, scale).init(jax.random.key(4), root, 4).gumbel
+        jaxpgs.gumbel.gumbel_root(16, scale).init(jax.random.key(4), root, 4).gumbel
         for scale in (1.0, 0.5, 0.0)
     )
     np.testing.assert_allclose(half, 0.5 * one)
@@ -585,13 +609,13 @@ def test_gumbels_scale_is_that_of_the_noise():
 def test_gumbels_inner_choice_by_hand():
     # Equal Q, so the policy is the prior; less n(a) / (1 + n), with n of 2, 3, 4 and 5:
     #   -0.17 0.35 0.15;  0 0.1 0.15;  0.1 0.15 -0.05;  0.17 0.02 -0.02
-    rule = jaxpgs.gumbel_inner(qtransform=sigma(rescale_values=False))
+    rule = jaxpgs.gumbel.gumbel_inner(qtransform=sigma(rescale_values=False))
     node = stats([2, 0, 0], [0.5, 0.5, 0.5], value=0.5, logits=np.log([0.5, 0.35, 0.15]))
     assert select_in_turn(rule, None, node, 4).tolist() == [[1, 2, 1, 0]]
 
 
 def test_gumbels_answer_is_among_the_most_visited():
-    target = jaxpgs.gumbel_target()
+    target = jaxpgs.gumbel.gumbel_target()
     key, counts = jax.random.key(0), (jnp.int32(3), jnp.int32(8))
 
     def answer(visits, before, gumbel, logits):
@@ -674,11 +698,11 @@ def check_statistics(stats, nodes):
 @pytest.mark.slow
 def test_a_kept_root_has_the_statistics_of_all_its_simulations():
     params = two_players(3)
-    search = jaxpgs.batched_mcts_search(
+    search = jaxpgs.search.batched_mcts_search(
         toy.split_fn,
         24,
         simulations_per_update=1,
-        root_selection=jaxpgs.max_min_puct(2.0, bounds="returns"),
+        root_selection=jaxpgs.selection.max_min_puct(2.0, bounds="returns"),
     )
 
     @jit
@@ -687,7 +711,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
         return advance(search, params, start, count)
 
     roots, all_legal = toy.root(params, [0, 1, 2]), jnp.zeros((3, 3), jnp.int32)
-    nothing = jit(lambda: jaxpgs.init_nodes(search, params, roots, 25))()
+    nothing = jit(lambda: jaxpgs.search.init_nodes(search, params, roots, 25))()
     first = advanced(keys(1, 3), roots, nothing, all_legal, 24)
     np.testing.assert_array_equal(first.stats.visits.sum(-1), 24)
     check_statistics(first.stats, first.memory)
@@ -720,7 +744,7 @@ def test_a_kept_root_has_the_statistics_of_all_its_simulations():
 @pytest.mark.slow
 def test_nodes_that_were_dropped_are_made_anew():
     params = two_players(3)
-    search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=1)
+    search = jaxpgs.search.batched_mcts_search(toy.split_fn, 24, simulations_per_update=1)
     searched = jit(functools.partial(run, search))
     roots = toy.root(params, [0, 1, 2])
     first = searched(params, keys(1, 3), roots)
@@ -741,11 +765,11 @@ def test_nodes_that_were_dropped_are_made_anew():
 def test_kept_visits_of_an_action_that_is_forbidden_now():
     # As after a search by a model that knows no illegal actions.
     params = two_players(3)
-    search = jaxpgs.batched_mcts_search(
-        toy.split_fn, 4, simulations_per_update=1, target=jaxpgs.visit_counts(0.0)
+    search = jaxpgs.search.batched_mcts_search(
+        toy.split_fn, 4, simulations_per_update=1, target=jaxpgs.target.visit_counts(0.0)
     )
     roots = toy.root(params, [0])
-    nodes = jit(lambda: jaxpgs.init_nodes(search, params, roots, 3))()
+    nodes = jit(lambda: jaxpgs.search.init_nodes(search, params, roots, 3))()
     nodes = nodes._replace(
         edge=nodes.edge.at[0, 1:].set(jnp.array([0, 1])),
         links=nodes.links.at[0, 0].set(jnp.array([1, 2, 0, 5, 1, 0])),
@@ -762,12 +786,12 @@ def test_kept_visits_of_an_action_that_is_forbidden_now():
 def test_returns_of_one_update_at_the_root():
     # Actions 0 and 1 in turn; K = 4, and two simulations in the second update.
     params = toy.tree(2, 1)
-    search = jaxpgs.mcs_search(
+    search = jaxpgs.search.mcs_search(
         toy.split_fn,
         6,
         simulations_per_update=4,
-        root_selection=jaxpgs.max_min_puct(1e6, bounds="returns"),
-        truncation=jaxpgs.fixed(1),
+        root_selection=jaxpgs.selection.max_min_puct(1e6, bounds="returns"),
+        truncation=jaxpgs.truncation.fixed(1),
         backup=lambda trajectory: jnp.array([3.0, -1.0, 2.0, 5.0])[None, None],
     )
     root = toy.root(params, [0])
@@ -782,14 +806,14 @@ def test_returns_of_one_update_at_the_root():
 def test_gumbel_plans_for_the_simulations_of_this_search():
     # Four actions, eight simulations: one visit of each, two more of two of them.
     params = two_players(4)
-    search = jaxpgs.gumbel_mcts_search(toy.split_fn, 8, simulations_per_update=4)
+    search = jaxpgs.search.gumbel_mcts_search(toy.split_fn, 8, simulations_per_update=4)
 
     @jit
     def searched(rng_keys, roots, nodes):
         return run(search, params, rng_keys, roots, nodes=nodes)
 
     roots = toy.root(params, [0, 1, 2])
-    nothing = jit(lambda: jaxpgs.init_nodes(search, params, roots, 9))()
+    nothing = jit(lambda: jaxpgs.search.init_nodes(search, params, roots, 9))()
     output = searched(keys(1, 3), roots, nothing)
     known = 0
     for seed in (2, 3):
@@ -812,8 +836,10 @@ def test_gumbel_plans_for_the_simulations_of_this_search():
 @pytest.mark.parametrize("ranges", [False, True])
 def test_visits_behind_the_limit_are_nobodys(ranges, dense):
     params = two_players(3)
-    selection = jaxpgs.max_min_puct(bounds="returns") if ranges else jaxpgs.puct()
-    search = jaxpgs.batched_mcts_search(
+    selection = (
+        jaxpgs.selection.max_min_puct(bounds="returns") if ranges else jaxpgs.selection.puct()
+    )
+    search = jaxpgs.search.batched_mcts_search(
         toy.split_fn, 8, simulations_per_update=2, capacity=3, root_selection=selection
     )
 
@@ -859,7 +885,9 @@ def test_visits_behind_the_limit_are_nobodys(ranges, dense):
 def test_a_tree_counts_the_visits_of_the_states_it_holds():
     # Sums over what is held are at most the root's, whose own statistics forget nothing.
     params = two_players(3)
-    search = jaxpgs.batched_mcts_search(toy.split_fn, 24, simulations_per_update=4, capacity=5)
+    search = jaxpgs.search.batched_mcts_search(
+        toy.split_fn, 24, simulations_per_update=4, capacity=5
+    )
     state = jit(functools.partial(run, search))(
         params, keys(4, 3), toy.root(params, [0, 1, 2])
     ).search_state
@@ -910,9 +938,13 @@ def test_estimate_of_a_tree(adapts, capacity, num_kept, max_depth):
     estimate = jaxpgs.estimate_memory(
         params, roots, toy.split_fn, 24, adapt=adapt, num_kept=num_kept, **knobs
     )
-    make = functools.partial(jaxpgs.pgs_search, adapt=adapt) if adapts else jaxpgs.mcs_search
+    make = (
+        functools.partial(jaxpgs.search.pgs_search, adapt=adapt)
+        if adapts
+        else jaxpgs.search.mcs_search
+    )
     search = make(toy.split_fn, 24, **knobs)
-    nodes = jaxpgs.init_nodes(search, params, roots, num_kept) if num_kept > 1 else None
+    nodes = jaxpgs.search.init_nodes(search, params, roots, num_kept) if num_kept > 1 else None
     carry = jax.eval_shape(lambda: init(search, params, keys(0, 3), roots, nodes=nodes))
     assert estimate.nodes == total_bytes(carry.memory)
     # Reward, discount, value; the edge; children, visits, their sum; embedding; features or logits.
@@ -936,10 +968,12 @@ def test_estimate_of_what_is_used_again(mode):
     knobs = {"mode": mode, "adapt": toy.adapt_head, "simulations_per_update": 4}
     plain = jaxpgs.estimate_memory(params, roots, toy.split_fn, 24, **knobs)
     found = [
-        jaxpgs.estimate_memory(params, roots, toy.split_fn, 24, reuse=jaxpgs.Reuse(num), **knobs)
+        jaxpgs.estimate_memory(
+            params, roots, toy.split_fn, 24, reuse=jaxpgs.reuse.Reuse(num), **knobs
+        )
         for num in (2, 4)
     ]
-    search = jaxpgs.pgs_search(toy.split_fn, 24, reuse=jaxpgs.Reuse(2), **knobs)
+    search = jaxpgs.search.pgs_search(toy.split_fn, 24, reuse=jaxpgs.reuse.Reuse(2), **knobs)
     carry = jax.eval_shape(lambda: init(search, params, keys(0, 3), roots))
     assert plain.ring == 0 and found[0].ring == total_bytes(carry.ring) > 0
     assert found[1].ring == 2 * found[0].ring
@@ -965,8 +999,8 @@ def test_estimate_of_rollouts(adapts):
         for knobs in (
             {"max_depth": 5},
             {},
-            {"truncation": jaxpgs.fixed(3)},
-            {"truncation": jaxpgs.until_new(2**4)},
+            {"truncation": jaxpgs.truncation.fixed(3)},
+            {"truncation": jaxpgs.truncation.until_new(2**4)},
         )
     ]
     # For the gradient two features and the state a step; a flag for each hash.

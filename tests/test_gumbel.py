@@ -107,9 +107,9 @@ def test_several_at_a_time_keep_to_the_schedule(policy):
     params, considered, count = game(), 4, 48
     knobs = {"max_num_considered_actions": considered, "simulations_per_update": 6}
     if policy == "mcts":
-        search = jaxpgs.gumbel_mcts_search(toy.split_fn, count, **knobs)
+        search = jaxpgs.search.gumbel_mcts_search(toy.split_fn, count, **knobs)
     else:
-        search = jaxpgs.gumbel_pgs_search(
+        search = jaxpgs.search.gumbel_pgs_search(
             toy.split_fn, count, adapt=toy.adapt_head, mode="tree", **knobs
         )
     keys = jax.random.split(jax.random.key(2), B)
@@ -137,7 +137,7 @@ def test_considered_actions_are_drawn_without_replacement():
     # With as many simulations as actions considered, each is taken once: the top of logits + noise.
     params = game()
     keys = jax.random.split(jax.random.key(5), B)
-    search = jaxpgs.gumbel_mcts_search(
+    search = jaxpgs.search.gumbel_mcts_search(
         toy.split_fn, 3, max_num_considered_actions=3, simulations_per_update=3
     )
     state = jax.jit(functools.partial(init, search))(params, keys, roots(params)).selection
@@ -151,7 +151,7 @@ def test_considered_actions_are_drawn_without_replacement():
 
 def test_noise_is_a_keys_and_a_roots():
     params = game()
-    search = jaxpgs.gumbel_mcts_search(toy.split_fn, 8)
+    search = jaxpgs.search.gumbel_mcts_search(toy.split_fn, 8)
     keys = jax.random.split(jax.random.key(5), B)
     drawn = jax.jit(lambda *data: init(search, params, *data).selection.gumbel)
     noise = drawn(keys, roots(params))
@@ -169,6 +169,6 @@ def test_parts_that_do_not_fit_are_named():
     params = game()
     arguments = (params, jax.random.key(0), roots(params), toy.split_fn, 8)
     with pytest.raises(ValueError, match="gumbel_target needs root_selection=gumbel_root"):
-        jaxpgs.mcs_policy(*arguments, target=jaxpgs.gumbel_target())
+        jaxpgs.mcs_policy(*arguments, target=jaxpgs.gumbel.gumbel_target())
     with pytest.raises(ValueError, match="gumbel_root"):
-        jaxpgs.batched_mcts_policy(*arguments, root_selection=jaxpgs.gumbel_root())
+        jaxpgs.batched_mcts_policy(*arguments, root_selection=jaxpgs.gumbel.gumbel_root())

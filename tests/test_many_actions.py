@@ -17,7 +17,10 @@ from jaxpgs.search.stores import store_tree
 M = 3  # considered, of 20 actions
 ROUNDS = {"simulations_per_update": "rounds"}
 jit = functools.partial(jax.jit, compiler_options=QUICK)
-ALONE = {"root_selection": jaxpgs.gumbel_root(1, in_rounds=True), "simulations_per_update": 3}
+ALONE = {
+    "root_selection": jaxpgs.gumbel.gumbel_root(1, in_rounds=True),
+    "simulations_per_update": 3,
+}
 ONE_BY_ONE = {"simulations_per_update": 1, "qtransform": mctx.qtransform_completed_by_mix_value}
 MODEL = functools.partial(endless, 1.0)
 
@@ -30,7 +33,7 @@ def plain(search):
 
 
 def searches(policy, count, **knobs):
-    make = getattr(jaxpgs, f"gumbel_{policy}_search")
+    make = getattr(jaxpgs.search, f"gumbel_{policy}_search")
     considered = {} if "root_selection" in knobs else {"max_num_considered_actions": M}
     search = make(MODEL, count, **considered | knobs)
     return search, plain(search)
@@ -87,7 +90,9 @@ def test_a_search_that_learns(mode):
         value=rng.uniform(-1, 1, size), reward=rng.uniform(-0.5, 0.5, (size, A)),
     )  # fmt: skip
     knobs = {"adapt": toy.adapt_head, "simulations_per_update": 4, "mode": mode}
-    search = jaxpgs.gumbel_pgs_search(toy.split_fn, 12, max_num_considered_actions=M, **knobs)
+    search = jaxpgs.search.gumbel_pgs_search(
+        toy.split_fn, 12, max_num_considered_actions=M, **knobs
+    )
     root, keys = toy.root(params, range(6)), jax.random.split(jax.random.key(2), 6)
     one, other = jit(
         lambda: [jaxpgs.search.run(x, params, keys, root) for x in (search, plain(search))]
@@ -142,10 +147,16 @@ def test_other_transforms_see_all_actions():
 
 def tree_searches():
     """Searches that read visits, sums and ranges of nodes, logits, or an adapted head."""
-    ranges = {"root_selection": jaxpgs.muzero_puct(), "interior_selection": jaxpgs.muzero_puct()}
-    yield "ranges", jaxpgs.batched_mcts_search(toy.split_fn, 12, capacity=9, **ranges)
-    yield "gumbel", jaxpgs.gumbel_mcts_search(toy.split_fn, 16, simulations_per_update="rounds")
-    yield "pgs", jaxpgs.pgs_search(toy.split_fn, 12, adapt=toy.adapt_head, mode="tree")
+    ranges = {
+        "root_selection": jaxpgs.selection.muzero_puct(),
+        "interior_selection": jaxpgs.selection.muzero_puct(),
+    }
+    yield "ranges", jaxpgs.search.batched_mcts_search(toy.split_fn, 12, capacity=9, **ranges)
+    yield (
+        "gumbel",
+        jaxpgs.search.gumbel_mcts_search(toy.split_fn, 16, simulations_per_update="rounds"),
+    )
+    yield "pgs", jaxpgs.search.pgs_search(toy.split_fn, 12, adapt=toy.adapt_head, mode="tree")
 
 
 @pytest.mark.first_case

@@ -92,7 +92,7 @@ def test_programs_for_mctx_run_with_its_keywords(name, keywords):
 
 
 def test_ours_has_the_arguments_of_mctxs_function():
-    node = jaxpgs.NodeStats(
+    node = jaxpgs.base.NodeStats(
         prior_logits=weights(7, B, A),
         value=weights(8, B),
         visits=jnp.tile(jnp.array([2, 0, 3, 1]), (B, 1)),
@@ -104,7 +104,9 @@ def test_ours_has_the_arguments_of_mctxs_function():
         with games.lenient_promotion():
             ours, theirs = (
                 jax.nn.softmax(
-                    jaxpgs.improved_policy(qtransform=functools.partial(f, **knobs)).logits(node)
+                    jaxpgs.target.improved_policy(qtransform=functools.partial(f, **knobs)).logits(
+                        node
+                    )
                 )
                 for f in functions
             )
@@ -113,13 +115,13 @@ def test_ours_has_the_arguments_of_mctxs_function():
 
 @pytest.mark.slow
 def test_muzeros_selection_adds_what_any_qtransform_says():
-    node = jaxpgs.NodeStats(
+    node = jaxpgs.base.NodeStats(
         weights(7, 1, A), weights(8, 1), jnp.array([[2, 0, 3, 1]]), weights(9, 1, A) * 0.0 + 1.0,
         jnp.ones((1, A), bool),
     )  # fmt: skip
     node = node._replace(visits=node.visits.astype(jnp.float32))
     plain, more = (
-        jaxpgs.muzero_puct(qtransform=q).score(node, jnp.zeros((1, A)))
+        jaxpgs.selection.muzero_puct(qtransform=q).score(node, jnp.zeros((1, A)))
         for q in (lambda node: 0.0 * node.qvalues, lambda tree, i: 1.0 + tree.children_visits[i])
     )
     np.testing.assert_allclose(more - plain, [[3.0, 1.0, 4.0, 2.0]], atol=1e-5)
@@ -128,23 +130,27 @@ def test_muzeros_selection_adds_what_any_qtransform_says():
 @pytest.mark.parametrize("qtransform", [3.0, BY_BOUNDS.func, lambda: 0.0, lambda a, b, c: a])
 def test_other_qtransforms_are_refused(qtransform):
     with pytest.raises(ValueError, match=r"qtransform.*statistics"):
-        jaxpgs.gumbel_mcts_search(recurrent_fn, 4, qtransform=qtransform)
+        jaxpgs.search.gumbel_mcts_search(recurrent_fn, 4, qtransform=qtransform)
     with pytest.raises(ValueError, match="muzero_puct needs qtransform"):
-        jaxpgs.mcs_search(recurrent_fn, 4, qtransform=qtransform)
+        jaxpgs.search.mcs_search(recurrent_fn, 4, qtransform=qtransform)
 
 
 def test_a_part_and_settings_of_another_are_refused():
-    puct, target = jaxpgs.puct(2.0), jaxpgs.visit_counts()
+    puct, target = jaxpgs.selection.puct(2.0), jaxpgs.target.visit_counts()
     for knobs in ({"pb_c_init": 1.25}, {"qtransform": SIBLINGS}, {"pb_c_base": 100.0}):
         (name,) = knobs
         with pytest.raises(ValueError, match=f"{name} would make a root_selection"):
-            jaxpgs.batched_mcts_search(recurrent_fn, 4, root_selection=puct, **knobs)
+            jaxpgs.search.batched_mcts_search(recurrent_fn, 4, root_selection=puct, **knobs)
     with pytest.raises(ValueError, match="temperature would make a target"):
-        jaxpgs.mcs_search(recurrent_fn, 4, target=target, temperature=1.0)
+        jaxpgs.search.mcs_search(recurrent_fn, 4, target=target, temperature=1.0)
     for knobs in ({"gumbel_scale": 0.0}, {"max_num_considered_actions": 2}):
         with pytest.raises(ValueError, match="would make a root_selection"):
-            jaxpgs.gumbel_mcts_search(recurrent_fn, 4, root_selection=jaxpgs.gumbel_root(), **knobs)
-    chosen = jaxpgs.gumbel_pgs_search(recurrent_fn, 4, adapt="policy_head", gumbel_scale=None)
+            jaxpgs.search.gumbel_mcts_search(
+                recurrent_fn, 4, root_selection=jaxpgs.gumbel.gumbel_root(), **knobs
+            )
+    chosen = jaxpgs.search.gumbel_pgs_search(
+        recurrent_fn, 4, adapt="policy_head", gumbel_scale=None
+    )
     assert chosen.num_simulations == 4
 
 
@@ -177,7 +183,9 @@ def test_settings_by_root(policy, settings):
 
 
 def test_visits_are_drawn_at_a_temperature_by_root():
-    targets = [jaxpgs.visit_counts(t) for t in (0.0, 30.0, jnp.array([0.0, 30.0] * 3)[:, None])]
+    targets = [
+        jaxpgs.target.visit_counts(t) for t in (0.0, 30.0, jnp.array([0.0, 30.0] * 3)[:, None])
+    ]
     keys = jax.random.split(jax.random.key(1), 16)
 
     @jit
@@ -186,7 +194,7 @@ def test_visits_are_drawn_at_a_temperature_by_root():
             jaxpgs.search.finish(s, c).action
             for s, c in (
                 (made, jaxpgs.search.init(made, PARAMS, key, root()))
-                for made in (jaxpgs.mcs_search(recurrent_fn, 8, target=t) for t in targets)
+                for made in (jaxpgs.search.mcs_search(recurrent_fn, 8, target=t) for t in targets)
             )
         ]
 
@@ -208,7 +216,7 @@ def test_visits_are_drawn_at_a_temperature_by_root():
         (jaxpgs.gumbel_mcts_policy, {"gumbel_scale": "none"}, "gumbel_scale .*; got 'none'"),
         (jaxpgs.mcs_policy, {"pb_c_init": jnp.ones((B, 1))}, r"pb_c_init .*shape \[6, 1\]"),
         (jaxpgs.gumbel_mcts_policy, {"max_num_considered_actions": 4.0}, "whole number .* got 4.0"),
-        (jaxpgs.mcs_policy, {"root_selection": jaxpgs.puct, "dirichlet_fraction": 0.2},
+        (jaxpgs.mcs_policy, {"root_selection": jaxpgs.selection.puct, "dirichlet_fraction": 0.2},
          "Call it: selection=puct"),
     ],
 )  # fmt: skip
@@ -219,11 +227,11 @@ def test_settings_that_do_not_fit_are_named(policy, knobs, message):
 
 def test_traced_numbers_that_shapes_depend_on_are_named():
     for make in (
-        lambda n: jaxpgs.gumbel_root(n),
-        lambda n: jaxpgs.fixed(n),
-        lambda n: jaxpgs.mcs_search(recurrent_fn, n),
-        lambda n: jaxpgs.Reuse(num_updates=n),
-        lambda n: jaxpgs.by_visits(n),
+        lambda n: jaxpgs.gumbel.gumbel_root(n),
+        lambda n: jaxpgs.truncation.fixed(n),
+        lambda n: jaxpgs.search.mcs_search(recurrent_fn, n),
+        lambda n: jaxpgs.reuse.Reuse(num_updates=n),
+        lambda n: jaxpgs.truncation.by_visits(n),
     ):
         with pytest.raises(ValueError, match="known before tracing"):
             jax.eval_shape(lambda n, make=make: bool(make(n)), 4)
@@ -290,7 +298,9 @@ def test_evaluations_that_are_not_finite_are_counted(mode):
         start = root()
         start = start.replace(value=jnp.where((jnp.arange(B) == 1) & bad[3], jnp.inf, start.value))
         # One simulation of each action.
-        least = jaxpgs.Selection(lambda state, node, pending: jnp.argmin(node.visits + pending, -1))
+        least = jaxpgs.selection.Selection(
+            lambda state, node, pending: jnp.argmin(node.visits + pending, -1)
+        )
         knobs = {"simulations_per_update": 2, "mode": mode, "root_selection": least}
         return jaxpgs.mcs_policy(
             PARAMS, jax.random.key(0), start, model, A, max_depth=1, **knobs

@@ -64,16 +64,16 @@ def make_root(embedding=None, batch_size=B):
 HEAD = {"adapt": "head"}
 # Models that come apart, models that adapt as a whole, and those of which nothing adapts.
 SEARCHES = {
-    "mcs": (jaxpgs.mcs_search, {}),
-    "mcs, rollouts": (jaxpgs.mcs_search, {"mode": "rollouts"}),
-    "pgs": (jaxpgs.pgs_search, HEAD | {"mode": "tree"}),
-    "pgs, rollouts": (jaxpgs.pgs_search, HEAD | {"mode": "rollouts"}),
-    "pgs, whole": (jaxpgs.pgs_search, {"adapt": "everything", "mode": "rollouts"}),
-    "pgs, fixed": (jaxpgs.pgs_search, HEAD | {"truncation": jaxpgs.fixed(2)}),
-    "mcts": (jaxpgs.batched_mcts_search, {}),
-    "gumbel mcts": (jaxpgs.gumbel_mcts_search, {}),
+    "mcs": (jaxpgs.search.mcs_search, {}),
+    "mcs, rollouts": (jaxpgs.search.mcs_search, {"mode": "rollouts"}),
+    "pgs": (jaxpgs.search.pgs_search, HEAD | {"mode": "tree"}),
+    "pgs, rollouts": (jaxpgs.search.pgs_search, HEAD | {"mode": "rollouts"}),
+    "pgs, whole": (jaxpgs.search.pgs_search, {"adapt": "everything", "mode": "rollouts"}),
+    "pgs, fixed": (jaxpgs.search.pgs_search, HEAD | {"truncation": jaxpgs.truncation.fixed(2)}),
+    "mcts": (jaxpgs.search.batched_mcts_search, {}),
+    "gumbel mcts": (jaxpgs.search.gumbel_mcts_search, {}),
     "pgs, reuse of rollouts": (
-        jaxpgs.pgs_search, HEAD | {"mode": "rollouts", "reuse": jaxpgs.Reuse(2)},
+        jaxpgs.search.pgs_search, HEAD | {"mode": "rollouts", "reuse": jaxpgs.reuse.Reuse(2)},
     ),
 }  # fmt: skip
 
@@ -91,7 +91,7 @@ def every_action(name):
     """Knobs by which a search of as many simulations takes every action once."""
     if name == "gumbel mcts":
         return {"max_num_considered_actions": A, "gumbel_scale": 0.0}
-    return {"root_selection": jaxpgs.ucb1()}
+    return {"root_selection": jaxpgs.selection.ucb1()}
 
 
 @functools.cache
@@ -131,11 +131,11 @@ def paying_fn(name):
     def expand(params, rng_key, action, state):
         output, state = recurrent_fn(params, rng_key, action, state)
         features = jnp.stack([jnp.sin(state[0]), jnp.cos(state[0])], axis=-1) @ params["torso"]
-        return jaxpgs.Expansion(output.reward, output.discount, output.value, features), state
+        return jaxpgs.base.Expansion(output.reward, output.discount, output.value, features), state
 
     if "adapt" not in SEARCHES[name][1]:
         return recurrent_fn
-    return jaxpgs.SplitRecurrentFn(expand, lambda params, x, _: jnp.tanh(x) @ params["head"])
+    return jaxpgs.base.SplitRecurrentFn(expand, lambda params, x, _: jnp.tanh(x) @ params["head"])
 
 
 @functools.cache
@@ -243,15 +243,15 @@ def test_wrong_shapes_of_a_model_in_two_parts_are_named(field):
         if field in number:
             number[field] = wrong(number[field])
         after = wrong(place) if field == "embedding" else place
-        return jaxpgs.Expansion(**number, features=place[:, None]), after
+        return jaxpgs.base.Expansion(**number, features=place[:, None]), after
 
     def policy(params, features, place):
         logits = features @ params["head"][:1]
         return wrong(logits) if field == "prior_logits" else logits
 
-    split_fn = jaxpgs.SplitRecurrentFn(expand, policy)
+    split_fn = jaxpgs.base.SplitRecurrentFn(expand, policy)
     for mode in ("tree", "rollouts"):
-        search = jaxpgs.pgs_search(split_fn, 8, adapt="head", mode=mode)
+        search = jaxpgs.search.pgs_search(split_fn, 8, adapt="head", mode=mode)
         root = make_root(embedding=jnp.zeros(B))
         with pytest.raises(ValueError, match=f"recurrent_fn must return {field} of shape"):
             jax.eval_shape(functools.partial(run, search), make_params(), jax.random.key(0), root)
@@ -473,7 +473,10 @@ def paying(pay, **changes):
 @pytest.mark.each_value
 def test_a_row_for_each_root_where_each_root_has_something_of_its_own(name, per_root, pay):
     key = jax.random.split(jax.random.key(0), B) if per_root else jax.random.key(0)
-    knobs = {"root_selection": jaxpgs.ucb1(), "simulations_per_update": B}  # K rows would fit
+    knobs = {
+        "root_selection": jaxpgs.selection.ucb1(),
+        "simulations_per_update": B,
+    }  # K rows would fit
     with pytest.warns(UserWarning, match="tells them apart by their rows"):
         state = searched(search_of(name, paying(pay), **knobs), key, make_root())
     assert (state.visits > 0).all()
@@ -533,12 +536,12 @@ def test_a_policy_that_needs_rows_is_refused():
 
     def expand(params, rng_key, action, place):
         zero = 0 * place
-        return jaxpgs.Expansion(zero, zero, zero, place[:, None]), place
+        return jaxpgs.base.Expansion(zero, zero, zero, place[:, None]), place
 
     def policy(params, features, place):
         return features @ params["head"][:1] + bias[jnp.arange(len(place))]
 
-    search = jaxpgs.pgs_search(jaxpgs.SplitRecurrentFn(expand, policy), 8, adapt="head")
+    search = jaxpgs.search.pgs_search(jaxpgs.base.SplitRecurrentFn(expand, policy), 8, adapt="head")
     root = make_root(embedding=jnp.zeros(B))
     with pytest.raises(ValueError, match=r"policy.*roots"):
         jax.eval_shape(functools.partial(run, search), make_params(), jax.random.key(0), root)
@@ -587,9 +590,9 @@ def test_weights_adapt_and_the_rest_of_params_goes_along(name):
     assert all(state.params[x] is None for x in more)
     np.testing.assert_allclose(state.params["head"], alone.params["head"], rtol=1e-5)
     assert (np.asarray(state.params["head"]) != np.asarray(params["head"])).any()
-    assert jaxpgs.init_adapted(params, adapt, B)["count"] is None
+    assert jaxpgs.search.init_adapted(params, adapt, B)["count"] is None
     with pytest.raises(ValueError, match="chooses none of the parameters"):
-        jaxpgs.init_adapted(params, lambda path, x: x is more["key"], B)
+        jaxpgs.search.init_adapted(params, lambda path, x: x is more["key"], B)
 
 
 # --- transformations ------------------------------------------------------------------------------
@@ -667,7 +670,7 @@ def test_nodes_of_another_state_are_dropped():
     # A search looks for itself.
     search = search_of("mcts", gust, 8)
     states = (place.at[2].set(0.5), count.at[1].add(10))
-    empty = jaxpgs.init_nodes(search, make_params(), make_root(), 12)
+    empty = jaxpgs.search.init_nodes(search, make_params(), make_root(), 12)
     fresh, going = (
         compiled(search)(make_params(), jax.random.key(1), make_root(states), nodes=x).search_state
         for x in (empty, kept)

@@ -258,7 +258,7 @@ def test_uct_takes_a_win_in_one():
         root = root_fn(None, key, states)
         return root.value, jaxpgs.batched_mcts_policy(
             None, key, root, recurrent_fn, 64, ~states.legal_action_mask,
-            root_selection=jaxpgs.ucb1(2**0.5), simulations_per_update=1,
+            root_selection=jaxpgs.selection.ucb1(2**0.5), simulations_per_update=1,
         )  # fmt: skip
 
     value, output = search(jax.random.key(0))

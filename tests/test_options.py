@@ -20,19 +20,28 @@ from jaxpgs.search.presets import QTRANSFORM
 
 HEAD = {"adapt": toy.adapt_head}
 SEARCHES = {
-    "mcs": (jaxpgs.mcs_search, jaxpgs.mcs_policy, options.MCSOptions, {}),
-    "pgs": (jaxpgs.pgs_search, jaxpgs.pgs_policy, options.PGSOptions, HEAD),
-    "mcts": (jaxpgs.batched_mcts_search, jaxpgs.batched_mcts_policy, options.MCSOptions, {}),
+    "mcs": (jaxpgs.search.mcs_search, jaxpgs.mcs_policy, options.MCSOptions, {}),
+    "pgs": (jaxpgs.search.pgs_search, jaxpgs.pgs_policy, options.PGSOptions, HEAD),
+    "mcts": (jaxpgs.search.batched_mcts_search, jaxpgs.batched_mcts_policy, options.MCSOptions, {}),
     "extended": (
-        jaxpgs.extended_pgs_search, jaxpgs.extended_pgs_policy, options.ExtendedPGSOptions, HEAD,
+        jaxpgs.search.extended_pgs_search,
+        jaxpgs.extended_pgs_policy,
+        options.ExtendedPGSOptions,
+        HEAD,
     ),
     "gumbel pgs": (
-        jaxpgs.gumbel_pgs_search, jaxpgs.gumbel_pgs_policy, options.GumbelPGSOptions, HEAD,
+        jaxpgs.search.gumbel_pgs_search,
+        jaxpgs.gumbel_pgs_policy,
+        options.GumbelPGSOptions,
+        HEAD,
     ),
     "gumbel mcts": (
-        jaxpgs.gumbel_mcts_search, jaxpgs.gumbel_mcts_policy, options.GumbelMCTSOptions, {},
+        jaxpgs.search.gumbel_mcts_search,
+        jaxpgs.gumbel_mcts_policy,
+        options.GumbelMCTSOptions,
+        {},
     ),
-}  # fmt: skip
+}
 GUMBEL = ("gumbel pgs", "gumbel mcts")
 TREES = ("mcts", "gumbel mcts")
 
@@ -79,15 +88,15 @@ import jaxpgs
 
 
 def search(params: jaxpgs.base.Params, root: mctx.RootFnOutput, fn: jaxpgs.RecurrentFn) -> None:
-    data = params, jax.random.key(0), root, fn, 8
-    jaxpgs.pgs_policy(*data, adapt="policy_head", temperature=1.0, truncation=jaxpgs.fixed(4))
+    data, stop = (params, jax.random.key(0), root, fn, 8), jaxpgs.truncation.fixed(4)
+    jaxpgs.pgs_policy(*data, adapt="policy_head", temperature=1.0, truncation=stop)
     jaxpgs.gumbel_mcts_policy(*data, None, 4, gumbel_scale=0.0, mode="tree", nodes=None)
     jaxpgs.pgs_policy(*data, adapt="policy_head", **jaxpgs.paper_pgs(1e-4))
-    jaxpgs.batched_mcts_search(fn, 8, max_depth=3, simulations_per_update=None)
-    jaxpgs.mcs_policy(*data, truncatoin=jaxpgs.fixed(4))  # 13: a misspelt name
+    jaxpgs.search.batched_mcts_search(fn, 8, max_depth=3, simulations_per_update=None)
+    jaxpgs.mcs_policy(*data, truncatoin=jaxpgs.truncation.fixed(4))  # 13: a misspelt name
     jaxpgs.mcs_policy(*data, truncation=4)  # 14: of another type
-    jaxpgs.mcs_search(fn, 8, adapt="policy_head")  # 15: nothing adapts
-    jaxpgs.gumbel_pgs_search(fn, 8, adapt="policy_head", temperature=1.0)  # 16: has another noise
+    jaxpgs.search.mcs_search(fn, 8, adapt="policy_head")  # 15: nothing adapts
+    jaxpgs.search.gumbel_pgs_search(fn, 8, adapt="policy_head", temperature=1.0)  # 16: other noise
     jaxpgs.extended_pgs_policy(*data, capacity="2")  # 17: of another type, and adapt is missing
 """
 CONFIG = """
@@ -198,10 +207,10 @@ def test_modes_and_their_former_names(name):
 
 
 def test_the_search_decides_where_the_preset_cannot():
-    assert jaxpgs.mcs_search(toy.recurrent_fn, 8).mode == "tree"
-    made = jaxpgs.pgs_search(toy.recurrent_fn, 8, **HEAD)
+    assert jaxpgs.search.mcs_search(toy.recurrent_fn, 8).mode == "tree"
+    made = jaxpgs.search.pgs_search(toy.recurrent_fn, 8, **HEAD)
     assert made.mode is None and made.interior_selection is not None
-    assert jaxpgs.pgs_search(toy.recurrent_fn, 8, mode="rollouts", **HEAD).mode == "rollouts"
+    assert jaxpgs.search.pgs_search(toy.recurrent_fn, 8, mode="rollouts", **HEAD).mode == "rollouts"
 
 
 # --- temperature ----------------------------------------------------------------------------------
@@ -209,7 +218,7 @@ def test_the_search_decides_where_the_preset_cannot():
 
 def answers(target):
     """What a target says of one node with 64 keys."""
-    stats = jaxpgs.NodeStats(
+    stats = jaxpgs.base.NodeStats(
         prior_logits=jnp.array([0.0, 0.5, 0.2]),
         value=jnp.array(0.1),
         visits=jnp.array([3, 2, 0]),
@@ -226,14 +235,16 @@ def test_a_temperature_is_the_default_targets():
         search, _, _, adapt = SEARCHES[name]
         for temperature in (0.5, None):
             target = search(toy.split_fn, 8, temperature=temperature, **adapt).target
-            wanted = jaxpgs.completed_q(temperature or 0.0, qtransform=QTRANSFORM)
+            wanted = jaxpgs.target.completed_q(temperature or 0.0, qtransform=QTRANSFORM)
             chex.assert_trees_all_equal(answers(target), answers(wanted))
         drawn = answers(search(toy.split_fn, 8, temperature=1.0, **adapt).target)[0]
         assert len(set(drawn.tolist())) == 3
-    with pytest.raises(ValueError, match=r"target=jaxpgs.completed_q\(temperature=1.0\)"):
-        jaxpgs.mcs_search(toy.split_fn, 8, temperature=1.0, target=jaxpgs.completed_q())
+    with pytest.raises(ValueError, match=r"target=jaxpgs.target.completed_q\(temperature=1.0\)"):
+        jaxpgs.search.mcs_search(
+            toy.split_fn, 8, temperature=1.0, target=jaxpgs.target.completed_q()
+        )
     with pytest.raises(ValueError, match="at least 0"):
-        jaxpgs.mcs_search(toy.split_fn, 8, temperature=-1.0)
+        jaxpgs.search.mcs_search(toy.split_fn, 8, temperature=-1.0)
 
 
 @pytest.mark.slow
@@ -243,7 +254,7 @@ def test_a_temperature_may_be_traced_and_draws():
 
     @jax.jit
     def act(temperature):
-        search = jaxpgs.mcs_search(toy.split_fn, 2, temperature=temperature)
+        search = jaxpgs.search.mcs_search(toy.split_fn, 2, temperature=temperature)
         return run(search, params, jax.random.key(0), roots).action
 
     assert len(set(np.asarray(act(0.0)).tolist())) == 1
@@ -257,19 +268,19 @@ def test_a_temperature_may_be_traced_and_draws():
 @pytest.mark.parametrize(
     ("name", "knob", "part"),
     [
-        ("mcs", "root_selection", jaxpgs.puct),
-        ("mcts", "root_selection", jaxpgs.muzero_puct),
-        ("mcs", "interior_selection", jaxpgs.improved_policy),
-        ("mcs", "truncation", jaxpgs.until_new),
-        ("mcs", "backup", jaxpgs.n_step),
-        ("pgs", "backup", jaxpgs.td_lambda),
-        ("mcs", "target", jaxpgs.visit_counts),
-        ("gumbel pgs", "target", jaxpgs.gumbel_target),
-        ("pgs", "estimator", jaxpgs.reinforce),
-        ("extended", "estimator", jaxpgs.step_advantage),
+        ("mcs", "root_selection", jaxpgs.selection.puct),
+        ("mcts", "root_selection", jaxpgs.selection.muzero_puct),
+        ("mcs", "interior_selection", jaxpgs.target.improved_policy),
+        ("mcs", "truncation", jaxpgs.truncation.until_new),
+        ("mcs", "backup", jaxpgs.backup.n_step),
+        ("pgs", "backup", jaxpgs.backup.td_lambda),
+        ("mcs", "target", jaxpgs.target.visit_counts),
+        ("gumbel pgs", "target", jaxpgs.gumbel.gumbel_target),
+        ("pgs", "estimator", jaxpgs.estimator.reinforce),
+        ("extended", "estimator", jaxpgs.estimator.step_advantage),
         ("pgs", "optimizer", optax.sgd),
-        ("pgs", "optimizer", jaxpgs.auto_sgd),
-        ("pgs", "reuse", jaxpgs.Reuse),
+        ("pgs", "optimizer", jaxpgs.estimator.auto_sgd),
+        ("pgs", "reuse", jaxpgs.reuse.Reuse),
     ],
 )
 def test_parts_that_nobody_called(name, knob, part):
@@ -285,14 +296,16 @@ def test_parts_that_nobody_called(name, knob, part):
 def test_other_values_that_are_no_parts():
     for knob, value in (("root_selection", "puct"), ("truncation", 4), ("target", 0.0)):
         with pytest.raises(ValueError, match=f"needs {knob} to be a part, .*got {value!r}.$"):
-            jaxpgs.mcs_search(toy.split_fn, 8, **{knob: value})
+            jaxpgs.search.mcs_search(toy.split_fn, 8, **{knob: value})
     own = {
         "target": lambda rng_key, root, state: (root.visits.argmax(), root.prior_logits),
         "backup": lambda trajectory: trajectory.value,
-        "root_selection": jaxpgs.Selection(lambda state, node, pending: node.visits.argmin(-1)),
-        "truncation": jaxpgs.Truncation(lambda path: path.depth >= 2),
+        "root_selection": jaxpgs.selection.Selection(
+            lambda state, node, pending: node.visits.argmin(-1)
+        ),
+        "truncation": jaxpgs.truncation.Truncation(lambda path: path.depth >= 2),
     }
-    made = jaxpgs.mcs_search(toy.split_fn, 8, **own)
+    made = jaxpgs.search.mcs_search(toy.split_fn, 8, **own)
     assert all(getattr(made, knob) is part for knob, part in own.items())
 
 

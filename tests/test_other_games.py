@@ -225,9 +225,15 @@ def test_what_one_player_alone_is_paid_the_other_loses():
         for pays in paid:
             model, root, after = start(Again(pays))
             output = jaxpgs.mcs_policy(
-                (), KEY, root, model, 8, truncation=jaxpgs.fixed(6), backup=jaxpgs.n_step(),
+                (),
+                KEY,
+                root,
+                model,
+                8,
+                truncation=jaxpgs.truncation.fixed(6),
+                backup=jaxpgs.backup.n_step(),
                 mode="rollouts",
-            )  # fmt: skip
+            )
             playout = jaxpgs.adapters.playouts.make_playout(Again(pays))((), KEY, after)
             found.append((output.search_state.qvalues, playout))
         return found
@@ -252,7 +258,9 @@ def test_rewards_that_are_not_what_the_other_loses_are_told():
     @quick_jit
     def run():
         searches = [
-            jaxpgs.mcs_policy((), KEY, root, model, 8, truncation=jaxpgs.fixed(6), mode=mode)
+            jaxpgs.mcs_policy(
+                (), KEY, root, model, 8, truncation=jaxpgs.truncation.fixed(6), mode=mode
+            )
             for mode in ("tree", "rollouts")
         ]
         begun = selfplay.init_games(env, KEY, 2)

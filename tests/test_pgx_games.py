@@ -151,7 +151,7 @@ def test_searches_answer_in_every_phase_of_a_game(game):
             knobs = {}
             if "pgs" in name:
                 # A first action is the bandit's, so only longer simulations teach a policy.
-                knobs = {"truncation": jaxpgs.fixed(3)}
+                knobs = {"truncation": jaxpgs.truncation.fixed(3)}
                 knobs |= {} if (game, name) == ("tic_tac_toe", "pgs") else {"mode": "rollouts"}
             output = plan(name, env, apply_fn, params, key, states, 8, **knobs)
             state = dataclasses.replace(output.search_state, nodes=None)
@@ -196,7 +196,7 @@ def test_searches_with_playouts_beat_random_play(game):
         def play(carry):
             t, states, score, legal = carry
             keys = jax.random.split(jax.random.fold_in(key, t))
-            knobs = {"truncation": jaxpgs.fixed(length), "mode": "rollouts"}
+            knobs = {"truncation": jaxpgs.truncation.fixed(length), "mode": "rollouts"}
             output = plan(name, env, apply_fn, params, keys[0], states, num_simulations, **knobs)
             searches = (t + jnp.arange(count)) % 2 == 0
             action = jnp.where(searches, output.action, random_legal(keys[1], states))

@@ -265,7 +265,7 @@ def test_other_games_and_searches_on_a_board(game):
     if game == "own search":
         net = jaxpgs.load_pretrained("hex-5x5-early")
         recurrent_fn = jaxpgs.make_recurrent_fn(net.env, net.apply_fn)
-        search = jaxpgs.pgs_search(recurrent_fn, 24, adapt="policy_head")
+        search = jaxpgs.search.pgs_search(recurrent_fn, 24, adapt="policy_head")
         board = jaxpgs.show(net.env, network=net, search=search)
     elif game == "puzzle":
         env = SameGame(4, 4, num_colors=3)

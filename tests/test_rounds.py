@@ -180,7 +180,7 @@ def test_no_legal_action_ends():
 def test_steps_are_the_whole_search():
     root, invalid = endless_roots(5, masked=True)
     model, key = functools.partial(endless, 1.0), jax.random.key(5)
-    search = jaxpgs.gumbel_mcts_search(model, 32, simulations_per_update="rounds")
+    search = jaxpgs.search.gumbel_mcts_search(model, 32, simulations_per_update="rounds")
     assert search.num_updates == len(search.simulations_per_update)
     carry = jax.jit(functools.partial(init, search, {}))(key, root, invalid)
     once = jax.jit(functools.partial(step, search, {}))
@@ -237,7 +237,7 @@ def test_a_sequence_of_one_width_is_that_width():
 def test_widths_may_differ(mode):
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])
-    search = jaxpgs.pgs_search(
+    search = jaxpgs.search.pgs_search(
         toy.split_fn, 12, adapt=toy.adapt_head, simulations_per_update=(6, 1, 1, 4), mode=mode
     )
     output = jax.jit(lambda: jaxpgs.search.run(search, params, key, root))()
@@ -257,7 +257,7 @@ def test_a_round_of_gumbel_pgs_adapts_the_head_once():
     params, key = small_tree(), jax.random.key(1)
     root = toy.root(params, [0, 1, 2])
     knobs = {"adapt": toy.adapt_head, "max_num_considered_actions": 2}
-    search = jaxpgs.gumbel_pgs_search(
+    search = jaxpgs.search.gumbel_pgs_search(
         toy.split_fn, 12, simulations_per_update="rounds", mode="tree", **knobs
     )
     assert search.simulations_per_update == (2,) * 6 and search.root_selection.rounds is None
@@ -267,19 +267,24 @@ def test_a_round_of_gumbel_pgs_adapts_the_head_once():
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"make room for all simulations; got 16 .* which are 12"):
-        jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 4))
+        jaxpgs.search.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 4))
     with pytest.raises(ValueError, match=r"simulations_per_update"):
-        jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 8.0))
+        jaxpgs.search.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 8.0))
     with pytest.raises(ValueError, match=r"\"rounds\" is for Gumbel searches; got 'rounds'"):
-        jaxpgs.mcs_search(toy.split_fn, 16, simulations_per_update="rounds")
+        jaxpgs.search.mcs_search(toy.split_fn, 16, simulations_per_update="rounds")
     with pytest.raises(ValueError, match=r"for the preset's own root_selection"):
-        jaxpgs.gumbel_mcts_search(
-            toy.split_fn, 16, simulations_per_update="rounds", root_selection=jaxpgs.puct(1.5)
+        jaxpgs.search.gumbel_mcts_search(
+            toy.split_fn,
+            16,
+            simulations_per_update="rounds",
+            root_selection=jaxpgs.selection.puct(1.5),
         )
     with pytest.raises(ValueError, match=r"in rounds is for tree searches"):
-        jaxpgs.mcs_search(toy.split_fn, 16, root_selection=jaxpgs.gumbel_root(in_rounds=True))
+        jaxpgs.search.mcs_search(
+            toy.split_fn, 16, root_selection=jaxpgs.gumbel.gumbel_root(in_rounds=True)
+        )
     with pytest.raises(ValueError, match=r"reuse.*updates"):
-        jaxpgs.pgs_search(
-            toy.split_fn, 16, adapt=toy.adapt_head, reuse=jaxpgs.Reuse(2),
+        jaxpgs.search.pgs_search(
+            toy.split_fn, 16, adapt=toy.adapt_head, reuse=jaxpgs.reuse.Reuse(2),
             simulations_per_update=(8, 4, 4),
         )  # fmt: skip

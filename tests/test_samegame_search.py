@@ -97,20 +97,20 @@ def test_max_min_puct_is_the_formula(bounds):
         pending, value = rng.integers(0, 3, 5).tolist(), float(rng.normal(100, 50))
         low, high = qvalues - rng.random(5) * 20, qvalues + rng.random(5) * 20
         root = stats(visits, qvalues, value=value, prior=prior, lowest=low, highest=high)
-        selection = jaxpgs.max_min_puct(1.5, bounds=bounds, virtual_loss=0.2)
+        selection = jaxpgs.selection.max_min_puct(1.5, bounds=bounds, virtual_loss=0.2)
         ends = (low, high) if bounds == "returns" else ()
         expected = reference_score(visits, qvalues, value, prior, pending, 1.5, 0.2, *ends)
         np.testing.assert_allclose(score(selection, root, pending), expected, rtol=2e-4, atol=2e-4)
 
 
 def test_max_min_puct_by_hand():
-    free = jaxpgs.max_min_puct(0.0, virtual_loss=0.5)
+    free = jaxpgs.selection.max_min_puct(0.0, virtual_loss=0.5)
     root = stats([1, 2, 1], [10, 30, 20])
     np.testing.assert_allclose(score(free, root, [0, 0, 0]), [0, 1, 0.5])  # eq. 4.3
     np.testing.assert_allclose(score(free, root, [1, 1, 1]), [0, 0.5, 0.25])  # eq. 4.4
     # Eq. 4.2: from -10 to 40 in all.
     ranged = stats([1, 2, 1], [10, 30, 20], lowest=[10, 20, -10], highest=[10, 40, 20])
-    by_returns = jaxpgs.max_min_puct(0.0, bounds="returns")
+    by_returns = jaxpgs.selection.max_min_puct(0.0, bounds="returns")
     np.testing.assert_allclose(score(by_returns, ranged, [0, 0, 0]), [0.4, 0.8, 0.6], rtol=1e-6)
     # An action never tried has the node's own value; without any spread every action counts 1.
     np.testing.assert_allclose(
@@ -125,12 +125,12 @@ def test_max_min_puct_by_hand():
     assert score(free, illegal, [0] * 3)[0] == 0
     assert int(free.select(None, illegal, jnp.zeros((1, 3)))[0]) == 1
     with pytest.raises(ValueError, match="needs bounds to be one of"):
-        jaxpgs.max_min_puct(bounds="values")
+        jaxpgs.selection.max_min_puct(bounds="values")
 
 
 def test_best_value_target():
     keys = jax.random.split(jax.random.key(0), 200)
-    target = jaxpgs.best_value()
+    target = jaxpgs.target.best_value()
     one = lambda **x: jax.tree.map(lambda y: y[0], stats(**x))  # noqa: E731
     # The highest value counts, however few visits, and what was never tried does not.
     action, weights = target(keys[0], one(visits=[50, 1, 0], qvalues=[-5, -1, 0]), None)
@@ -162,7 +162,7 @@ def test_reinforce_with_the_mean_as_baseline():
     advantage = np.zeros((2, 2))
     advantage[0] = returns[1, 0] - returns[1, 0].mean()  # the last step has one walk, so none
     for normalize in (False, True):
-        estimator = jaxpgs.reinforce("mean", normalize=normalize)
+        estimator = jaxpgs.estimator.reinforce("mean", normalize=normalize)
         scale = np.sqrt((advantage**2).sum() / 3) if normalize else 1
         got = estimator(None, walks, jnp.asarray(returns, jnp.float32))
         np.testing.assert_allclose(got[0], (advantage / scale * log_prob[1:, 0]).sum(), rtol=1e-4)
@@ -177,7 +177,7 @@ def test_equal_returns_teach_nothing(num_walks):
     # The means of these are rounded.
     for score in (777.7, 1 / 3, 1e-3, 12345.678):
         for normalize in (False, True):
-            estimator = jaxpgs.reinforce("mean", normalize=normalize)
+            estimator = jaxpgs.estimator.reinforce("mean", normalize=normalize)
             assert estimator(None, walks, jnp.full(shape, score)) == 0
             # A real difference stays, small as it is.
             other = jnp.full(shape, score).at[1, 0, 0].mul(1.001)
@@ -195,7 +195,7 @@ def test_nodes_keep_the_range_of_their_returns():
         root = fns[0]({}, key, line)
         return jaxpgs.batched_mcts_policy(
             {}, key, root, fns[1], 48, ~line.state.legal_action_mask, simulations_per_update=4,
-            root_selection=jaxpgs.max_min_puct(2.0, bounds="returns"),
+            root_selection=jaxpgs.selection.max_min_puct(2.0, bounds="returns"),
         ).search_state  # fmt: skip
 
     state = run(jax.random.key(0))

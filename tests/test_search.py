@@ -331,9 +331,9 @@ def _planner(env, value_fn, num_simulations, c_puct, truncation, mode="rollouts"
             adapt=lambda path, leaf: path[0].key == "bias",
             optimizer=optax.sgd(step_size),
             simulations_per_update=8,
-            root_selection=jaxpgs.puct(c_puct),
+            root_selection=jaxpgs.selection.puct(c_puct),
             truncation=truncation,
-            target=jaxpgs.visit_counts(0.0),
+            target=jaxpgs.target.visit_counts(0.0),
             mode=mode,
             interior_selection=None,
         )
@@ -373,7 +373,7 @@ def test_exact_values_give_winning_moves(size, mode):
     def value_fn(table, observation):
         return table[hex_code(env, observation)].astype(jnp.float32)
 
-    plan = _planner(env, value_fn, 64, 1.0, jaxpgs.until_new(), mode)
+    plan = _planner(env, value_fn, 64, 1.0, jaxpgs.truncation.until_new(), mode)
     keys = _keys(1, len(winning))
     for step_size in (0.0, 0.1):
         output = plan(jnp.asarray(table), keys, states, jnp.float32(step_size))
@@ -401,7 +401,7 @@ def test_wins_and_blocks_in_one_without_a_value_network():
     def value_fn(table, observation):
         return jnp.zeros(len(observation))
 
-    plan = _planner(env, value_fn, 1024, 0.25, jaxpgs.fixed(2))
+    plan = _planner(env, value_fn, 1024, 0.25, jaxpgs.truncation.fixed(2))
     for step_size in (0.0, 0.5):
         output = plan((), _keys(1, len(chosen)), games.take(states, chosen), jnp.float32(step_size))
         found = _chosen(right, output)
@@ -426,8 +426,8 @@ def _trap_search(step_size):
         adapt="everything",
         optimizer=optax.sgd(step_size),
         simulations_per_update=8,
-        truncation=jaxpgs.fixed(2),
-        root_selection=jaxpgs.puct(1.0),
+        truncation=jaxpgs.truncation.fixed(2),
+        root_selection=jaxpgs.selection.puct(1.0),
     ).search_state
 
 

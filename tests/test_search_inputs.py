@@ -58,8 +58,8 @@ def reroot(**fields):
 
 
 def no_nodes():
-    search = jaxpgs.pgs_search(toy.split_fn, 4, adapt=toy.adapt_head)
-    return jaxpgs.init_nodes(search, game(), toy.root(game(), [0, 0, 0]), 2)
+    search = jaxpgs.search.pgs_search(toy.split_fn, 4, adapt=toy.adapt_head)
+    return jaxpgs.search.init_nodes(search, game(), toy.root(game(), [0, 0, 0]), 2)
 
 
 def numbers(path, leaf):
@@ -204,11 +204,11 @@ def test_estimator_without_optimizer_is_named():
             toy.recurrent_fn,
             num_simulations=4,
             simulations_per_update=2,
-            root_selection=jaxpgs.puct(),
-            truncation=jaxpgs.fixed(2),
-            backup=jaxpgs.n_step(),
-            target=jaxpgs.visit_counts(),
-            estimator=jaxpgs.reinforce(),
+            root_selection=jaxpgs.selection.puct(),
+            truncation=jaxpgs.truncation.fixed(2),
+            backup=jaxpgs.backup.n_step(),
+            target=jaxpgs.target.visit_counts(),
+            estimator=jaxpgs.estimator.reinforce(),
             adapt=toy.adapt_head,
         )
 
@@ -216,45 +216,69 @@ def test_estimator_without_optimizer_is_named():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: jaxpgs.reinforce("median"), """"value", "root", "mean"; got 'median'"""),
-        (lambda: jaxpgs.reinforce(None), '"value", "root", "mean"; got None'),
-        (lambda: jaxpgs.puct(unvisited="parent"), """"zero", "value"; got 'parent'"""),
-        (lambda: jaxpgs.puct(float("nan")), "puct needs c_puct .* at least 0; got nan"),
-        (lambda: jaxpgs.puct(virtual_loss=float("inf")), "virtual_loss .* finite number; got inf"),
-        (lambda: jaxpgs.ucb1(-1), "ucb1 needs c to be .* at least 0; got -1"),
-        (lambda: jaxpgs.muzero_puct(pb_c_base=0), "pb_c_base to be .* above 0; got 0"),
-        (lambda: jaxpgs.max_min_puct(float("nan")), "max_min_puct needs c_puct .* got nan"),
-        (lambda: jaxpgs.visit_counts(float("nan")), "needs temperature .* at least 0; got nan"),
-        (lambda: jaxpgs.completed_q(-1.0), "completed_q needs temperature .* got -1"),
+        (lambda: jaxpgs.estimator.reinforce("median"), """"value", "root", "mean"; got 'median'"""),
+        (lambda: jaxpgs.estimator.reinforce(None), '"value", "root", "mean"; got None'),
+        (lambda: jaxpgs.selection.puct(unvisited="parent"), """"zero", "value"; got 'parent'"""),
+        (lambda: jaxpgs.selection.puct(float("nan")), "puct needs c_puct .* at least 0; got nan"),
         (
-            lambda: jaxpgs.qtransform_completed_by_mix_value(None, value_scale=float("nan")),
+            lambda: jaxpgs.selection.puct(virtual_loss=float("inf")),
+            "virtual_loss .* finite number; got inf",
+        ),
+        (lambda: jaxpgs.selection.ucb1(-1), "ucb1 needs c to be .* at least 0; got -1"),
+        (lambda: jaxpgs.selection.muzero_puct(pb_c_base=0), "pb_c_base to be .* above 0; got 0"),
+        (
+            lambda: jaxpgs.selection.max_min_puct(float("nan")),
+            "max_min_puct needs c_puct .* got nan",
+        ),
+        (
+            lambda: jaxpgs.target.visit_counts(float("nan")),
+            "needs temperature .* at least 0; got nan",
+        ),
+        (lambda: jaxpgs.target.completed_q(-1.0), "completed_q needs temperature .* got -1"),
+        (
+            lambda: jaxpgs.target.qtransform_completed_by_mix_value(None, value_scale=float("nan")),
             "needs value_scale .* got nan",
         ),
         (
-            lambda: jaxpgs.qtransform_completed_by_mix_value(None, epsilon=0),
+            lambda: jaxpgs.target.qtransform_completed_by_mix_value(None, epsilon=0),
             "epsilon .* above 0; got 0",
         ),
-        (lambda: jaxpgs.auto_sgd(0), "auto_sgd needs step_size .* above 0; got 0"),
-        (lambda: jaxpgs.regularized(jaxpgs.reinforce(), entropy=-1), "needs entropy .* got -1"),
-        (lambda: jaxpgs.gumbel_root(0), "max_num_considered_actions .* at least 1 .*; got 0"),
-        (lambda: jaxpgs.gumbel_root(gumbel_scale=-1), "gumbel_scale .* at least 0; got -1"),
-        (lambda: jaxpgs.improved_policy(-1), "improved_policy needs scale .* got -1"),
-        (lambda: jaxpgs.improved_policy(temperature=0), "needs temperature .* above 0; got 0"),
+        (lambda: jaxpgs.estimator.auto_sgd(0), "auto_sgd needs step_size .* above 0; got 0"),
+        (
+            lambda: jaxpgs.estimator.regularized(jaxpgs.estimator.reinforce(), entropy=-1),
+            "needs entropy .* got -1",
+        ),
+        (
+            lambda: jaxpgs.gumbel.gumbel_root(0),
+            "max_num_considered_actions .* at least 1 .*; got 0",
+        ),
+        (lambda: jaxpgs.gumbel.gumbel_root(gumbel_scale=-1), "gumbel_scale .* at least 0; got -1"),
+        (lambda: jaxpgs.target.improved_policy(-1), "improved_policy needs scale .* got -1"),
+        (
+            lambda: jaxpgs.target.improved_policy(temperature=0),
+            "needs temperature .* above 0; got 0",
+        ),
         (lambda: call(dirichlet_fraction=1.5), "fraction .* at least 0 and at most 1; got 1.5"),
         (lambda: call(dirichlet_fraction=0.2, dirichlet_alpha=0), "alpha .* above 0; got 0"),
-        (lambda: jaxpgs.fixed(0), "fixed needs depth .*at least 1.*; got 0"),
-        (lambda: jaxpgs.fixed(-3), "fixed needs depth .*at least 1.*; got -3"),
-        (lambda: jaxpgs.growing(0), "growing needs initial .*; got 0"),
-        (lambda: jaxpgs.growing(1, every=0), "growing needs every .*; got 0"),
-        (lambda: jaxpgs.by_visits(1), "branching to be .* above 1; got 1"),
-        (lambda: jaxpgs.by_visits(0.5), "branching to be .* above 1; got 0.5"),
-        (lambda: jaxpgs.by_visits(float("nan")), "branching to be .* above 1; got nan"),
-        (lambda: jaxpgs.by_probability(0), "threshold to be .* above 0 and at most 1; got 0"),
-        (lambda: jaxpgs.by_probability(1.5), "threshold to be .* at most 1; got 1.5"),
-        (lambda: jaxpgs.by_probability(float("nan")), "threshold to be .* at most 1; got nan"),
-        (lambda: jaxpgs.until_new(0), "table_size to be .*at least 1.*; got 0"),
-        (lambda: jaxpgs.until_new(-4), "table_size to be .*at least 1.*; got -4"),
-        (lambda: jaxpgs.until_new(3), "power of two; got 3"),
+        (lambda: jaxpgs.truncation.fixed(0), "fixed needs depth .*at least 1.*; got 0"),
+        (lambda: jaxpgs.truncation.fixed(-3), "fixed needs depth .*at least 1.*; got -3"),
+        (lambda: jaxpgs.truncation.growing(0), "growing needs initial .*; got 0"),
+        (lambda: jaxpgs.truncation.growing(1, every=0), "growing needs every .*; got 0"),
+        (lambda: jaxpgs.truncation.by_visits(1), "branching to be .* above 1; got 1"),
+        (lambda: jaxpgs.truncation.by_visits(0.5), "branching to be .* above 1; got 0.5"),
+        (lambda: jaxpgs.truncation.by_visits(float("nan")), "branching to be .* above 1; got nan"),
+        (
+            lambda: jaxpgs.truncation.by_probability(0),
+            "threshold to be .* above 0 and at most 1; got 0",
+        ),
+        (lambda: jaxpgs.truncation.by_probability(1.5), "threshold to be .* at most 1; got 1.5"),
+        (
+            lambda: jaxpgs.truncation.by_probability(float("nan")),
+            "threshold to be .* at most 1; got nan",
+        ),
+        (lambda: jaxpgs.truncation.until_new(0), "table_size to be .*at least 1.*; got 0"),
+        (lambda: jaxpgs.truncation.until_new(-4), "table_size to be .*at least 1.*; got -4"),
+        (lambda: jaxpgs.truncation.until_new(3), "power of two; got 3"),
     ],
 )
 def test_mistakes_in_parts_are_named(make, message):
@@ -368,7 +392,7 @@ def test_root_values_that_are_not_finite(search, bad):
     root = root.replace(value=jnp.full(B, bad, jnp.float32))
     check_finite(search(game(), root))
     # What selections and baselines see of it:
-    search_of = jaxpgs.mcs_search(toy.recurrent_fn, 4)
+    search_of = jaxpgs.search.mcs_search(toy.recurrent_fn, 4)
     carry = jaxpgs.search.init(search_of, game(), keys(0), root)
     assert not np.any(carry.stats.value)
 

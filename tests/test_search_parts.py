@@ -182,13 +182,13 @@ def walk_gradients(params, rng_keys, first, root_value, mode):
     game = toy.Simulator(params, truncation, 4, 4, mode, 3, ["log_prob"], 1)
     simulated = game.run(game.carry.memory, rng_keys, first)
     trajectory = simulated.trajectory
-    returns = jaxpgs.n_step()(trajectory)
+    returns = jaxpgs.backup.n_step()(trajectory)
     stats = bandit(np.zeros((4, 3)), np.zeros((4, 3)), value=root_value)
 
     def gradient(baseline):
         def objective(terms):
             walked = trajectory._replace(**terms._asdict())
-            return jaxpgs.reinforce(baseline)(stats, walked, returns).sum()
+            return jaxpgs.estimator.reinforce(baseline)(stats, walked, returns).sum()
 
         return simulated.gradient(jax.grad(objective)(trajectory.terms))
 
@@ -333,7 +333,7 @@ def test_returns_by_hand():
         num_evaluations=jnp.zeros(1, jnp.int32),
         num_calls=jnp.zeros(1, jnp.int32),
     )
-    for backup, column in ((jaxpgs.n_step(), 1), (jaxpgs.last_value(), 2)):
+    for backup, column in ((jaxpgs.backup.n_step(), 1), (jaxpgs.backup.last_value(), 2)):
         returns = backup(trajectory)
         for k, (name, row) in enumerate(RETURNS.items()):
             np.testing.assert_allclose(
@@ -419,8 +419,10 @@ def test_puct_is_the_formula(num_walks):
 
     @jax.jit
     def select(root):
-        rules = [jaxpgs.puct(c, virtual_loss=loss, unvisited=q) for c, loss, q in settings]
-        return [in_turn(rule, root, num_walks) for rule in (*rules, jaxpgs.puct())]
+        rules = [
+            jaxpgs.selection.puct(c, virtual_loss=loss, unvisited=q) for c, loss, q in settings
+        ]
+        return [in_turn(rule, root, num_walks) for rule in (*rules, jaxpgs.selection.puct())]
 
     *chosen, default = select(root)
     for actions, (c, loss, q) in zip(chosen, settings, strict=True):
@@ -435,7 +437,7 @@ def test_puct_is_the_formula(num_walks):
 @pytest.mark.parametrize("virtual_loss", [1.0, 0.3, None])
 def test_ucb1_is_the_formula(virtual_loss):
     root = random_bandits()
-    actions = in_turn(jaxpgs.ucb1(0.7, virtual_loss=virtual_loss), root, 8)
+    actions = in_turn(jaxpgs.selection.ucb1(0.7, virtual_loss=virtual_loss), root, 8)
     check_selection(
         actions, ucb1_reference, root, 8, c=0.7, virtual_loss=virtual_loss, unvisited="zero"
     )
@@ -445,11 +447,11 @@ def test_virtual_loss_spreads_simulations():
     # By hand: c = 0, one visit of value 1/2 and of 1/4. After one pending -1 the first has
     # (1/2 - 1) / 2 = -1/4, so the second is next, then (1/4 - 1) / 2 = -3/8, then the first again.
     root = bandit([[0.0, 0.0]], [[1, 1]], [[0.5, 0.25]])
-    assert in_turn(jaxpgs.puct(0.0), root, 3).tolist() == [[0, 1, 0]]
-    assert in_turn(jaxpgs.puct(0.0, virtual_loss=None), root, 3).tolist() == [[0, 0, 0]]
+    assert in_turn(jaxpgs.selection.puct(0.0), root, 3).tolist() == [[0, 1, 0]]
+    assert in_turn(jaxpgs.selection.puct(0.0, virtual_loss=None), root, 3).tolist() == [[0, 0, 0]]
     # A loss of 1/10 is too small for the first switch: (1/2 - 1/10) / 2 = 1/5 < 1/4, then 3/40.
-    assert in_turn(jaxpgs.puct(0.0, virtual_loss=0.1), root, 3).tolist() == [[0, 1, 0]]
-    assert in_turn(jaxpgs.puct(0.0, virtual_loss=-0.1), root, 3).tolist() == [[0, 0, 1]]
+    assert in_turn(jaxpgs.selection.puct(0.0, virtual_loss=0.1), root, 3).tolist() == [[0, 1, 0]]
+    assert in_turn(jaxpgs.selection.puct(0.0, virtual_loss=-0.1), root, 3).tolist() == [[0, 0, 1]]
 
 
 # --- truncation -----------------------------------------------------------------------------------
@@ -480,21 +482,21 @@ def lengths(truncation, longest, **fields):
 
 
 def test_fixed_stops_at_its_depth():
-    truncation = jaxpgs.fixed(3)
+    truncation = jaxpgs.truncation.fixed(3)
     assert truncation.max_depth(100) == 3
     assert truncation.stop(crafted([1, 2, 3, 4])).tolist() == [[False, False, True, True]]
 
 
 def test_growing_adds_one_every_so_often():
-    found = lengths(jaxpgs.growing(2, every=3), 6, simulation=np.arange(8))
+    found = lengths(jaxpgs.truncation.growing(2, every=3), 6, simulation=np.arange(8))
     assert found == [2, 2, 2, 3, 3, 3, 4, 4]
-    found = lengths(jaxpgs.growing(), 4, simulation=[0, 99, 100, 199, 200])
+    found = lengths(jaxpgs.truncation.growing(), 4, simulation=[0, 99, 100, 199, 200])
     assert found == [1, 1, 2, 2, 3]
 
 
 def test_by_visits_is_the_thesis_example():
     # b = 3: "the first three trajectories ... a length of one, ... up to the ninth ... of two".
-    found = lengths(jaxpgs.by_visits(3), 5, visits=np.arange(30))
+    found = lengths(jaxpgs.truncation.by_visits(3), 5, visits=np.arange(30))
     assert found == [1] * 3 + [2] * 6 + [3] * 18 + [4] * 3
 
 
@@ -505,19 +507,19 @@ def test_by_visits_is_exact_at_powers(branching):
     visits = np.array([n for p in powers for n in (p - 1, p, p + 1)])
     # floor(ln N / ln b) + 1 in integers.
     expected = [next(d for d in range(1, 40) if branching**d > n) for n in visits.tolist()]
-    assert lengths(jaxpgs.by_visits(branching), 25, visits=visits) == expected
+    assert lengths(jaxpgs.truncation.by_visits(branching), 25, visits=visits) == expected
 
 
 def test_by_probability_stops_below_the_threshold():
     log_prob = np.log([0.9, 0.51, 0.5, 0.49, 1e-30])
-    stop = jaxpgs.by_probability(0.5).stop(crafted(1, log_prob=np.float32(log_prob)))
+    stop = jaxpgs.truncation.by_probability(0.5).stop(crafted(1, log_prob=np.float32(log_prob)))
     assert stop.tolist() == [[False, False, False, True, True]]
 
 
 @pytest.mark.slow
 def test_until_new_is_a_set_of_sequences():
     # The table is so large that 3 * 96 sequences share no flag.
-    walks, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(2**22))
+    walks, found, exact, *_ = toy.until_new("rollouts", jaxpgs.truncation.until_new(2**22))
     np.testing.assert_array_equal(found, exact)
     assert set(np.unique(exact)) >= {1, 2, 3, 4, 5, 6}
     # The first update meets an empty table, and its 8 simulations have 2 first actions.
@@ -529,7 +531,7 @@ def test_until_new_is_a_set_of_sequences():
 @pytest.mark.slow
 @pytest.mark.parametrize("table_size", games.mostly_slow([1, 16, 32, 64, 256], 1, 64))
 def test_small_table_only_lengthens(table_size):
-    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new(table_size))
+    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.truncation.until_new(table_size))
     assert (found >= exact).all()
     assert (found > exact).any()
     assert (found[0] == 1).all()
@@ -541,7 +543,7 @@ def test_small_table_only_lengthens(table_size):
 @pytest.mark.slow
 def test_default_table_is_wide_enough():
     # Three roots of 96 sequences in 2**15 flags: 3 * 96**2 / 2 / 2**15 = 0.4 collisions expected.
-    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.until_new())
+    _, found, exact, *_ = toy.until_new("rollouts", jaxpgs.truncation.until_new())
     assert (found != exact).sum() <= 5
 
 
@@ -567,12 +569,12 @@ def test_codes_of_sequences_differ():
 
 N, K, T, BASE = 16, 4, 4, 32
 RULES = {
-    "fixed": jaxpgs.fixed(2),
-    "growing": jaxpgs.growing(1, every=6),
-    "by_visits": jaxpgs.by_visits(3),
-    "by_probability": jaxpgs.by_probability(0.3),
-    "until_new": jaxpgs.until_new(),
-    "never": jaxpgs.fixed(99),
+    "fixed": jaxpgs.truncation.fixed(2),
+    "growing": jaxpgs.truncation.growing(1, every=6),
+    "by_visits": jaxpgs.truncation.by_visits(3),
+    "by_probability": jaxpgs.truncation.by_probability(0.3),
+    "until_new": jaxpgs.truncation.until_new(),
+    "never": jaxpgs.truncation.fixed(99),
 }
 
 
@@ -594,8 +596,8 @@ def searched(params, rng_key, root, invalid_actions, rule, dirichlet_fraction, m
         T,
         simulations_per_update=K,
         truncation=Truncation(stop, table_size=2**15),
-        root_selection=jaxpgs.puct(2.0),
-        backup=jaxpgs.last_value(),
+        root_selection=jaxpgs.selection.puct(2.0),
+        backup=jaxpgs.backup.last_value(),
         dirichlet_fraction=dirichlet_fraction,
         mode=mode,
     )
@@ -705,7 +707,7 @@ def test_dirichlet_noise_has_its_moments():
     logits = jnp.broadcast_to(jnp.array([1.0, 0.0, 5.0, 0.0]), (count, 4))
     invalid = jnp.broadcast_to(jnp.array([0, 0, 1, 0]), (count, 4))
     stats = bandit(logits, np.zeros((count, 4)), valid=invalid == 0)
-    selection = jaxpgs.with_dirichlet_noise(jaxpgs.puct(), fraction, alpha)
+    selection = jaxpgs.selection.with_dirichlet_noise(jaxpgs.selection.puct(), fraction, alpha)
     logits = jnp.where(invalid == 1, np.finfo(np.float32).min, logits)
     noisy, _ = selection.init(keys(13, count), stats._replace(prior_logits=logits), 1)
     prior = np.exp(noisy)
@@ -728,7 +730,7 @@ def test_dirichlet_noise_has_its_moments():
 @jax.jit
 def drawn(rng_keys, root, temperature):
     one = jax.tree.map(lambda x: x[0], root)
-    return jax.vmap(lambda key: jaxpgs.visit_counts(temperature)(key, one, None))(rng_keys)
+    return jax.vmap(lambda key: jaxpgs.target.visit_counts(temperature)(key, one, None))(rng_keys)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -876,7 +878,7 @@ def test_adapted_params_are_parameters():
 def test_reset_adapted_root_by_root():
     params = steady_game()
     adapted = run(params, 0, toy.start(params, 16), 400.0, 2).params
-    reset = jaxpgs.reset_adapted(adapted, params, jnp.arange(16) % 3 == 0)
+    reset = jaxpgs.search.reset_adapted(adapted, params, jnp.arange(16) % 3 == 0)
     for b in range(16):
         own = b % 3 == 0
         np.testing.assert_array_equal(

@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-import jaxpgs
-
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 

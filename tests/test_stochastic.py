@@ -133,9 +133,11 @@ def test_several_at_a_time_and_on_from_there():
     invalid[1] = 1
     keys = jax.random.split(jax.random.key(7), B)
 
-    made = jaxpgs.stochastic_mcts_search(decide, draw, 37, num_actions=A, simulations_per_update=5)
+    made = jaxpgs.search.stochastic_mcts_search(
+        decide, draw, 37, num_actions=A, simulations_per_update=5
+    )
     wide, _ = stochastic_root(params, root, decide)
-    kept = jaxpgs.init_nodes(made, params, wide, num_kept=37)
+    kept = jaxpgs.search.init_nodes(made, params, wide, num_kept=37)
     ask = jit(lambda *data, nodes: search(*data, 37, keys, nodes=nodes, simulations_per_update=5))
 
     found = jax.device_get(ask(params, root, invalid, nodes=kept))
@@ -168,13 +170,13 @@ def test_several_at_a_time_and_on_from_there():
 @strict
 def test_chance_is_shared_out_by_its_probabilities():
     """Each of K simulations counts those in flight; a node of decisions is the selection's own."""
-    made = jaxpgs.stochastic_mcts_search(decide, draw, 32, num_actions=2)
+    made = jaxpgs.search.stochastic_mcts_search(decide, draw, 32, num_actions=2)
     assert made.simulations_per_update == 2 == default_simulations_per_update(32)
 
     def take(chances, visits, num):
         valid = np.array([chances]) > 0
         logits = np.log(np.where(valid, [chances], 1)).astype(np.float32)
-        node = jaxpgs.NodeStats(
+        node = jaxpgs.base.NodeStats(
             prior_logits=jnp.asarray(np.where(valid, logits, LOWEST)),
             value=jnp.zeros(1),
             visits=jnp.array([visits]),
@@ -212,7 +214,7 @@ def test_it_may_be_transformed():
 
 def test_its_knobs_show():
     for function, more in (
-        (jaxpgs.stochastic_mcts_search, {"num_actions"}),
+        (jaxpgs.search.stochastic_mcts_search, {"num_actions"}),
         (jaxpgs.stochastic_mcts_policy, {"nodes", "adapted_params"}),
     ):
         shown = set(inspect.signature(function).parameters)
@@ -259,7 +261,10 @@ def test_what_does_not_fit_is_refused():
             r"chance_recurrent_fn must return reward .* \[32\]",
         ),
         ({"draw": lambda *x: (draw(*x)[0], x[3])}, "embedding of the root's structure"),
-        ({"interior_selection": jaxpgs.improved_policy()}, "needs interior_selection to be a part"),
+        (
+            {"interior_selection": jaxpgs.target.improved_policy()},
+            "needs interior_selection to be a part",
+        ),
         ({"simulations_per_update": "rounds"}, '"rounds" is for Gumbel searches'),
         ({"mode": "rollouts"}, 'mode must be "tree"'),
     ):

@@ -69,7 +69,7 @@ def test_closed_forms_are_the_derivatives():
 def gradients(mode, shared, head, weights):
     """The gradient of a weighted sum of all terms, and by plain autodiff of the same walks."""
     params = game()
-    game_of_all = toy.Simulator(params, jaxpgs.fixed(3), 3, B, mode, K, NAMES, 2)
+    game_of_all = toy.Simulator(params, jaxpgs.truncation.fixed(3), 3, B, mode, K, NAMES, 2)
     first = jnp.zeros((B, K), jnp.int32) if shared else jnp.arange(K, dtype=jnp.int32)[None] % A
     first = jnp.broadcast_to(first, (B, K))
     keys = jax.random.split(jax.random.key(4), B)
@@ -127,14 +127,14 @@ def test_gradients_of_all_terms_are_plain_autodiff(mode, shared):
 
 
 def test_estimators_say_what_they_are_differentiated_by():
-    plain = jaxpgs.reinforce()
+    plain = jaxpgs.estimator.reinforce()
     entropy = lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2))  # noqa: E731
     cases = [
         (("log_prob",), plain),
-        (("log_prob",), jaxpgs.step_advantage()),
-        (("entropy", "log_prob"), jaxpgs.regularized(plain, entropy=0.1)),
-        (("kl_to_prior", "log_prob"), jaxpgs.regularized(plain, kl_to_prior=0.1)),
-        (("kl_from_prior", "log_prob"), jaxpgs.regularized(plain, kl_from_prior=0.1)),
+        (("log_prob",), jaxpgs.estimator.step_advantage()),
+        (("entropy", "log_prob"), jaxpgs.estimator.regularized(plain, entropy=0.1)),
+        (("kl_to_prior", "log_prob"), jaxpgs.estimator.regularized(plain, kl_to_prior=0.1)),
+        (("kl_from_prior", "log_prob"), jaxpgs.estimator.regularized(plain, kl_from_prior=0.1)),
         (("entropy",), jaxpgs.search.Estimator(entropy, ("entropy",))),
         (NAMES, entropy),  # a plain function may depend on any
         ((), None),
@@ -147,18 +147,24 @@ def test_estimators_say_what_they_are_differentiated_by():
 @pytest.mark.parametrize("kind", mostly_slow(["all terms", "entropy alone"], "all terms"))
 def test_regularized_searches_are_the_same_in_both_modes(kind):
     params = game()
-    estimator = jaxpgs.regularized(
-        jaxpgs.reinforce(), entropy=0.3, kl_to_prior=0.2, kl_from_prior=0.1
+    estimator = jaxpgs.estimator.regularized(
+        jaxpgs.estimator.reinforce(), entropy=0.3, kl_to_prior=0.2, kl_from_prior=0.1
     )
     if kind == "entropy alone":
         estimator = lambda root, trajectory, returns: jnp.sum(trajectory.entropy, axis=(0, 2))  # noqa: E731
     states = []
     for mode in ("rollouts", "tree"):
-        search = jaxpgs.pgs_search(
-            toy.split_fn, 24, adapt=toy.adapt_head, mode=mode, estimator=estimator,
-            truncation=jaxpgs.fixed(3), simulations_per_update=6, optimizer=jaxpgs.auto_sgd(0.5),
+        search = jaxpgs.search.pgs_search(
+            toy.split_fn,
+            24,
+            adapt=toy.adapt_head,
+            mode=mode,
+            estimator=estimator,
+            truncation=jaxpgs.truncation.fixed(3),
+            simulations_per_update=6,
+            optimizer=jaxpgs.estimator.auto_sgd(0.5),
             interior_selection=None,
-        )  # fmt: skip
+        )
         keys = jax.random.split(jax.random.key(1), B)
         output = jax.jit(functools.partial(run, search))(params, keys, toy.root(params, [0, 1, 2]))
         states.append(output.search_state)
@@ -166,8 +172,8 @@ def test_regularized_searches_are_the_same_in_both_modes(kind):
     chex.assert_trees_all_close(states[0].params, states[1].params, atol=1e-4)
     if kind == "entropy alone":
         # Going up its gradient, the entropy rises above that of a search that stands still.
-        still = jaxpgs.pgs_search(
-            toy.split_fn, 24, adapt=toy.adapt_head, truncation=jaxpgs.fixed(3),
+        still = jaxpgs.search.pgs_search(
+            toy.split_fn, 24, adapt=toy.adapt_head, truncation=jaxpgs.truncation.fixed(3),
             simulations_per_update=6, optimizer=optax.sgd(0.0), interior_selection=None,
         )  # fmt: skip
         keys = jax.random.split(jax.random.key(1), B)
@@ -183,10 +189,10 @@ def test_policy_of_the_nodes_is_the_formula():
     # One root, three actions; simulations of fixed length 2 fill the statistics of the first nodes.
     params = game()
     weight = 0.7
-    raw = functools.partial(jaxpgs.qtransform_completed_by_mix_value, rescale_values=False)
+    raw = functools.partial(jaxpgs.target.qtransform_completed_by_mix_value, rescale_values=False)
     search = functools.partial(
-        jaxpgs.mcs_search, toy.split_fn, mode="tree", truncation=jaxpgs.fixed(3),
-        interior_selection=jaxpgs.improved_policy(weight, qtransform=raw),
+        jaxpgs.search.mcs_search, toy.split_fn, mode="tree", truncation=jaxpgs.truncation.fixed(3),
+        interior_selection=jaxpgs.target.improved_policy(weight, qtransform=raw),
     )  # fmt: skip
     keys = jax.random.split(jax.random.key(1), B)
     roots = toy.root(params, [0, 0, 0])
@@ -204,20 +210,20 @@ def test_policy_of_the_nodes_is_the_formula():
                 mean = float(nodes.value_sum[b, 0, a]) / visits
                 np.testing.assert_allclose(mean, output.search_state.qvalues[b, a], rtol=1e-4)
     # Without weight the policy is the network's, and the answer that of a search without it.
-    zero = jaxpgs.mcs_search(
-        toy.split_fn, 24, mode="tree", interior_selection=jaxpgs.improved_policy(0.0),
+    zero = jaxpgs.search.mcs_search(
+        toy.split_fn, 24, mode="tree", interior_selection=jaxpgs.target.improved_policy(0.0),
         simulations_per_update=4,
     )  # fmt: skip
-    none = jaxpgs.mcs_search(toy.split_fn, 24, mode="tree", simulations_per_update=4)
+    none = jaxpgs.search.mcs_search(toy.split_fn, 24, mode="tree", simulations_per_update=4)
     one, two = (jax.jit(functools.partial(run, s))(params, keys, roots) for s in (zero, none))
     np.testing.assert_array_equal(one.search_state.visits, two.search_state.visits)
     # With it, the logits are those of completed Q, node by node.
     logits = params["torso"][nodes.embedding[0][:, 1, 0]] @ params["head"]
     stats = jaxpgs.search.node_stats(nodes, jnp.array([1, 1, 1]), logits)
     expected = stats.prior_logits + weight * raw(stats)
-    found = jaxpgs.improved_policy(weight, qtransform=raw).logits(stats)
+    found = jaxpgs.target.improved_policy(weight, qtransform=raw).logits(stats)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    sharp = jaxpgs.improved_policy(weight, temperature=0.25, qtransform=raw).logits
+    sharp = jaxpgs.target.improved_policy(weight, temperature=0.25, qtransform=raw).logits
     np.testing.assert_allclose(sharp(stats), 4 * expected, rtol=1e-5)
     # Logits of actions that are ruled out stay finite.
     lowest = jnp.finfo(jnp.float32).min
@@ -231,12 +237,16 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
 ):
     params = game()
     knobs = {"simulations_per_update": simulations_per_update}
-    tree = jaxpgs.gumbel_mcts_search(toy.split_fn, 60, **knobs)
-    followed = jaxpgs.mcs_search(
-        toy.split_fn, 60, mode="tree", root_selection=jaxpgs.gumbel_root(),
-        target=jaxpgs.gumbel_target(), interior_selection=jaxpgs.improved_policy(by_counts=True),
+    tree = jaxpgs.search.gumbel_mcts_search(toy.split_fn, 60, **knobs)
+    followed = jaxpgs.search.mcs_search(
+        toy.split_fn,
+        60,
+        mode="tree",
+        root_selection=jaxpgs.gumbel.gumbel_root(),
+        target=jaxpgs.gumbel.gumbel_target(),
+        interior_selection=jaxpgs.target.improved_policy(by_counts=True),
         **knobs,
-    )  # fmt: skip
+    )
     keys = jax.random.split(jax.random.key(2), B)
     one, two = (
         jax.jit(functools.partial(run, s))(params, keys, toy.root(params, [0, 1, 2]))
@@ -251,7 +261,7 @@ def test_followed_by_counts_the_improved_policy_is_gumbel_muzeros_tree_search(
         np.testing.assert_array_equal(first, second)
 
 
-OPTIMIZERS = {"sgd": optax.sgd(0.3), "auto": jaxpgs.auto_sgd(0.5)}
+OPTIMIZERS = {"sgd": optax.sgd(0.3), "auto": jaxpgs.estimator.auto_sgd(0.5)}
 
 
 @pytest.mark.slow
@@ -264,18 +274,20 @@ def test_the_gradient_goes_through_what_reads_the_nodes(name):
     params = game()
     knobs = {
         "mode": "tree", "adapt": toy.adapt_head, "simulations_per_update": 4,
-        "optimizer": OPTIMIZERS[name], "truncation": jaxpgs.fixed(3),
-        "estimator": jaxpgs.regularized(jaxpgs.reinforce("value"), entropy=0.1),
+        "optimizer": OPTIMIZERS[name], "truncation": jaxpgs.truncation.fixed(3),
+        "estimator": jaxpgs.estimator.regularized(jaxpgs.estimator.reinforce("value"), entropy=0.1),
     }  # fmt: skip
-    cooled = jaxpgs.SampledPolicy(lambda node: node.prior_logits / 0.25)
+    cooled = jaxpgs.target.SampledPolicy(lambda node: node.prior_logits / 0.25)
     keys = jax.random.split(jax.random.key(1), B)
     one, two = (
         jax.jit(
-            functools.partial(run, jaxpgs.pgs_search(model, 16, interior_selection=part, **knobs))
+            functools.partial(
+                run, jaxpgs.search.pgs_search(model, 16, interior_selection=part, **knobs)
+            )
         )(params, keys, toy.root(params, [0, 1, 2]))
         for model, part in (
             (toy.split_fn, cooled),
-            (jaxpgs.SplitRecurrentFn(toy.split_fn.expand, cold), None),
+            (jaxpgs.base.SplitRecurrentFn(toy.split_fn.expand, cold), None),
         )
     )
     moved = np.abs(np.asarray(one.search_state.params["head"]) - np.asarray(params["head"]))
@@ -287,11 +299,17 @@ def test_the_gradient_goes_through_what_reads_the_nodes(name):
 @pytest.mark.slow
 def test_learning_and_remembering_together():
     params = game()
-    search = jaxpgs.gumbel_pgs_search(
-        toy.split_fn, 48, adapt=toy.adapt_head, mode="tree", simulations_per_update=4,
-        interior_selection=jaxpgs.improved_policy(),
-        estimator=jaxpgs.regularized(jaxpgs.reinforce("value"), kl_to_prior=0.1),
-    )  # fmt: skip
+    search = jaxpgs.search.gumbel_pgs_search(
+        toy.split_fn,
+        48,
+        adapt=toy.adapt_head,
+        mode="tree",
+        simulations_per_update=4,
+        interior_selection=jaxpgs.target.improved_policy(),
+        estimator=jaxpgs.estimator.regularized(
+            jaxpgs.estimator.reinforce("value"), kl_to_prior=0.1
+        ),
+    )
     keys = jax.random.split(jax.random.key(1), B)
     state = jax.jit(functools.partial(run, search))(
         params, keys, toy.root(params, [0, 1, 2])

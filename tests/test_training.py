@@ -275,7 +275,7 @@ def test_positions_without_a_policy_do_not_teach_it():
     rng = np.random.default_rng(0)
     policy = rng.dirichlet(np.ones(9), 6).astype(np.float32)
     policy[[1, 4, 5]] = 0.0
-    root = jaxpgs.NodeStats(
+    root = jaxpgs.base.NodeStats(
         rng.normal(size=(6, 9)), rng.normal(size=6), rng.integers(0, 4, (6, 9)),
         rng.normal(size=(6, 9)), np.ones((6, 9), bool),
     )  # fmt: skip

@@ -93,7 +93,7 @@ BY_EIGHTS = {
 
 
 def test_one_at_a_time_is_mctxs_search():
-    selection = jaxpgs.muzero_puct(1.25)
+    selection = jaxpgs.selection.muzero_puct(1.25)
     ours = run(mcts, count=100, simulations_per_update=1, root_selection=selection, max_depth=100)
     with lenient_promotion():
         theirs = run(mctx.muzero_policy, count=100, dirichlet_fraction=0.0, temperature=0.0)
@@ -159,29 +159,31 @@ def test_completed_q_is_mctxs():
             )
         )
     expected = jax.nn.softmax(jnp.where(legal, root.prior_logits + completed, -jnp.inf))
-    stats = jaxpgs.NodeStats(
+    stats = jaxpgs.base.NodeStats(
         prior_logits=root.prior_logits,
         value=root.value,
         visits=summary.visit_counts,
         value_sum=summary.qvalues * summary.visit_counts.astype(summary.qvalues.dtype),
         valid=jnp.asarray(legal),
     )
-    ours = jaxpgs.qtransform_completed_by_mix_value
-    target = jaxpgs.completed_q(0.0, qtransform=functools.partial(ours, rescale_values=False))
+    ours = jaxpgs.target.qtransform_completed_by_mix_value
+    target = jaxpgs.target.completed_q(
+        0.0, qtransform=functools.partial(ours, rescale_values=False)
+    )
     keys = jax.random.split(jax.random.key(0), NUM_ROOTS)
     action, weights = jax.jit(jax.vmap(lambda key, node: target(key, node, None)))(keys, stats)
     np.testing.assert_allclose(weights, expected, atol=1e-5)
     np.testing.assert_array_equal(action, jnp.argmax(expected, axis=-1))
     # Rescaled, by hand: two actions of Q 1 and 0, one never tried of a mixed value between.
-    stats = jaxpgs.NodeStats(
+    stats = jaxpgs.base.NodeStats(
         *map(jnp.asarray, ([0.0, 0.0, 0.0], 0.5, [1, 1, 0], [1.0, 0.0, 0.0], [True] * 3))
     )
     ours = functools.partial(ours, value_scale=0.01, maxvisit_init=9.0)
-    _, weights = jaxpgs.completed_q(qtransform=ours)(jax.random.key(0), stats, None)
+    _, weights = jaxpgs.target.completed_q(qtransform=ours)(jax.random.key(0), stats, None)
     np.testing.assert_allclose(weights, jax.nn.softmax(jnp.array([0.1, 0.0, 0.05])), atol=1e-6)
     # Divided by 4, as the Q-values range over less, and as before, as they range over more.
     for least, scale in ((4.0, 0.25), (0.5, 1.0)):
-        target = jaxpgs.completed_q(qtransform=functools.partial(ours, epsilon=least))
+        target = jaxpgs.target.completed_q(qtransform=functools.partial(ours, epsilon=least))
         _, weights = target(jax.random.key(0), stats, None)
         expected = jax.nn.softmax(scale * jnp.array([0.1, 0.0, 0.05]))
         np.testing.assert_allclose(weights, expected, atol=1e-6)
@@ -306,9 +308,11 @@ def test_bad_input():
         run(mcts, count=16, nodes=fewer, simulations_per_update=8)
     with pytest.raises(ValueError, match="no policy that could adapt"):
         head = jaxpgs.networks.policy_head(s.params)
-        jaxpgs.pgs_search(s.recurrent_fn, 16, adapt=head, interior_selection=jaxpgs.puct())
+        jaxpgs.search.pgs_search(
+            s.recurrent_fn, 16, adapt=head, interior_selection=jaxpgs.selection.puct()
+        )
     with pytest.raises(ValueError, match='capacity are for mode="tree"'):
-        knobs = {"mode": "rollouts", "interior_selection": jaxpgs.puct()}
+        knobs = {"mode": "rollouts", "interior_selection": jaxpgs.selection.puct()}
         run(functools.partial(jaxpgs.mcs_policy, **knobs), count=32)
 
 

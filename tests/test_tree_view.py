@@ -103,7 +103,7 @@ def test_real_searches_are_read(kind, game):
     knobs = {"adapt": "policy_head"} if kind == "pgs" else {}
     if kind == "gumbel_mcts":
         knobs["simulations_per_update"] = "rounds"
-    search = getattr(jaxpgs, f"{kind}_search")(recurrent_fn, 24, **knobs)
+    search = getattr(jaxpgs.search, f"{kind}_search")(recurrent_fn, 24, **knobs)
     output = jax.jit(jaxpgs.search.run, static_argnums=0)(
         search, params, jax.random.key(1), root, invalid
     )

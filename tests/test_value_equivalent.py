@@ -166,7 +166,10 @@ def test_every_search_plans_in_one_model(dtype):
     state = games.random_positions(ENV, 0, [2, 3])
     legal = np.asarray(state.legal_action_mask)
     adapt = networks.policy_head(params, part="linear")
-    knobs = {"simulations_per_update": 4, "truncation": jaxpgs.by_visits(6.0, count_first=False)}
+    knobs = {
+        "simulations_per_update": 4,
+        "truncation": jaxpgs.truncation.by_visits(6.0, count_first=False),
+    }
     knobs |= {"mode": "constant" if dtype == "float32" else "cached", "adapt": adapt}
     ve_pgs = functools.partial(jaxpgs.extended_pgs_policy, **knobs)
     # Each kind of search in one of the two models, to save compilations.

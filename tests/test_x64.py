@@ -13,15 +13,15 @@ from jaxpgs import envs
 
 PGS = {"adapt": toy.adapt_head}
 SEARCHES = {
-    "mcs": (jaxpgs.mcs_search, {}),
-    "mcs, rollouts": (jaxpgs.mcs_search, {"mode": "rollouts"}),
-    "pgs": (jaxpgs.pgs_search, PGS),
-    "pgs, rollouts": (jaxpgs.pgs_search, PGS | {"mode": "rollouts"}),
-    "pgs, reuse": (jaxpgs.pgs_search, PGS | {"reuse": jaxpgs.Reuse(2)}),
-    "mcts": (jaxpgs.batched_mcts_search, {}),
-    "extended pgs": (jaxpgs.extended_pgs_search, PGS),
-    "gumbel pgs": (jaxpgs.gumbel_pgs_search, PGS),
-    "gumbel mcts": (jaxpgs.gumbel_mcts_search, {}),
+    "mcs": (jaxpgs.search.mcs_search, {}),
+    "mcs, rollouts": (jaxpgs.search.mcs_search, {"mode": "rollouts"}),
+    "pgs": (jaxpgs.search.pgs_search, PGS),
+    "pgs, rollouts": (jaxpgs.search.pgs_search, PGS | {"mode": "rollouts"}),
+    "pgs, reuse": (jaxpgs.search.pgs_search, PGS | {"reuse": jaxpgs.reuse.Reuse(2)}),
+    "mcts": (jaxpgs.search.batched_mcts_search, {}),
+    "extended pgs": (jaxpgs.search.extended_pgs_search, PGS),
+    "gumbel pgs": (jaxpgs.search.gumbel_pgs_search, PGS),
+    "gumbel mcts": (jaxpgs.search.gumbel_mcts_search, {}),
 }
 
 

@@ -4,6 +4,7 @@ from jaxpgs.envs import hex_io, samegame
 from jaxpgs.envs.breakthrough import Breakthrough, BreakthroughState
 from jaxpgs.envs.hex import Hex, HexState
 from jaxpgs.envs.pendulum import Pendulum, PendulumState
+from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame import SameGame, SameGameState
 from jaxpgs.envs.yavalath import Yavalath, YavalathState
 
@@ -14,6 +15,7 @@ __all__ = [
     "HexState",
     "Pendulum",
     "PendulumState",
+    "PlayedGames",
     "SameGame",
     "SameGameState",
     "Yavalath",

@@ -65,7 +65,7 @@ class NestedSearch(NamedTuple):
     Example:
       >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
-      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
+      >>> search = jaxpgs.puzzles.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
       >>> search._fields
       ('init', 'step', 'finish')
     """
@@ -127,7 +127,7 @@ def nrpa_search(
     Example:
       >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
-      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
+      >>> search = jaxpgs.puzzles.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
     """
     if len(iterations) != len(parallel) or not iterations:
         raise ValueError(

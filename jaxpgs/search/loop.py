@@ -155,7 +155,7 @@ def init(
         a `root_selection` in rounds, whose sizes are those of N.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 4)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 4)
       >>> carry = jaxpgs.search.init(search, params, rng_key, root)
       >>> carry.num_updates
       Array([0, 0], dtype=int32)
@@ -299,7 +299,7 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
       ValueError: if the search keeps no nodes, or `num_kept` is below 1.
 
     Example:
-      >>> nodes = jaxpgs.init_nodes(search, params, root, num_kept=8)
+      >>> nodes = jaxpgs.search.init_nodes(search, params, root, num_kept=8)
       >>> nodes.parent.shape
       (2, 8)
     """

@@ -246,7 +246,7 @@ def stochastic_mcts_search(
     are 0; the answer has A.
 
     Example:
-      >>> search = jaxpgs.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
+      >>> search = jaxpgs.search.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
       >>> wide, illegal = jaxpgs.search.stochastic_root(params, root, decision_fn)
       >>> jaxpgs.search.run(search, params, rng_key, wide, illegal).action_weights.shape
       (2, 9)
@@ -260,7 +260,7 @@ def stochastic_mcts_search(
     recurrent_fn = _join(decision_recurrent_fn, chance_recurrent_fn, num_actions)
     search = batched_mcts_search(recurrent_fn, num_simulations, max_depth=max_depth, **chosen)
     inner: Any = search.interior_selection
-    owner, example = "stochastic_mcts_search", "jaxpgs.muzero_puct()"
+    owner, example = "stochastic_mcts_search", "jaxpgs.selection.muzero_puct()"
     check_part(owner, "interior_selection", inner, Selection, example)
     return dataclasses.replace(
         search,

@@ -66,7 +66,7 @@ def nrpa_on_devices(
         makes it generalised NRPA; None is uniform.
       by_color: whether blocks share what is learned of their colour.
       pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
-      **knobs: arguments of `jaxpgs.nrpa_search`.
+      **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:

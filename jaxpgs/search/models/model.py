@@ -546,7 +546,7 @@ def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
       ValueError: if `adapt` does not fit `params` or chooses nothing.
 
     Example:
-      >>> heads = jaxpgs.init_adapted(params, "policy_head", batch_size=2)
+      >>> heads = jaxpgs.search.init_adapted(params, "policy_head", batch_size=2)
       >>> heads["policy_head"]["linear"]["kernel"].shape, heads["value_head"]["linear"]["kernel"]
       ((2, 8, 9), None)
     """
@@ -606,7 +606,7 @@ def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> P
 
     Example:
       >>> done = jnp.array([True, False])
-      >>> heads = jaxpgs.reset_adapted(output.search_state.params, params, done)
+      >>> heads = jaxpgs.search.reset_adapted(output.search_state.params, params, done)
     """
 
     def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:

@@ -45,7 +45,7 @@ class GumbelState(NamedTuple):
         has had no visits before; None where A is at most 4 m, or `qtransform` needs all actions.
 
     Example:
-      >>> state = jaxpgs.gumbel_root(2).init(rng_key, node, num_simulations=8)
+      >>> state = jaxpgs.gumbel.gumbel_root(2).init(rng_key, node, num_simulations=8)
       >>> int(state.num_considered[0]), int(state.num_simulations[0])
       (2, 8)
     """
@@ -90,9 +90,9 @@ def gumbel_root(
       ValueError: if a number is out of range.
 
     Example:
-      >>> root_selection = jaxpgs.gumbel_root(max_num_considered_actions=4)
-      >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel_target()}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> root_selection = jaxpgs.gumbel.gumbel_root(max_num_considered_actions=4)
+      >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel.gumbel_target()}
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **knobs)
     """
     most = check_count("gumbel_root", "max_num_considered_actions", max_num_considered_actions)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
@@ -250,7 +250,7 @@ def gumbel_inner(
       ValueError: if a number is out of range.
 
     Example:
-      >>> jaxpgs.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
+      >>> jaxpgs.gumbel.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
       Array([1], dtype=int32)
     """
 
@@ -289,8 +289,9 @@ def gumbel_target(
       ValueError: if a number is out of range.
 
     Example:
-      >>> knobs = {"root_selection": jaxpgs.gumbel_root(), "target": jaxpgs.gumbel_target()}
-      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
+      >>> root, target = jaxpgs.gumbel.gumbel_root(), jaxpgs.gumbel.gumbel_target()
+      >>> knobs = {"root_selection": root, "target": target}
+      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
 
     transform = of_node("gumbel_target", qtransform)

@@ -164,7 +164,7 @@ def train(
       network: the network; only its structure and initial weights are used.
       expert: the search that plays: "pgs", "gumbel_pgs", "gumbel_mcts", or another of
         `experts.NAMES`; or any `Expert`, such as
-        `make_expert("pgs", 128, root_selection=jaxpgs.puct(1.0))`.
+        `make_expert("pgs", 128, root_selection=jaxpgs.selection.puct(1.0))`.
       num_simulations: simulations a move, for an expert given by its name.
       fast_simulations: simulations of most moves, fewer than `num_simulations` (playout cap
         randomisation; Wu 2019, section 3.1): the policy learns from the other moves alone, the
