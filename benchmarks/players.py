@@ -20,7 +20,8 @@ import jaxpgs
 from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
 from jaxpgs.evaluation.players.searchers import search_player
-from jaxpgs.search import default_num_considered, default_simulations_per_update, rounds
+from jaxpgs.search import default_num_considered, default_simulations_per_update
+from jaxpgs.search.parts.gumbel import rounds
 
 # Searches by the names that specs have for them, and the presets that they are.
 OURS = {

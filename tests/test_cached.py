@@ -19,8 +19,9 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs import networks
-from jaxpgs.search import Truncation, loop
+from jaxpgs.search import loop
 from jaxpgs.search.models.model import Keys
+from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.stores.nodes import Place, pack, unpack
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")

@@ -13,7 +13,8 @@ import jaxpgs
 from jaxpgs.adapters.continuous import continuous_action, make_sampled_fns
 from jaxpgs.envs.pendulum import Pendulum
 from jaxpgs.networks import SplitApplyFn
-from jaxpgs.search import n_step, reinforce
+from jaxpgs.search.parts.backup import n_step
+from jaxpgs.search.parts.estimator import reinforce
 
 
 def test_the_pendulum_is_gyms():

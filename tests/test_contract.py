@@ -493,7 +493,7 @@ def test_models_may_use_their_key():
 
 def test_an_objective_that_teaches_nothing_is_named():
     first = lambda root, trajectory, returns: jnp.sum(returns[0], axis=-1)  # noqa: E731
-    blind = pgs(estimator=jaxpgs.search.Estimator(first, ()))
+    blind = pgs(estimator=jaxpgs.estimator.Estimator(first, ()))
     with pytest.raises(ValueError, match=r"objective.*log_prob"):
         run(blind, game(), keys(), toy.root(game(), [0] * B))
 

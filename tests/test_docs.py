@@ -176,7 +176,7 @@ def _(output, flat_puct, root, **_):
         root.prior_logits, root.value, jnp.zeros((4, 9), jnp.int32), jnp.zeros((4, 9)),
         jnp.ones((4, 9), bool),
     )  # fmt: skip
-    actions = jaxpgs.search.select_in_turn(flat_puct(2.0), None, node, 12)
+    actions = jaxpgs.selection.select_in_turn(flat_puct(2.0), None, node, 12)
     np.testing.assert_array_equal(np.bincount(actions[0], minlength=9), expected)
 
 

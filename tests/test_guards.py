@@ -13,18 +13,9 @@ from scipy import stats as scipy_stats
 
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
-from jaxpgs.search import (
-    GumbelState,
-    advance,
-    finish,
-    init,
-    loop,
-    node_stats,
-    run,
-    select_in_turn,
-    stochastic,
-)
-from jaxpgs.search.parts.gumbel import considered_visits
+from jaxpgs.search import advance, finish, init, loop, node_stats, run, stochastic
+from jaxpgs.search.parts.gumbel import GumbelState, considered_visits
+from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.stores import store_tree
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")

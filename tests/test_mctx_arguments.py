@@ -100,7 +100,7 @@ def test_ours_has_the_arguments_of_mctxs_function():
         valid=jnp.ones((B, A), bool),
     )
     for knobs in ({"use_mixed_value": False}, {"rescale_values": False}, {"epsilon": 5.0}):
-        functions = [f.qtransform_completed_by_mix_value for f in (jaxpgs, mctx)]
+        functions = [f.qtransform_completed_by_mix_value for f in (jaxpgs.target, mctx)]
         with games.lenient_promotion():
             ours, theirs = (
                 jax.nn.softmax(

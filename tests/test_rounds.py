@@ -11,7 +11,8 @@ import toy
 from games import mostly_slow
 
 import jaxpgs
-from jaxpgs.search import finish, init, rounds, step
+from jaxpgs.search import finish, init, step
+from jaxpgs.search.parts.gumbel import rounds
 
 A = 20
 

@@ -11,7 +11,9 @@ from scipy import stats as scipy_stats
 
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
-from jaxpgs.search import Truncation, categorical, sample_inverse_cdf, select_in_turn
+from jaxpgs.search import categorical, sample_inverse_cdf
+from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.walk import extend_code
 
 pytestmark = pytest.mark.usefixtures("strict_promotion")

@@ -10,8 +10,8 @@ import pytest
 
 import jaxpgs
 from jaxpgs.base import PolicyTerms, Trajectory
-from jaxpgs.search import auto_sgd
 from jaxpgs.search.learn import logit_square
+from jaxpgs.search.parts.estimator import auto_sgd
 
 
 def test_one_step_by_hand():

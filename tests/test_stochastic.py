@@ -16,12 +16,8 @@ from one_player import begin
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from jaxpgs.search import (
-    default_simulations_per_update,
-    options,
-    select_in_turn,
-    stochastic_root,
-)
+from jaxpgs.search import default_simulations_per_update, options, stochastic_root
+from jaxpgs.search.parts.selection import select_in_turn
 
 jit = functools.partial(jax.jit, compiler_options=games.QUICK)
 strict = pytest.mark.usefixtures("strict_promotion")

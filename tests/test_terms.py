@@ -135,7 +135,7 @@ def test_estimators_say_what_they_are_differentiated_by():
         (("entropy", "log_prob"), jaxpgs.estimator.regularized(plain, entropy=0.1)),
         (("kl_to_prior", "log_prob"), jaxpgs.estimator.regularized(plain, kl_to_prior=0.1)),
         (("kl_from_prior", "log_prob"), jaxpgs.estimator.regularized(plain, kl_from_prior=0.1)),
-        (("entropy",), jaxpgs.search.Estimator(entropy, ("entropy",))),
+        (("entropy",), jaxpgs.estimator.Estimator(entropy, ("entropy",))),
         (NAMES, entropy),  # a plain function may depend on any
         ((), None),
     ]

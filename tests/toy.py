@@ -18,7 +18,9 @@ import optax
 
 import jaxpgs
 from jaxpgs.base import Path
-from jaxpgs.search import Estimator, Search, Selection, learn, loop
+from jaxpgs.search import Search, learn, loop
+from jaxpgs.search.parts.estimator import Estimator
+from jaxpgs.search.parts.selection import Selection
 
 
 def adapt_head(path, leaf):

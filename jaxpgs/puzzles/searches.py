@@ -18,20 +18,12 @@ from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.episodes import make_episode_fns
 from jaxpgs.puzzles.rollouts import first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.solving import Solution, solve
-from jaxpgs.search import (
-    Estimator,
-    Nodes,
-    auto_sgd,
-    batched_mcts_policy,
-    best_value,
-    fixed,
-    init_adapted,
-    max_min_puct,
-    mcs_policy,
-    n_step,
-    pgs_policy,
-    reinforce,
-)
+from jaxpgs.search import Nodes, batched_mcts_policy, init_adapted, mcs_policy, pgs_policy
+from jaxpgs.search.parts.backup import n_step
+from jaxpgs.search.parts.estimator import Estimator, auto_sgd, reinforce
+from jaxpgs.search.parts.selection import max_min_puct
+from jaxpgs.search.parts.target import best_value
+from jaxpgs.search.parts.truncation import fixed
 
 
 def plain_mcts(

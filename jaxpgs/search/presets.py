@@ -192,7 +192,7 @@ def _gumbel(
         if "root_selection" in chosen:
             raise ValueError(
                 f'simulations_per_update="{ROUNDS}" is for the preset\'s own root_selection. With '
-                "another one give it as a sequence, such as jaxpgs.search.rounds(16, 64); got "
+                "another one give it as a sequence, such as jaxpgs.gumbel.rounds(16, 64); got "
                 f"{chosen['root_selection']!r}."
             )
         considered = chosen.get("max_num_considered_actions", most)

@@ -30,7 +30,7 @@ class Estimator(NamedTuple):
 
     Example:
       >>> likely = lambda root, trajectory, returns: trajectory.log_prob.sum(axis=(0, 2))
-      >>> estimator = jaxpgs.search.Estimator(likely)
+      >>> estimator = jaxpgs.estimator.Estimator(likely)
       >>> search = jaxpgs.search.pgs_search(
       ...     recurrent_fn, 64, adapt="policy_head", estimator=estimator
       ... )

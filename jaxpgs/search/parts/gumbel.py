@@ -360,7 +360,7 @@ def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
       How many simulations each round has; their sum is N.
 
     Example:
-      >>> jaxpgs.search.rounds(16, 32)
+      >>> jaxpgs.gumbel.rounds(16, 32)
       (16, 8, 4, 4)
     """
     times = considered_visits(num_considered, num_simulations)

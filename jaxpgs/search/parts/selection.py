@@ -116,7 +116,7 @@ def select_in_turn(
       `[B, K]` int32.
 
     Example:
-      >>> jaxpgs.search.select_in_turn(jaxpgs.selection.puct(1.5), None, node, 4)
+      >>> jaxpgs.selection.select_in_turn(jaxpgs.selection.puct(1.5), None, node, 4)
       Array([[1, 0, 2, 1]], dtype=int32)
     """
 

@@ -102,7 +102,7 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
       `[..., A]`.
 
     Example:
-      >>> found = jaxpgs.search.completed_qvalues(node)
+      >>> found = jaxpgs.target.completed_qvalues(node)
       >>> round(float(found[0, 2]), 2)  # of the third action, which has not been tried
       0.35
     """

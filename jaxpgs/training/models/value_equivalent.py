@@ -15,8 +15,9 @@ from jaxpgs.adapters.environments import make_model_fns
 from jaxpgs.base import Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
-from jaxpgs.search import completed_q, extended_pgs_policy
+from jaxpgs.search import extended_pgs_policy
 from jaxpgs.search.papers import SIGMA
+from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.models.model_fitting import make_model_update
 from jaxpgs.training.runtime import iterations, sharding

@@ -12,13 +12,13 @@ from jaxpgs.base import Params, RecurrentFn, is_one_key
 from jaxpgs.checks import check_number
 from jaxpgs.search import (
     batched_mcts_policy,
-    completed_q,
     extended_pgs_policy,
     gumbel_mcts_policy,
     gumbel_pgs_policy,
     mcs_policy,
     pgs_policy,
 )
+from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.runtime import sharding
 
 # The presets by name, and whether they adapt the policy head and explore by a noise of their own.

@@ -14,7 +14,7 @@ import optax
 
 from jaxpgs.base import NodeStats
 from jaxpgs.checks import check_word
-from jaxpgs.search import completed_qvalues
+from jaxpgs.search.parts.target import completed_qvalues
 from jaxpgs.training.two_player.selfplay import Experience
 
 UNTRIED = ("completed", "parent", "loss")
