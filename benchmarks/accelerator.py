@@ -8,8 +8,7 @@ First the training of the networks of Hex, 6x6 to 11x11, each of which goes on f
 eight minutes of an H200. Then what users of mctx run, pgx's example of AlphaZero; speed beside the
 bare network and mctx's searches at the sizes of papers; memory to 100,000 simulations; how fast Hex
 and SameGame play; and NRPA on the 20 positions of SameGame. Each piece is another command in a
-process of its own, as an accelerator's memory is one process's. The files that it writes to the
-folder `--folder` have the names that `benchmarks.tables` reads.
+process of its own; what it writes has the name that `benchmarks.tables` reads.
 """
 
 import json
@@ -78,7 +77,6 @@ PRESETS: dict[str, list[Piece]] = {
             f"{_SEIFY}.samegame", "samegame_accelerator", "--preset", "full",
             "--search", "nrpa wide", "--together", "20",
         ),
-        _speed("hex-7x7"),
         _speed("conv-9x9-256x19-bfloat16"),
         _speed("conv-9x9-256x19"),
         _speed("conv-11x11-128x10-bfloat16"),

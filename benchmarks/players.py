@@ -52,8 +52,7 @@ class Spec(NamedTuple):
 
 
 # The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
-# Files
-# of results hold these words, among them former names: "cached" is "tree", "constant" is
+# Files of results hold these words, among them former names: "cached" is "tree", "constant" is
 # "rollouts".
 CENTRE: dict[str, Any] = {
     "mode": "cached",

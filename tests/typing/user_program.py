@@ -1,6 +1,6 @@
 """A user's program, as `mypy --strict` reads it. It has three mistakes, and a comment tells each.
 
-`tests/test_typing.py` expects an error in each line with a comment `wrong: ...`, and in no other.
+`tests/pages/test_typing.py` expects an error where a comment says `wrong: ...`, and nowhere else.
 """
 
 import jax

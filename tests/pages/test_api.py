@@ -10,7 +10,7 @@ import pytest
 
 import jaxpgs
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ["", ".search", ".envs", ".networks", ".pretrained", ".training", ".evaluation"]
 PACKAGES += [".gtp", ".play"]
 

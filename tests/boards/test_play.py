@@ -29,7 +29,7 @@ from jaxpgs.play.__main__ import main as play_main
 from jaxpgs.play.__main__ import read_game
 from jaxpgs.thinker import Look, Thought, look
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import jaxpgs
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 

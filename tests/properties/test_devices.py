@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpgs
 
-FOLDER = pathlib.Path(__file__).parent
+FOLDER = pathlib.Path(__file__).parents[1]
 ADAPT = {"adapt": toy.adapt_head}
 PRESETS = {
     "mcs": (jaxpgs.mcs_policy, {"dirichlet_fraction": 0.25}),

@@ -13,7 +13,7 @@ import pytest
 
 import jaxpgs
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = [sys.executable, str(ROOT / "tests" / "openspiel_gtp.py"), "3", "20"]
 FEW = "num_iterations=1, num_games=8, num_steps=2, batch_size=16, updates_per_iteration=1"
 SMALLER = {

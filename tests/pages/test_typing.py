@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "typing" / "user_program.py"
 # As a user has it: of a library that is installed only the annotations count.
 CONFIG = """

@@ -18,7 +18,7 @@ from jaxpgs.evaluation.players.gtp_players import GTPEngine
 from jaxpgs.gtp import Answer, Engine, Options, Session
 from jaxpgs.gtp.__main__ import main as gtp_main
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 KEY = jax.random.key(0)
 
 

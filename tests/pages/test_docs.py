@@ -15,7 +15,7 @@ import pytest
 
 import jaxpgs
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_LINES = 12

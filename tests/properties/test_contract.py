@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -667,7 +668,7 @@ def test_roots_are_shared_among_devices():
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        cwd=__file__.rsplit("/", 1)[0],
+        cwd=pathlib.Path(__file__).parents[1],
         env={**os.environ, "XLA_FLAGS": flags},
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -587,7 +587,7 @@ t.expert_iteration.train(
 @pytest.mark.slow
 def test_a_killed_run_goes_on_bit_equal(tmp_path):
     """SIGKILL at a moment drawn by lot; the second call ends as a run that was never stopped."""
-    code = RUN.format(tests=str(pathlib.Path(__file__).parent), folder=str(tmp_path))
+    code = RUN.format(tests=str(pathlib.Path(__file__).parents[1]), folder=str(tmp_path))
     command = [sys.executable, "-c", code]
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     process = subprocess.Popen(command, env=env)
