@@ -2,17 +2,13 @@
 
     python -m benchmarks.accelerator                      # all pieces, hours on one GPU
     python -m benchmarks.accelerator --minutes 9          # what fits; go on with the same command
-    python -m benchmarks.accelerator --pieces speed-9x9-128x10 train-hex-11x11
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
 First the training of the networks of Hex, 6x6 to 11x11, each of which goes on from the one before:
 eight minutes of an H200. Then what users of mctx run, pgx's example of AlphaZero; speed beside the
-bare network and both of mctx's searches at the sizes of papers, in float32 and bfloat16; memory to
-100,000 simulations; how fast Hex and SameGame play; and NRPA on the 20 positions of SameGame. Each
-piece is another benchmark, or a recipe of training, in a process of its own, as an accelerator's
-memory is one process's. It goes on where it stopped, so a piece that time ends is finished by the
-next call. Files have the names that `benchmarks.tables` reads, in the folder `--folder`; pgx and
-OpenSpiel are shown where they are installed.
+bare network and mctx's searches at the sizes of papers; memory to 100,000 simulations; how fast Hex
+and SameGame play; and NRPA on the 20 positions of SameGame. Each piece is another command in a
+process of its own; what it writes has the name that `benchmarks.tables` reads.
 """
 
 import json
@@ -81,13 +77,10 @@ PRESETS: dict[str, list[Piece]] = {
             f"{_SEIFY}.samegame", "samegame_accelerator", "--preset", "full",
             "--search", "nrpa wide", "--together", "20",
         ),
-        _speed("hex-7x7"),
         _speed("conv-9x9-256x19-bfloat16"),
         _speed("conv-9x9-256x19"),
         _speed("conv-11x11-128x10-bfloat16"),
         _speed("conv-11x11-128x10"),
-        _speed("conv-11x11-256x19-bfloat16"),
-        _speed("conv-11x11-256x19"),
     ],
     "tiny": [
         _speed(

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from benchmarks import report, runs
 from benchmarks.environments import pick, spread
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame import standard_positions
-from jaxpgs.envs.samegame_playouts import random_playouts
+from jaxpgs.envs.samegame.game import standard_positions
+from jaxpgs.puzzles.samegame_playouts import random_playouts
 
 BATCHES = {"quick": (64, 256, 1024), "full": (1, 16, 64, 128, 256, 512, 1024, 4096, 16384)}
 WHAT_IS_TIMED = {

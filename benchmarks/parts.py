@@ -12,41 +12,41 @@ from typing import Any
 
 import optax
 
-import jaxpgs
+from jaxpgs import backup, estimator, reuse, target, truncation
 from jaxpgs.search.papers import SIGMA
 
-OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": jaxpgs.auto_sgd}
+OPTIMIZERS: dict[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "auto": estimator.auto_sgd}
 _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "truncation": {
-        "fixed": jaxpgs.fixed,
-        "until_new": jaxpgs.until_new,
-        "by_visits": jaxpgs.by_visits,
+        "fixed": truncation.fixed,
+        "until_new": truncation.until_new,
+        "by_visits": truncation.by_visits,
         # Every simulation has one action more, so that the first ones have something to teach.
-        "by_visits_below": functools.partial(jaxpgs.by_visits, count_first=False),
+        "by_visits_below": functools.partial(truncation.by_visits, count_first=False),
     },
     "backup": {
-        "n_step": jaxpgs.n_step,
-        "last_value": jaxpgs.last_value,
-        "td_lambda": jaxpgs.td_lambda,
-        "log_series": jaxpgs.log_series,
-        "truncated_geometric": jaxpgs.truncated_geometric,
+        "n_step": backup.n_step,
+        "last_value": backup.last_value,
+        "td_lambda": backup.td_lambda,
+        "log_series": backup.log_series,
+        "truncated_geometric": backup.truncated_geometric,
     },
     "estimator": {
-        "reinforce": jaxpgs.reinforce,
-        "step_advantage": jaxpgs.step_advantage,
-        "step_advantage_as_printed": functools.partial(jaxpgs.step_advantage, as_printed=True),
+        "reinforce": estimator.reinforce,
+        "step_advantage": estimator.step_advantage,
+        "step_advantage_as_printed": functools.partial(estimator.step_advantage, as_printed=True),
     },
     # At temperature 0: everyone plays the best action.
     "target": {
-        "visit_counts": functools.partial(jaxpgs.visit_counts, 0.0),
-        "completed_q": functools.partial(jaxpgs.completed_q, 0.0),
+        "visit_counts": functools.partial(target.visit_counts, 0.0),
+        "completed_q": functools.partial(target.completed_q, 0.0),
         # The number is the least range of Q-values.
-        "completed_q_from": lambda least: jaxpgs.completed_q(
+        "completed_q_from": lambda least: target.completed_q(
             0.0,
-            qtransform=functools.partial(jaxpgs.qtransform_completed_by_mix_value, epsilon=least),
+            qtransform=functools.partial(target.qtransform_completed_by_mix_value, epsilon=least),
         ),
         # With the constants of Brosseit 2023, eq. 3.4, and values as they are.
-        "completed_q_as_printed": functools.partial(jaxpgs.completed_q, 0.0, qtransform=SIGMA),
+        "completed_q_as_printed": functools.partial(target.completed_q, 0.0, qtransform=SIGMA),
     },
 }
 _WORD = re.compile(r"(\w+)(?:\((.+)\))?")
@@ -112,13 +112,13 @@ def put_learning(knobs: dict[str, Any], *, regularize: bool) -> None:
         step = [knobs.pop("step_size")] if "step_size" in knobs else []
         knobs["optimizer"] = OPTIMIZERS[knobs.pop("optimizer", "sgd")](*step)
     if "baseline" in knobs:
-        knobs["estimator"] = jaxpgs.reinforce(
+        knobs["estimator"] = estimator.reinforce(
             knobs.pop("baseline"), normalize=knobs.pop("normalize", False)
         )
     ring = {field: knobs.pop(knob) for knob, field in _RING.items() if knob in knobs}
     if ring:
-        knobs["reuse"] = jaxpgs.Reuse(**ring)
+        knobs["reuse"] = reuse.Reuse(**ring)
     weights = {name: knobs.pop(name) for name in _WEIGHTS if regularize and name in knobs}
     if weights:
-        estimator = knobs.get("estimator") or jaxpgs.reinforce("value")
-        knobs["estimator"] = jaxpgs.regularized(estimator, **weights)
+        plain = knobs.get("estimator") or estimator.reinforce("value")
+        knobs["estimator"] = estimator.regularized(plain, **weights)

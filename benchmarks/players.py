@@ -19,8 +19,9 @@ from flax import nnx
 import jaxpgs
 from benchmarks.parts import put_learning, put_parts
 from jaxpgs import evaluation
-from jaxpgs.evaluation.searchers import search_player
-from jaxpgs.search import default_num_considered, default_simulations_per_update, rounds
+from jaxpgs.evaluation.players.searchers import search_player
+from jaxpgs.search import default_num_considered, default_simulations_per_update
+from jaxpgs.search.parts.gumbel import rounds
 
 # Searches by the names that specs have for them, and the presets that they are.
 OURS = {
@@ -51,8 +52,7 @@ class Spec(NamedTuple):
 
 
 # The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
-# Files
-# of results hold these words, among them former names: "cached" is "tree", "constant" is
+# Files of results hold these words, among them former names: "cached" is "tree", "constant" is
 # "rollouts".
 CENTRE: dict[str, Any] = {
     "mode": "cached",
@@ -244,7 +244,7 @@ def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
     network = _network(spec, network)
     knobs = arguments(spec, network.params, num_simulations)
     knobs.pop("keep_adapted", None)
-    make_search = getattr(jaxpgs, f"{OURS[spec.search]}_search")
+    make_search = getattr(jaxpgs.search, f"{OURS[spec.search]}_search")
     search = make_search(model_fns(spec, network)[1], count, **knobs)
     bound = search.truncation.max_depth
     depth = (
@@ -311,28 +311,29 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
     """Puts the selections in place of the knobs that describe them."""
     bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
     if "pb_c_init" in knobs:
-        knobs["root_selection"] = jaxpgs.muzero_puct(knobs.pop("pb_c_init"))
+        knobs["root_selection"] = jaxpgs.selection.muzero_puct(knobs.pop("pb_c_init"))
     elif bandit:
-        knobs["root_selection"] = jaxpgs.puct(**bandit)
+        knobs["root_selection"] = jaxpgs.selection.puct(**bandit)
     of_policy = ("scale", "temperature", "by_counts")
     improved = {k: knobs.pop(k) for k in of_policy if k in knobs}
     scale = {k: knobs.pop(k) for k in _SIGMA if k in knobs}
     if "min_range" in knobs:
         scale["epsilon"] = knobs.pop("min_range")
     if scale:
-        transform = jaxpgs.qtransform_completed_by_mix_value
+        transform = jaxpgs.target.qtransform_completed_by_mix_value
         improved["qtransform"] = functools.partial(transform, **scale)
     if spec.search in ("gumbel-pgs", "gumbel-mcts"):
         knobs.setdefault("gumbel_scale", 0.0)
     if spec.search == "gumbel-mcs":
         considered = knobs.pop("max_num_considered_actions", _CONSIDERED)
-        knobs["root_selection"] = jaxpgs.gumbel_root(considered, knobs.pop("gumbel_scale", 0.0))
-        knobs["target"] = jaxpgs.gumbel_target()
+        scale = knobs.pop("gumbel_scale", 0.0)
+        knobs["root_selection"] = jaxpgs.gumbel.gumbel_root(considered, scale)
+        knobs["target"] = jaxpgs.gumbel.gumbel_target()
         knobs["mode"] = "tree"
         knobs.setdefault("simulations_per_update", default_simulations_per_update(num_simulations))
         improved.setdefault("temperature", 0.5)  # drawn: by counts it would be Gumbel MCTS
     if improved:
-        knobs["interior_selection"] = jaxpgs.improved_policy(**improved)
+        knobs["interior_selection"] = jaxpgs.target.improved_policy(**improved)
 
 
 def _value(text: str) -> Any:

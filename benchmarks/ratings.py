@@ -10,7 +10,7 @@ from benchmarks import pictures
 from benchmarks.players import SIMPLE, describe, with_count
 from benchmarks.tournaments import Preset
 from jaxpgs import evaluation
-from jaxpgs.evaluation.spending import TOLERANCE, relative
+from jaxpgs.evaluation.equal_budget import TOLERANCE, relative
 
 
 def summarise(

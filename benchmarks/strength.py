@@ -81,7 +81,7 @@ from benchmarks.ratings import (
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
-from jaxpgs.evaluation.spending import TOLERANCE, calibrate, propose
+from jaxpgs.evaluation.equal_budget import TOLERANCE, calibrate, propose
 
 _ROUNDS = 4  # how often players that spend too much or too little are calibrated anew
 

@@ -92,6 +92,8 @@ def source(data: Mapping[str, Any], link: str) -> str:
     commits = list(dict.fromkeys(c[:7] if (c := row["commit"]) else "unknown" for row in rows))
     told = ", ".join(commits) if len(commits) < 4 else f"{commits[0]} and {len(commits) - 1} more"
     cores = sorted({row["cores"] for row in rows})
+    where = {m.get("accelerator") for m in data.get("machines", {}).values()} - {None}
+    told = ", ".join([told, *where])
     last = max(row["date"] for row in rows)[:10]
     return f"From {link}: commit {told}, {_either(cores)} core{'s' * (cores != [1])}, {last}."
 
@@ -216,14 +218,17 @@ def _cell(value: Any) -> str:
 
 
 def _usual(row: Mapping[str, Any]) -> bool:
-    """Whether a row of speeds is of 64 simulations, with one root or 64, and the default K."""
-    return row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
+    """Whether a row is of a tree, 64 simulations, one root or 64, and the default K."""
+    few = row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
+    return few and not row["search"].endswith("constant")
 
 
 def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
     return lambda rows: tspg.tables(rows)[number][1:]
 
 
+_PGX = ("roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
+        "calls in a row", "scratch MB")  # fmt: skip
 BLOCKS: dict[str, Block] = {
     "strength": (STRENGTH, _strength),
     "networks": (f"{_QUALITY}/networks", _networks),
@@ -232,12 +237,8 @@ BLOCKS: dict[str, Block] = {
         ("network", "roots", "search", "K", "ms", "x bare network",
          "x faster than mctx's faster", "calls in a row"),
     ),
-    "speed-pgx": _rows(
-        "speed_pgx", speed.table, columns=(
-            "roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
-            "calls in a row", "scratch MB",
-        ),
-    ),
+    "speed-pgx": _rows("speed_pgx", speed.table, columns=_PGX),
+    "speed-accelerator": _rows("speed_pgx_accelerator", speed.table, columns=_PGX),
     "many-actions": _rows(
         "speed_many-actions", speed.table, lambda row: row["K"] is not None,
         ("network", "search", "K", "ms", "x faster than mctx's faster", "calls in a row",
@@ -254,6 +255,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "compiled": _rows(
         "compiled", compiled.table,
+        lambda row: row["roots"] == 16 or row["network"] == "conv-9x9-128x6",
         columns=("platform", "network", "roots", "simulations", "search", "kernels", "round trips",
                  "M cycles", "without estimate", "scratch MB"),
     ),

@@ -26,10 +26,12 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 ...     state, action = afterstate
 ...     return env.step(state, jnp.where(outcome == 0, action, state.legal_action_mask.argmax()))
 >>> decision_fn, chance_fn = jaxpgs.make_stochastic_fns(env, apply_fn, after, draw)
->>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head", simulations_per_update=4)
+>>> search = jaxpgs.search.pgs_search(
+...     recurrent_fn, 16, adapt="policy_head", simulations_per_update=4
+... )
 >>> carry = jax.jit(jaxpgs.search.init, static_argnums=0)(search, params, rng_key, root)
 >>> output = jax.jit(jaxpgs.search.run, static_argnums=0)(search, params, rng_key, root)
->>> node = jaxpgs.NodeStats(
+>>> node = jaxpgs.base.NodeStats(
 ...     prior_logits=jnp.log(jnp.array([[0.5, 0.3, 0.2]])),
 ...     value=jnp.zeros(1),
 ...     visits=jnp.array([[2, 1, 0]]),
@@ -40,146 +42,115 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 
 from typing import TYPE_CHECKING, Any
 
-from jaxpgs import envs, networks, puzzles, search
-from jaxpgs.adapters import make_model_fns, make_plan_fn, make_recurrent_fn, make_root_fn
-from jaxpgs.base import (
-    Expansion,
-    NodeStats,
-    Path,
-    PolicyOutput,
-    RecurrentFn,
-    SearchState,
-    SplitRecurrentFn,
-    Trajectory,
+from jaxpgs import adapters, envs, networks, puzzles, search
+from jaxpgs.adapters import (
+    check_model,
+    continuous_action,
+    make_model_fns,
+    make_plan_fn,
+    make_playout_fns,
+    make_recurrent_fn,
+    make_root_fn,
+    make_sampled_fns,
+    make_stochastic_fns,
 )
-from jaxpgs.chance import make_stochastic_fns
-from jaxpgs.continuous import continuous_action, make_sampled_fns
-from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.model_checks import check_model
-from jaxpgs.playouts import make_playout_fns
+from jaxpgs.base import PolicyOutput, RecurrentFn, SearchState
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
-from jaxpgs.puzzles import NestedSearch, nrpa_policy, nrpa_search
+from jaxpgs.puzzles import nrpa_policy
 from jaxpgs.search import (
-    Reuse,
-    SampledPolicy,
     Search,
-    Selection,
-    Truncation,
-    auto_sgd,
     batched_mcts_policy,
-    batched_mcts_search,
-    best_value,
-    by_probability,
-    by_score,
-    by_visits,
-    completed_q,
     estimate_memory,
     extended_pgs_policy,
-    extended_pgs_search,
-    fixed,
-    growing,
-    gumbel_inner,
+    finish,
     gumbel_mcts_policy,
-    gumbel_mcts_search,
     gumbel_pgs_policy,
-    gumbel_pgs_search,
-    gumbel_root,
-    gumbel_target,
-    improved_policy,
-    init_adapted,
-    init_nodes,
-    last_value,
-    log_series,
-    max_min_puct,
+    init,
     mcs_policy,
-    mcs_search,
-    muzero_puct,
-    n_step,
     paper_extended_pgs,
     paper_mcs,
     paper_pgs,
     pgs_policy,
-    pgs_search,
     principal_variation,
-    puct,
-    qtransform_completed_by_mix_value,
-    regularized,
-    reinforce,
     reroot,
-    reset_adapted,
     search_for,
     search_summary,
-    step_advantage,
+    step,
     stochastic_mcts_policy,
-    stochastic_mcts_search,
-    td_lambda,
     tree_svg,
-    truncated_geometric,
-    ucb1,
-    until_new,
-    visit_counts,
-    with_dirichlet_noise,
+)
+from jaxpgs.search.parts import (
+    backup,
+    estimator,
+    gumbel,
+    reuse,
+    selection,
+    target,
+    truncation,
 )
 
 if TYPE_CHECKING:
+    from jaxpgs import evaluation, training
     from jaxpgs.play import show
+
+# Where names are that stood here in version 0.1 and in its notebooks; until 1.0.
+_FORMER = {
+    "auto_sgd": estimator,
+    "best_value": target,
+    "by_score": selection,
+    "fixed": truncation,
+    "max_min_puct": selection,
+    "pgs_search": search,
+    "reinforce": estimator,
+}
 
 
 def __getattr__(name: str) -> Any:
-    # The board plays by `jaxpgs.gtp` and so needs all of the library, which comes first.
+    import importlib
+
+    # These need all of the library, which comes first.
+    if name in ("evaluation", "training"):
+        return importlib.import_module(f"jaxpgs.{name}")
     if name == "show":
         from jaxpgs.play import show
 
         return show
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("jaxpgs")
+    if name in _FORMER:
+        import warnings
+
+        place = _FORMER[name].__name__.replace("search.parts.", "")
+        message = f"jaxpgs.{name} is {place}.{name} now, and goes with version 1.0."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(_FORMER[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
-    "Expansion",
-    "NestedSearch",
-    "NodeStats",
-    "Path",
-    "PlayedGames",
     "PolicyOutput",
     "RecurrentFn",
-    "Reuse",
-    "SampledPolicy",
     "Search",
     "SearchState",
-    "Selection",
-    "SplitRecurrentFn",
-    "Trajectory",
-    "Truncation",
-    "auto_sgd",
+    "adapters",
     "available_pretrained",
+    "backup",
     "batched_mcts_policy",
-    "batched_mcts_search",
-    "best_value",
-    "by_probability",
-    "by_score",
-    "by_visits",
     "check_model",
-    "completed_q",
     "continuous_action",
     "envs",
     "estimate_memory",
+    "estimator",
+    "evaluation",
     "extended_pgs_policy",
-    "extended_pgs_search",
-    "fixed",
-    "growing",
-    "gumbel_inner",
+    "finish",
+    "gumbel",
     "gumbel_mcts_policy",
-    "gumbel_mcts_search",
     "gumbel_pgs_policy",
-    "gumbel_pgs_search",
-    "gumbel_root",
-    "gumbel_target",
-    "improved_policy",
-    "init_adapted",
-    "init_nodes",
-    "last_value",
+    "init",
     "load_pretrained",
-    "log_series",
     "make_model_fns",
     "make_plan_fn",
     "make_playout_fns",
@@ -187,40 +158,27 @@ __all__ = [
     "make_root_fn",
     "make_sampled_fns",
     "make_stochastic_fns",
-    "max_min_puct",
     "mcs_policy",
-    "mcs_search",
-    "muzero_puct",
-    "n_step",
     "networks",
     "nrpa_policy",
-    "nrpa_search",
     "paper_extended_pgs",
     "paper_mcs",
     "paper_pgs",
     "pgs_policy",
-    "pgs_search",
     "principal_variation",
-    "puct",
     "puzzles",
-    "qtransform_completed_by_mix_value",
-    "regularized",
-    "reinforce",
     "reroot",
-    "reset_adapted",
+    "reuse",
     "save_pretrained",
     "search",
     "search_for",
     "search_summary",
+    "selection",
     "show",
-    "step_advantage",
+    "step",
     "stochastic_mcts_policy",
-    "stochastic_mcts_search",
-    "td_lambda",
+    "target",
+    "training",
     "tree_svg",
-    "truncated_geometric",
-    "ucb1",
-    "until_new",
-    "visit_counts",
-    "with_dirichlet_noise",
+    "truncation",
 ]

@@ -237,8 +237,10 @@ class Path(NamedTuple):
 
     Example:
       >>> stop = lambda path: path.depth >= 1 + path.visits  # deeper where visited more
-      >>> rule = jaxpgs.Truncation(stop, max_depth=lambda num_simulations: num_simulations)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, truncation=rule, mode="rollouts")
+      >>> rule = jaxpgs.truncation.Truncation(
+      ...     stop, max_depth=lambda num_simulations: num_simulations
+      ... )
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 8, truncation=rule, mode="rollouts")
     """
 
     depth: chex.Array
@@ -296,7 +298,7 @@ class Trajectory(NamedTuple):
 
     Example:
       >>> mean_value = lambda trajectory: jnp.mean(trajectory.value, axis=0) + 0 * trajectory.reward
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, backup=mean_value)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 8, backup=mean_value)
     """
 
     alive: chex.Array

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters import RootFn, make_model_fns, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters.environments import RootFn, make_model_fns, make_recurrent_fn, make_root_fn
+from jaxpgs.adapters.playouts import make_playout_fns
 from jaxpgs.base import Embedding, Params, PolicyOutput, RecurrentFn
-from jaxpgs.playouts import make_playout_fns
 from jaxpgs.search import (
     Progress,
     Search,
@@ -28,7 +28,7 @@ from jaxpgs.search import (
     principal_variation,
     search_for,
 )
-from jaxpgs.search.model import merge
+from jaxpgs.search.models.model import merge
 
 _MAKERS: dict[str, Callable[..., Search]] = {
     "pgs": pgs_search,

@@ -17,7 +17,9 @@ from flax import nnx
 
 from jaxpgs import networks, puzzles, training
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.training import distillation, experts, sharing
+from jaxpgs.training.recipes import distillation
+from jaxpgs.training.runtime import sharding
+from jaxpgs.training.two_player import experts
 
 HEX, PUZZLE = Hex(3), SameGame(height=3, width=3, num_colors=2)
 GAMES = {"num_games": 16, "num_steps": 4, "batch_size": 16}
@@ -37,7 +39,7 @@ def plain(tree):
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return jax.random.key_data(x) if is_key else x
 
-    return sharing.fetch(jax.tree.map(array, tree))
+    return sharding.fetch(jax.tree.map(array, tree))
 
 
 @functools.cache
@@ -88,7 +90,7 @@ def model(devices):
         validation_batches=1, devices=devices,
     )  # fmt: skip
     planned = training.value_equivalent.train(
-        HEX, net, expert=experts.raw_network(), unroll=2, num_iterations=1, buffer_size=128,
+        HEX, net, expert=experts.raw_policy(), unroll=2, num_iterations=1, buffer_size=128,
         updates_per_iteration=1, evaluate_every=0, devices=devices, **GAMES,
     )  # fmt: skip
     return labelled, fitted, planned

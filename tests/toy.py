@@ -18,7 +18,9 @@ import optax
 
 import jaxpgs
 from jaxpgs.base import Path
-from jaxpgs.search import Estimator, Search, Selection, learn, loop
+from jaxpgs.search import Search, learn, loop
+from jaxpgs.search.parts.estimator import Estimator
+from jaxpgs.search.parts.selection import Selection
 
 
 def adapt_head(path, leaf):
@@ -86,7 +88,7 @@ def start(params, batch_size):
 def _expand(params, rng_key, action, node):
     del rng_key
     after = params["next"][node, action].astype(node.dtype)
-    expansion = jaxpgs.Expansion(
+    expansion = jaxpgs.base.Expansion(
         reward=params["reward"][node, action],
         discount=params["discount"][node, action],
         value=params["value"][after],
@@ -96,7 +98,7 @@ def _expand(params, rng_key, action, node):
 
 
 # Plays one action of the game that `params` holds.
-split_fn = jaxpgs.SplitRecurrentFn(
+split_fn = jaxpgs.base.SplitRecurrentFn(
     _expand, lambda params, features, node: features @ params["head"]
 )
 
@@ -148,8 +150,8 @@ class Simulator:
             simulations_per_update=num_walks,
             root_selection=Selection(_given),
             truncation=truncation,
-            backup=jaxpgs.n_step(),
-            target=jaxpgs.visit_counts(),
+            backup=jaxpgs.backup.n_step(),
+            target=jaxpgs.target.visit_counts(),
             adapt=adapt_head,
             max_depth=max_depth,
             mode="rollouts" if mode == "whole" else mode,
@@ -273,7 +275,7 @@ def _pgs(
     simulations_per_update,
     mode,
 ):
-    reinforce = jaxpgs.reinforce()
+    reinforce = jaxpgs.estimator.reinforce()
 
     def estimator(stats, trajectory, returns):
         poison = jnp.sum(stats.visits, axis=-1) == poisoned
@@ -286,15 +288,15 @@ def _pgs(
         split_fn,
         num_simulations,
         invalid_actions,
-        root_selection=jaxpgs.puct(),
-        target=jaxpgs.visit_counts(),
+        root_selection=jaxpgs.selection.puct(),
+        target=jaxpgs.target.visit_counts(),
         mode=mode,
         adapt=adapt_head,
         adapted_params=adapted_params,
         optimizer=optax.sgd(learning_rate),
         estimator=estimator,
-        backup=jaxpgs.n_step(),
-        truncation=jaxpgs.fixed(3)._replace(stop=lambda path: path.depth >= horizon),
+        backup=jaxpgs.backup.n_step(),
+        truncation=jaxpgs.truncation.fixed(3)._replace(stop=lambda path: path.depth >= horizon),
         simulations_per_update=simulations_per_update,
         interior_selection=None,
     )

@@ -20,7 +20,7 @@ class PlayedGames(NamedTuple):
       action: `[T, B]` int32, the actions; -1 after the end.
 
     Example:
-      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> games = play_sequences(puzzle, jax.random.split(rng_key, 2), boards, jnp.zeros((9, 2)))
       >>> games.score.shape, games.action.shape
       ((2,), (4, 2))

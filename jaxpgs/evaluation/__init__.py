@@ -1,7 +1,6 @@
 """Tournaments, ratings, opponents and exact solvers."""
 
 from jaxpgs.evaluation.elo import EloDifference, EloTable, bayes_elo, elo_difference
-from jaxpgs.evaluation.gtp_players import gtp_player
 from jaxpgs.evaluation.intervals import (
     EloInterval,
     bayes_elo_by_opening,
@@ -10,10 +9,16 @@ from jaxpgs.evaluation.intervals import (
 )
 from jaxpgs.evaluation.matches import play_match, round_robin
 from jaxpgs.evaluation.openings import hex_openings, opening_lines
-from jaxpgs.evaluation.opponents import openspiel_mcts, perfect_hex, raw_network, uniform_random
-from jaxpgs.evaluation.players import CompiledPlayer, Player, compile_player
+from jaxpgs.evaluation.players.gtp_players import gtp_player
+from jaxpgs.evaluation.players.opponents import (
+    openspiel_mcts,
+    perfect_hex,
+    raw_network,
+    uniform_random,
+)
+from jaxpgs.evaluation.players.player import CompiledPlayer, Player, compile_player
+from jaxpgs.evaluation.players.searchers import search_player
 from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
-from jaxpgs.evaluation.searchers import search_player
 from jaxpgs.evaluation.solvers import solve_hex
 
 __all__ = [

@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters import LONGEST_GAME, OPPOSED, draws_chance
+from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
 from jaxpgs.evaluation.openings import checked_lines
-from jaxpgs.evaluation.players import (
+from jaxpgs.evaluation.players.player import (
     CompiledPlayer,
     MatchGames,
     Player,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters import chance_key, step_with_keys
+from jaxpgs.adapters.environments import chance_key, step_with_keys
 
 
 def opening_lines(

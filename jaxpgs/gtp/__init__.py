@@ -8,8 +8,8 @@ any program that speaks GTP.
 """
 
 from jaxpgs.gtp.commands import handle, serve
+from jaxpgs.gtp.dialog import Answer, Engine, Options, Reply, Session, Task
 from jaxpgs.gtp.engines import player_engine, search_engine
-from jaxpgs.gtp.session import Answer, Engine, Options, Reply, Session, Task
 
 __all__ = [
     "Answer",

@@ -11,8 +11,8 @@ import argparse
 
 from jaxpgs.checks import positive, refusals_in_one_line
 from jaxpgs.gtp.commands import serve
+from jaxpgs.gtp.dialog import Options
 from jaxpgs.gtp.engines import search_engine
-from jaxpgs.gtp.session import Options
 from jaxpgs.thinker import SEARCHES
 
 

@@ -19,14 +19,7 @@ import numpy as np
 from jaxpgs.envs import hex_io
 from jaxpgs.envs.hex_games import SWAP_PIECES, SWAP_SIDES, WORDS, cell_name, read_cell
 from jaxpgs.envs.hex_io import HexGame
-from jaxpgs.gtp.parameters import (
-    analyze_commands,
-    param_game,
-    param_search,
-    time_left,
-    time_settings,
-)
-from jaxpgs.gtp.session import (
+from jaxpgs.gtp.dialog import (
     Call,
     Engine,
     Options,
@@ -35,6 +28,13 @@ from jaxpgs.gtp.session import (
     read_integer,
     read_player,
     with_game,
+)
+from jaxpgs.gtp.parameters import (
+    analyze_commands,
+    param_game,
+    param_search,
+    time_left,
+    time_settings,
 )
 from jaxpgs.gtp.thinking import (
     expected_line,

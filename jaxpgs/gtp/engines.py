@@ -16,7 +16,7 @@ import jaxpgs
 from jaxpgs.base import PolicyOutput
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import Player
-from jaxpgs.gtp.session import Answer, Engine, Options, Task
+from jaxpgs.gtp.dialog import Answer, Engine, Options, Task
 from jaxpgs.search import Progress
 from jaxpgs.thinker import Thinker, make_brain, make_thinker, read, think
 

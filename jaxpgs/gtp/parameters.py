@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxpgs.gtp.session import (
+from jaxpgs.gtp.dialog import (
     Call,
     Session,
     read_boolean,

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpgs.envs import hex_io
 from jaxpgs.envs.hex_games import SWAP_PIECES, cell_name, move_name
-from jaxpgs.gtp.session import Answer, Call, Session, Task, read_player, with_clock, with_game
+from jaxpgs.gtp.dialog import Answer, Call, Session, Task, read_player, with_clock, with_game
 
 
 def genmove(call: Call) -> tuple[str, Session]:

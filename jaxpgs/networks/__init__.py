@@ -11,15 +11,15 @@ from jaxpgs.networks.functional import (
     trainable_mask,
     with_temperature,
 )
-from jaxpgs.networks.geometry import BoardGeometry, board_geometry, with_last_move
+from jaxpgs.networks.layers.geometry import BoardGeometry, board_geometry, with_last_move
+from jaxpgs.networks.layers.squeeze_excitation import SEResNet
+from jaxpgs.networks.learned_model import ValueEquivalentModel
 from jaxpgs.networks.offsets import WithOffsets, offset_policy
 from jaxpgs.networks.pattern_templates import Pattern, Template, default_templates
 from jaxpgs.networks.patterns import PatternPolicy, pattern_policy
 from jaxpgs.networks.resize import resize
 from jaxpgs.networks.resnet import AlphaZeroResNet
 from jaxpgs.networks.samegame_resnet import SameGameResNet
-from jaxpgs.networks.squeeze_excitation import SEResNet
-from jaxpgs.networks.value_equivalent import ValueEquivalentModel
 
 __all__ = [
     "AlphaZeroResNet",

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxpgs.networks.checks import check_blocks, check_observation, check_sizes
-from jaxpgs.networks.heads import PolicyHead, ValueHead
+from jaxpgs.networks.layers.heads import PolicyHead, ValueHead
+from jaxpgs.networks.layers.sizes import check_blocks, check_observation, check_sizes
 
 
 class FullyConnectedResNet(nnx.Module):

@@ -287,7 +287,9 @@ def policy_head(params: Params, part: str = "head", *, path: str = "policy_head"
     Example:
       >>> jaxpgs.networks.policy_head(params)["policy_head"]
       {'linear': {'bias': True, 'kernel': True}}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 8, adapt=jaxpgs.networks.policy_head(params))
+      >>> search = jaxpgs.search.pgs_search(
+      ...     recurrent_fn, 8, adapt=jaxpgs.networks.policy_head(params)
+      ... )
     """
     if part not in PARTS:
         raise ValueError(f"The part of a policy head must be one of {PARTS}, got {part!r}.")

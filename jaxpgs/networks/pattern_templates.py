@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpgs.networks.geometry import MARGIN, BoardGeometry, Matrix, Offset, apply_matrix
+from jaxpgs.networks.layers.geometry import MARGIN, BoardGeometry, Matrix, Offset, apply_matrix
 
 # Patterns of a template with more raw codes than this are looked up once for each state, and not
 # spelled out in each copy of the weights.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxpgs.networks.geometry import (
+from jaxpgs.networks.layers.geometry import (
     EDGE,
     EMPTY,
     GAMES,

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.networks.checks import check_observation, check_sizes
-from jaxpgs.networks.convolution import same_convolution
-from jaxpgs.networks.heads import PolicyHead, ValueHead
+from jaxpgs.networks.layers.convolution import same_convolution
+from jaxpgs.networks.layers.heads import PolicyHead, ValueHead
+from jaxpgs.networks.layers.sizes import check_observation, check_sizes
 
 
 class SameGameResNet(nnx.Module):

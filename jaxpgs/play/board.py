@@ -11,11 +11,11 @@ import jax
 
 import jaxpgs
 from jaxpgs.base import PolicyOutput
-from jaxpgs.gtp.session import Options
+from jaxpgs.gtp.dialog import Options
 from jaxpgs.play import games, protocol
-from jaxpgs.play import session as sessions
+from jaxpgs.play import visit as sessions
 from jaxpgs.play.drawing import draw
-from jaxpgs.play.session import Session
+from jaxpgs.play.visit import Session
 from jaxpgs.search import Progress, Search
 from jaxpgs.thinker import (
     SEARCHES,
@@ -48,7 +48,7 @@ class Board:
     Attributes:
       env: the game.
       brain: what judges positions, a `jaxpgs.thinker.Brain`.
-      session: the game so far, a `jaxpgs.play.session.Session`.
+      session: the game so far, a `jaxpgs.play.visit.Session`.
       points: what the last search thought from update to update, as the page has it.
     """
 

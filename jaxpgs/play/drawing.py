@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpgs.play import games
 from jaxpgs.play.protocol import message
-from jaxpgs.play.session import Session, legal, result
+from jaxpgs.play.visit import Session, legal, result
 
 HEATS = ("policy", "adapted", "visits", "q", "worth", "none")
 COLORS = ("#1d3f72", "#e2653c")  # dark blue and vermilion, as everywhere

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpgs.adapters import check_players
+from jaxpgs.adapters.environments import check_players
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath
 from jaxpgs.envs.hex_games import cell_name
 from jaxpgs.envs.render import HEXAGON, hex_centre, hex_outline
-from jaxpgs.envs.render_samegame import column_letters
+from jaxpgs.envs.samegame.svg import column_letters
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SQUARE = [[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]]

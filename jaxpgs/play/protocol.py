@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpgs.envs import Hex, hex_io
 from jaxpgs.play import games
-from jaxpgs.play.session import (
+from jaxpgs.play.visit import (
     Session,
     begin,
     game_of,

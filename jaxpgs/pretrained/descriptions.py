@@ -22,10 +22,10 @@ import numpy as np
 from flax import linen, nnx
 
 from jaxpgs import envs, networks
-from jaxpgs.adapters import step_with_key
+from jaxpgs.adapters.environments import step_with_key
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import constructor_kwargs
-from jaxpgs.networks.geometry import LastMove
+from jaxpgs.networks.layers.geometry import LastMove
 
 _SAFE = ("jaxpgs", "pgx")  # packages that loading imports on a card's word
 _NESTED = "environment of"  # the key of an argument that is an environment itself

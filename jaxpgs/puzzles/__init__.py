@@ -7,12 +7,12 @@ policy adaptation for any game.
 """
 
 from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes
-from jaxpgs.puzzles.judging import judged
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
-from jaxpgs.puzzles.presets import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
-from jaxpgs.puzzles.raw_games import policy_games, random_games
+from jaxpgs.puzzles.offline_games import judged
+from jaxpgs.puzzles.policy_rollouts import policy_games, random_games
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
+from jaxpgs.puzzles.searches import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
 
 __all__ = [

@@ -14,7 +14,13 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters import RootFn, check_players, draws_chance, mask_logits, mask_value
+from jaxpgs.adapters.environments import (
+    RootFn,
+    check_players,
+    draws_chance,
+    mask_logits,
+    mask_value,
+)
 from jaxpgs.base import Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, uniform_logits

@@ -63,9 +63,9 @@ class NestedSearch(NamedTuple):
         at any time and changes nothing.
 
     Example:
-      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
-      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
+      >>> search = jaxpgs.puzzles.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
       >>> search._fields
       ('init', 'step', 'finish')
     """
@@ -125,9 +125,9 @@ def nrpa_search(
       ValueError: if a number is out of its range, or the levels differ.
 
     Example:
-      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
-      >>> search = jaxpgs.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
+      >>> search = jaxpgs.puzzles.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
     """
     if len(iterations) != len(parallel) or not iterations:
         raise ValueError(
@@ -188,7 +188,7 @@ def nrpa_policy(
       ValueError: as `nrpa_search`, and if `num_steps` is below 1.
 
     Example:
-      >>> from jaxpgs.envs.samegame_sequences import play_sequences
+      >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
       >>> knobs = {"num_steps": 2, "iterations": (5,), "parallel": (1,)}
       >>> run = functools.partial(jaxpgs.nrpa_policy, playout=play, **knobs)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from jaxpgs.base import Params, broadcast_keys
 from jaxpgs.envs.played_games import PlayedGames
-from jaxpgs.envs.samegame import SameGame
-from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame.game import SameGame
+from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.nrpa_loop import nrpa_policy
@@ -28,7 +28,7 @@ def nrpa(
     pairs: bool | None = None,
     **knobs: Any,
 ) -> Solution:
-    """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.nrpa_search`.
+    """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.puzzles.nrpa_search`.
 
     It searches the first position only, and its best game is the solution, so that what is told of
     later positions is that game.
@@ -42,14 +42,14 @@ def nrpa(
       by_color: whether blocks of a colour learn from one another.
       pairs: whether a block has one logit while its group is a pair and another in larger groups
         (see `envs.samegame_sequences`); `default_pairs(env)` if None.
-      **knobs: arguments of `jaxpgs.nrpa_search`; `sharing` is `default_sharing(env)` if not given.
+      **knobs: arguments of `nrpa_search`; `sharing` is `default_sharing(env)` if not given.
 
     Returns:
       The solution. `searches` holds the best game: its positions and actions, and as `value` what
       it earned from there on. `num_evaluations` are 0, as nothing is evaluated.
 
     Raises:
-      ValueError: if `num_simulations` is below 1, and as `jaxpgs.nrpa_search`.
+      ValueError: if `num_simulations` is below 1, and as `jaxpgs.puzzles.nrpa_search`.
 
     Example:
       >>> solution = jaxpgs.puzzles.nrpa(puzzle, rng_key, boards, 9, iterations=(3, 3))

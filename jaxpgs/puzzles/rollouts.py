@@ -7,12 +7,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.adapters import mask_logits
+from jaxpgs.adapters.environments import mask_logits
 from jaxpgs.base import Params, as_logits
-from jaxpgs.envs.samegame import SameGame
-from jaxpgs.envs.samegame_playouts import recorded_playout
+from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
-from jaxpgs.search import distribution, invert
+from jaxpgs.puzzles.samegame_playouts import recorded_playout
+from jaxpgs.search import categorical, sample_inverse_cdf
 
 # (params, rng_keys [B], state [B], logits [B, A]) -> (return [B], moves [B, L], -1 after the last)
 Rollout = Callable[
@@ -150,9 +150,9 @@ def _sampled(
         def body(carry: tuple) -> tuple:
             t, state, score, moves = carry
             logits = as_logits(evaluate(params, state))
-            policy = distribution(logits)
+            policy = categorical(logits)
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
-            action = invert(policy.cumulative, policy.last, number)
+            action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             if greedy:
                 action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
             playing = ~state.terminated

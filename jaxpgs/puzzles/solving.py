@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.adapters import RootFn
+from jaxpgs.adapters.environments import RootFn
 from jaxpgs.base import Params, PolicyOutput, broadcast_keys
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot

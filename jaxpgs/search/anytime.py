@@ -13,7 +13,7 @@ from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init
-from jaxpgs.search.nodes import Nodes
+from jaxpgs.search.stores.nodes import Nodes
 
 _init = jax.jit(init, static_argnums=0)
 _advance = jax.jit(advance, static_argnums=0, donate_argnums=2)

@@ -17,14 +17,14 @@ from jaxpgs.search.parts.truncation import Truncation
 
 _COUNTS = ("num_simulations", "simulations_per_update", "max_depth", "capacity")
 _PARTS = {
-    "root_selection": (Selection, "jaxpgs.puct(1.5)"),
-    "interior_selection": ((Selection, SampledPolicy), "jaxpgs.improved_policy()"),
-    "truncation": (Truncation, "jaxpgs.until_new()"),
-    "backup": (Backup, "jaxpgs.n_step()"),
-    "target": (Target, "jaxpgs.completed_q(0.0)"),
-    "estimator": (Estimator, 'jaxpgs.reinforce("value")'),
+    "root_selection": (Selection, "jaxpgs.selection.puct(1.5)"),
+    "interior_selection": ((Selection, SampledPolicy), "jaxpgs.target.improved_policy()"),
+    "truncation": (Truncation, "jaxpgs.truncation.until_new()"),
+    "backup": (Backup, "jaxpgs.backup.n_step()"),
+    "target": (Target, "jaxpgs.target.completed_q(0.0)"),
+    "estimator": (Estimator, 'jaxpgs.estimator.reinforce("value")'),
     "optimizer": (optax.GradientTransformation, "optax.sgd(0.1)"),
-    "reuse": (Reuse, "jaxpgs.Reuse(4)"),
+    "reuse": (Reuse, "jaxpgs.reuse.Reuse(4)"),
 }
 _REQUIRED = ("root_selection", "truncation", "backup", "target")
 _FORMER = {"constant": "rollouts", "cached": "tree"}
@@ -84,7 +84,7 @@ class Search:
         `puct(1.5)`, `mode` is unknown, or parts do not go together.
 
     Example:
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 16, adapt="policy_head")
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 16, adapt="policy_head")
       >>> dataclasses.replace(search, num_simulations=64).num_updates
       64
     """

@@ -37,13 +37,15 @@ from jaxpgs.base import (
     is_one_key,
     statistics_dtype,
 )
-from jaxpgs.search import model, replay, store_rollouts, store_tree
+from jaxpgs.search import ring_buffer
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learn import Learned, learn
-from jaxpgs.search.model import Keys
-from jaxpgs.search.nodes import Nodes, node_stats
+from jaxpgs.search.models import model
+from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import Narrow, select_in_turn
+from jaxpgs.search.stores import store_rollouts, store_tree
+from jaxpgs.search.stores.nodes import Nodes, node_stats
 from jaxpgs.search.walk import Context, Store, draw, keep, walk
 
 
@@ -153,7 +155,7 @@ def init(
         a `root_selection` in rounds, whose sizes are those of N.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 4)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 4)
       >>> carry = jaxpgs.search.init(search, params, rng_key, root)
       >>> carry.num_updates
       Array([0, 0], dtype=int32)
@@ -207,7 +209,7 @@ def init(
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
-    ring = replay.empty_ring(search, lambda: simulate(store, context, carry)[4])
+    ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry)[4])
     return _spread_like_roots(carry._replace(ring=ring))
 
 
@@ -297,7 +299,7 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
       ValueError: if the search keeps no nodes, or `num_kept` is below 1.
 
     Example:
-      >>> nodes = jaxpgs.init_nodes(search, params, root, num_kept=8)
+      >>> nodes = jaxpgs.search.init_nodes(search, params, root, num_kept=8)
       >>> nodes.parent.shape
       (2, 8)
     """
@@ -367,7 +369,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         blocks = store.blocks(context, memory, table, simulations.steps)
         learned = learn(context, blocks, before, carry.opt_state, simulations, returns)
     elif context.needed:
-        learned, ring = replay.learn_from_ring(
+        learned, ring = ring_buffer.learn_from_ring(
             store, context, memory, before, carry.opt_state, simulations, returns, ring,
             carry.num_updates,
         )  # fmt: skip

@@ -57,7 +57,7 @@ def paper_mcs() -> dict[str, Any]:
     from the policy alone, backup of the last state's value, the visit distribution.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **jaxpgs.paper_mcs())
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **jaxpgs.paper_mcs())
     """
     return {
         "root_selection": puct(5.0),
@@ -77,7 +77,7 @@ def paper_pgs(step_size: float) -> dict[str, Any]:
 
     Example:
       >>> knobs = jaxpgs.paper_pgs(step_size=1e-4)
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", **knobs)
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, adapt="policy_head", **knobs)
       >>> search.mode
       'rollouts'
     """
@@ -99,7 +99,9 @@ def paper_extended_pgs() -> dict[str, Any]:
 
     Example:
       >>> knobs = jaxpgs.paper_extended_pgs()
-      >>> search = jaxpgs.extended_pgs_search(recurrent_fn, 64, adapt="policy_head.linear", **knobs)
+      >>> search = jaxpgs.search.extended_pgs_search(
+      ...     recurrent_fn, 64, adapt="policy_head.linear", **knobs
+      ... )
     """
     return {
         "root_selection": puct(5.0),
@@ -139,7 +141,7 @@ def extended_pgs_search(
 
     Example:
       >>> knobs = {"adapt": "policy_head.linear", "entropy": 0.1}
-      >>> search = jaxpgs.extended_pgs_search(recurrent_fn, 64, **knobs)
+      >>> search = jaxpgs.search.extended_pgs_search(recurrent_fn, 64, **knobs)
       >>> search.num_updates
       16
     """

@@ -20,7 +20,7 @@ import numpy as np
 from jaxpgs.base import as_logits
 
 
-class Distribution(NamedTuple):
+class Categorical(NamedTuple):
     """A policy, ready to draw from.
 
     Attributes:
@@ -30,7 +30,7 @@ class Distribution(NamedTuple):
       entropy: `[...]` in nats.
 
     Example:
-      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).cumulative.round(2)
+      >>> jaxpgs.search.categorical(jnp.array([0.0, 0.0, 1.0])).cumulative.round(2)
       Array([0.21, 0.42, 1.  ], dtype=float32)
     """
 
@@ -40,11 +40,11 @@ class Distribution(NamedTuple):
     entropy: chex.Array
 
 
-def distribution(logits: chex.Array) -> Distribution:
+def categorical(logits: chex.Array) -> Categorical:
     """Makes the distribution of finite logits `[..., A]`; not differentiable.
 
     Example:
-      >>> jaxpgs.search.distribution(jnp.array([0.0, 0.0, 1.0])).policy.round(2)
+      >>> jaxpgs.search.categorical(jnp.array([0.0, 0.0, 1.0])).policy.round(2)
       Array([0.21, 0.21, 0.58], dtype=float32)
     """
     logits = jax.lax.stop_gradient(logits)
@@ -54,7 +54,7 @@ def distribution(logits: chex.Array) -> Distribution:
     total = jnp.sum(weight, axis=-1, keepdims=True)
     policy = weight / total
     cumulative = _cumsum(weight) / total  # of no cost where nothing is drawn
-    return Distribution(
+    return Categorical(
         policy=policy,
         # Rounding of the sums must never pick an action of probability 0.
         cumulative=jnp.where(positive, cumulative, -1.0),
@@ -64,12 +64,12 @@ def distribution(logits: chex.Array) -> Distribution:
     )
 
 
-def invert(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
+def sample_inverse_cdf(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
     """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function.
 
     Example:
-      >>> policy = jaxpgs.search.distribution(jnp.zeros(4))
-      >>> jaxpgs.search.invert(policy.cumulative, policy.last, jnp.float32(0.6))
+      >>> policy = jaxpgs.search.categorical(jnp.zeros(4))
+      >>> jaxpgs.search.sample_inverse_cdf(policy.cumulative, policy.last, jnp.float32(0.6))
       Array(2, dtype=int32)
     """
     # The first of those reached; a minimum is a faster reduction than an argmax.
@@ -83,7 +83,7 @@ def pick(x: chex.Array, action: chex.Array) -> chex.Array:
     return jnp.sum(jnp.where(numbers_of(x) == action[..., None], x, 0), axis=-1, dtype=x.dtype)
 
 
-def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
+def masked_argmax(scores: chex.Array, valid: chex.Array) -> chex.Array:
     """Returns the legal action with the largest score, the first of several.
 
     Args:
@@ -94,7 +94,8 @@ def highest(scores: chex.Array, valid: chex.Array) -> chex.Array:
       `[...]` int32. Where no action is legal, 0.
 
     Example:
-      >>> jaxpgs.search.highest(jnp.array([[0.1, 0.9, 0.5]]), jnp.array([[True, False, True]]))
+      >>> valid = jnp.array([[True, False, True]])
+      >>> jaxpgs.search.masked_argmax(jnp.array([[0.1, 0.9, 0.5]]), valid)
       Array([2], dtype=int32)
     """
     scores = jnp.where(valid, as_logits(scores), -jnp.inf)

@@ -192,7 +192,7 @@ def _gumbel(
         if "root_selection" in chosen:
             raise ValueError(
                 f'simulations_per_update="{ROUNDS}" is for the preset\'s own root_selection. With '
-                "another one give it as a sequence, such as jaxpgs.search.rounds(16, 64); got "
+                "another one give it as a sequence, such as jaxpgs.gumbel.rounds(16, 64); got "
                 f"{chosen['root_selection']!r}."
             )
         considered = chosen.get("max_num_considered_actions", most)
@@ -246,7 +246,9 @@ def mcs_search(
     are `paper_mcs()`.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 256, truncation=jaxpgs.fixed(4), mode="rollouts")
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 256, truncation=jaxpgs.truncation.fixed(4), mode="rollouts"
+      ... )
       >>> search.simulations_per_update, search.num_updates
       (8, 32)
     """
@@ -278,7 +280,7 @@ def pgs_search(
 
     Example:
       >>> knobs = {"adapt": "policy_head", "simulations_per_update": 4}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, **knobs)
       >>> search.mode, search.num_updates
       ('tree', 16)
     """
@@ -306,7 +308,7 @@ def batched_mcts_search(
     another. `mode` is always "tree", so `max_depth=None` sets no bound.
 
     Example:
-      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, pb_c_init=1.25)
+      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, pb_c_init=1.25)
       >>> search.mode, search.num_updates
       ('tree', 16)
     """
@@ -332,7 +334,7 @@ def gumbel_pgs_search(
 
     Example:
       >>> knobs = {"adapt": "policy_head", "max_num_considered_actions": 4}
-      >>> search = jaxpgs.gumbel_pgs_search(recurrent_fn, 64, **knobs)
+      >>> search = jaxpgs.search.gumbel_pgs_search(recurrent_fn, 64, **knobs)
       >>> search.num_updates
       16
     """
@@ -366,7 +368,9 @@ def gumbel_mcts_search(
     mctx's search too. Depth and legality are as in `batched_mcts_search`.
 
     Example:
-      >>> search = jaxpgs.gumbel_mcts_search(recurrent_fn, 32, simulations_per_update="rounds")
+      >>> search = jaxpgs.search.gumbel_mcts_search(
+      ...     recurrent_fn, 32, simulations_per_update="rounds"
+      ... )
       >>> search.simulations_per_update[:4]  # the rounds are 16, 8, 4 and 4
       (16, 16, 8, 4)
     """

@@ -37,7 +37,7 @@ from jaxpgs.search.options import (
 )
 from jaxpgs.search.parts.selection import Selection
 from jaxpgs.search.parts.target import Target, visit_counts
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 from jaxpgs.search.presets import batched_mcts_search
 
 # `(params, rng_key, action [B], state) -> (mctx.DecisionRecurrentFnOutput, afterstate)`, and
@@ -203,7 +203,7 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
         shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
-        outcome = num_actions + highest(shares / (tried + 1), possible)
+        outcome = num_actions + masked_argmax(shares / (tried + 1), possible)
         return jnp.where(jnp.any(possible, axis=-1), outcome, action)
 
     return Selection(select, init, selection.needs_range)
@@ -246,7 +246,7 @@ def stochastic_mcts_search(
     are 0; the answer has A.
 
     Example:
-      >>> search = jaxpgs.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
+      >>> search = jaxpgs.search.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
       >>> wide, illegal = jaxpgs.search.stochastic_root(params, root, decision_fn)
       >>> jaxpgs.search.run(search, params, rng_key, wide, illegal).action_weights.shape
       (2, 9)
@@ -260,7 +260,7 @@ def stochastic_mcts_search(
     recurrent_fn = _join(decision_recurrent_fn, chance_recurrent_fn, num_actions)
     search = batched_mcts_search(recurrent_fn, num_simulations, max_depth=max_depth, **chosen)
     inner: Any = search.interior_selection
-    owner, example = "stochastic_mcts_search", "jaxpgs.muzero_puct()"
+    owner, example = "stochastic_mcts_search", "jaxpgs.selection.muzero_puct()"
     check_part(owner, "interior_selection", inner, Selection, example)
     return dataclasses.replace(
         search,

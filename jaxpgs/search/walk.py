@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
-from jaxpgs.search.model import Model
-from jaxpgs.search.parts.selection import UNROLLED, Selection, highest, in_turn
+from jaxpgs.search.models.model import Model
+from jaxpgs.search.parts.selection import UNROLLED, Selection, in_turn, masked_argmax
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import (
-    Distribution,
-    invert,
+    Categorical,
     pick,
+    sample_inverse_cdf,
     terms_and_slopes,
 )
 
@@ -114,7 +114,7 @@ class Seen(NamedTuple):
       stats: `[B, K, A]` what the node remembers, None without nodes.
     """
 
-    policy: Distribution
+    policy: Categorical
     prior: chex.Array | None
     stats: Any  # `NodeStats`, or None
 
@@ -354,7 +354,7 @@ def _choose(
         action = _by_counts(policy.policy, *at, context.dense)
     else:
         now = jax.lax.dynamic_index_in_dim(uniform, t - 1, keepdims=False)
-        action = invert(policy.cumulative, policy.last, now)
+        action = sample_inverse_cdf(policy.cumulative, policy.last, now)
     log_prob = jnp.log(pick(policy.policy, action))
     found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
     norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
@@ -470,7 +470,7 @@ def _by_counts(
 
     def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         scores = policy[:, k] - (visits[:, k] + pending) / total[:, k, None]
-        return highest(scores, policy[:, k] > 0)
+        return masked_argmax(scores, policy[:, k] > 0)
 
     return _in_turn(stats, node, alive, choose, dense)
 

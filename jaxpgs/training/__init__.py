@@ -1,38 +1,36 @@
 """Training networks by self-play of a search."""
 
-from jaxpgs.training import (
+from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
+from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
+from jaxpgs.training.puzzles import fitting, puzzle_iteration
+from jaxpgs.training.recipes import distillation
+from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.run_folder import Run, read_run
+from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
-    fitting,
-    labelling,
-    learner_games,
     losses,
-    model_fitting,
     objectives,
-    opponents,
-    ppo,
-    puzzle_iteration,
     replay,
     resignation,
     selfplay,
-    unrolls,
-    value_equivalent,
 )
-from jaxpgs.training.experts import make_expert
-from jaxpgs.training.run_folder import Run, read_run
+from jaxpgs.training.two_player.experts import make_expert
 
 __all__ = [
     "Run",
+    "distillation",
     "expert_iteration",
     "experts",
     "fitting",
     "labelling",
     "learner_games",
+    "loggers",
     "losses",
     "make_expert",
     "model_fitting",
     "objectives",
-    "opponents",
+    "past_selves",
     "ppo",
     "puzzle_iteration",
     "read_run",

@@ -140,7 +140,7 @@ def _make(name: str, num_roots: int, num_simulations: int, search: str) -> Any:
     policy = getattr(jaxpgs, f"{'batched_mcts' if kind == 'mcts' else kind}_policy")
     knobs: dict[str, Any] = {"adapt": "policy_head"} if "pgs" in kind else {}
     knobs |= {"mode": "constant"} if parts == "rollouts" else {}
-    knobs |= {"root_selection": jaxpgs.puct(0.5)} if parts == "puct(0.5)" else {}
+    knobs |= {"root_selection": jaxpgs.selection.puct(0.5)} if parts == "puct(0.5)" else {}
     state = jax.vmap(env.init)(jax.random.split(jax.random.key(0), num_roots))
     step, rng = jax.jit(jax.vmap(env.step)), np.random.default_rng(0)
     for _ in range(4):

@@ -30,7 +30,7 @@ import numpy as np
 
 import quality
 from benchmarks import report, runs
-from jaxpgs.training import loggers
+from jaxpgs.training.runtime import loggers
 from quality import flips, run_states, small_runs
 
 KILLS = {

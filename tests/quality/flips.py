@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import jaxpgs
-from jaxpgs.training import labelling
-from jaxpgs.training.checkpoint import claimed
+from jaxpgs.training.models import labelling
+from jaxpgs.training.runtime.checkpoint import lock_run
 from quality import run_states, small_runs
 
 FLIPS = {
@@ -102,7 +102,7 @@ def _readers() -> dict[str, Callable[[pathlib.Path], tuple]]:
         whole = json.loads((folder / "run.json").read_text())
 
         def read() -> tuple[bool, int]:
-            with claimed(folder, whole):
+            with lock_run(folder, whole):
                 return True, 0
 
         return folder, [folder / "run.json"], read

@@ -108,7 +108,8 @@ def run_tests(tree: pathlib.Path, test: str, match: str) -> tuple[int, str]:
     """Runs tests of a tree until one fails; returns pytest's exit status and what it printed."""
     options = ["-x", "-q", "-n", "0", "-p", "no:nbmake", "-p", "no:cacheprovider"]
     options += ["-o", "addopts=-q", "-k", match]
-    command = [sys.executable, "-m", "pytest", *options, f"tests/{test}"]
+    (path,) = (tree / "tests").rglob(test)
+    command = [sys.executable, "-m", "pytest", *options, str(path.relative_to(tree))]
     done = subprocess.run(
         command,
         cwd=tree,

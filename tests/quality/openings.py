@@ -23,7 +23,7 @@ import quality
 from benchmarks import pictures, report, runs
 from benchmarks.players import Spec, load_network, make_player, read_specs
 from jaxpgs import evaluation
-from jaxpgs.adapters import make_plan_fn
+from jaxpgs.adapters.environments import make_plan_fn
 from jaxpgs.envs.hex_games import cell_name
 
 SEARCHES: dict[str, tuple[Any, dict[str, Any]]] = {

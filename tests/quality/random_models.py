@@ -200,20 +200,28 @@ def searches(setting: Setting) -> dict[str, Callable[..., Any]]:
         knobs: dict[str, Any] = {"simulations_per_update": 1}
         if setting.is_gumbel:
             return call(jaxpgs.gumbel_mcts_policy, params, certain, **knobs)
-        knobs |= {"pb_c_init": 1.25, "target": jaxpgs.visit_counts(0.0)}
+        knobs |= {"pb_c_init": 1.25, "target": jaxpgs.target.visit_counts(0.0)}
         return call(jaxpgs.batched_mcts_policy, params, certain, **knobs)
 
     def at_once(params: Mapping[str, Any]) -> Any:
-        selection = jaxpgs.puct(1.5, virtual_loss=setting.virtual_loss)
+        selection = jaxpgs.selection.puct(1.5, virtual_loss=setting.virtual_loss)
         knobs = {"root_selection": selection, "simulations_per_update": width}
         return call(jaxpgs.batched_mcts_policy, params, certain, **knobs)
 
     def pgs(params: Mapping[str, Any], mode: str) -> Any:
         return call(
-            jaxpgs.pgs_policy, params, exact, mode=mode, dtype=jnp.float32, adapt="head",
-            interior_selection=None, optimizer=optax.sgd(0.1), simulations_per_update=width,
-            max_depth=4, truncation=jaxpgs.until_new(2**20),  # large, or rollouts mix up sequences
-        )  # fmt: skip
+            jaxpgs.pgs_policy,
+            params,
+            exact,
+            mode=mode,
+            dtype=jnp.float32,
+            adapt="head",
+            interior_selection=None,
+            optimizer=optax.sgd(0.1),
+            simulations_per_update=width,
+            max_depth=4,
+            truncation=jaxpgs.truncation.until_new(2**20),  # large, or rollouts mix up sequences
+        )
 
     def seen(params: Mapping[str, Any]) -> Any:
         knobs = {"simulations_per_update": width, "adapt": "head"}

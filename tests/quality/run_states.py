@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpgs.training.checkpoint import Checkpoints
+from jaxpgs.training.runtime.checkpoint import Checkpoints
 from quality import small_runs
 
 WRONG = "WRONG"

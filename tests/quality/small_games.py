@@ -25,10 +25,10 @@ from flax import nnx
 import quality
 from benchmarks import report, runs
 from jaxpgs import networks
-from jaxpgs.adapters import make_root_fn, step_with_key
+from jaxpgs.adapters.environments import make_root_fn, step_with_key
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import solvers
-from jaxpgs.training import expert_iteration
+from jaxpgs.training.two_player import expert_iteration
 
 _SIZES = ("iterations", "games_at_once", "simulations", "width")
 TOLERANCE = 0.1  # of a win, which a right move may give away

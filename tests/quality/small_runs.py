@@ -13,17 +13,11 @@ from flax import nnx
 import jaxpgs
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import Hex, SameGame
-from jaxpgs.training import (
-    distillation,
-    expert_iteration,
-    experts,
-    labelling,
-    model_fitting,
-    objectives,
-    ppo,
-    puzzle_iteration,
-    value_equivalent,
-)
+from jaxpgs.training.models import labelling, model_fitting, value_equivalent
+from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.puzzles import puzzle_iteration
+from jaxpgs.training.recipes import distillation
+from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 ENV, PUZZLE = Hex(3), SameGame(3, 3, 2)
 
@@ -71,7 +65,7 @@ def _weights(seed: int = 1) -> Any:
 
 def _expert_iteration() -> dict[str, Any]:
     return {
-        "env": ENV, "network": network(), "expert": experts.raw_network(), "num_games": 8,
+        "env": ENV, "network": network(), "expert": experts.raw_policy(), "num_games": 8,
         "num_steps": 4, "buffer_size": 64, "batch_size": 16, "updates_per_iteration": 2,
         "evaluate_every": 5, "resign_fraction": 0.5, "checkpoint_every": 1,
     }  # fmt: skip
@@ -82,7 +76,7 @@ def _expert_iteration_changes() -> dict[str, Any]:
         "env": Hex(3, swap=True), "network": network(width=32), "seed": 1,
         "expert": experts.make_expert("pgs", 4), "num_simulations": 32, "num_games": 16,
         "num_steps": 8, "sampled_moves": 4, "max_random_moves": 2, "start_fraction": 0.5,
-        "fast_simulations": experts.raw_network(), "full_share": 0.5,
+        "fast_simulations": experts.raw_policy(), "full_share": 0.5,
         "resign_fraction": 0.25, "keep_adapted": True, "value_target": "search",
         "buffer_size": 128, "batch_size": 32, "updates_per_iteration": 3,
         "optimizer": expert_iteration.paper_optimizer(0.02), "value_weight": 0.5,
@@ -175,7 +169,7 @@ def _model_fitting_changes() -> dict[str, Any]:
 
 def _value_equivalent() -> dict[str, Any]:
     return {
-        "env": ENV, "model": model(), "expert": experts.raw_network(), "unroll": 1, "num_games": 8,
+        "env": ENV, "model": model(), "expert": experts.raw_policy(), "unroll": 1, "num_games": 8,
         "num_steps": 4, "buffer_size": 64, "batch_size": 16, "updates_per_iteration": 2,
         "evaluate_every": 0, "checkpoint_every": 1,
     }  # fmt: skip

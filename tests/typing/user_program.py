@@ -1,6 +1,6 @@
 """A user's program, as `mypy --strict` reads it. It has three mistakes, and a comment tells each.
 
-`tests/test_typing.py` expects an error in each line with a comment `wrong: ...`, and in no other.
+`tests/pages/test_typing.py` expects an error where a comment says `wrong: ...`, and nowhere else.
 """
 
 import jax
@@ -10,17 +10,18 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.base import Params
-from jaxpgs.training import expert_iteration, make_expert
+from jaxpgs.training import make_expert
+from jaxpgs.training.two_player import expert_iteration
 
 
-def least_tried(state: None, node: jaxpgs.NodeStats, pending: jax.Array) -> jax.Array:
+def least_tried(state: None, node: jaxpgs.base.NodeStats, pending: jax.Array) -> jax.Array:
     """A selection: the action with the fewest visits."""
     del state
     visits = jnp.where(node.valid, node.visits + pending, 2**31 - 1)
     return jnp.argmin(visits, axis=-1)
 
 
-def greedy(rng_key: jax.Array, root: jaxpgs.NodeStats) -> tuple[jax.Array, jax.Array]:
+def greedy(rng_key: jax.Array, root: jaxpgs.base.NodeStats) -> tuple[jax.Array, jax.Array]:
     """A target that does not take the selection's state."""
     del rng_key
     best = jnp.argmax(root.qvalues, axis=-1)
@@ -28,7 +29,7 @@ def greedy(rng_key: jax.Array, root: jaxpgs.NodeStats) -> tuple[jax.Array, jax.A
 
 
 def most_visited(
-    rng_key: jax.Array, root: jaxpgs.NodeStats, state: object
+    rng_key: jax.Array, root: jaxpgs.base.NodeStats, state: object
 ) -> tuple[jax.Array, jax.Array]:
     """A target: the action with the most visits."""
     del rng_key, state
@@ -40,12 +41,12 @@ def searches(
 ) -> list[jaxpgs.PolicyOutput]:
     """Each search with some knobs, two of them with parts of our own."""
     data = params, key, root, fn, 32
-    mine = jaxpgs.Selection(least_tried)
+    mine = jaxpgs.selection.Selection(least_tried)
     return [
         jaxpgs.mcs_policy(*data, root_selection=mine, target=most_visited),
         jaxpgs.mcs_policy(*data, target=greedy),  # wrong: of two arguments, and three are given
         jaxpgs.batched_mcts_policy(*data, simulations_per_update=4, temperature=1.0),
-        jaxpgs.pgs_policy(*data, adapt="policy_head", truncation=jaxpgs.fixed(4)),
+        jaxpgs.pgs_policy(*data, adapt="policy_head", truncation=jaxpgs.truncation.fixed(4)),
         jaxpgs.extended_pgs_policy(*data, adapt="policy_head", **jaxpgs.paper_extended_pgs()),
         jaxpgs.gumbel_pgs_policy(*data, adapt="policy_head", gumbel_scale=0.0),
         jaxpgs.gumbel_mcts_policy(*data, simulations_per_update="rounds", mode="tree"),
@@ -69,7 +70,7 @@ def show(state: expert_iteration.ExpertIterationState, metrics: dict[str, float]
 
 def train(module: nnx.Module) -> Params:
     """Trains by a search with a part of our own."""
-    expert = make_expert("pgs", 32, root_selection=jaxpgs.Selection(least_tried))
+    expert = make_expert("pgs", 32, root_selection=jaxpgs.selection.Selection(least_tried))
     env = jaxpgs.envs.Hex(3)
     expert_iteration.train(env, module, expert=expert, batch_size="256")  # wrong: a text
     state = expert_iteration.train(env, module, expert=expert, num_iterations=10, callback=show)

@@ -18,8 +18,8 @@ import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
-from jaxpgs.training import recipes
-from jaxpgs.training.head_to_head import head_to_head
+from jaxpgs.training.recipes import hex_networks
+from jaxpgs.training.two_player.head_to_head import head_to_head
 
 EXPERTS = ("mcs", "pgs", "mcts")
 
@@ -27,7 +27,7 @@ EXPERTS = ("mcs", "pgs", "mcts")
 def main(argv: list[str] | None = None) -> None:
     """Trains, plays and rates; see the module's text."""
     parser = runs.parser("studies.anthony2019.learning", __doc__)
-    parser.add_argument("--network", default="hex-7x7-early", choices=recipes.RECIPES)
+    parser.add_argument("--network", default="hex-7x7-early", choices=hex_networks.RECIPES)
     parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
     parser.add_argument("--simulations", type=runs.positive, default=32)
     parser.add_argument("--iterations", type=runs.positive, default=200)
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     record = runs.open_record(parser, args, setting, ("expert", "iteration"))
     options = [text for name in given for text in (f"--{name}", str(getattr(args, name)))]
     for expert in args.experts:
-        recipes.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
+        hex_networks.main([args.network, "--expert", expert, "--out", str(args.runs), *options])
     networks = [
         (expert, int(name.rsplit("-", 1)[1]), jaxpgs.load_pretrained(name, directory=folder))
         for expert in args.experts

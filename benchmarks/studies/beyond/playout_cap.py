@@ -27,8 +27,9 @@ from benchmarks import report, runs
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation, networks
 from jaxpgs.envs import Hex
-from jaxpgs.training import expert_iteration, experts, read_run
-from jaxpgs.training.recipes import Clock
+from jaxpgs.training import read_run
+from jaxpgs.training.recipes.hex_networks import Clock
+from jaxpgs.training.two_player import expert_iteration, experts
 
 CAPPED, FULL, MEAN = "capped", "full", "mean"
 PLAYERS = ("raw", "search")

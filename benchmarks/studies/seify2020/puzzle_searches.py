@@ -40,7 +40,7 @@ def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
 
 
 def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
-    step = jaxpgs.auto_sgd(knobs.step_size)
+    step = jaxpgs.estimator.auto_sgd(knobs.step_size)
     return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
 

@@ -29,8 +29,9 @@ import numpy as np
 
 from benchmarks import pictures, report, runs
 from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, Run
-from jaxpgs.envs import SameGame, samegame_rules
-from jaxpgs.envs.samegame import standard_positions
+from jaxpgs.envs import SameGame
+from jaxpgs.envs.samegame import rules
+from jaxpgs.envs.samegame.game import standard_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -90,7 +91,7 @@ def verified(board: np.ndarray, actions: Sequence[int], penalty: str) -> dict[st
     Raises:
       ValueError: if an action is illegal or the game is not over.
     """
-    game = samegame_rules.replay(board, actions, penalty=penalty)
+    game = rules.replay(board, actions, penalty=penalty)
     if not game.over:
         raise ValueError(f"The game of {len(actions)} moves is not over: {list(actions)}.")
     return {"score": game.score, "cleared": game.cleared, "actions": list(actions)}

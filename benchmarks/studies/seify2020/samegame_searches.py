@@ -31,7 +31,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame_sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 
@@ -66,7 +66,7 @@ def nrpa_on_devices(
         makes it generalised NRPA; None is uniform.
       by_color: whether blocks share what is learned of their colour.
       pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
-      **knobs: arguments of `jaxpgs.nrpa_search`.
+      **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:

@@ -22,9 +22,10 @@ import numpy as np
 from benchmarks import pictures, report, runs
 from benchmarks.studies.seify2020.puzzles import paired, scores_of
 from jaxpgs import networks, puzzles
-from jaxpgs.training import loggers, puzzle_iteration
-from jaxpgs.training.recipes import Clock
-from jaxpgs.training.recipes_samegame import RECIPES, SameGameRecipe, make_network
+from jaxpgs.training.puzzles import puzzle_iteration
+from jaxpgs.training.recipes.hex_networks import Clock
+from jaxpgs.training.recipes.samegame_networks import RECIPES, SameGameRecipe, make_network
+from jaxpgs.training.runtime import loggers
 
 
 class Variant(NamedTuple):

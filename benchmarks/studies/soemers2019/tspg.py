@@ -43,8 +43,9 @@ from benchmarks.studies.soemers2019.tspg_matches import (
     search_match,
     uct,
 )
-from jaxpgs import networks
-from jaxpgs.training import expert_iteration, make_expert, objectives
+from jaxpgs import networks, selection, target
+from jaxpgs.training import make_expert
+from jaxpgs.training.two_player import expert_iteration, objectives
 
 CROSS_ENTROPY, DOUBLE, TSPG = "cross_entropy", "double", "tspg"
 OFFSETS: dict[str, objectives.Objective] = {
@@ -215,8 +216,8 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
         return len(kept) == len(preset.checkpoints)
 
     expert = make_expert(
-        "mcts", preset.simulations, dirichlet_fraction=0.0, target=jaxpgs.visit_counts(),
-        root_selection=jaxpgs.puct(C_PUCT, virtual_loss=1.0), simulations_per_update=AT_ONCE,
+        "mcts", preset.simulations, dirichlet_fraction=0.0, target=target.visit_counts(),
+        root_selection=selection.puct(C_PUCT, virtual_loss=1.0), simulations_per_update=AT_ONCE,
     )  # fmt: skip
     expert_iteration.train(
         env, network, expert=expert, offsets=OFFSETS, seed=seed, num_iterations=100_000,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxpgs
-from jaxpgs import trees
-from jaxpgs.adapters import mask_logits
+from jaxpgs import selection, trees
+from jaxpgs.adapters.environments import mask_logits
 
 # (params, state [B]) -> logits [B, A], illegal actions at the lowest float
 Policy = Callable[[Any, Any], chex.Array]
@@ -184,7 +184,7 @@ def uct(env: Any, num_simulations: int) -> Decide:
     def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
         del params
         fns = jaxpgs.make_playout_fns(env)
-        return _tree_search(None, rng_key, state, fns, num_simulations, jaxpgs.ucb1(2**0.5))
+        return _tree_search(None, rng_key, state, fns, num_simulations, selection.ucb1(2**0.5))
 
     return search
 
@@ -204,7 +204,7 @@ def biased_mcts(env: Any, apply_fn: Any, num_simulations: int) -> Decide:
     def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
         prior, playout = params
         fns = jaxpgs.make_playout_fns(env, prior=apply_fn, playout=apply_fn, playout_params=playout)
-        bandit = jaxpgs.puct(C_PUCT, virtual_loss=1.0)
+        bandit = selection.puct(C_PUCT, virtual_loss=1.0)
         return _tree_search(prior, rng_key, state, fns, num_simulations, bandit)
 
     return search

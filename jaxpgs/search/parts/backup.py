@@ -29,8 +29,8 @@ def n_step() -> Backup:
       A backup.
 
     Example:
-      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.n_step()}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"truncation": jaxpgs.truncation.fixed(4), "backup": jaxpgs.backup.n_step()}
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **knobs)
     """
     return lambda trajectory: _discounted(trajectory, trajectory.reward)
 
@@ -46,8 +46,8 @@ def last_value() -> Backup:
       A backup.
 
     Example:
-      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.last_value()}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"truncation": jaxpgs.truncation.fixed(4), "backup": jaxpgs.backup.last_value()}
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **knobs)
     """
     return lambda trajectory: _discounted(
         trajectory, jnp.where(trajectory.discount == 0, trajectory.reward, 0.0)
@@ -71,8 +71,8 @@ def td_lambda(trace: float | chex.Array) -> Backup:
       ValueError: if `trace` is not from 0 to 1.
 
     Example:
-      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.td_lambda(0.8)}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"truncation": jaxpgs.truncation.fixed(4), "backup": jaxpgs.backup.td_lambda(0.8)}
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **knobs)
     """
     check_number("td_lambda", "trace", trace, 0, 1)
     return lambda trajectory: _discounted(trajectory, trajectory.reward, trace)
@@ -100,8 +100,9 @@ def log_series(p: float | chex.Array = 0.995) -> Backup:
       ValueError: if `p` is not from 0 to 1.
 
     Example:
-      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.log_series(p=0.995)}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> mean = jaxpgs.backup.log_series(p=0.995)
+      >>> stop = jaxpgs.truncation.fixed(4)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, truncation=stop, backup=mean)
     """
     check_number("log_series", "p", p, 0, 1)
     # Weights by their ratio to the first, so that p = 0 has its limit.
@@ -124,8 +125,9 @@ def truncated_geometric(p: float | chex.Array = 0.995) -> Backup:
       ValueError: if `p` is not from 0 to 1.
 
     Example:
-      >>> knobs = {"truncation": jaxpgs.fixed(4), "backup": jaxpgs.truncated_geometric(p=0.9)}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> mean = jaxpgs.backup.truncated_geometric(p=0.9)
+      >>> stop = jaxpgs.truncation.fixed(4)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, truncation=stop, backup=mean)
     """
     check_number("truncated_geometric", "p", p, 0, 1)
     return lambda trajectory: _weighted(trajectory, lambda k: jnp.power(p, k - 1))

@@ -30,8 +30,10 @@ class Estimator(NamedTuple):
 
     Example:
       >>> likely = lambda root, trajectory, returns: trajectory.log_prob.sum(axis=(0, 2))
-      >>> estimator = jaxpgs.search.Estimator(likely)
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
+      >>> estimator = jaxpgs.estimator.Estimator(likely)
+      >>> search = jaxpgs.search.pgs_search(
+      ...     recurrent_fn, 64, adapt="policy_head", estimator=estimator
+      ... )
     """
 
     objective: Callable[[NodeStats, Trajectory, chex.Array], chex.Array]
@@ -80,8 +82,10 @@ def reinforce(
       ValueError: if `baseline` is not one of the four words.
 
     Example:
-      >>> estimator = jaxpgs.reinforce("value")
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
+      >>> estimator = jaxpgs.estimator.reinforce("value")
+      >>> search = jaxpgs.search.pgs_search(
+      ...     recurrent_fn, 64, adapt="policy_head", estimator=estimator
+      ... )
     """
     check_word("reinforce", "baseline", baseline, ("none", "value", "root", "mean"))
 
@@ -136,8 +140,10 @@ def step_advantage(*, as_printed: bool = False) -> Estimator:
       An estimator.
 
     Example:
-      >>> estimator = jaxpgs.step_advantage()
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
+      >>> estimator = jaxpgs.estimator.step_advantage()
+      >>> search = jaxpgs.search.pgs_search(
+      ...     recurrent_fn, 64, adapt="policy_head", estimator=estimator
+      ... )
     """
 
     def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
@@ -185,11 +191,15 @@ def regularized(
       ValueError: if a weight is negative or not finite.
 
     Example:
-      >>> estimator = jaxpgs.regularized(jaxpgs.reinforce(), entropy=0.1)
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, adapt="policy_head", estimator=estimator)
+      >>> estimator = jaxpgs.estimator.regularized(jaxpgs.estimator.reinforce(), entropy=0.1)
+      >>> search = jaxpgs.search.pgs_search(
+      ...     recurrent_fn, 64, adapt="policy_head", estimator=estimator
+      ... )
     """
     weights = {"entropy": entropy, "kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior}
-    check_part("regularized", "estimator", estimator, Estimator, 'jaxpgs.reinforce("value")')
+    check_part(
+        "regularized", "estimator", estimator, Estimator, 'jaxpgs.estimator.reinforce("value")'
+    )
     for name, weight in weights.items():
         check_number("regularized", name, weight, 0)
 
@@ -256,8 +266,8 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
       ValueError: if the step is not finite or not above 0.
 
     Example:
-      >>> knobs = {"adapt": "policy_head", "optimizer": jaxpgs.auto_sgd(step_size=1.0)}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"adapt": "policy_head", "optimizer": jaxpgs.estimator.auto_sgd(step_size=1.0)}
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("auto_sgd", "step_size", step_size, 0, open_low=True)
 

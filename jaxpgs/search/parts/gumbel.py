@@ -26,7 +26,7 @@ from jaxpgs.search.parts.target import (
     of_node,
     qtransform_completed_by_mix_value,
 )
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 # What these say of the considered actions depends on the others by the prior's mass of those alone.
 _NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
@@ -45,7 +45,7 @@ class GumbelState(NamedTuple):
         has had no visits before; None where A is at most 4 m, or `qtransform` needs all actions.
 
     Example:
-      >>> state = jaxpgs.gumbel_root(2).init(rng_key, node, num_simulations=8)
+      >>> state = jaxpgs.gumbel.gumbel_root(2).init(rng_key, node, num_simulations=8)
       >>> int(state.num_considered[0]), int(state.num_simulations[0])
       (2, 8)
     """
@@ -90,9 +90,9 @@ def gumbel_root(
       ValueError: if a number is out of range.
 
     Example:
-      >>> root_selection = jaxpgs.gumbel_root(max_num_considered_actions=4)
-      >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel_target()}
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, **knobs)
+      >>> root_selection = jaxpgs.gumbel.gumbel_root(max_num_considered_actions=4)
+      >>> knobs = {"root_selection": root_selection, "target": jaxpgs.gumbel.gumbel_target()}
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **knobs)
     """
     most = check_count("gumbel_root", "max_num_considered_actions", max_num_considered_actions)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
@@ -130,7 +130,7 @@ def gumbel_root(
             )
         visits = node.visits - state.before + pending.astype(jnp.int32)
         chosen = visits == wanted_by(state, visits)
-        return highest(_considered(node, state, transform(node), chosen), node.valid)
+        return masked_argmax(_considered(node, state, transform(node), chosen), node.valid)
 
     def propose(
         state: GumbelState, root: NodeStats, num_walks: int
@@ -250,7 +250,7 @@ def gumbel_inner(
       ValueError: if a number is out of range.
 
     Example:
-      >>> jaxpgs.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
+      >>> jaxpgs.gumbel.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
       Array([1], dtype=int32)
     """
 
@@ -262,7 +262,7 @@ def gumbel_inner(
         policy = jax.nn.softmax(node.prior_logits + bonus, axis=-1)
         visits = node.visits.astype(policy.dtype) + pending
         scores = policy - visits / (1 + jnp.sum(visits, axis=-1, keepdims=True))
-        return highest(scores, node.valid)
+        return masked_argmax(scores, node.valid)
 
     return Selection(select)
 
@@ -289,8 +289,9 @@ def gumbel_target(
       ValueError: if a number is out of range.
 
     Example:
-      >>> knobs = {"root_selection": jaxpgs.gumbel_root(), "target": jaxpgs.gumbel_target()}
-      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, **knobs)
+      >>> root, target = jaxpgs.gumbel.gumbel_root(), jaxpgs.gumbel.gumbel_target()
+      >>> knobs = {"root_selection": root, "target": target}
+      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, **knobs)
     """
 
     transform = of_node("gumbel_target", qtransform)
@@ -304,7 +305,7 @@ def gumbel_target(
         bonus = transform(root)
         visits = root.visits - state.before
         scores = _considered(root, state, bonus, visits == jnp.max(visits))
-        action = highest(scores, root.valid)
+        action = masked_argmax(scores, root.valid)
         playable = jnp.any(root.valid)
         weights = improved_weights(root, bonus)
         value = jnp.sum(weights * completed_qvalues(root), axis=-1)
@@ -359,7 +360,7 @@ def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
       How many simulations each round has; their sum is N.
 
     Example:
-      >>> jaxpgs.search.rounds(16, 32)
+      >>> jaxpgs.gumbel.rounds(16, 32)
       (16, 8, 4, 4)
     """
     times = considered_visits(num_considered, num_simulations)

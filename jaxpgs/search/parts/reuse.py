@@ -37,8 +37,8 @@ class Reuse:
       ValueError: if a number is out of range.
 
     Example:
-      >>> knobs = {"adapt": "policy_head", "reuse": jaxpgs.Reuse(num_updates=4, clip=0.2)}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"adapt": "policy_head", "reuse": jaxpgs.reuse.Reuse(num_updates=4, clip=0.2)}
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, **knobs)
     """
 
     num_updates: int = 4

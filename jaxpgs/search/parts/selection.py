@@ -18,7 +18,7 @@ from jaxpgs import trees
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
 from jaxpgs.checks import by_root, check_number, check_part, check_word
 from jaxpgs.search.parts.target import QTransform, of_node
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 UNROLLED = 8
 
@@ -39,7 +39,7 @@ class Rounds(NamedTuple):
         no trace is left in any statistics.
 
     Example:
-      >>> jaxpgs.gumbel_root(in_rounds=True).rounds is None
+      >>> jaxpgs.gumbel.gumbel_root(in_rounds=True).rounds is None
       False
     """
 
@@ -56,7 +56,7 @@ class Narrow(NamedTuple):
       columns: `[B, m]` int32, which actions the first m of them are; None if they are all.
 
     Example:
-      >>> jaxpgs.gumbel_root().narrow is None, jaxpgs.puct(1.5).narrow is None
+      >>> jaxpgs.gumbel.gumbel_root().narrow is None, jaxpgs.selection.puct(1.5).narrow is None
       (False, True)
     """
 
@@ -88,7 +88,9 @@ class Selection(NamedTuple):
 
     Example:
       >>> least_tried = lambda state, node, pending: jnp.argmin(node.visits + pending, axis=-1)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 8, root_selection=jaxpgs.Selection(least_tried))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 8, root_selection=jaxpgs.selection.Selection(least_tried)
+      ... )
     """
 
     select: Callable[[Any, NodeStats, chex.Array], chex.Array]
@@ -114,7 +116,7 @@ def select_in_turn(
       `[B, K]` int32.
 
     Example:
-      >>> jaxpgs.search.select_in_turn(jaxpgs.puct(1.5), None, node, 4)
+      >>> jaxpgs.selection.select_in_turn(jaxpgs.selection.puct(1.5), None, node, 4)
       Array([[1, 0, 2, 1]], dtype=int32)
     """
 
@@ -178,7 +180,7 @@ def by_score(
       A selection.
 
     Example:
-      >>> greedy = jaxpgs.by_score(lambda node, pending: node.qvalues - 0.1 * pending)
+      >>> greedy = jaxpgs.selection.by_score(lambda node, pending: node.qvalues - 0.1 * pending)
       >>> greedy.select(None, node, jnp.zeros((1, 3), jnp.int32))
       Array([1], dtype=int32)
     """
@@ -186,7 +188,7 @@ def by_score(
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
         node = node._replace(visits=node.visits.astype(pending.dtype))
-        return highest(score(node, pending), node.valid)
+        return masked_argmax(score(node, pending), node.valid)
 
     return Selection(select, needs_range=needs_range, score=score)
 
@@ -219,7 +221,7 @@ def puct(
       ValueError: if a number is not finite or out of range, or `unvisited` is another word.
 
     Example:
-      >>> jaxpgs.puct(1.5).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      >>> jaxpgs.selection.puct(1.5).select(None, node, pending=jnp.array([[0, 3, 0]]))
       Array([0], dtype=int32)
     """
     check_number("puct", "c_puct", c_puct, 0)
@@ -261,7 +263,7 @@ def ucb1(
       ValueError: if a number is not finite or out of range.
 
     Example:
-      >>> jaxpgs.ucb1(1.0).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      >>> jaxpgs.selection.ucb1(1.0).select(None, node, pending=jnp.array([[0, 3, 0]]))
       Array([2], dtype=int32)
     """
     check_number("ucb1", "c", c, 0)
@@ -314,7 +316,9 @@ def muzero_puct(
       ValueError: if a number is not finite or out of range, or `qtransform` is no such function.
 
     Example:
-      >>> jaxpgs.muzero_puct(pb_c_init=1.25).select(None, node, pending=jnp.array([[0, 3, 0]]))
+      >>> jaxpgs.selection.muzero_puct(
+      ...     pb_c_init=1.25).select(None, node, pending=jnp.array([[0, 3, 0]])
+      ... )
       Array([2], dtype=int32)
     """
     check_number("muzero_puct", "pb_c_init", pb_c_init, 0)
@@ -367,7 +371,9 @@ def max_min_puct(
     tree. That is the same number for all actions of the node, and this takes 1, as eq. 4.3 does.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, root_selection=jaxpgs.max_min_puct(2.0))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, root_selection=jaxpgs.selection.max_min_puct(2.0)
+      ... )
     """
     check_number("max_min_puct", "c_puct", c_puct, 0)
     check_number("max_min_puct", "virtual_loss", virtual_loss, -math.inf)
@@ -415,11 +421,13 @@ def with_dirichlet_noise(
       ValueError: if a number is out of range.
 
     Example:
-      >>> noisy = jaxpgs.with_dirichlet_noise(jaxpgs.puct(1.5), fraction=0.25, alpha=0.3)
-      >>> search = jaxpgs.batched_mcts_search(recurrent_fn, 64, root_selection=noisy)
+      >>> noisy = jaxpgs.selection.with_dirichlet_noise(
+      ...     jaxpgs.selection.puct(1.5), fraction=0.25, alpha=0.3
+      ... )
+      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, root_selection=noisy)
     """
     owner = "with_dirichlet_noise"
-    check_part(owner, "selection", selection, Selection, "jaxpgs.puct(1.5)")
+    check_part(owner, "selection", selection, Selection, "jaxpgs.selection.puct(1.5)")
     check_number(owner, "fraction", fraction, 0, 1, by_root=True)
     check_number(owner, "alpha", alpha, 0, open_low=True, by_root=True)
 

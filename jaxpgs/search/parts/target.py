@@ -18,7 +18,7 @@ import mctx
 
 from jaxpgs.base import ROOTS, NodeStats, as_logits
 from jaxpgs.checks import by_root, check_number
-from jaxpgs.search.policy import highest
+from jaxpgs.search.policy import masked_argmax
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
 # How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
@@ -102,7 +102,7 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
       `[..., A]`.
 
     Example:
-      >>> found = jaxpgs.search.completed_qvalues(node)
+      >>> found = jaxpgs.target.completed_qvalues(node)
       >>> round(float(found[0, 2]), 2)  # of the third action, which has not been tried
       0.35
     """
@@ -154,7 +154,7 @@ def qtransform_completed_by_mix_value(
       ValueError: if a number is not finite or out of range.
 
     Example:
-      >>> jaxpgs.qtransform_completed_by_mix_value(node, value_scale=0.1).round(2)
+      >>> jaxpgs.target.qtransform_completed_by_mix_value(node, value_scale=0.1).round(2)
       Array([[0.  , 5.2 , 1.09]], dtype=float32)
     """
     check_number("qtransform_completed_by_mix_value", "value_scale", value_scale, 0)
@@ -191,8 +191,10 @@ class SampledPolicy(NamedTuple):
         counts can, one simulation after another, in place of being drawn by chance.
 
     Example:
-      >>> flatter = jaxpgs.SampledPolicy(lambda node: 0.5 * node.prior_logits)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, mode="tree", interior_selection=flatter)
+      >>> flatter = jaxpgs.target.SampledPolicy(lambda node: 0.5 * node.prior_logits)
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, mode="tree", interior_selection=flatter
+      ... )
     """
 
     logits: Callable[[NodeStats], chex.Array]
@@ -232,7 +234,7 @@ def improved_policy(
       ValueError: if a number is not finite or out of range.
 
     Example:
-      >>> jax.nn.softmax(jaxpgs.improved_policy(temperature=0.5).logits(node)).round(2)
+      >>> jax.nn.softmax(jaxpgs.target.improved_policy(temperature=0.5).logits(node)).round(2)
       Array([[0., 1., 0.]], dtype=float32)
     """
     check_number("improved_policy", "scale", scale, 0)
@@ -266,7 +268,9 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
       ValueError: if the temperature is negative or not finite.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, target=jaxpgs.visit_counts(temperature=1.0))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, target=jaxpgs.target.visit_counts(temperature=1.0)
+      ... )
     """
     check_number("visit_counts", "temperature", temperature, 0, by_root=True)
 
@@ -312,8 +316,8 @@ def completed_q(
       ValueError: if the temperature is negative or not finite.
 
     Example:
-      >>> knobs = {"adapt": "policy_head", "target": jaxpgs.completed_q()}
-      >>> search = jaxpgs.pgs_search(recurrent_fn, 64, **knobs)
+      >>> knobs = {"adapt": "policy_head", "target": jaxpgs.target.completed_q()}
+      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, **knobs)
     """
     check_number("completed_q", "temperature", temperature, 0, by_root=True)
     transform = of_node("completed_q", qtransform)
@@ -322,7 +326,7 @@ def completed_q(
         del state
         weights = improved_weights(root, transform(root))
         noise = _noise(rng_key, temperature, weights)
-        action = highest(jnp.log(weights) + noise, root.valid)
+        action = masked_argmax(jnp.log(weights) + noise, root.valid)
         return jnp.where(jnp.any(root.valid), action, 0).astype(jnp.int32), weights
 
     return target
@@ -340,7 +344,7 @@ def best_value() -> Target:
       0 and every weight is 0.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, target=jaxpgs.best_value())
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, target=jaxpgs.target.best_value())
     """
 
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:

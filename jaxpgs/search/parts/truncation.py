@@ -29,8 +29,8 @@ class Truncation(NamedTuple):
 
     Example:
       >>> new_or_deep = lambda path: path.new | (path.depth >= 6)
-      >>> rule = jaxpgs.until_new()._replace(stop=new_or_deep)
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=rule)
+      >>> rule = jaxpgs.truncation.until_new()._replace(stop=new_or_deep)
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, truncation=rule)
     """
 
     stop: Callable[[Path], chex.Array]
@@ -54,7 +54,7 @@ def fixed(depth: int) -> Truncation:
       ValueError: if `depth` is no whole number of at least 1.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.fixed(4))
+      >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, truncation=jaxpgs.truncation.fixed(4))
     """
     most = check_count("fixed", "depth", depth)
     return Truncation(lambda path: path.depth >= most, max_depth=lambda num_simulations: most)
@@ -76,7 +76,9 @@ def growing(initial: int = 1, every: int = 100) -> Truncation:
       ValueError: if an argument is no whole number of at least 1.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.growing(every=16))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, truncation=jaxpgs.truncation.growing(every=16)
+      ... )
     """
     initial = check_count("growing", "initial", initial)
     every = check_count("growing", "every", every)
@@ -105,7 +107,9 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
       ValueError: if `branching` is not above 1.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_visits(branching=6.0))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, truncation=jaxpgs.truncation.by_visits(branching=6.0)
+      ... )
     """
     check_number("by_visits", "branching", branching, 1, open_low=True, traced=False)
     more = 0 if count_first else 1
@@ -141,7 +145,9 @@ def by_probability(threshold: float | chex.Array = 1e-3) -> Truncation:
       ValueError: if `threshold` is not in (0, 1].
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.by_probability(0.01))
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, truncation=jaxpgs.truncation.by_probability(0.01)
+      ... )
     """
     check_number("by_probability", "threshold", threshold, 0, 1, open_low=True)
     return Truncation(lambda path: path.log_prob < jnp.log(threshold))
@@ -169,7 +175,9 @@ def until_new(table_size: int = 2**15) -> Truncation:
       ValueError: if `table_size` is not a positive power of two.
 
     Example:
-      >>> search = jaxpgs.mcs_search(recurrent_fn, 64, truncation=jaxpgs.until_new())
+      >>> search = jaxpgs.search.mcs_search(
+      ...     recurrent_fn, 64, truncation=jaxpgs.truncation.until_new()
+      ... )
     """
     size = check_count("until_new", "table_size", table_size)
     if size & (size - 1):

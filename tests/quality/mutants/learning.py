@@ -37,7 +37,7 @@ MUTATIONS = (
         "test_terms.py",
     ),
     Mutation(
-        "what lies behind the end of a game teaches", "store_rollouts.py",
+        "what lies behind the end of a game teaches", "stores/store_rollouts.py",
         "own = lambda x: trees.where(acted, pull(x)[0], nothing)", "own = lambda x: pull(x)[0]",
         "behind_the_end", "test_contract.py",
     ),
@@ -157,8 +157,8 @@ MUTATIONS = (
     ),
     Mutation(
         "playouts: the first legal action", _PLAYOUTS,
-        "action = invert(policy.cumulative, policy.last, number)",
-        "action = invert(policy.cumulative, policy.last, 0 * number)", "uniform_play",
+        "action = sample_inverse_cdf(policy.cumulative, policy.last, number)",
+        "action = sample_inverse_cdf(policy.cumulative, policy.last, 0 * number)", "uniform_play",
         "test_objectives.py",
     ),
     # Fast moves.

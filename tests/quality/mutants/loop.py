@@ -4,10 +4,10 @@ from quality.mutants import Mutation
 
 _BASE = "../base.py"
 _LOOP = "loop.py"
-_MEMORY = "memory.py"
-_MODEL = "model.py"
-_ROLLOUTS = "store_rollouts.py"
-_TREE, _NODES = "store_tree.py", "nodes.py"
+_MEMORY = "stores/memory.py"
+_MODEL = "models/model.py"
+_ROLLOUTS = "stores/store_rollouts.py"
+_TREE, _NODES = "stores/store_tree.py", "stores/nodes.py"
 _WALK = "walk.py"
 
 MUTATIONS = (

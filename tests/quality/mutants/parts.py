@@ -160,12 +160,12 @@ MUTATIONS = (
     ),
     Mutation(
         "completed_q: the temperature is 1", _TARGET,
-        "highest(jnp.log(weights) + noise,",
-        "highest(jnp.log(weights) + noise / jnp.maximum(temperature, 1e-9),", "completed_q",
+        "masked_argmax(jnp.log(weights) + noise,",
+        "masked_argmax(jnp.log(weights) + noise / jnp.maximum(temperature, 1e-9),", "completed_q",
     ),
     Mutation(
         "completed_q: draws by weights, not by their logarithms", _TARGET,
-        "highest(jnp.log(weights) + noise,", "highest(weights + noise,", "completed_q",
+        "masked_argmax(jnp.log(weights) + noise,", "masked_argmax(weights + noise,", "completed_q",
     ),
     Mutation(
         "noise: the shares change places", _SELECTION,
@@ -274,7 +274,7 @@ MUTATIONS = (
         "one_legal_action", "test_rounds.py",
     ),
     Mutation(
-        "rounds: a state that did not count is old", "store_tree.py",
+        "rounds: a state that did not count is old", "stores/store_tree.py",
         "new = visits == 0", "new = child == 0", "in_rounds_is_mctxs", "test_rounds.py",
     ),
 )  # fmt: skip

@@ -1,0 +1,481 @@
+"""Glue between an environment, a network and a search: `root_fn`, `recurrent_fn` and `plan`.
+
+The first two follow mctx's contract, so they drive `mctx.muzero_policy` and every
+search here. The environment may be one of ours or one of pgx's.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+from flax import nnx
+
+from jaxpgs.base import (
+    Embedding,
+    Expansion,
+    Params,
+    RecurrentFn,
+    SplitRecurrentFn,
+    broadcast_keys,
+    values_like,
+)
+from jaxpgs.checks import check_word
+from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
+from jaxpgs.search.models.cut import depends
+
+_CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
+LONGEST_GAME = 4096  # moves after which a game is taken for one that does not end
+# What to do about a game in which a player does not lose what the other gains.
+OPPOSED = "Pay each player its reward less the other's, such as jnp.stack([a - b, b - a])."
+RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
+Output = TypeVar("Output")  # of a search, ours or mctx's
+
+
+def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
+    """Makes the function that evaluates the states to search from.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: the network, `(params, observation [B, ...]) -> (logits [B, A], value [B])`. The
+        value is from the view of the player to move.
+
+    Returns:
+      `root_fn(params, rng_key, state)`, which takes a batch of B states and gives an
+      `mctx.RootFnOutput`. The logits of illegal actions hold the lowest float; the value of a
+      finished game is 0. The embedding is the state itself.
+
+    Example:
+      >>> root = jaxpgs.make_root_fn(env, apply_fn)(params, rng_key, states)
+      >>> root.prior_logits.shape, root.value.shape
+      ((2, 9), (2,))
+    """
+
+    def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
+        del rng_key
+        logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+        return mctx.RootFnOutput(
+            prior_logits=mask_logits(env, logits, state),
+            value=mask_value(value, state),
+            embedding=state,
+        )
+
+    return root_fn
+
+
+def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
+    """Makes the function that plays one action in each state and evaluates where it leads.
+
+    The reward is the mover's. The discount is -1 where the other player moves next, 1 where the
+    same player does, and 0 where the episode ended, so it is right at every depth, for one player
+    and for two. Illegal actions are masked in the logits at every depth (mctx masks the root only).
+
+    Of two players one must lose what the other gains, as a value is one number: their rewards sum
+    to 0, or one alone is paid, which counts as taken from the other. Other rewards become NaN under
+    `jax.jit`, where nobody can look; a search leaves them out and counts them in `not_finite`.
+
+    Chance is drawn by the key, where `env.step` takes one as its third argument, named `key`, as in
+    pgx. With `mode="rollouts"` a search draws anew in every simulation, so that its Q-values are
+    means over chance. In a tree, and in mctx's searches, what was drawn first stays, as each node
+    is one state: the search plans as if it knew the dice. `stochastic_mcts_policy` and
+    `mctx.stochastic_muzero_policy` do not, with the models of `make_stochastic_fns`.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx, of one player or of two, numbered 0 and 1.
+        Two may take turns in any order.
+      apply_fn: as in `make_root_fn`.
+
+    Returns:
+      `recurrent_fn(params, rng_key, action [B], embedding)`, giving
+      `(mctx.RecurrentFnOutput, embedding)`. It is a `SplitRecurrentFn`, of which a search
+      remembers the first part, if `apply_fn` is a `networks.SplitApplyFn`, as those of
+      `networks.functional` are for our modules.
+
+    Raises:
+      ValueError: if there are more than two players; from `recurrent_fn` if the rewards have
+        another shape, or are not what one gains and the other loses.
+
+    Example:
+      >>> model = jaxpgs.make_recurrent_fn(env, apply_fn)
+      >>> step, after = model(params, rng_key, jnp.array([0, 4]), states)
+      >>> step.discount  # the other player moves next
+      Array([-1., -1.], dtype=float32)
+    """
+
+    check_players("make_recurrent_fn", env)
+    step = step_with_keys(env)
+
+    def play(
+        rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[chex.Array, chex.Array, Embedding]:
+        state = step(embedding, action, rng_key)
+        return *reward_and_discount(env, embedding, state), state
+
+    def recurrent_fn(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
+        reward, discount, state = play(rng_key, action, embedding)
+        logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+        output = mctx.RecurrentFnOutput(
+            reward=reward.astype(value.dtype),
+            discount=discount.astype(value.dtype),
+            prior_logits=mask_logits(env, logits, state),
+            value=mask_value(value, state),
+        )
+        return output, state
+
+    if not isinstance(apply_fn, SplitApplyFn):
+        return recurrent_fn
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
+    ) -> tuple[Expansion, Embedding]:
+        reward, discount, state = play(rng_key, action, embedding)
+        features = apply_fn.torso(params, jax.vmap(env.observe)(state))
+        value = apply_fn.value_head(params, features)
+        reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
+        return Expansion(reward, discount, mask_value(value, state), features), state
+
+    def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
+        return mask_logits(env, apply_fn.policy_head(params, features), embedding)
+
+    return SplitRecurrentFn(expand, policy, apply_fn.max_batch)
+
+
+def make_plan_fn(
+    env: Any,
+    apply_fn: ApplyFn,
+    policy_fn: Callable[..., Output],
+    num_simulations: int,
+    *,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
+    **knobs: Any,
+) -> Callable[..., Output]:
+    """Makes a function that searches positions, one or a batch, such as an engine needs.
+
+    Args:
+      env: an environment of `jaxpgs.envs` or of pgx.
+      apply_fn: as in `make_root_fn`.
+      policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
+      num_simulations: N, at least 1.
+      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
+      **knobs: further arguments of `policy_fn`.
+
+    Returns:
+      `plan(params, rng_key, state, **more)`, compiled when it first meets a shape; `more` are
+      arrays for `policy_fn`, such as `adapted_params`. For a batch of B states it is the output of
+      `policy_fn`. For a single state, as `env.init` and `env.step` return it, it is the same
+      without the axis B: `int(plan(params, rng_key, state).action)` is the move.
+
+    Example:
+      >>> plan = jaxpgs.make_plan_fn(env, apply_fn, jaxpgs.mcs_policy, 4)
+      >>> state = env.step(env.init(), 4)
+      >>> output = plan(params, rng_key, state)  # one position, as an engine has it
+      >>> output.action.shape, output.action_weights.shape
+      ((), (9,))
+    """
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn),
+        make_recurrent_fn(env, apply_fn),
+    )
+
+    @jax.jit
+    def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Output:
+        is_single = jnp.ndim(state.terminated) == 0
+        if is_single:
+            state, more = jax.tree.map(lambda x: jnp.asarray(x)[None], (state, more))
+        output = policy_fn(
+            params,
+            rng_key,
+            root_fn(params, rng_key, state),
+            recurrent_fn,
+            num_simulations,
+            ~state.legal_action_mask,
+            **knobs,
+            **more,
+        )
+        # What counts for the whole batch, such as `num_calls`, has no axis B.
+        return jax.tree.map(lambda x: x[0] if x.ndim else x, output) if is_single else output
+
+    return plan
+
+
+def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey | None], Embedding]:
+    """Makes a batched step that gives each state a key of its own, if the game's step takes one.
+
+    Args:
+      env: the environment.
+
+    Returns:
+      `step(state [B], action [B], rng_key) -> state [B]`, with one key or `[B]` of them. It may be
+      None in games without chance; in others `step` raises `ValueError` then.
+    """
+    if not _takes_key(env):
+        return lambda state, action, rng_key: jax.vmap(env.step)(state, action)
+
+    def step(state: Embedding, action: chex.Array, rng_key: chex.PRNGKey | None) -> Embedding:
+        if rng_key is not None:
+            keys = broadcast_keys(rng_key, len(action))
+        elif draws_chance(env):
+            raise ValueError(f"{type(env).__name__} draws chance: its step needs a key, got None.")
+        else:
+            keys = None
+        return jax.vmap(env.step)(state, action, keys)
+
+    return step
+
+
+def step_with_key(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
+    """Returns `step(state, action, key)` of one state, for games with chance and without."""
+    return env.step if _takes_key(env) else lambda state, action, key: env.step(state, action)
+
+
+def check_players(
+    owner: str, env: Any, allowed: tuple[int, ...] = (1, 2), why: str | None = None
+) -> int:
+    """Returns how many players a game has; raises `ValueError` unless that number is allowed.
+
+    Args:
+      owner: what is given the game, for the message.
+      env: the environment. If it has no `num_players`, its states' rewards tell.
+      allowed: (1, 2), (1,) or (2,).
+      why: why so, and what to do instead.
+    """
+    count = getattr(env, "num_players", None)
+    if count is None:
+        rewards = jax.eval_shape(env.init, jax.eval_shape(lambda: jax.random.key(0))).rewards
+        count = rewards.shape[-1] if rewards.ndim else 1
+    if count in allowed:
+        return count
+    words = " or ".join({1: "one player", 2: "two players"}[number] for number in allowed)
+    if why is None:
+        why = (
+            "A value is one number, what one player gains and the other loses: let the "
+            "environment make the moves of further players, and pay one or two."
+        )
+    raise ValueError(
+        f"{owner} needs a game of {words}; {type(env).__name__} is one of {count}. {why}"
+    )
+
+
+def reward_and_discount(
+    env: Any, before: Embedding, after: Embedding
+) -> tuple[chex.Array, chex.Array]:
+    """Returns what the mover of `[B]` states gained, and the discounts of what follows.
+
+    A discount is -1 where the other player moves next, and 0 where the game is over.
+    """
+    mover = before.current_player
+    discount = jnp.where(after.current_player == mover, 1.0, -1.0)
+    return gain_of(env, mover, before, after), jnp.where(after.terminated, 0.0, discount)
+
+
+def gain_of(env: Any, player: chex.Array, before: Embedding, after: Embedding) -> chex.Array:
+    """Returns what a player gained by a move, and of two players the other lost.
+
+    What is paid to one of two players alone counts as taken from the other.
+
+    Args:
+      env: the environment.
+      player: `[B]` int32, whose gain.
+      before: `[B]` states.
+      after: `[B]` the states that followed.
+
+    Returns:
+      `[B]`. NaN where the rewards of two players say neither, or the mover is numbered otherwise
+      than 0 and 1, if the arrays are traced.
+
+    Raises:
+      ValueError: if there are more than two players or the rewards have another shape; for arrays
+        that are not traced, where the result would be NaN.
+    """
+    count = check_players("A search, match or training", env)
+    mover, rewards = before.current_player, after.rewards
+    if rewards.shape != (*mover.shape, count):
+        raise ValueError(
+            f"{type(env).__name__} needs rewards of shape [{count}], one for each player; got "
+            f"{list(rewards.shape[1:])}."
+        )
+    if not jnp.issubdtype(rewards.dtype, jnp.inexact):
+        rewards = rewards.astype(jnp.float32)
+    own = jnp.take_along_axis(rewards, mover[:, None], axis=-1)[:, 0]
+    if count == 1:
+        return own
+    other = jnp.take_along_axis(rewards, 1 - mover[:, None], axis=-1)[:, 0]
+    # One of both is 0, or their sum but for rounding.
+    opposed = (own == 0) | (other == 0) | (jnp.abs(own + other) <= 0.01 * jnp.abs(own))
+    opposed &= (mover == 0) | (mover == 1)
+    if not isinstance(opposed, jax.core.Tracer) and not opposed.all():
+        raise ValueError(
+            f"{type(env).__name__} needs players 0 and 1 whose rewards sum to 0, or of whom one "
+            f"alone is paid; got {rewards[jnp.argmin(opposed)].tolist()} after a move of player "
+            f"{int(mover[jnp.argmin(opposed)])}. {OPPOSED}"
+        )
+    gain = jnp.where(own == 0, own - other, own)
+    return jnp.where(opposed, jnp.where(player == mover, gain, -gain), jnp.nan)
+
+
+def chance_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns a key for chance, apart from those that a program splits the same key into."""
+    return jax.random.fold_in(rng_key, _CHANCE)
+
+
+def draws_chance(env: Any) -> bool:
+    """Tells whether what follows an action is drawn by a key, as in games with dice.
+
+    Args:
+      env: an environment with numbered actions.
+
+    Returns:
+      Whether the state after an action depends on the key of `env.step`, which in pgx takes one in
+      every game. Nothing is computed.
+    """
+    if not _takes_key(env):
+        return False
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(env.init, key)
+    action = jax.ShapeDtypeStruct((), jnp.int32)
+    return any(depends(lambda key, *rest: env.step(*rest, key), key, state, action))
+
+
+def _takes_key(env: Any) -> bool:
+    return "key" in inspect.signature(env.step).parameters
+
+
+class HiddenState(NamedTuple):
+    """A state as a learned model knows it.
+
+    Attributes:
+      hidden: `[B, ...]` the model's hidden states.
+      frame: `[B, ...]` the environment's states in whose frame the model sees the board, the roots;
+        None where there is but one frame.
+    """
+
+    hidden: chex.Array
+    frame: Embedding | None
+
+
+def make_model_fns(
+    model: nnx.Module, env: Any = None, *, part: str = "linear"
+) -> tuple[RootFn, SplitRecurrentFn]:
+    """Makes what a search needs of a model that was learned (Brosseit 2023, section 4.3).
+
+    Only the root knows rules: which actions are legal there. Below it the model plays, which knows
+    neither legal actions nor the end of a game; rewards are 0 and every discount is -1. Policy
+    gradient search on these functions is VE-PGS, `mctx.muzero_policy` on them is MuZero and
+    `mctx.gumbel_muzero_policy` Gumbel MuZero.
+
+    Args:
+      model: `networks.ValueEquivalentModel`, or another with its methods `represent`, `transition`
+        and `predict`, its `policy_head` with `before_linear` and `linear`, and its `value_head`.
+      env: the environment of two players who take turns. None takes observations for states, in
+        whose frame all actions are then; `invalid_actions` tells a search what is legal.
+      part: which part of the policy head a search may adapt and keep a tree: "linear", of which the
+        nodes remember the inputs, for `adapt="policy_head.linear"`, or "head" for all of it, for
+        `adapt="policy_head"`. `networks.policy_head` takes the same words.
+
+    Returns:
+      `root_fn(params, rng_key, state)`, where `params` are those of `networks.functional(model)`,
+      and `recurrent_fn`, a `SplitRecurrentFn`.
+
+    Raises:
+      ValueError: if the model lacks a part, `part` is unknown or the environment is not of two
+        players.
+
+    Example:
+      >>> sizes = {"num_filters": 4, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+      >>> shapes = env.observation_shape, env.num_actions
+      >>> model = jaxpgs.networks.ValueEquivalentModel(*shapes, **sizes)
+      >>> model_params, _ = jaxpgs.networks.functional(model)
+      >>> root_fn, recurrent_fn = jaxpgs.make_model_fns(model, env)
+      >>> root_fn(model_params, rng_key, states).embedding.hidden.shape
+      (2, 3, 3, 4)
+    """
+    check_word("make_model_fns", "part", part, PARTS)
+    missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]
+    if missing:
+        raise ValueError(
+            f"make_model_fns needs a model with {', '.join(_MODEL_PARTS)}, such as "
+            f"networks.ValueEquivalentModel; {type(model).__name__} lacks {', '.join(missing)}."
+        )
+    if env is not None:
+        check_players("make_model_fns", env, (2,), "The discount in such a model is always -1.")
+    has_frames = env is not None and hasattr(env, "policy_logits")
+    represent = functional_call(model, lambda model, x: model.represent(x))
+    transition = functional_call(model, lambda model, x, action: model.transition(x, action))
+    predict = functional_call(model, lambda model, x: model.predict(x))
+    value_head = functional_call(model, lambda model, x: model.value_head(x))
+    if part == "linear":
+        before = functional_call(model, lambda model, x: model.policy_head.before_linear(x))
+        head = functional_call(model, lambda model, x: model.policy_head.linear(x))
+    else:
+        before = lambda params, x: x  # noqa: E731
+        head = functional_call(model, lambda model, x: model.policy_head(x))
+
+    def root_fn(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> mctx.RootFnOutput:
+        del rng_key
+        hidden = represent(params, state if env is None else jax.vmap(env.observe)(state))
+        features = predict(params, hidden)
+        logits = head(params, before(params, features))
+        value = values_like(value_head(params, features), logits[:, 0])
+        if env is not None:
+            logits, value = mask_logits(env, logits, state), mask_value(value, state)
+        embedding = HiddenState(hidden, state if has_frames else None)
+        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
+
+    def expand(
+        params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: HiddenState
+    ) -> tuple[Expansion, HiddenState]:
+        del rng_key
+        if has_frames:
+            action = action_in_frame(env, embedding.frame, action)
+        hidden = transition(params, embedding.hidden, action)
+        features = predict(params, hidden)
+        value = values_like(value_head(params, features), action)
+        expansion = Expansion(0 * value, 0 * value - 1, value, before(params, features))
+        return expansion, embedding._replace(hidden=hidden)
+
+    def policy(params: Params, features: Any, embedding: HiddenState) -> chex.Array:
+        logits = head(params, features)
+        return jax.vmap(env.policy_logits)(embedding.frame, logits) if has_frames else logits
+
+    return root_fn, SplitRecurrentFn(expand, policy)
+
+
+_MODEL_PARTS = ("represent", "transition", "predict", "policy_head", "value_head")
+
+
+def action_in_frame(env: Any, state: Embedding, action: chex.Array) -> chex.Array:
+    """Returns the actions `[B]` in the frame in which a network sees states `[B]`."""
+    if not hasattr(env, "network_policy"):
+        return action
+    chosen = jax.nn.one_hot(action, env.num_actions)
+    return jnp.argmax(jax.vmap(env.network_policy)(state, chosen), axis=-1).astype(action.dtype)
+
+
+def mask_logits(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
+    """Turns a network's logits into those of the actions, the illegal ones left out.
+
+    Args:
+      env: the environment. If it has `policy_logits`, they pass through it, as where the network
+        sees the board in another frame.
+      logits: `[B, A]` what the network says.
+      state: `[B]` states.
+
+    Returns:
+      `[B, A]` logits; illegal actions, and all of a finished game, hold the lowest float.
+    """
+    if hasattr(env, "policy_logits"):
+        logits = jax.vmap(env.policy_logits)(state, logits)
+    # pgx marks every action legal in a finished game.
+    legal = state.legal_action_mask & ~state.terminated[:, None]
+    return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+
+
+def mask_value(value: chex.Array, state: Embedding) -> chex.Array:
+    """Returns the values `[B]` or `[B, 1]` of `[B]` states, 0 where the game is over."""
+    return jnp.where(state.terminated, 0.0, values_like(value, state.terminated))

@@ -1,0 +1,222 @@
+"""Games of SameGame sampled from a table of logits, many at once, with all that learning needs.
+
+A move's code is a block: the one that stands for the moved group, named by its cell on the first
+board. So the table has one logit for each cell of the first board, of whatever boards follow, and
+a move keeps its code while blocks below it fall. What may stand for a group are
+`columns.candidates`, one or few blocks of it, found without labelling the board; a group's
+probability is the sum over its candidates.
+
+With a table of twice that size a code is a block and whether its group is a pair: a block has one
+logit for as long as its group has two blocks, and another when the group has grown. What is
+learned of a colour can then be to spare its pairs until they have grown.
+
+All boards live in two frames: the fallen one, in which groups are found, and that of the first
+board, in which the table is. `alive`, the blocks that are left, in columns of the first board,
+connects them: it is a column's `columns.expand` mask, and its empty columns are the closed ones.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.envs import bitboard
+from jaxpgs.envs.played_games import PlayedGames
+from jaxpgs.envs.samegame.game import SameGame, SameGameState
+
+
+def play_sequences(
+    env: SameGame, rng_key: chex.PRNGKey, state: SameGameState, logits: chex.Array
+) -> PlayedGames:
+    """Plays games to their ends; moves are drawn from the softmax of their codes' logits.
+
+    Args:
+      env: the game.
+      rng_key: `[B]` keys, one for each game; consumed.
+      state: B positions to start from.
+      logits: `[A, B]` float32 logits of the codes, at most 40 in size; or `[2 A, B]`, as
+        `by_pairs` makes it, where pairs and larger groups have codes of their own.
+
+    Returns:
+      The games. A position without a group gives one of no moves and score 0.
+
+    Raises:
+      ValueError: if there are neither A nor 2 A logits.
+    """
+    cells = env.num_actions
+    if len(logits) not in (cells, 2 * cells):
+        raise ValueError(
+            f"logits must have {cells} rows, one for each cell, or {2 * cells}, "
+            f"got shape {logits.shape}."
+        )
+    planes = jnp.moveaxis(state.planes, 0, -1)
+    batch = planes.shape[-1]
+    alive = bitboard.occupied(planes)
+    weights = jnp.exp(logits).reshape(env.height, -1, batch)
+    find = functools.partial(_find_codes, tell_pairs=len(logits) > env.num_actions)
+    most = max(env.num_actions // 2, 1)
+
+    numbers = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(rng_key).T
+
+    def body(carry: tuple) -> tuple:
+        planes, alive, words, total, step, record = carry
+        word = planes.dtype.type
+        column, bit, chosen = _once(
+            lambda: _choose(env, words, alive, weights, numbers[step]), step
+        )
+        record = PlayedGames(
+            record.score,
+            record.length + (bit > 0).astype(jnp.int32),
+            record.legal.at[step].set(words),
+            record.chosen.at[step].set(chosen),
+            record.action.at[step].set(_cell(env, column, bit)),
+        )
+        here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
+        group = bitboard.flood(jnp.where(here, bit[None], word(0)), *bitboard.links(planes))
+        size = bitboard.count(group)
+        total = total + jnp.where(size > 0, jnp.square(size - 2), 0)
+        planes = bitboard.remove(planes, group)
+        alive = alive & ~_first_frame(group, alive)
+        words = find(planes, alive)
+        return planes, alive, words, total, step + 1, record
+
+    record = PlayedGames(
+        jnp.zeros(batch),
+        jnp.zeros(batch, jnp.int32),
+        jnp.zeros((most, weights.shape[1], batch), planes.dtype),
+        jnp.full((most, batch), -1, jnp.int32),
+        jnp.full((most, batch), -1, jnp.int32),
+    )
+    words = find(planes, alive)
+    carry = (planes, alive, words, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
+    carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
+    planes, _, _, total, _, record = carry
+    end = jnp.where(record.length > 0, env.end_reward(planes), 0.0)
+    return record._replace(score=total.astype(jnp.float32) + end)
+
+
+def code_features(env: SameGame, state: SameGameState, *, pairs: bool = False) -> chex.Array:
+    """Tells which codes have something in common.
+
+    Args:
+      env: the game.
+      state: M first boards.
+      pairs: whether pairs and larger groups have codes of their own.
+
+    Returns:
+      `[K, A, M]` bool: the codes of each of K colours. With pairs `[3 K, 2 A, M]`: also those of
+      each colour's pairs, and of its larger groups.
+    """
+    colors = jax.vmap(env.board)(state).reshape(-1, env.num_actions).T
+    of_color = colors[None] == jnp.arange(env.num_colors, dtype=colors.dtype)[:, None, None]
+    if not pairs:
+        return of_color
+    of_color = jax.vmap(functools.partial(by_pairs, env))(of_color)
+    is_pair = jnp.arange(2 * env.num_actions) // env.width % 2 == 0
+    is_pair = is_pair[None, :, None]
+    return jnp.concatenate([of_color, of_color & is_pair, of_color & ~is_pair])
+
+
+def by_pairs(env: SameGame, values: chex.Array) -> chex.Array:
+    """Gives each block's value `[A, ...]` to both of its codes, `[2 A, ...]`."""
+    rows = values.reshape(env.height, 1, env.width, *values.shape[1:])
+    return jnp.repeat(rows, 2, axis=1).reshape(-1, *values.shape[1:])
+
+
+def _find_codes(planes: chex.Array, alive: chex.Array, *, tell_pairs: bool) -> chex.Array:
+    """Returns the legal codes, `[W, B]` words on the first board; `[2 W, B]` with pairs first."""
+    links = bitboard.links(planes)
+    words = bitboard.candidates(*links)
+    if not tell_pairs:
+        return _first_frame(words, alive)
+    pairs = bitboard.pairs(*links)
+    return jnp.concatenate([_first_frame(pairs, alive), _first_frame(words & ~pairs, alive)])
+
+
+def _once(function: Callable[[], Any], count: chex.Array) -> Any:
+    """Calls a function in a loop of one turn, between whose ends nothing is fused.
+
+    XLA would compute `words` again for each row and column of the choice, and the choice again for
+    each column of its flood. It removes barriers, and loops of which it knows that they turn once;
+    so this one turns while a counter is `count`, from `count` on.
+    """
+    out = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function))
+    carry = jax.lax.while_loop(
+        lambda c: c[0] == count, lambda c: (c[0] + 1, function()), (count, out)
+    )
+    return carry[1]
+
+
+def _cell(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
+    """Returns the row-major cell of a bit in a column, -1 for none."""
+    below = jax.lax.population_count(bit - bit.dtype.type(1)).astype(jnp.int32)
+    return jnp.where(bit > 0, (env.height - 1 - below) * env.width + column, -1)
+
+
+def _rank(alive: chex.Array) -> chex.Array:
+    """Returns `[W, B]` where each column of the first board is on the fallen one."""
+    filled = (alive != 0).astype(alive.dtype)
+    ranks = [jnp.zeros_like(filled[0])]
+    for column in filled[:-1]:
+        ranks.append(ranks[-1] + column)
+    return jnp.stack(ranks)
+
+
+def _first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
+    """Finds where blocks `[W, B]` of the fallen board are on the first one."""
+    rank = _rank(alive)
+    moved = jnp.zeros_like(words)
+    for column in range(len(words)):
+        moved = jnp.where(rank == words.dtype.type(column), words[column][None], moved)
+    # Also empties what comes from the right of the last column.
+    return bitboard.expand(moved, alive)
+
+
+def _choose(
+    env: SameGame, words: chex.Array, alive: chex.Array, weights: chex.Array, number: chex.Array
+) -> tuple[chex.Array, chex.Array, chex.Array]:
+    """Draws a code of `words` by its weight.
+
+    Returns:
+      The block's column and bit on the fallen board, 0 for none, and its code.
+    """
+    one, height = words.dtype.type(1), env.height
+    sums = jnp.zeros(words.shape)
+    for h in range(height):
+        sums = sums + jnp.where((words >> h) & one != 0, weights[height - 1 - h], 0.0)
+    # Sums are unrolled: reductions of floats leave XLA's loops for a slower library.
+    threshold = number * functools.reduce(jnp.add, list(sums))
+    # The last column and the last bit that begin at or before the threshold: whatever rounding
+    # does, they are among the words.
+    before = skipped = jnp.zeros_like(threshold)
+    column = jnp.zeros(threshold.shape, jnp.int32)
+    for w in range(len(words)):
+        later = (threshold >= before) & (words[w] != 0)
+        column = jnp.where(later, w, column)
+        skipped = jnp.where(later, before, skipped)
+        before = before + sums[w]
+
+    def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
+        found = values[0]
+        for w in range(1, len(values)):
+            found = jnp.where(column == w, values[w], found)
+        return found
+
+    word, place = of_column(words, column), column % env.width
+    left, rank = of_column(alive, place), of_column(_rank(alive), place)
+    lanes = column * column.shape[0] + jnp.arange(column.shape[0])
+    of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
+    before, threshold = jnp.zeros_like(threshold), threshold - skipped
+    row, bit = jnp.full(column.shape, -1, jnp.int32), jnp.zeros_like(word)
+    for h in range(height):
+        is_set = (word >> h) & one != 0
+        later = (threshold >= before) & is_set
+        row = jnp.where(later, height - 1 - h, row)
+        bit = jnp.where(later, words.dtype.type(1 << h), bit)
+        before = before + jnp.where(is_set, of_rows[height - 1 - h], 0.0)
+    chosen = jnp.where(bit > 0, row * len(words) + column, -1)
+    fallen = one << jax.lax.population_count(left & (bit - one))
+    return rank.astype(jnp.int32), jnp.where(bit > 0, fallen, bit), chosen

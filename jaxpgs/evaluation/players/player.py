@@ -1,0 +1,292 @@
+"""Players of batched games, and their compilation.
+
+A player is three things: a name, a memory to start with, and a function that picks one action in
+each of G games at once. It is compiled once per environment and batch size, together with the
+environment's step, and then serves every pairing of a tournament.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jax_core
+
+from jaxpgs import trees
+from jaxpgs.adapters.environments import chance_key, check_players, gain_of, step_with_keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Player:
+    """Someone who plays G games at once.
+
+    Attributes:
+      name: unique within a tournament; it also seeds the player's games.
+      init: `init(batch_size)` returns the memory at the start of G games, any pytree of arrays:
+        `()` for none, or for example the policy head that a search adapts through a game. Arrays
+        whose first axis is G are each game's own, and stay as they are while the game waits for the
+        other player.
+      act: `act(rng_key, state, memory)` returns `(action [G], memory, stats)`. `state` has a
+        leading axis G, the memory keeps its structure, and `stats` is a dict of scalars that are
+        summed over calls, such as `num_evaluations`. It is traced once. Games that are over stay
+        in the batch; their actions are ignored. So do games in which the other player is to move,
+        which are shown as if they were over. Arrays that `act` closes over, such as a network's
+        parameters, become arguments of the compiled program, not constants in it.
+      host: True if `act` cannot be traced. It then gets a state of NumPy arrays and may return
+        NumPy arrays.
+      deterministic: True if the actions do not depend on the key. Two such players play an opening
+        once with each colour, however many repeats are asked for.
+
+    Example:
+      >>> def first_legal(rng_key, state, memory):
+      ...     return jnp.argmax(state.legal_action_mask, axis=-1), memory, {}
+      >>> player = jaxpgs.evaluation.Player("first", lambda batch_size: (), first_legal)
+    """
+
+    name: str
+    init: Callable[[int], Any]
+    act: Callable[[chex.PRNGKey, Any, Any], tuple[Any, Any, dict[str, Any]]]
+    host: bool = False
+    deterministic: bool = False
+
+
+class MatchGames(NamedTuple):
+    """G games under way.
+
+    Attributes:
+      state: the environment's state with a leading axis G.
+      opener: `[G]` int32, the number under which the environment lists who moved first.
+      score: `[G]` float32, what that player has gained from the other so far.
+      length: `[G]` int32, the moves so far of both players, the opening's included.
+      limit: `[]` int32, the length after which a game is not played on.
+    """
+
+    state: Any
+    opener: chex.Array
+    score: chex.Array
+    length: chex.Array
+    limit: chex.Array
+
+    @property
+    def going_on(self) -> chex.Array:
+        """`[G]` bool, whether there is a move to make."""
+        return ~self.state.terminated & (self.length < self.limit)
+
+    @property
+    def opener_moves(self) -> chex.Array:
+        """`[G]` bool, whether it is the turn of who moved first."""
+        return self.state.current_player == self.opener
+
+    def waiting(self) -> chex.Array:
+        """Returns `[2]` int32, how many games wait for who moved first, and for the other."""
+        first = self.opener_moves
+        waits = jnp.stack([self.going_on & first, self.going_on & ~first])
+        return jnp.sum(waits, axis=-1, dtype=jnp.int32)
+
+
+class Turn(NamedTuple):
+    """What one call of a compiled player returns.
+
+    Attributes:
+      games: the games after the move.
+      memory: the player's memory.
+      stats: the player's dict of scalars.
+      moves: `[]` int32, in how many of the games the player moved.
+      waiting: `[2]` int32, how many go on after that, as `MatchGames.waiting` counts them.
+    """
+
+    games: MatchGames
+    memory: Any
+    stats: dict[str, Any]
+    moves: Any
+    waiting: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledPlayer:
+    """A player ready to play batches of one size; see `compile_player`.
+
+    Attributes:
+      player: whom it was compiled from.
+      batch_size: G.
+      turn: `turn(rng_key, games, memory, opens)` makes a move in those games where it is the
+        player's turn, and returns a `Turn`; `opens`, `[]` bool, tells whether it moved first.
+      compile_seconds: time to trace and compile.
+      temp_bytes: scratch memory of the compiled program, None where the backend does not tell or
+        the player runs on the host.
+
+    Example:
+      >>> random, network = (
+      ...     jaxpgs.evaluation.compile_player(env, player, batch_size=9)
+      ...     for player in (
+      ...         jaxpgs.evaluation.uniform_random(env),
+      ...         jaxpgs.evaluation.raw_network(env, apply_fn, params),
+      ...     )
+      ... )
+      >>> jaxpgs.evaluation.play_match(env, random, network, rng_key).games
+      18
+    """
+
+    player: Player
+    batch_size: int
+    turn: Callable[[chex.PRNGKey, MatchGames, Any, chex.Array], Turn]
+    compile_seconds: float
+    temp_bytes: int | None
+
+
+def advance_games(
+    env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
+) -> MatchGames:
+    """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
+    before = games.state
+    after = step_with_keys(env)(before, jnp.asarray(action, jnp.int32), chance_key(rng_key))
+    gain = gain_of(env, games.opener, before, after).astype(games.score.dtype)
+    return games._replace(
+        state=trees.where(moves, after, before),
+        score=games.score + jnp.where(moves, gain, 0.0),
+        length=games.length + moves.astype(jnp.int32),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def open_games(
+    env: Any, rng_key: chex.PRNGKey, openings: chex.Array, limit: chex.Array
+) -> MatchGames:
+    """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
+    num_games, length = openings.shape
+    state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
+    opener = jnp.asarray(state.current_player, jnp.int32)
+    score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
+    games = MatchGames(state, opener, score, moves, limit)
+    for ply in range(length):
+        key = jax.random.fold_in(rng_key, ply)
+        games = advance_games(env, games, openings[:, ply], key, games.going_on)
+    return games
+
+
+def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
+    """Compiles a player's move and the environment's step into one program.
+
+    Args:
+      env: a two-player environment that is hashable.
+      player: the player. Its `act` is traced once here and never again.
+      batch_size: the number of games G in one call.
+
+    Returns:
+      The compiled player. For a host player only the environment's step is compiled.
+
+    Raises:
+      ValueError: if `batch_size` is not positive, the game is not one of two players, or `act`
+        returns actions of the wrong shape or a memory of another structure, shape or dtype than it
+        was given.
+
+    Example:
+      >>> player = jaxpgs.evaluation.uniform_random(env)
+      >>> compiled = jaxpgs.evaluation.compile_player(env, player, batch_size=9)
+      >>> compiled.batch_size
+      9
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    check_two_players("compile_player", env)
+    start = time.perf_counter()
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    action = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+    limit, opens = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
+    games = jax.eval_shape(functools.partial(open_games, env), key, lines, limit)
+    moves = jax.ShapeDtypeStruct((batch_size,), jnp.bool_)
+
+    def step(
+        games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
+    ) -> tuple[MatchGames, chex.Array, chex.Array]:
+        games = advance_games(env, games, action, rng_key, moves)
+        return games, jnp.sum(moves, dtype=jnp.int32), games.waiting()
+
+    if player.host:
+        compiled_step = jax.jit(step).lower(games, action, key, moves).compile()
+
+        def host_turn(
+            rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array
+        ) -> Turn:
+            moves = games.going_on & (games.opener_moves == opens)
+            waits = np.asarray(games.going_on & ~moves)
+            shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
+            action, new_memory, stats = player.act(rng_key, shown, memory)
+            if waits.any():
+                new_memory = _kept(waits, memory, new_memory, np.where)
+            step = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
+            return Turn(step[0], new_memory, stats, *step[1:])
+
+        return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
+
+    def turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array) -> Turn:
+        moves = games.going_on & (games.opener_moves == opens)
+        shown = _over_where(~moves, games.state)
+        action, new_memory, stats = player.act(rng_key, shown, memory)
+        if jnp.shape(action) != (batch_size,):
+            raise ValueError(
+                f"{player.name}'s act must return actions of shape {(batch_size,)}, "
+                f"got {jnp.shape(action)}."
+            )
+        if _describe(new_memory) != _describe(memory):
+            raise ValueError(
+                f"{player.name}'s act must keep its memory's structure {_describe(memory)}, "
+                f"got {_describe(new_memory)}."
+            )
+        new_memory = _kept(games.going_on & ~moves, memory, new_memory, jnp.where)
+        games, count, waiting = step(games, action, rng_key, moves)
+        return Turn(games, new_memory, stats, count, waiting)
+
+    memory = jax.eval_shape(lambda: player.init(batch_size))
+    # Lowering `turn` itself would write closed-over parameters into the program as literals.
+    traced, shapes = jax.make_jaxpr(turn, return_shape=True)(key, games, memory, opens)
+    out_tree = jax.tree.structure(shapes)
+
+    def run(constants: list[Any], *args: Any) -> Turn:
+        closed = jax_core.ClosedJaxpr(traced.jaxpr, constants)
+        flat = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+        return jax.tree.unflatten(out_tree, flat)
+
+    program = jax.jit(run).lower(traced.consts, key, games, memory, opens).compile()
+    seconds = time.perf_counter() - start
+    analysis = program.memory_analysis()
+    temp_bytes = getattr(analysis, "temp_size_in_bytes", None)
+    call = functools.partial(program, traced.consts)
+    return CompiledPlayer(player, batch_size, call, seconds, temp_bytes)
+
+
+def check_two_players(owner: str, env: Any) -> None:
+    """Raises `ValueError` unless a game is one of two players."""
+    advice = (
+        "Of one player compare what searches earn, as jaxpgs.puzzles.solve tells; of more let the "
+        "environment make the moves of the others."
+    )
+    check_players(owner, env, (2,), advice)
+
+
+def _over_where(over: Any, state: Any) -> Any:
+    """Returns states `[G]` of which those games are over for which `over` says so, and no other."""
+    # However deep in the state the array is, it is that object.
+    return jax.tree.map(lambda x: over if x is state.terminated else x, state)
+
+
+def _kept(waits: Any, old: Any, new: Any, where: Callable[..., Any]) -> Any:
+    """Returns a new memory, with what is a waiting game's own as it was."""
+
+    def keep(old: Any, new: Any) -> Any:
+        if np.shape(new)[:1] != waits.shape:
+            return new
+        return where(waits.reshape(-1, *[1] * (np.ndim(new) - 1)), old, new)
+
+    return jax.tree.map(keep, old, new)
+
+
+def _describe(tree: Any) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]

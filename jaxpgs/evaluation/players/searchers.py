@@ -1,0 +1,82 @@
+"""Searches as players."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.adapters.environments import RootFn, make_plan_fn
+from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.evaluation.players.player import Player
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.search import base_params_like
+
+
+def search_player(
+    env: Any,
+    apply_fn: ApplyFn,
+    params: Params,
+    policy_fn: Callable[..., Any],
+    num_simulations: int,
+    *,
+    name: str,
+    keep_adapted: bool = False,
+    deterministic: bool = False,
+    model_fns: tuple[RootFn, RecurrentFn] | None = None,
+    **knobs: Any,
+) -> Player:
+    """Makes a player of a search, one of ours or one of mctx's.
+
+    Its stats count, over the games that go on: `num_evaluations`, network evaluations including the
+    root's; `num_calls`, network calls one after another.
+
+    Args:
+      env: the environment.
+      apply_fn: the network.
+      params: its parameters.
+      policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
+      num_simulations: simulations per move.
+      name: the player's name.
+      keep_adapted: whether the parameters that a search adapts go on to the game's next move, as in
+        the PGS paper, or start from the network's every time.
+      deterministic: whether the actions do not depend on the key, as with `gumbel_scale=0` in
+        tree searches that break no ties at random.
+      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
+        environment and the network if None.
+      **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0,
+        the default of our searches, and for no noise at the root.
+
+    Returns:
+      A player.
+
+    Example:
+      >>> player = jaxpgs.evaluation.search_player(
+      ...     env, apply_fn, params, jaxpgs.pgs_policy, 32, name="PGS", adapt="policy_head"
+      ... )
+    """
+    plan = make_plan_fn(env, apply_fn, policy_fn, num_simulations, model_fns=model_fns, **knobs)
+
+    def init(batch_size: int) -> Any:
+        if not keep_adapted:
+            return ()
+        states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
+        shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states).search_state.params)
+        return base_params_like(shapes, params)
+
+    def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
+        output = plan(
+            params, rng_key, state, **({"adapted_params": memory} if keep_adapted else {})
+        )
+        going_on = jnp.sum(~state.terminated)
+        if hasattr(output, "search_state"):
+            evaluations = jnp.sum(output.search_state.num_evaluations)
+            calls = output.search_state.num_calls
+            memory = output.search_state.params if keep_adapted else ()
+        else:  # mctx evaluates one new node per simulation and root
+            evaluations, calls = going_on * num_simulations, num_simulations
+        stats = {"num_evaluations": evaluations + going_on, "num_calls": calls + 1}
+        return output.action, memory, stats
+
+    return Player(name, init, act, deterministic=deterministic)

@@ -1,0 +1,617 @@
+"""The model as a search uses it: which parameters adapt, what is checked, and how it is called.
+
+All of this is worked out once when a search is traced, by `make_model`.
+"""
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs import trees
+from jaxpgs.base import (
+    Adapt,
+    Embedding,
+    Expansion,
+    Params,
+    RecurrentFn,
+    SplitRecurrentFn,
+    as_logits,
+    as_values,
+)
+from jaxpgs.search.models.cut import cut_model, depends, tells_rows
+
+
+class Keys(NamedTuple):
+    """What the network calls of a step draw by.
+
+    Attributes:
+      roots: `[B]` keys.
+      shared: one key for all roots; None where each root has its own.
+    """
+
+    roots: chex.PRNGKey
+    shared: chex.PRNGKey | None
+
+    def fold_in(self, number: chex.Array) -> "Keys":
+        """Returns the keys of a step or an update."""
+        roots = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.roots)
+        shared = self.shared
+        return Keys(roots, None if shared is None else jax.random.fold_in(shared, number))
+
+
+class Model(NamedTuple):
+    """A model whose shapes are checked and whose numbers are finite.
+
+    Attributes:
+      expand: `(keys, action [B, K], embedding [B, K, ...]) -> (Expansion, embedding)`: evaluates
+        new states by the network's own parameters, but for the policy.
+      policy: `(adapted, features [B, R, ...], embedding [B, R, ...]) -> logits [B, R, A]`.
+      prior: `(features, embedding) -> logits`: the same by the network's own parameters.
+      whole: where adapting parameters are inside of the model,
+        `(adapted, keys, action, embedding) -> (Expansion, embedding)` with logits for features;
+        else None.
+      features: shapes `[B, ...]` of what the policy reads: logits if nothing adapts.
+      num_actions: A.
+      dtype: of the statistics.
+    """
+
+    expand: Callable[..., tuple[Expansion, Embedding]]
+    policy: Callable[..., chex.Array]
+    prior: Callable[..., chex.Array]
+    whole: Any
+    features: Any
+    num_actions: int
+    dtype: Any
+
+
+def make_model(
+    recurrent_fn: RecurrentFn,
+    params: Params,
+    adapt: Adapt,
+    embedding: Embedding,
+    logits: chex.Array,
+    dtype: Any,
+    mode: str | None,
+    reuse: bool,
+) -> Model:
+    """Prepares the model of a search.
+
+    Args:
+      recurrent_fn: the model.
+      params: the network's parameters.
+      adapt: which of them adapt.
+      embedding: `[B, ...]` the roots' states.
+      logits: `[B, A]` the roots' logits; their shape counts, and how they lie on devices.
+      dtype: of the statistics.
+      mode: the search's.
+      reuse: whether the search learns from simulations of earlier updates.
+
+    Raises:
+      ValueError: if what the model returns does not fit, or a tree is wanted and the model cannot
+        be cut into what is remembered and what adapts.
+    """
+    num_actions = logits.shape[1]
+    mask = adapt_mask(params, adapt)
+    recurrent_fn, params, mask = _of_arrays(recurrent_fn, params, mask)
+    own, frozen = split(params, mask)
+    check = functools.partial(_check, embedding, dtype)
+    key, action = jax.random.key(0), trees.zero_rows(logits > 0)
+
+    def evaluate(params: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
+        output, after = recurrent_fn(params, *inputs)
+        _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
+        check_logits("recurrent_fn", output.prior_logits)
+        logits = jnp.asarray(output.prior_logits)
+        finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
+        told = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
+        return check(inputs[1], Expansion(*told), after)
+
+    tells = functools.cache(
+        lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
+    )
+    in_rows = functools.partial(_call_in_rows, getattr(recurrent_fn, "max_batch", None), tells)
+
+    def features_are_logits(features: Any, embedding: Embedding) -> chex.Array:
+        del embedding
+        return features
+
+    expand = functools.partial(in_rows, functools.partial(evaluate, params))
+    plain = Model(
+        expand=expand,
+        policy=lambda adapted, *state: features_are_logits(*state),
+        prior=features_are_logits,
+        whole=None,
+        features=jax.ShapeDtypeStruct(logits.shape, dtype),
+        num_actions=num_actions,
+        dtype=dtype,
+    )
+    if not any(mask):
+        return plain
+    found: Any = recurrent_fn
+    if not isinstance(found, SplitRecurrentFn):
+        found = cut_model(recurrent_fn, params, mask, key, action, embedding)
+    if isinstance(found, SplitRecurrentFn):
+        reason = _what_is_remembered(found, params, mask, key, action, embedding)
+    else:
+        reason = found
+    if reason:
+        _tell(reason, mode, reuse)
+        return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
+    if isinstance(recurrent_fn, SplitRecurrentFn):
+        _check_policy(found, params, key, action, embedding)
+    return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None:
+    """Raises `ValueError` for a user's `policy` that depends on the places of its rows."""
+    expansion, after = jax.eval_shape(found.expand, params, *inputs)
+    if tells_rows(found.policy, (params,), expansion.features, after):
+        raise ValueError(
+            "SplitRecurrentFn.policy must not tell roots apart by their rows, as it is asked about "
+            "any states of any root; have expand return what belongs to the root as features."
+        )
+
+
+def _of_arrays(
+    recurrent_fn: RecurrentFn, params: Params, mask: list[bool]
+) -> tuple[RecurrentFn, Params, list[bool]]:
+    """Returns a model of those of its parameters that are arrays, the others as they are."""
+    is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
+    if all(is_array):
+        return recurrent_fn, params, mask
+    arrays, others = split(params, is_array)
+
+    def closed(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda arrays, *inputs: function(merge(arrays, others), *inputs)
+
+    if isinstance(recurrent_fn, SplitRecurrentFn):
+        recurrent_fn = dataclasses.replace(
+            recurrent_fn, expand=closed(recurrent_fn.expand), policy=closed(recurrent_fn.policy)
+        )
+    else:
+        recurrent_fn = closed(recurrent_fn)
+    return recurrent_fn, arrays, [adapts for adapts, x in zip(mask, is_array, strict=True) if x]
+
+
+def _in_two(
+    plain: Model,
+    split_fn: SplitRecurrentFn,
+    params: Params,
+    frozen: Params,
+    check: Callable[..., tuple[Expansion, Embedding]],
+    in_rows: Callable[..., Any],
+    inputs: tuple[Any, ...],
+) -> Model:
+    """A model whose first part is remembered and whose second part adapts."""
+
+    def torso(*inputs: Any) -> tuple[Expansion, Embedding]:
+        return check(inputs[1], *split_fn.expand(params, *inputs))
+
+    def head(params: Params, features: Any, embedding: Embedding) -> chex.Array:
+        logits = split_fn.policy(params, features, embedding)
+        num_rows = next(
+            (x.shape[0] for x in jax.tree.leaves((features, embedding))), logits.shape[0]
+        )
+        _check_shape("prior_logits", logits, (num_rows, plain.num_actions))
+        check_logits("recurrent_fn", logits)
+        return as_logits(logits, plain.dtype)
+
+    def policy(adapted: Params, *state: Any) -> chex.Array:
+        apply = jax.vmap(lambda own, *state: head(merge(own, frozen), *state))
+        return apply(adapted, *state)
+
+    return plain._replace(
+        features=jax.eval_shape(torso, *inputs)[0].features,
+        expand=functools.partial(in_rows, torso),
+        policy=policy,
+        prior=lambda *state: jax.vmap(functools.partial(head, params))(*state),
+    )
+
+
+def _tell(reason: str, mode: str | None, reuse: bool) -> None:
+    """Says why there is no tree, where somebody may expect one or needs what it needs."""
+    if reuse:
+        raise ValueError(
+            "reuse needs a model that can be cut into what is remembered of a state and what "
+            f"adapts: {reason}."
+        )
+    if mode == "tree":
+        raise ValueError(
+            f'mode="tree" remembers the evaluation of every state but for what adapts: {reason}, '
+            'or use mode="rollouts".'
+        )
+    if mode is None:
+        warnings.warn(
+            f'The search takes mode="rollouts", which remembers no state: {reason}. Give '
+            'mode="rollouts" if that is what you want.',
+            stacklevel=2,
+        )
+
+
+def _in_one(
+    plain: Model,
+    evaluate: Callable[..., tuple[Expansion, Embedding]],
+    params: Params,
+    parts: tuple[Params, Params],
+    tells: Callable[[], bool],
+    inputs: tuple[Any, ...],
+) -> Model:
+    """A model inside of which parameters adapt, so that each root calls it with its own."""
+    own, frozen = parts
+
+    def call(own: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
+        return evaluate(merge(own, frozen), *inputs)
+
+    adapts = any(depends(lambda *data: call(*data)[0][:3], own, *inputs))
+
+    def expand(*inputs: Any) -> tuple[Expansion, Embedding]:
+        return _call_by_root(tells, lambda _, *inputs: evaluate(params, *inputs), (), *inputs)
+
+    def whole(adapted: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
+        expansion, after = _call_by_root(tells, call, adapted, *inputs)
+        if adapts:
+            # Values and rewards are those of the network itself (Anthony et al. 2019, section 3:
+            # its global value network). States are not, as they may hold actions drawn.
+            expansion = expand(*inputs)[0]._replace(features=expansion.features)
+        return expansion, after
+
+    return plain._replace(expand=expand, whole=whole)
+
+
+def _tells_roots(
+    recurrent_fn: RecurrentFn,
+    evaluate: Callable[..., Any],
+    params: Params,
+    key: chex.PRNGKey,
+    action: chex.Array,
+    embedding: Embedding,
+) -> bool:
+    """Tells whether a model needs the rows of all roots to know which one it is asked about."""
+    if action.shape[0] == 1:
+        return False
+    tells = tells_rows(recurrent_fn, (params, key), action, embedding)
+    if not tells:
+        shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
+        try:
+            one = jax.tree.map(shape, (action, embedding))
+            jax.eval_shape(functools.partial(evaluate, params), key, *one)
+        except Exception:  # whatever the model may raise
+            tells = True
+    if tells:
+        warnings.warn(
+            "The model works with a row for each root only, or tells them apart by their rows. As "
+            "each root has a key or adapted parameters of its own, every simulation takes a call "
+            "with all B rows, B times the work. Hold what belongs to a root in its embedding, or "
+            "give the search one key and adapt less.",
+            stacklevel=2,
+        )
+    return tells
+
+
+def _call_by_root(
+    tells: Callable[[], bool],
+    function: Callable[..., Any],
+    own: Any,
+    keys: Keys,
+    action: chex.Array,
+    embedding: Embedding,
+) -> Any:
+    """Calls a model for each simulation, with a key and with what is the root's own.
+
+    Args:
+      tells: whether it must be given the rows of all roots, of which one counts.
+      function: `(own, key, action [R], embedding [R, ...])`.
+      own: a pytree of arrays `[B, ...]`.
+      keys: the step's.
+      action: `[B, K]`.
+      embedding: `[B, K, ...]`.
+    """
+    each = jax.vmap(lambda key: jax.random.split(key, action.shape[1]))(keys.roots)
+    if not tells():
+
+        def one(own: Any, key: chex.PRNGKey, *row: Any) -> Any:
+            found = function(own, key, *jax.tree.map(lambda x: x[None], row))
+            return jax.tree.map(lambda x: x[0], found)
+
+        return jax.vmap(jax.vmap(one, (None, 0, 0, 0)))(own, each, action, embedding)
+
+    def among(own: Any, root: chex.Array, key: chex.PRNGKey, *rows: Any) -> Any:
+        return jax.tree.map(lambda x: x[root], function(own, key, *rows))
+
+    calls = jax.vmap(among, (None, None, 0, 1, 1))
+    return jax.vmap(calls, (0, 0, 0, None, None))(
+        own, jnp.arange(action.shape[0]), each, action, embedding
+    )
+
+
+def _call_in_rows(
+    max_batch: int | None,
+    tells: Callable[[], bool],
+    function: Callable[..., Any],
+    keys: Keys,
+    action: chex.Array,
+    embedding: Embedding,
+) -> Any:
+    """Calls a model for K simulations of B roots: as mctx does, with B rows, once for each of K.
+
+    With a key for each root it is called with K rows of one root, since what a root draws must not
+    depend on the others, unless it tells the roots apart by their rows. `max_batch` is the model's
+    word that rows may be grouped in any way.
+    """
+    batch_size, num_walks = action.shape
+    if max_batch is not None and batch_size * num_walks > max_batch:
+        at_once = max(max_batch // num_walks, 1)
+        inputs = (keys.roots, action, embedding)
+        if at_once >= batch_size:
+            return jax.vmap(function)(*inputs)
+        return jax.lax.map(lambda row: function(*row), inputs, batch_size=at_once)
+    if keys.shared is None and tells():
+        alone = lambda _, *inputs: function(*inputs)  # noqa: E731
+        return _call_by_root(tells, alone, (), keys, action, embedding)
+    if keys.shared is None:
+        return jax.vmap(function)(keys.roots, action, embedding)
+    each = jax.random.split(keys.shared, num_walks)
+    like: list[Any] = []  # shapes alone: a traced array must not outlive its call
+
+    def call(*inputs: Any) -> Any:
+        output = function(*inputs)
+        like.append(jax.tree.map(jax.typeof, output))
+        # As they are stored; a TPU would lay out the rows of a picture anew.
+        return jax.tree.map(lambda x: x.reshape(batch_size, -1), output)
+
+    rows = jax.vmap(call, (0, 1, 1), 1)(each, action, embedding)
+    return jax.tree.map(lambda x, y: x.reshape(*action.shape, *y.shape[1:]), rows, like[0])
+
+
+def _check(
+    like: Embedding,
+    dtype: Any,
+    action: chex.Array,
+    expansion: Expansion,
+    embedding: Embedding,
+) -> tuple[Expansion, Embedding]:
+    """Checks what a model returns, as mctx does, and makes its numbers fit to count on."""
+    num_rows = action.shape[0]
+    for name in ("reward", "discount", "value"):
+        _check_shape(name, getattr(expansion, name), (num_rows,))
+    if jax.tree.structure(embedding) != jax.tree.structure(like):  # type: ignore[operator]
+        raise ValueError(
+            "recurrent_fn must return an embedding of the root's structure; expected "
+            f"{jax.tree.structure(like)}, got {jax.tree.structure(embedding)}."
+        )
+    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(embedding)
+    cast = []
+    for (path, leaf), old in zip(paths_and_leaves, jax.tree.leaves(like), strict=True):
+        name = "embedding" + jax.tree_util.keystr(path)
+        _check_shape(name, leaf, (num_rows, *jnp.shape(old)[1:]))
+        cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
+    reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
+    if expansion.finite is not None:
+        value &= expansion.finite
+    over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
+    finite = reward & discount & (value | over)
+    names = ("reward", "discount", "value")
+    told = {name: as_values(getattr(expansion, name), dtype) for name in names}
+    expansion = expansion._replace(finite=finite, **told)
+    return expansion, jax.tree.unflatten(treedef, cast)
+
+
+def _check_shape(name: str, found: Any, wanted: tuple[int, ...]) -> None:
+    got = jnp.shape(found)
+    if got != wanted:
+        raise ValueError(
+            f"recurrent_fn must return {name} of shape {list(wanted)}, a row for each action that "
+            f"it is given; got {list(got)}."
+        )
+
+
+def check_logits(owner: str, logits: chex.Array) -> None:
+    """Raises `ValueError` for logits that are no real numbers, such as a mask of actions."""
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise ValueError(
+            f"{owner} must have prior_logits of a float type, log-probabilities up to a constant; "
+            f"got {logits.dtype}."
+        )
+
+
+def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
+    """Returns a state in the type of the root's, as mctx keeps it; refuses to lose what it is."""
+    x = jnp.asarray(x)
+    if x.dtype == dtype:
+        return x
+    kinds = [jnp.issubdtype(t, jnp.inexact) for t in (x.dtype, dtype)]
+    is_key = any(jnp.issubdtype(t, jax.dtypes.prng_key) for t in (x.dtype, dtype))
+    if is_key or kinds == [True, False]:
+        raise ValueError(
+            f"recurrent_fn must return {name} of the root's type {dtype}; got {x.dtype}."
+        )
+    return x.astype(dtype)
+
+
+def _what_is_remembered(
+    split_fn: SplitRecurrentFn, params: Params, mask: list[bool], *inputs: Any
+) -> str:
+    """Says which adapting parameters the part depends on that is remembered; nothing if none."""
+
+    def remembers(mask: list[bool]) -> bool:
+        own, frozen = split(params, mask)
+        evaluate = lambda own, *inputs: split_fn.expand(merge(own, frozen), *inputs)  # noqa: E731
+        return any(depends(evaluate, own, *inputs))
+
+    if not remembers(mask):
+        return ""
+    names = [".".join(name) for name in trees.leaf_names(params)]
+    alone = [[k == i for k in range(len(mask))] for i in range(len(mask)) if mask[i]]
+    some = [names[one.index(True)] for one in alone if remembers(one)][:5]
+    return (
+        "what would be remembered of every state, all but the last part of its policy, depends on "
+        f"{some}, which adapt. Others may be like them. Adapt less, such as "
+        'adapt="policy_head" or "policy_head.linear"'
+    )
+
+
+# --- which parameters adapt -----------------------------------------------------------------
+
+
+def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
+    """Resolves `adapt` to one boolean per leaf of `params`.
+
+    Args:
+      params: the network's parameters.
+      adapt: a pytree of booleans with the structure of `params`; a predicate
+        `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
+        `networks.policy_head(path=...)` takes them, or "everything" but batch normalisation. None
+        adapts nothing. Of the leaves that it names, arrays of real numbers adapt; keys, counters,
+        functions and Python's numbers go along as they are.
+
+    Returns:
+      A list in the order of `jax.tree.leaves(params)`.
+
+    Raises:
+      ValueError: if the structures differ or if not one leaf is chosen.
+    """
+    treedef: Any  # its class does not say what it can do
+    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
+    if adapt is None:
+        return [False] * len(paths_and_leaves)
+    if isinstance(adapt, str):
+        mask = trees.mask_of(params, None if adapt == "everything" else adapt)
+        mask = mask or [False] * len(paths_and_leaves)
+    elif callable(adapt):
+        mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
+    else:
+        leaves, structure = jax.tree.flatten(adapt)
+        if structure != treedef:
+            raise ValueError(
+                "adapt must have the structure of params, be a predicate (path, leaf) -> bool, a "
+                "name such as 'policy_head', or 'everything'; "
+                f"params is {treedef}, adapt is {structure}."
+            )
+        mask = [bool(leaf) for leaf in leaves]
+    mask = [
+        adapts and trees.is_weight(leaf)
+        for adapts, (_, leaf) in zip(mask, paths_and_leaves, strict=True)
+    ]
+    if not any(mask):
+        names = [jax.tree_util.keystr(path) for path, x in paths_and_leaves if trees.is_weight(x)]
+        named = f" {adapt!r}" * isinstance(adapt, str)
+        raise ValueError(
+            f"adapt{named} chooses none of the parameters; it may choose any of {names}."
+        )
+    return mask
+
+
+def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
+    """Splits `params` into the chosen leaves and the others, with None in the places left out."""
+    leaves, treedef = jax.tree.flatten(params)
+    pairs = list(zip(leaves, mask, strict=True))
+    chosen = jax.tree.unflatten(treedef, [x if m else None for x, m in pairs])
+    others = jax.tree.unflatten(treedef, [None if m else x for x, m in pairs])
+    return chosen, others
+
+
+def merge(chosen: Params, others: Params) -> Params:
+    """Puts together what `split` took apart."""
+    return jax.tree.map(
+        lambda a, b: b if a is None else a, chosen, others, is_leaf=lambda x: x is None
+    )
+
+
+def per_root(chosen: Params, batch_size: int) -> Params:
+    """Gives every leaf a leading axis of `batch_size` equal copies."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
+
+
+def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
+    """Returns the network's own parameters as `adapted_params` of a first search.
+
+    For loops of searches that hand `search_state.params` on from move to move and need something of
+    that shape to begin with.
+
+    Args:
+      params: the network's parameters.
+      adapt: which of them adapt, as in `pgs_search`.
+      batch_size: B.
+
+    Returns:
+      A pytree like `params`: adapting leaves `[B, ...]`, None elsewhere.
+
+    Raises:
+      ValueError: if `adapt` does not fit `params` or chooses nothing.
+
+    Example:
+      >>> heads = jaxpgs.search.init_adapted(params, "policy_head", batch_size=2)
+      >>> heads["policy_head"]["linear"]["kernel"].shape, heads["value_head"]["linear"]["kernel"]
+      ((2, 8, 9), None)
+    """
+    return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
+
+
+def base_params_like(shapes: Params, params: Params) -> Params:
+    """Returns the network's own parameters, one copy per root, for a search yet to come.
+
+    Args:
+      shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
+      params: the network's parameters.
+
+    Example:
+      >>> heads = jaxpgs.search.base_params_like(output.search_state.params, params)
+      >>> heads["policy_head"]["linear"]["kernel"].shape
+      (2, 8, 9)
+    """
+    return jax.tree.map(
+        lambda shape, own: None if shape is None else jnp.broadcast_to(own, shape.shape),
+        shapes,
+        params,
+        is_leaf=lambda x: x is None,
+    )
+
+
+def check_like(adapted_params: Params, expected: Params) -> None:
+    """Raises `ValueError` unless the two agree in structure, shapes and dtypes."""
+    paths_and_leaves, got = jax.tree_util.tree_flatten_with_path(adapted_params)
+    likes, want = jax.tree.flatten(expected)
+    if want != got:  # type: ignore[operator]
+        raise ValueError(
+            "adapted_params must have a leaf for each parameter that adapts and None elsewhere; "
+            f"expected {want}, got {got}."
+        )
+    for (path, leaf), like in zip(paths_and_leaves, likes, strict=True):
+        if (jnp.shape(leaf), leaf.dtype) != (like.shape, like.dtype):
+            raise ValueError(
+                f"adapted_params{jax.tree_util.keystr(path)} must be {like.dtype}"
+                f"{list(like.shape)}, one per root; got {leaf.dtype}{list(jnp.shape(leaf))}."
+            )
+
+
+def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> Params:
+    """Returns to the network's own parameters where a game has ended.
+
+    Anthony et al. (2019, section 3) reset the simulation policy at the start of each game; a batch
+    of games does it root by root.
+
+    Args:
+      adapted_params: `search_state.params` of the last search, adapted leaves `[B, ...]`.
+      params: the network's parameters.
+      done: `[B]` bool, True where the next search belongs to a new game.
+
+    Returns:
+      A pytree like `adapted_params`.
+
+    Example:
+      >>> done = jnp.array([True, False])
+      >>> heads = jaxpgs.search.reset_adapted(output.search_state.params, params, done)
+    """
+
+    def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:
+        if adapted is None:
+            return None
+        return jnp.where(done.reshape(-1, *[1] * (adapted.ndim - 1)), own, adapted)
+
+    return jax.tree.map(reset, adapted_params, params, is_leaf=lambda x: x is None)

@@ -1,0 +1,1 @@
+"""What a search remembers: nodes of a tree, or rollouts."""

@@ -1,0 +1,1 @@
+"""Learning models to plan with."""

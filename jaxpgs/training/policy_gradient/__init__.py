@@ -1,0 +1,1 @@
+"""Learning by policy gradients against past selves."""

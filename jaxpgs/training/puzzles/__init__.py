@@ -1,0 +1,1 @@
+"""Learning games of one player."""

@@ -1,0 +1,58 @@
+"""A queue of the last examples that a network learns from."""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.training.puzzles.fitting import Examples
+
+
+class ExampleQueue(NamedTuple):
+    """The last examples, up to C of them.
+
+    Attributes:
+      examples: `[C]`, the oldest first; those behind `size` are zeros.
+      size: `[]` int32, how many there are.
+    """
+
+    examples: Examples
+    size: chex.Array
+
+
+def empty(template: Any, length: int) -> ExampleQueue:
+    """Makes a queue without examples.
+
+    Args:
+      template: a state, or its shapes.
+      length: C, the most examples that it holds.
+
+    Returns:
+      The queue.
+    """
+    state = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), template)
+    zeros = jnp.zeros(length, jnp.int32)
+    return ExampleQueue(Examples(state, zeros, zeros.astype(jnp.float32)), jnp.int32(0))
+
+
+def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
+    """Adds examples at the end and drops the oldest that have no room.
+
+    Args:
+      queue: the queue; it is not changed.
+      examples: any number of them, as NumPy arrays.
+
+    Returns:
+      The queue with them.
+    """
+    size, length = int(queue.size), len(queue.examples.action)
+    new = min(size + len(examples.action), length)
+
+    def add(old: chex.Array, added: np.ndarray) -> chex.Array:
+        both = np.concatenate([np.asarray(old)[:size], added])[-new:] if new else np.asarray(old)
+        padding = [(0, length - new)] + [(0, 0)] * (both.ndim - 1)
+        return jnp.asarray(np.pad(both, padding).astype(old.dtype))
+
+    return ExampleQueue(jax.tree.map(add, queue.examples, examples), jnp.int32(new))

@@ -1,0 +1,1 @@
+"""How the networks that come with the library were trained."""

@@ -1,0 +1,288 @@
+"""Distillation: a network learns what another one says of the positions of its own games.
+
+    python -m jaxpgs.training.recipes conv-7x7 --out runs
+
+trains a network that comes with the library, with a progress bar; it goes on where it was stopped.
+"""
+
+import argparse
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+import optax
+from flax import nnx
+
+from jaxpgs import networks, trees
+from jaxpgs.adapters.environments import chance_key, make_root_fn, step_with_keys
+from jaxpgs.base import Params, values_like
+from jaxpgs.checks import check_number, positive, refusals_in_one_line
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.pretrained import load_pretrained, save_pretrained
+from jaxpgs.training.recipes.hex_networks import Clock, origin
+from jaxpgs.training.runtime import iterations, loggers, sharding
+
+
+class DistillationState(NamedTuple):
+    """A distillation under way.
+
+    Attributes:
+      params: the student's parameters.
+      opt_state: the optimizer's state.
+      games: `[B]` the positions reached.
+      iteration: `[]` int32, steps done.
+      rng_key: the key of what follows.
+    """
+
+    params: Params
+    opt_state: Any
+    games: Any
+    iteration: chex.Array
+    rng_key: chex.PRNGKey
+
+
+def distill(
+    env: Any,
+    network: nnx.Module,
+    teacher: tuple[Params, ApplyFn],
+    *,
+    num_iterations: int,
+    batch_size: int = 256,
+    random_fraction: float = 0.1,
+    optimizer: optax.GradientTransformation | None = None,
+    seed: int = 0,
+    devices: Sequence[jax.Device] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 500,
+    callback: iterations.Callback | Sequence[iterations.Callback] | None = None,
+    progress: bool | None = None,
+) -> DistillationState:
+    """Teaches a network the policy and the value of another one.
+
+    The teacher plays B games against itself, drawing its moves from its policy and some at random;
+    every iteration takes one move in each and one step on the cross-entropy of its policies and the
+    squared error of its values there. Games that end start anew, so positions of all lengths mix.
+
+    Args:
+      env: the environment of both; its `symmetries`, if it has any, augment the positions.
+      network: the student; only its structure and initial weights are used.
+      teacher: parameters and `apply_fn` of the teacher.
+      num_iterations: iterations in all, counting those of an earlier call in `directory`.
+      batch_size: B, at least 1.
+      random_fraction: share of the moves that are random, 0 to 1.
+      optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
+      seed: seed of the games.
+      devices: devices to share the games among, `jax.devices()` for all of all processes;
+        `batch_size` must be a multiple of their number. Sums over a batch may be rounded otherwise
+        than on one. None is the default device.
+      directory: where to keep checkpoints, to go on from bit by bit; None keeps none.
+      checkpoint_every: iterations between checkpoints.
+      callback: called after every iteration with the state and a dict of metrics, or several such
+        functions; a true answer ends the training. The next iteration overwrites the state, so copy
+        what you keep.
+      progress: whether to show a bar on standard error; None shows one in a terminal.
+
+    Returns:
+      The last state.
+
+    Raises:
+      ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
+      RuntimeError: if another process trains in `directory`.
+      FloatingPointError: if a loss is no longer finite.
+
+    Example:
+      >>> from jaxpgs.training import distillation
+      >>> state = distillation.distill(
+      ...     env, module, (params, apply_fn), num_iterations=1, batch_size=8
+      ... )
+      >>> int(state.iteration)
+      1
+    """
+    arguments = dict(locals())
+    iterations.check_counts(
+        {
+            "num_iterations": num_iterations,
+            "batch_size": batch_size,
+            "checkpoint_every": checkpoint_every,
+        }
+    )
+    check_number("distill", "random_fraction", random_fraction, 0, 1)
+    mesh = sharding.make_mesh(devices, {"batch_size": batch_size})
+    params, _ = networks.functional(network)
+    if optimizer is None:
+        optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
+    arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
+    teacher_params, teach = teacher
+    root_fn = make_root_fn(env, teach)
+    update = iterations.make_update(
+        _make_losses(network), optimizer, networks.trainable_mask(network)
+    )
+    start, step_env = jax.vmap(env.init), step_with_keys(env)
+
+    def init(params: Params) -> DistillationState:
+        games_key, rng_key = jax.random.split(jax.random.key(seed))
+        games = start(jax.random.split(games_key, batch_size))
+        state = DistillationState(params, optimizer.init(params), games, jnp.int32(0), rng_key)
+        return jax.tree.map(jnp.copy, state)
+
+    def play(rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
+        games = step_env(games, action, sharding.own_keys(chance_key(rng_key), len(action)))
+        return trees.where(games.terminated, start(sharding.own_keys(rng_key, len(action))), games)
+
+    play_on = sharding.per_device(mesh, play, (None, 0, 0), 0)
+
+    def iterate(state: DistillationState) -> tuple[DistillationState, dict[str, chex.Array]]:
+        keys = jax.random.split(state.rng_key, 6)
+        root = root_fn(teacher_params, keys[0], state.games)
+        lesson = _lesson(env, keys[0], state.games, root)
+        (params, opt_state), metrics = update((state.params, state.opt_state), lesson)
+        drawn = jax.random.categorical(keys[1], root.prior_logits)
+        anything = jax.random.categorical(keys[2], jnp.log(state.games.legal_action_mask))
+        action = jnp.where(
+            jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
+        )
+        games = play_on(keys[4], state.games, action)
+        return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
+
+    shardings = None
+    if mesh is not None:
+        like = jax.eval_shape(init, params)
+        shardings = sharding.whole(mesh, like)._replace(games=sharding.rows(mesh, like.games))
+    state = jax.jit(init, out_shardings=shardings)(params)
+    # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
+    step = jax.jit(iterate, donate_argnums=0, out_shardings=sharding.beside(mesh, shardings))
+
+    def measured(state: DistillationState) -> tuple[DistillationState, dict[str, float]]:
+        state, found = step(state)
+        metrics = {name: float(x) for name, x in found.items()}
+        return state, metrics | {"iteration": int(state.iteration)}
+
+    return iterations.run(
+        state, measured, num_iterations, trainer="distillation", arguments=arguments,
+        directory=directory, checkpoint_every=checkpoint_every, callback=callback,
+        progress=progress,
+    )  # fmt: skip
+
+
+class _Lesson(NamedTuple):
+    """What the teacher says of B positions, in the network's frame.
+
+    Attributes:
+      observation: `[B, *observation_shape]`.
+      policy: `[B, A]` its policy, 0 for illegal actions.
+      value: `[B]` its value.
+    """
+
+    observation: chex.Array
+    policy: chex.Array
+    value: chex.Array
+
+
+def _lesson(env: Any, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
+    """Turns a teacher's answers, which are over the actions, into what its student has to say."""
+    observation, policy = jax.vmap(env.observe)(games), jax.nn.softmax(root.prior_logits)
+    if hasattr(env, "network_policy"):
+        policy = jax.vmap(env.network_policy)(games, policy)
+    if hasattr(env, "symmetries"):
+        forms = env.symmetries(observation, policy)
+        turn = jax.random.randint(rng_key, root.value.shape, 0, len(forms))
+        rows = jnp.arange(len(turn))
+        observation, policy = (jnp.stack(parts)[turn, rows] for parts in zip(*forms, strict=True))
+    return _Lesson(observation, policy, root.value)
+
+
+def _make_losses(network: nnx.Module) -> Callable[..., Any]:
+    """Makes `(params, lesson) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    train_fn = networks.functional_train(network)
+
+    def losses_fn(params: Params, lesson: _Lesson) -> tuple[chex.Array, tuple]:
+        (logits, value), moved = train_fn(params, lesson.observation)
+        logits = jnp.where(lesson.policy > 0, logits, jnp.finfo(logits.dtype).min)  # legal actions
+        policy_loss = jnp.mean(optax.kl_divergence(jax.nn.log_softmax(logits), lesson.policy))
+        value_loss = jnp.mean(jnp.square(values_like(value, lesson.value) - lesson.value))
+        parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+        return policy_loss + value_loss, (parts, moved)
+
+    return losses_fn
+
+
+class Distillation(NamedTuple):
+    """A network and who teaches it.
+
+    Attributes:
+      teacher: a network of the library.
+      network: the student's class in `jaxpgs.networks` and its keyword arguments.
+      num_iterations: iterations in all.
+    """
+
+    teacher: str
+    network: tuple[str, Mapping[str, Any]]
+    num_iterations: int
+
+
+RECIPES = {
+    "conv-7x7": Distillation(
+        "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
+    ),
+}
+
+
+@refusals_in_one_line("python -m jaxpgs.training.recipes")
+def main(argv: list[str] | None = None) -> None:
+    """Trains one network; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxpgs.training.recipes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(RECIPES))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
+    parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    recipe = RECIPES[args.name]
+    num_iterations = args.iterations or recipe.num_iterations
+    teacher = load_pretrained(recipe.teacher)
+    kind, sizes = recipe.network
+    module = getattr(networks, kind)(
+        teacher.env.observation_shape, teacher.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
+    )
+    folder = args.out / args.name
+    clock = Clock(folder / "seconds.txt")
+    log = loggers.log_to(folder / "metrics.jsonl")
+    with loggers.progress_bar(args.name, num_iterations) as show:
+
+        def callback(state: DistillationState, metrics: dict[str, Any]) -> None:
+            show(state, metrics)
+            if metrics["iteration"] % 50 == 0:
+                log(state, metrics | {"seconds": round(clock.note(), 1)})
+
+        state = distill(
+            teacher.env,
+            module,
+            (teacher.params, teacher.apply_fn),
+            num_iterations=num_iterations,
+            seed=args.seed,
+            directory=folder / "checkpoints",
+            callback=callback,
+        )
+    changed = "" if num_iterations == recipe.num_iterations else f" --iterations {num_iterations}"
+    save_pretrained(
+        args.out,
+        args.name,
+        env=teacher.env,
+        module=module,
+        params=jax.device_get(state.params),
+        wall_time_s=round(clock.note()),
+        command=f"{parser.prog} {args.name}{changed} --seed {args.seed}",
+        seed=args.seed,
+        training={"teacher": recipe.teacher, "iterations": num_iterations},
+        strength={},
+        **origin(),
+    )
+    print(f"Wrote {args.out / args.name}.safetensors and its card.")

@@ -1,0 +1,290 @@
+"""The recipes of the Hex networks that come with the library, and the command that trains them.
+
+    python -m jaxpgs.training.recipes hex-5x5 --out runs
+
+trains one from nothing, with a progress bar; it goes on where it was stopped, and writes the
+weights and their card. `--minutes 10` stops in time, for machines lent by the piece. With
+`--expert` another search teaches, and with `--snapshots` the weights on the way are kept as well.
+"""
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import math
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from flax import nnx
+
+from jaxpgs import networks
+from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.envs import Hex
+from jaxpgs.pretrained import load_pretrained, save_pretrained
+from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.training.runtime import loggers
+from jaxpgs.training.two_player import expert_iteration, experts
+
+
+class HexRecipe(NamedTuple):
+    """One network: its environment, its size and its training.
+
+    Attributes:
+      env: the environment.
+      network: the class in `jaxpgs.networks` and its keyword arguments.
+      expert: the search's name.
+      num_simulations: simulations a move.
+      num_iterations: iterations in all.
+      games: how games are played and learned from, where it is not as in
+        `expert_iteration.paper_settings`: arguments of `expert_iteration.train`.
+      parent: the network to go on from, of the same board or to grow from, of a smaller one.
+      dtype: what the torso computes in while it trains. What is saved computes in float32, as
+        processors are slow in bfloat16.
+    """
+
+    env: Hex
+    network: tuple[str, Mapping[str, Any]]
+    expert: str
+    num_simulations: int
+    num_iterations: int
+    games: Mapping[str, Any] = MappingProxyType({})
+    parent: str | None = None
+    dtype: str = "float32"
+
+
+_SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
+_CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
+_LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
+_OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
+_RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
+_MANY = {
+    "num_games": 4096, "num_steps": 8, "buffer_size": 1_048_576, "batch_size": 2048,
+    "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.5,
+    "evaluate_every": 0,
+}  # fmt: skip
+_FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
+
+
+def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
+    """A network for which an accelerator plays."""
+    return HexRecipe(env, _LARGE, "gumbel_mcts", 32, num_iterations, _MANY, parent, "bfloat16")
+
+
+# The early and middle networks are for comparing searches, to which the others leave little. From
+# 9x9 on networks are convolutional and grow from smaller boards, of which they keep more than fully
+# connected ones (a table of commit 0bc35d3, in its `benchmarks/RESULTS.md`).
+RECIPES = {
+    "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
+    "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
+    "hex-6x6": HexRecipe(Hex(6), _SMALL, "gumbel_mcts", 32, 200, _RESIGNING, "hex-7x7"),
+    "hex-7x7-early": HexRecipe(Hex(7), _SMALL, "gumbel", 16, 1000, _OPENINGS),
+    "hex-7x7-middle": HexRecipe(Hex(7), _SMALL, "gumbel", 32, 600, _RESIGNING, "hex-7x7-early"),
+    "hex-7x7": HexRecipe(
+        Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
+    ),
+    "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
+    "hex-8x8": HexRecipe(
+        Hex(8), _SMALL, "gumbel_mcts", 32, 1500, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
+    ),
+    # An H200 took 84, 84, 112 and 170 seconds for these.
+    "hex-6x6-large": _large(Hex(6), 150),
+    "hex-8x8-large": _large(Hex(8), 110, "hex-6x6-large"),
+    "hex-9x9-large": _large(Hex(9), 130, "hex-8x8-large"),
+    "hex-11x11": _large(Hex(11), 150, "hex-9x9-large"),
+    "hex-13x13": _large(Hex(13), 150, "hex-11x11"),
+}
+
+
+@refusals_in_one_line("python -m jaxpgs.training.recipes")
+def main(argv: list[str] | None = None) -> None:
+    """Trains one network; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxpgs.training.recipes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(RECIPES))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
+    parser.add_argument("--expert", choices=experts.NAMES, help="in place of the recipe's")
+    parser.add_argument("--simulations", type=positive, help="in place of the recipe's")
+    parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
+    parser.add_argument("--games", type=positive, help="games at once, in place of the recipe's")
+    parser.add_argument(
+        "--snapshots", type=positive, help="keep the weights every so many iterations"
+    )
+    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    recipe = _changed(RECIPES[args.name], args)
+    name = args.name if args.expert is None else f"{args.name}-{args.expert}"
+    folder = args.out / name
+    module = make_network(recipe, args.seed)
+    # Of what is float32 already, some classes have no other type.
+    others = {} if recipe.dtype == "float32" else {"dtype": recipe.dtype}
+    clock = Clock(folder / "seconds.txt")
+    log = loggers.log_to(folder / "metrics.jsonl")
+    fields = _card_fields(recipe, parser.prog, args)
+
+    def save(place: pathlib.Path, name: str, state: expert_iteration.ExpertIterationState) -> None:
+        save_pretrained(
+            place,
+            name,
+            env=recipe.env,
+            module=module,
+            params=jax.device_get(state.params),
+            wall_time_s=round(clock.note()),
+            **(fields | {"iterations_done": int(state.iteration)}),
+        )
+
+    with loggers.progress_bar(name, recipe.num_iterations) as show:
+
+        def callback(state: expert_iteration.ExpertIterationState, metrics: dict[str, Any]) -> bool:
+            show(state, metrics)
+            log(state, metrics | {"seconds": round(clock.seconds(), 1)})
+            iteration = int(metrics["iteration"])
+            if iteration % 50 == 0:
+                clock.note()
+            if args.snapshots and iteration % args.snapshots == 0:
+                save(folder / "snapshots", f"{name}-{iteration:04d}", state)
+            return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
+
+        state = expert_iteration.train(
+            recipe.env,
+            make_network(recipe, args.seed, **others),
+            expert=experts.make_expert(recipe.expert, recipe.num_simulations),
+            num_iterations=recipe.num_iterations,
+            init_params=grown(recipe.parent, module, args.out),
+            seed=args.seed,
+            directory=folder / "checkpoints",
+            callback=callback,
+            **expert_iteration.paper_settings()
+            | {"optimizer": _optimizer(recipe)}
+            | dict(recipe.games),
+        )
+    save(args.out, name, state)
+    print(f"Wrote {args.out / name}.safetensors and its card.")
+
+
+def make_network(recipe: HexRecipe, seed: int, **sizes: Any) -> nnx.Module:
+    """Makes a recipe's network, of random weights.
+
+    Args:
+      recipe: the recipe.
+      seed: of the weights.
+      **sizes: more arguments of the network's class.
+    """
+    kind, given = recipe.network
+    about = (recipe.env.observation_shape, recipe.env.num_actions)
+    return getattr(networks, kind)(*about, **given, **sizes, rngs=nnx.Rngs(seed))
+
+
+def _changed(recipe: HexRecipe, args: argparse.Namespace) -> HexRecipe:
+    games = dict(recipe.games) | ({"num_games": args.games} if args.games else {})
+    return recipe._replace(
+        expert=args.expert or recipe.expert,
+        num_simulations=args.simulations or recipe.num_simulations,
+        num_iterations=args.iterations or recipe.num_iterations,
+        games=games,
+    )
+
+
+def _optimizer(recipe: HexRecipe) -> optax.GradientTransformation:
+    """Adam with a cosine schedule: the paper's SGD is tuned for days of training."""
+    updates = recipe.games.get("updates_per_iteration", 32)
+    schedule = optax.cosine_decay_schedule(1e-3, recipe.num_iterations * updates, alpha=0.01)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4))
+
+
+def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
+    """Returns a parent's weights for another board.
+
+    Args:
+      name: the parent, which is looked for in `out` and then among those of the library.
+      module: the network that goes on from it.
+      out: a folder of saved networks.
+
+    Returns:
+      The weights, or None if there is no parent.
+    """
+    if name is None:
+        return None
+    own = (out / f"{name}.json").exists()
+    parent = load_pretrained(name, directory=out if own else None)
+    return networks.resize(parent.params, parent.module, module)
+
+
+def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "command": command(prog, args),
+        "seed": args.seed,
+        "training": {
+            "expert": recipe.expert,
+            "simulations": recipe.num_simulations,
+            "iterations": recipe.num_iterations,
+            "parent": recipe.parent,
+            **({} if recipe.dtype == "float32" else {"dtype": recipe.dtype}),
+            **recipe.games,
+        },
+        "strength": {},
+        **origin(),
+    }
+
+
+def command(prog: str, args: argparse.Namespace) -> str:
+    """Tells the command that trains a network again: what was given, but for where and how long."""
+    others = ("name", "out", "minutes")
+    given = {k: x for k, x in vars(args).items() if x is not None and k not in others}
+    return f"{prog} {args.name}" + "".join(f" --{k} {x}" for k, x in given.items())
+
+
+def origin() -> dict[str, Any]:
+    """Tells the fields of a card that say when and with what it was made."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
+        "hardware": f"{jax.devices()[0].device_kind}, {platform.machine()}",
+    }
+
+
+class Clock:
+    """Seconds of training, over all calls that worked on the same run.
+
+    Args:
+      path: the file that keeps them.
+      now: tells the time; `time.process_time` for seconds of the processor.
+    """
+
+    def __init__(self, path: pathlib.Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._now = path, now
+        self._before = _read_seconds(path)
+        self._start = now()
+
+    def seconds(self, *, here: bool = False) -> float:
+        """Returns the seconds of all calls, or of this one."""
+        passed = self._now() - self._start
+        return passed if here else self._before + passed
+
+    def note(self) -> float:
+        """Keeps the seconds of all calls for the next one, and returns them."""
+        seconds = self.seconds()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, f"{seconds:.1f}\n".encode())
+        return seconds
+
+
+def _read_seconds(path: pathlib.Path) -> float:
+    """Reads what `Clock` wrote; a damaged file counts as none."""
+    if path.exists():
+        with contextlib.suppress(ValueError):
+            seconds = float(path.read_bytes())
+            if 0 <= seconds < math.inf:
+                return seconds
+        print(f"{path} is damaged; the seconds of earlier calls are not counted.", file=sys.stderr)
+    return 0.0

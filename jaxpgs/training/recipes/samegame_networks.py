@@ -1,0 +1,242 @@
+"""The recipes of the SameGame networks that come with the library, and their command.
+
+    python -m jaxpgs.training.recipes samegame-7x7 --out runs
+
+trains one, with a progress bar; it goes on where it was stopped, and writes the weights and their
+card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algorithm 1 and chapter
+6): search many boards with the network, learn what to play there and what it is worth, search more.
+Two things differ. All positions are judged by nested rollout policy adaptation (`puzzles.judged`),
+which needs no network and at equal simulations is far above tree search, so that a value cannot
+come to believe itself; the first games are random, or its own on larger boards. And the network
+knows neither colours nor places, so that it learns from thousands of boards where the thesis had a
+million, and weights of a small board go on to a large one.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import optax
+from flax import nnx
+
+from jaxpgs import networks, puzzles
+from jaxpgs.base import Params
+from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.envs import SameGame
+from jaxpgs.networks.functional import ApplyFn
+from jaxpgs.pretrained import save_pretrained
+from jaxpgs.training.puzzles import puzzle_iteration
+from jaxpgs.training.puzzles.puzzle_data import Solver
+from jaxpgs.training.recipes.hex_networks import Clock, command, grown, origin
+from jaxpgs.training.runtime import loggers
+
+_LOGGED = (
+    "iteration", "score", "policy_score", "greedy_score", "random_score", "policy_loss",
+    "validation_policy_loss", "validation_value_loss", "positions", "seconds",
+)  # fmt: skip
+
+
+class SameGameRecipe(NamedTuple):
+    """One network: its environment, its size and its training.
+
+    Attributes:
+      env: the environment. Colours are five, as the thesis's parameter counts tell.
+      network: keyword arguments of `networks.SameGameResNet`.
+      num_simulations: simulations a move of the network's own games, by `puzzles.pv_mcts`.
+      judge: `num_simulations` and other keyword arguments of `puzzles.nrpa`, which judges.
+      num_iterations: iterations in all.
+      num_runs: boards an iteration.
+      first: the same for whole games of `puzzles.nrpa`, the first iteration's; None for random
+        games, whose positions are judged as all others.
+      parent: the network to go on from, of another size of board.
+      training: arguments of `puzzle_iteration.train` that differ from the other recipes'.
+    """
+
+    env: SameGame
+    network: Mapping[str, Any]
+    num_simulations: int
+    judge: Mapping[str, Any]
+    num_iterations: int
+    num_runs: int
+    first: Mapping[str, Any] | None = None
+    parent: str | None = None
+    training: Mapping[str, Any] = {}
+
+
+_NETWORK = {"num_filters": 16, "num_blocks": 2}
+_JUDGE = {"num_simulations": 640, "iterations": (10, 4), "parallel": (16, 1)}
+_FIRST = {"num_simulations": 8000, "iterations": (50, 50), "parallel": (4, 1)}
+RECIPES = {
+    "samegame-7x7": SameGameRecipe(SameGame(7, 7, 5), _NETWORK, 16, _JUDGE, 28, 1024),
+    "samegame-10x10": SameGameRecipe(
+        SameGame(10, 10, 5), _NETWORK, 16, _JUDGE, 12, 256, _FIRST, "samegame-7x7",
+        {"first_runs": 512, "runs_at_once": 128},
+    ),
+    "samegame-15x15": SameGameRecipe(
+        SameGame(15, 15, 5), _NETWORK, 16, _JUDGE, 8, 64, _FIRST, "samegame-10x10",
+        {"first_runs": 192, "runs_at_once": 32},
+    ),
+}  # fmt: skip
+# Many short iterations, each the last one's weights taught on: a bar that moves, a learning curve,
+# and little lost when a run is killed.
+_TRAINING: dict[str, Any] = {
+    "runs_at_once": 256, "training_length": 400_000, "batch_size": 256, "max_epochs": 1,
+    "patience": None, "fresh_weights": False, "value_target": "q", "value_factor": 48.0,
+}  # fmt: skip
+_MOVES = 0.25  # of a game, about, for each cell of the board
+# Of the network's own games.
+_SEARCH: dict[str, Any] = {
+    "rollout_share": 0.0,
+    "c_puct": 3.0,
+    "dirichlet_fraction": 0.25,
+    "dirichlet_alpha": 0.75,
+}
+
+
+def make_network(recipe: SameGameRecipe, seed: int) -> nnx.Module:
+    """Makes a recipe's network with weights drawn by a seed."""
+    shapes = recipe.env.observation_shape, recipe.env.num_actions
+    return networks.SameGameResNet(*shapes, **recipe.network, rngs=nnx.Rngs(seed))
+
+
+@refusals_in_one_line("python -m jaxpgs.training.recipes")
+def main(argv: list[str] | None = None) -> None:
+    """Trains one network; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxpgs.training.recipes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=list(RECIPES))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
+    parser.add_argument(
+        "--iterations", "--generations", type=positive, help="in place of the recipe's"
+    )
+    parser.add_argument(
+        "--runs", type=positive, help="boards an iteration, in place of the recipe's"
+    )
+    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    recipe = RECIPES[args.name]
+    recipe = recipe._replace(
+        num_iterations=args.iterations or recipe.num_iterations,
+        num_runs=args.runs or recipe.num_runs,
+    )
+    folder = args.out / args.name
+    clock = Clock(folder / "seconds.txt")
+    network = make_network(recipe, args.seed)
+    state = _train(recipe, network, args, clock)
+    training = _training(recipe)
+    log = loggers.read_log(folder / "metrics.jsonl")
+    save_pretrained(
+        args.out,
+        args.name,
+        env=recipe.env,
+        module=network,
+        params=jax.device_get(state.params),
+        command=command(parser.prog, args),
+        seed=args.seed,
+        wall_time_s=round(clock.note()),
+        training={
+            "simulations": recipe.num_simulations,
+            "judge": dict(recipe.judge),
+            "first": recipe.first and dict(recipe.first),
+            "parent": recipe.parent,
+            "generations": recipe.num_iterations,
+            "generations_done": int(state.iteration),
+            "num_runs": recipe.num_runs,
+            **training,
+        },
+        strength={x: log[-1].get(x) for x in _LOGGED if x.endswith("_score")} if log else {},
+        learning=[{name: row.get(name) for name in _LOGGED} for row in log],
+        **origin(),
+    )
+    print(f"Wrote {args.out / args.name}.safetensors and its card.")
+
+
+def make_solvers(recipe: SameGameRecipe, apply_fn: ApplyFn) -> tuple[Solver, Solver]:
+    """Makes the searches that play a recipe's games, with their judge.
+
+    Args:
+      recipe: the recipe.
+      apply_fn: its network.
+
+    Returns:
+      The search of every iteration but the first, and that of the first, which asks no network.
+    """
+    env = recipe.env
+
+    def judge(rng_keys: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        return puzzles.nrpa(env, rng_keys, state, **recipe.judge)
+
+    def first_solver(params: Params, rng_key: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        del params  # nobody has trained them
+        if recipe.first is not None:
+            return puzzles.nrpa(env, rng_key, state, **recipe.first)
+        play_key, judge_key = jax.random.split(rng_key)
+        return puzzles.judged(puzzles.random_games(env, play_key, state), judge_key, judge)
+
+    def solver(params: Params, rng_key: chex.PRNGKey, state: Any) -> puzzles.Solution:
+        play_key, judge_key = jax.random.split(rng_key)
+        played = puzzles.pv_mcts(
+            env, apply_fn, params, play_key, state, recipe.num_simulations, **_SEARCH
+        )
+        return puzzles.judged(played, judge_key, judge)
+
+    return solver, first_solver
+
+
+def _train(
+    recipe: SameGameRecipe, network: nnx.Module, args: argparse.Namespace, clock: Clock
+) -> puzzle_iteration.PuzzleIterationState:
+    """Trains a recipe's network, or goes on, until it is done or the minutes are over."""
+    _, apply_fn = networks.functional(network)
+    solver, first_solver = make_solvers(recipe, apply_fn)
+    folder, training = args.out / args.name, _training(recipe)
+    note = loggers.log_to(folder / "metrics.jsonl")
+    with loggers.progress_bar(args.name, recipe.num_iterations) as show:
+
+        def callback(
+            state: puzzle_iteration.PuzzleIterationState, metrics: dict[str, float]
+        ) -> bool:
+            show(state, metrics)
+            note(state, metrics | {"seconds": round(clock.note(), 1)})
+            return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
+
+        return puzzle_iteration.train(
+            recipe.env,
+            lambda seed: make_network(recipe, seed),
+            solver=solver,
+            first_solver=first_solver,
+            num_iterations=recipe.num_iterations,
+            num_runs=recipe.num_runs,
+            optimizer=_optimizer(recipe, training),
+            init_params=grown(recipe.parent, network, args.out),
+            seed=args.seed,
+            directory=folder / "checkpoints",
+            callback=callback,
+            **training,
+        )
+
+
+def _training(recipe: SameGameRecipe) -> dict[str, Any]:
+    """Returns the arguments of `puzzle_iteration.train` that a recipe sets itself."""
+    training = _TRAINING | dict(recipe.training)
+    training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
+    return {"first_runs": recipe.num_runs} | training
+
+
+def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Makes Adam, whose step decays to a hundredth along all iterations, with L2 regularisation."""
+    boards = (training["first_runs"] + i * recipe.num_runs for i in range(recipe.num_iterations))
+    positions = (round(count * _MOVES * recipe.env.num_actions) for count in boards)
+    seen = sum(min(count, training["training_length"]) for count in positions)
+    steps = seen * training["max_epochs"] // training["batch_size"]
+    return optax.chain(
+        optax.clip_by_global_norm(1.0),
+        puzzle_iteration.l2_adam(optax.cosine_decay_schedule(2e-3, steps, alpha=0.01), 1e-5),
+    )

@@ -1,0 +1,1 @@
+"""What all trainers share: iterations, checkpoints, loggers, devices."""

@@ -1,0 +1,155 @@
+"""The arguments of a run as JSON, so that its directory tells it from another run."""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+_PLAIN = (bool, int, float, str, type(None))
+_OURS = ("jaxpgs", "jax", "optax", "flax", "mctx", "pgx", "chex")  # their versions tell their code
+
+
+def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
+    """Describes any argument of a trainer by values of JSON types, the same in every process.
+
+    A function is its module and qualified name, and what it closes over; where it is no package's
+    but a user's own, also the numbers and words that it holds. So optimizers, experts and
+    objectives with other settings differ. Arrays are told by their bits.
+
+    Args:
+      value: the argument.
+
+    Returns:
+      Nested dicts and lists of numbers, words and None.
+    """
+    if isinstance(value, _PLAIN):
+        return value if len(str(value)) <= 300 else _digest(str(value).encode())
+    if id(value) in _above:  # a function that calls itself
+        return "..."
+    above = (*_above, id(value))
+    if isinstance(value, Mapping):
+        return {str(key): fingerprint(item, above) for key, item in value.items()}
+    if isinstance(value, functools.partial):
+        return {"function": fingerprint(value.func, above)} | fingerprint(value.keywords, above) | {
+            "args": fingerprint(value.args, above)
+        }  # fmt: skip
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"is": _name(type(value))} | fingerprint(
+            dict(zip(value._fields, value, strict=True)), above
+        )
+    if isinstance(value, list | tuple):
+        return [fingerprint(item, above) for item in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    if isinstance(value, set | frozenset):
+        return sorted((fingerprint(item, above) for item in value), key=json.dumps)
+    if isinstance(value, bytes):
+        return _digest(value)
+    if isinstance(value, np.dtype):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return f"{_name(type(value))}.{value.name}"
+    if isinstance(value, type | types.ModuleType):
+        return _name(value)
+    found = None if dataclasses.is_dataclass(value) else _function(value, above)
+    return _object(value, above) if found is None else found
+
+
+def first_difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Finds the first place at which two descriptions differ.
+
+    Args:
+      known: the one.
+      given: the other.
+      path: where they stand.
+
+    Returns:
+      The place, such as `optimizer.update.step_size`, and what stands there in both; None if they
+      are equal.
+    """
+    if isinstance(known, dict) and isinstance(given, dict):
+        pairs = [(name, known.get(name), given.get(name)) for name in {**given, **known}]
+    elif isinstance(known, list) and isinstance(given, list) and len(known) == len(given):
+        pairs = [(str(i), *both) for i, both in enumerate(zip(known, given, strict=True))]
+    else:
+        return None if known == given else (path, known, given)
+    for name, old, new in pairs:
+        if found := first_difference(old, new, f"{path}.{name}" if path else name):
+            return found
+    return None
+
+
+def _function(value: Any, above: tuple[int, ...]) -> Any:
+    """Describes a function or a method, None for what is neither."""
+    if not callable(value):
+        return None
+    owner = getattr(value, "__self__", None)
+    function = inspect.unwrap(getattr(value, "__func__", value))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return _name(value) if hasattr(value, "__qualname__") else None
+    inside: dict[str, Any] = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            inside[name] = fingerprint(cell.cell_contents, above)
+        except ValueError:  # nothing in it yet
+            continue
+    if owner is not None:
+        inside["self"] = fingerprint(owner, above)
+    if _package(function) not in _OURS:
+        held = [x for x in code.co_consts if isinstance(x, _PLAIN) and x is not None]
+        inside["holds"] = fingerprint([x for x in held if x != function.__doc__])
+        inside["defaults"] = fingerprint([function.__defaults__, function.__kwdefaults__], above)
+    inside = {name: x for name, x in inside.items() if x not in ([], [None, None])}
+    return {"function": _name(function)} | inside if inside else _name(function)
+
+
+def _object(value: Any, above: tuple[int, ...]) -> Any:
+    """Describes an object by its class and what plainly stands in it."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    else:
+        held = getattr(value, "__dict__", {})
+        fields = {
+            name: x
+            for name, x in held.items()
+            if not name.startswith("_") and isinstance(x, (*_PLAIN, list, tuple))
+        }
+    found = {"is": _name(type(value))} | fingerprint(fields, above)
+    text = json.dumps(found)  # the structure of a network takes pages
+    return found if len(text) <= 2000 else f"{found['is']} {_digest(text.encode())}"
+
+
+def _array(value: Any) -> Any:
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    if array.size <= 16:
+        return fingerprint(array.tolist())
+    return f"{array.dtype}{list(array.shape)} {_digest(array.tobytes())}"
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256 {hashlib.sha256(data).hexdigest()[:16]}"
+
+
+def _package(value: Any) -> str:
+    return (getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+def _name(value: Any) -> str:
+    module = getattr(value, "__module__", None) or ""
+    if module == "__main__":  # `python -m` and an import are the same run
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        module = spec.name if spec is not None else module
+    name = getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__))
+    return f"{module}.{name}" if module else name

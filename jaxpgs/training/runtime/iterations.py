@@ -1,0 +1,242 @@
+"""What trainers share: the optimizer of the weights, and the loop with checkpoints and callback."""
+
+import contextlib
+import math
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs.base import Params
+from jaxpgs.search.models.model import merge, split
+from jaxpgs.training.runtime import loggers, sharding
+from jaxpgs.training.runtime.checkpoint import describe, opened
+from jaxpgs.trees import is_weight
+
+Callback = loggers.Callback
+CURVE = "curve.jsonl"  # the metrics of all iterations, in a run's folder
+
+
+def check_counts(counts: Mapping[str, int]) -> None:
+    """Raises `ValueError` unless all of these numbers, given by name, are at least 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}.")
+
+
+def like(params: Params, template: Params, name: str = "init_params") -> Params:
+    """Copies weights, and checks that they fit the network.
+
+    Args:
+      params: the weights.
+      template: the network's own.
+      name: the argument's name, for the message.
+
+    Returns:
+      The weights as arrays of JAX.
+
+    Raises:
+      ValueError: if they have other names or shapes.
+    """
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, template)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{name} do not fit the network: they have {shapes[0]}, it has {shapes[1]}."
+        )
+    return jax.tree.map(jnp.asarray, params)
+
+
+def of_weights(
+    optimizer: optax.GradientTransformation, trainable: Params
+) -> optax.GradientTransformation:
+    """Keeps an optimizer from batch statistics, which move by averaging, not by gradient.
+
+    Args:
+      optimizer: any optimizer.
+      trainable: what `networks.trainable_mask` says of the network.
+
+    Returns:
+      The optimizer of the weights alone.
+    """
+    frozen = jax.tree.map(lambda x: not x, trainable)
+    return optax.chain(
+        optax.masked(optax.set_to_zero(), frozen), optax.masked(optimizer, trainable)
+    )
+
+
+def make_update(
+    losses_fn: Callable[..., Any], optimizer: optax.GradientTransformation, trainable: Params
+) -> Callable[..., tuple[tuple[Params, Any], dict[str, chex.Array]]]:
+    """Makes one step of the optimizer.
+
+    Args:
+      losses_fn: `(params, target) -> (loss, (parts, moved))`, where `moved` are the parameters with
+        the batch statistics moved, as `networks.functional_train` gives them.
+      optimizer: from `of_weights`.
+      trainable: what `networks.trainable_mask` says of the network.
+
+    Returns:
+      `((params, opt_state), target) -> ((params, opt_state), parts)`.
+    """
+
+    def update(
+        carry: tuple[Params, Any], target: Any
+    ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+        params, opt_state = carry
+        # Keys and counters, such as those of dropout, have no gradient.
+        own, others = split(params, [is_weight(x) for x in jax.tree.leaves(params)])
+        gradient, (parts, moved) = jax.grad(
+            lambda own: losses_fn(merge(own, others), target), has_aux=True
+        )(own)
+        updates, opt_state = optimizer.update(gradient, opt_state, own)
+        stepped = merge(optax.apply_updates(own, updates), others)
+        params = jax.tree.map(
+            lambda train, new, stat: new if train else stat, trainable, stepped, moved
+        )
+        return (params, opt_state), parts
+
+    return update
+
+
+def run(
+    state: Any,
+    iterate: Callable[[Any], tuple[Any, dict[str, float]]],
+    num_iterations: int,
+    *,
+    trainer: str,
+    arguments: Mapping[str, Any],
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 50,
+    keep: int = 2,
+    callback: Callback | Sequence[Callback] | None = None,
+    progress: bool | None = None,
+    formerly: Mapping[str, Any] | None = None,
+    done: Callable[[Any], bool] = lambda state: False,
+) -> Any:
+    """Iterates until a number of iterations is done, or the callback asks to stop.
+
+    With a directory, it goes on from the last state saved there, holds the directory's lock, and
+    ends on SIGINT and SIGTERM after the iteration, whose state is saved.
+
+    Args:
+      state: the state to begin with, with a field `iteration`, the iterations done.
+      iterate: does one iteration; returns the state after it, and metrics, `iteration` among them.
+      num_iterations: iterations in all.
+      trainer: who trains, and
+      arguments: with what, as `checkpoint.describe` takes them.
+      directory: where to save the state, None for nowhere.
+      checkpoint_every: iterations between checkpoints. The last state is saved in any case.
+      keep: checkpoints to keep.
+      callback: called after every iteration with the state and its metrics, or several such
+        functions; a true answer of any ends the loop.
+      progress: whether to show a bar; see `loggers.own_bar`.
+      formerly: as in `checkpoint.describe`.
+      done: whether a state is the last one, however many iterations there were.
+
+    Returns:
+      The state after the last iteration.
+
+    Raises:
+      ValueError: if `directory` holds another run or is damaged.
+      RuntimeError: if another process trains there.
+      FloatingPointError: if a loss is no longer finite.
+    """
+    call = loggers.together(callback)
+    with contextlib.ExitStack() as stack:
+        checkpoints, caught = None, []
+        if directory is not None:
+            run = describe(trainer, arguments, formerly)
+            checkpoints = stack.enter_context(opened(directory, run, keep=keep))
+            state = checkpoints.restore(state) or state
+            if sharding.is_first_process():
+                call = loggers.together([loggers.log_to(pathlib.Path(directory) / CURVE), call])
+            caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        title = trainer.replace("_", " ")
+        show = stack.enter_context(loggers.own_bar(title, num_iterations, progress))
+        while (iteration := int(state.iteration)) < num_iterations and not done(state):
+            state, metrics = iterate(state)
+            check_losses(metrics)
+            iteration += 1
+            show(state, metrics)
+            stop = should_stop(call(state, metrics), caught)
+            stop = stop or iteration == num_iterations or done(state)
+            if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
+                checkpoints.save(iteration, state)
+            if stop:
+                break
+    return state
+
+
+def check_losses(metrics: Mapping[str, float]) -> None:
+    """Raises `FloatingPointError` if a loss is not a number any more."""
+    for name, value in metrics.items():
+        if name.endswith("loss") and not math.isfinite(value):
+            raise FloatingPointError(
+                f"The {name} is {value} in iteration {metrics['iteration']:g}. Take a smaller step "
+                "size, clip the gradient, or look for NaN in the data, such as rewards of two "
+                "players who do not lose what the other gains; the last checkpoint is from before."
+            )
+
+
+def should_stop(stop: bool, caught: list[int]) -> bool:
+    """Tells whether a process that trains with this one was asked to stop, or this one was.
+
+    Args:
+      stop: whether the callback asked for it.
+      caught: what `stopping` yielded; a signal that came to another process is added.
+    """
+    any_stop, number = sharding.largest(stop, caught[0] if caught else 0)
+    if number and not caught:
+        caught.append(number)
+    return bool(any_stop or number)
+
+
+@contextlib.contextmanager
+def stopping(advice: str) -> Iterator[list[int]]:
+    """Lets SIGINT and SIGTERM wait for a block's end; a second signal acts at once.
+
+    Args:
+      advice: how to go on, for the line that is shown.
+
+    Yields:
+      The signals that came: one at most. After the block the process ends with the usual status,
+      128 and the signal's number; where somebody types commands, `KeyboardInterrupt` is raised.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # who alone gets signals
+        yield caught
+        return
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def note(number: int, frame: Any) -> None:
+        del frame
+        caught.append(number)
+        restore()
+        # Not print: the signal may have come in the midst of one.
+        os.write(2, f"{signal.Signals(number).name}: ends after this iteration.\n".encode())
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield caught
+    finally:
+        restore()
+    if caught:
+        name = signal.Signals(caught[0]).name
+        line = f"Stopped by {name} and saved{advice}."
+        if hasattr(sys, "ps1"):
+            raise KeyboardInterrupt(line)
+        print(line, file=sys.stderr)
+        raise SystemExit(128 + caught[0])

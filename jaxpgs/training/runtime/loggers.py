@@ -1,0 +1,318 @@
+"""Callbacks that show or keep a run's metrics, and the picture of a run."""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import json
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.training.runtime import sharding
+
+Callback = Callable[[Any, dict[str, float]], Any]  # a true answer ends the training
+
+_BARS: list[str] = []  # those on the screen, so that a second one does not write over them
+
+
+def together(callback: Callable[..., Any] | Sequence[Callable[..., Any]] | None) -> Callable:
+    """Makes one callback of several, or of one or none.
+
+    Args:
+      callback: a function, several of them, or None.
+
+    Returns:
+      A function with their arguments. It calls all, in order, and tells whether any of them gave a
+      true answer, which ends a training.
+
+    Raises:
+      ValueError: if one is no function.
+    """
+    several = [] if callback is None else [callback] if callable(callback) else list(callback)
+    for one in several:
+        if not callable(one):
+            raise ValueError(f"callback must be a function or a list of functions, got {one!r}.")
+    return lambda *args: any([bool(one(*args)) for one in several])
+
+
+def log_to(path: str | os.PathLike[str]) -> Callback:
+    """Keeps every iteration's metrics in a file.
+
+    A run that goes on from a checkpoint repeats some iterations; their old lines are replaced, so
+    the file is that of an uninterrupted run.
+
+    Args:
+      path: a file ending in `.jsonl`, one object a line, or `.csv`, a column for each metric.
+
+    Returns:
+      A callback for any trainer.
+
+    Raises:
+      ValueError: if the file's name ends otherwise.
+    """
+    file = pathlib.Path(path)
+    if file.suffix not in (".jsonl", ".csv"):
+        raise ValueError(f"The log must be a .jsonl or a .csv file, got {file.name!r}.")
+    rows = read_log(file) if file.exists() else []
+    whole = False  # whether the file holds just these rows, so that a line may be added
+
+    def callback(state: Any, metrics: dict[str, float]) -> None:
+        nonlocal whole
+        del state
+        row = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        while rows and rows[-1]["iteration"] >= row["iteration"]:
+            rows.pop()
+            whole = False
+        rows.append(row)
+        if whole and file.suffix == ".jsonl":
+            with file.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+            return
+        # The first call may find a line cut short, and a new column of a table changes every row.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, _text(rows, file.suffix).encode())
+        whole = True
+
+    return callback
+
+
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Reads a file that `log_to` wrote; lines that are damaged or cut short are left out.
+
+    Args:
+      path: the file.
+
+    Returns:
+      A dict for each iteration. None where a metric was not measured or not finite.
+    """
+    file = pathlib.Path(path)
+    lines = file.read_text(errors="replace").replace("\0", "").splitlines()
+    rows = []
+    if file.suffix == ".csv":
+        for row in csv.DictReader(lines):
+            with contextlib.suppress(TypeError, ValueError):  # too few cells, too many, or words
+                rows.append({name: float(x) if x != "" else None for name, x in row.items()})
+    else:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                rows.append(json.loads(line))
+    return [
+        row
+        for row in rows
+        if isinstance(row, dict) and isinstance(row.get("iteration"), int | float)
+    ]
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, num_iterations: int) -> Iterator[Callback]:
+    """Shows a live bar with losses, games and rating, on standard error.
+
+    Args:
+      title: what is trained.
+      num_iterations: iterations in all.
+
+    Yields:
+      A callback for any trainer.
+
+    Raises:
+      ImportError: if rich is not installed; it comes with `pip install "jaxpgs[train]"`.
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        raise ImportError('The bar needs rich: pip install "jaxpgs[train]"') from error
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}  {task.fields[text]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    task = bar.add_task(title, total=num_iterations, text="compiles")
+    elo = ""
+
+    def callback(state: Any, metrics: dict[str, float]) -> None:
+        nonlocal elo
+        del state
+        if "elo" in metrics:
+            elo = f"  Elo {metrics['elo']:+.0f}"
+        losses = [
+            f"{name} {metrics[f'{name}_loss']:.3f}  "
+            for name in ("policy", "value")
+            if f"{name}_loss" in metrics
+        ]
+        text = f"{''.join(losses)}{elo}".rstrip()
+        bar.update(task, completed=metrics["iteration"], text=text)
+
+    with bar:
+        _BARS.append(title)
+        try:
+            yield callback
+        finally:
+            _BARS.remove(title)
+
+
+@contextlib.contextmanager
+def own_bar(title: str, num_iterations: int, progress: bool | None) -> Iterator[Callback]:
+    """Shows the bar that a trainer shows by itself.
+
+    Args:
+      title: what is trained.
+      num_iterations: iterations in all.
+      progress: whether there is one. None: in a terminal, if rich is installed, nobody else shows
+        one, and of several processes in the first.
+
+    Yields:
+      A callback, which does nothing where there is no bar.
+
+    Raises:
+      ImportError: if `progress` is true and rich is not installed.
+    """
+    if progress is None:
+        progress = sys.stderr.isatty() and not _BARS and sharding.is_first_process()
+        progress = progress and importlib.util.find_spec("rich") is not None
+    if not progress:
+        yield lambda state, metrics: None
+        return
+    with progress_bar(title, num_iterations) as show:
+        yield show
+
+
+def to_tensorboard(folder: str | os.PathLike[str]) -> Callback:
+    """Writes every iteration's metrics for TensorBoard.
+
+    A run that goes on from a checkpoint adds a file, in which some iterations come again.
+
+    Args:
+      folder: where to, the `--logdir` of TensorBoard.
+
+    Returns:
+      A callback for any trainer.
+
+    Raises:
+      ImportError: if TensorBoard is not installed; it comes with `pip install
+        "jaxpgs[tensorboard]"`.
+    """
+    try:
+        from tensorboard.summary import Writer
+    except ImportError as error:
+        raise ImportError('This needs TensorBoard: pip install "jaxpgs[tensorboard]"') from error
+    writer = Writer(os.fspath(folder))
+
+    def callback(state: Any, metrics: dict[str, float]) -> None:
+        del state
+        for name, value in _numbers(metrics).items():
+            writer.add_scalar(name, value, int(metrics["iteration"]))
+        writer.flush()
+
+    return callback
+
+
+def to_wandb(**knobs: Any) -> Callback:
+    """Sends every iteration's metrics to Weights & Biases.
+
+    Args:
+      **knobs: arguments of `wandb.init`, such as `project`. With `id` and `resume="allow"` a run
+        that goes on from a checkpoint goes on there; what it repeats is left out.
+
+    Returns:
+      A callback for any trainer. The run there ends with the process.
+
+    Raises:
+      ImportError: if wandb is not installed; it comes with `pip install "jaxpgs[wandb]"`.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError('This needs wandb: pip install "jaxpgs[wandb]"') from error
+    run = wandb.init(**knobs)
+
+    def callback(state: Any, metrics: dict[str, float]) -> None:
+        del state
+        run.log(_numbers(metrics), step=int(metrics["iteration"]))
+
+    return callback
+
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics that are finite, but for the number of the iteration."""
+    found = {name: float(x) for name, x in metrics.items() if name != "iteration"}
+    return {name: x for name, x in found.items() if math.isfinite(x)}
+
+
+# What stands in one panel of a run's picture: by the ends of its names.
+_PANELS = {
+    "losses": ("loss",),
+    "shares": (
+        "resigned", "score_against_best", "score_against_history", "best_share",
+        "distinct_positions", "won", "clipped",
+    ),
+    "Elo": ("elo",),
+    "scores": ("policy_score", "greedy_score", "random_score", "played", "score"),
+    "moves of a game": ("mean_length",),
+}  # fmt: skip
+
+
+def picture(
+    log: str | os.PathLike[str] | Sequence[Mapping[str, Any]],
+    path: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Draws a run: losses, shares, ratings, scores and the length of games, what there is of them.
+
+    Args:
+      log: a file that `log_to` wrote, or its rows.
+      path: where to write the picture, a `.png`, `.svg` or `.pdf`; None for nowhere.
+
+    Returns:
+      The figure of matplotlib, which a notebook shows.
+
+    Raises:
+      ImportError: if matplotlib is not installed; it comes with `pip install "jaxpgs[plot]"`.
+      ValueError: if the log holds no metric that is drawn.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('Pictures need matplotlib: pip install "jaxpgs[plot]"') from error
+    rows = read_log(log) if isinstance(log, str | os.PathLike) else list(log)
+    names = dict.fromkeys(n for row in rows for n, x in row.items() if isinstance(x, int | float))
+    left, panels = list(names), []
+    for title, ends in _PANELS.items():
+        # The losses at each step of an unroll would hide their mean.
+        mine = [name for name in left if name.endswith(ends)]
+        left = [name for name in left if name not in mine]
+        if mine:
+            panels.append((title, mine))
+    if not panels:
+        raise ValueError(f"A run's log has losses, shares or scores; {log!r} has {list(names)}.")
+    figure = Figure(figsize=(3.6 * len(panels), 3), layout="constrained")
+    for axes, (title, mine) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels,
+                                   strict=True):  # fmt: skip
+        for name in mine:
+            seen = [(row["iteration"], row[name]) for row in rows if row.get(name) is not None]
+            # Where an iteration in ten is measured, a line alone would hide how few there are.
+            marker = "." if len(seen) < len(rows) / 2 or len(seen) == 1 else None
+            axes.plot(*zip(*seen, strict=True), label=name, marker=marker)
+        axes.set(title=title, xlabel="iteration")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(fontsize="small")
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def _text(rows: list[dict[str, Any]], suffix: str) -> str:
+    if suffix == ".jsonl":
+        return "".join(json.dumps(row) + "\n" for row in rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()

@@ -1,0 +1,1 @@
+"""Expert iteration: self-play of a search, and learning from it."""

@@ -1,0 +1,268 @@
+"""Experts: searches that play, and whose policies the network imitates."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import mctx
+
+from jaxpgs.base import Params, RecurrentFn, is_one_key
+from jaxpgs.checks import check_number
+from jaxpgs.search import (
+    batched_mcts_policy,
+    extended_pgs_policy,
+    gumbel_mcts_policy,
+    gumbel_pgs_policy,
+    mcs_policy,
+    pgs_policy,
+)
+from jaxpgs.search.parts.target import completed_q
+from jaxpgs.training.runtime import sharding
+
+# The presets by name, and whether they adapt the policy head and explore by a noise of their own.
+_PRESETS: dict[str, tuple[Callable[..., Any], bool, bool]] = {
+    "pgs": (pgs_policy, True, False),
+    "mcs": (mcs_policy, False, False),
+    "mcts": (batched_mcts_policy, False, False),
+    "extended_pgs": (extended_pgs_policy, True, False),
+    "gumbel_pgs": (gumbel_pgs_policy, True, True),
+    "gumbel_mcts": (gumbel_mcts_policy, False, True),
+}
+NAMES = (*_PRESETS, "gumbel")
+ADAPTING = tuple(name for name, (_, adapts, _) in _PRESETS.items() if adapts)
+
+
+class Decision(NamedTuple):
+    """What an expert says of a batch of positions.
+
+    Attributes:
+      action: `[B]` an action drawn from the search's distribution, to explore.
+      best: `[B]` the action that the search holds for the best.
+      policy: `[B, A]` the policy to imitate.
+      value: `[B]` the search's value of the position, from the view of the player to move.
+      num_evaluations: `[B]` network evaluations that it took, for the record.
+      adapted_params: what the search made of the parameters that it adapts, `[B, ...]`; for
+        `selfplay.play` to hand on to the game's next move.
+      visits: `[B, A]` int32, simulations by first action, and
+      qvalues: `[B, A]` their mean returns, from the view of the player to move, anything where
+        there are none: for objectives that read values. None where the expert does not tell.
+    """
+
+    action: chex.Array
+    best: chex.Array
+    policy: chex.Array
+    value: chex.Array
+    num_evaluations: chex.Array | int = 0
+    adapted_params: Params | None = None
+    visits: chex.Array | None = None
+    qvalues: chex.Array | None = None
+
+
+# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision; where self-play keeps what a
+# search adapts, `adapted_params` is one more argument, by name. The key is one, or `[B]` keys where
+# devices share the games.
+Expert = Callable[..., Decision]
+
+
+def make_expert(
+    name: str,
+    num_simulations: int = 64,
+    *,
+    dirichlet_fraction: float | None = None,
+    dirichlet_alpha: float | None = None,
+    **knobs: Any,
+) -> Expert:
+    """Makes an expert of one of the presets, as Anthony et al. 2019, section 5, do.
+
+    Args:
+      name: "pgs", "mcs", "mcts" (`batched_mcts_policy`), "extended_pgs", "gumbel_pgs" or
+        "gumbel_mcts"; or "gumbel", which is mctx's.
+      num_simulations: simulations a move.
+      dirichlet_fraction: weight of the noise in the root's prior, 0.25 if None. The Gumbel searches
+        explore without it.
+      dirichlet_alpha: concentration of the noise, 0.12 if None.
+      **knobs: further arguments of the search. By default its target is `completed_q()`, which
+        draws the actions; that of a Gumbel search is its own.
+
+    Returns:
+      An expert.
+
+    Raises:
+      ValueError: if the name is another, or a Gumbel search is given Dirichlet noise.
+
+    Example:
+      >>> expert = jaxpgs.training.make_expert("gumbel_pgs", 32)
+    """
+    if name not in NAMES:
+        raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
+    given = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
+    noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.12}
+    noise |= {knob: x for knob, x in given.items() if x is not None}
+    policy_fn, adapts, is_gumbel = _PRESETS.get(name, (None, False, True))
+    if is_gumbel and dirichlet_fraction:
+        raise ValueError(
+            f"The expert {name!r} explores by Gumbel noise and takes no Dirichlet noise: leave "
+            f"dirichlet_fraction out, or give gumbel_scale; got {dirichlet_fraction}."
+        )
+    if policy_fn is None:
+        return gumbel(num_simulations, **knobs)
+    defaults: dict[str, Any] = {} if is_gumbel else {"target": completed_q()} | noise
+    if adapts:
+        defaults["adapt"] = "policy_head"
+    return searcher(policy_fn, num_simulations, **(defaults | knobs))
+
+
+def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) -> Expert:
+    """Makes an expert of one of this library's searches.
+
+    Args:
+      policy_fn: `jaxpgs.pgs_policy` or another with its arguments.
+      num_simulations: simulations a move.
+      **knobs: further arguments of `policy_fn`. The network imitates the target's weights; to
+        explore, the target must draw its actions, as `completed_q()` and `visit_counts()` do.
+
+    Returns:
+      An expert.
+
+    Example:
+      >>> expert = jaxpgs.training.experts.searcher(jaxpgs.gumbel_mcts_policy, 32)
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+        **kept: Params,
+    ) -> Decision:
+        output = policy_fn(
+            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs, **kept
+        )
+        found = output.search_state
+        return Decision(
+            action=output.action,
+            best=jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype),
+            policy=output.action_weights,
+            value=found.value,
+            num_evaluations=found.num_evaluations,
+            adapted_params=found.params,
+            visits=found.visits,
+            qvalues=found.qvalues,
+        )
+
+    return expert
+
+
+def raw_policy() -> Expert:
+    """The network's own policy and value, without a search, as the expert.
+
+    Returns:
+      An expert. Its action is drawn from the policy.
+
+    Example:
+      >>> expert = jaxpgs.training.experts.raw_policy()
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        del params, recurrent_fn
+        logits = jnp.where(invalid_actions, -jnp.inf, root.prior_logits)
+        return Decision(
+            action=_draw(rng_key, logits).astype(jnp.int32),
+            best=jnp.argmax(logits, axis=-1).astype(jnp.int32),
+            policy=jax.nn.softmax(logits, axis=-1),
+            value=root.value,
+        )
+
+    return expert
+
+
+def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
+    """Lets an expert judge positions of mostly random play (Brosseit 2023, section 5.4).
+
+    Args:
+      expert: who judges.
+      epsilon: how often the action is a random legal one, 0 to 1; the thesis takes 0.9. Otherwise
+        it is the expert's best.
+
+    Returns:
+      An expert with the same policy and value.
+
+    Raises:
+      ValueError: if `epsilon` is not from 0 to 1.
+    """
+    check_number("epsilon_greedy", "epsilon", epsilon, 0, 1)
+
+    def explore(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        split = (
+            jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
+        )
+        rng_key, coin_key, action_key = split(rng_key, 3)
+        decision = expert(params, rng_key, root, recurrent_fn, invalid_actions)
+        at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
+        if is_one_key(coin_key):
+            luck = jax.random.uniform(coin_key, at_random.shape)
+        else:
+            luck = jax.vmap(jax.random.uniform)(coin_key)
+        coin = luck < epsilon
+        action = jnp.where(coin, at_random.astype(decision.best.dtype), decision.best)
+        return decision._replace(action=action)
+
+    return explore
+
+
+def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
+    """`mctx.gumbel_muzero_policy` as the expert; its policy is the completed-Q improvement.
+
+    Args:
+      num_simulations: simulations a move.
+      **knobs: further arguments of the search.
+
+    Returns:
+      An expert. Its action explores by the search's own noise; the best is that of its policy.
+    """
+
+    def expert(
+        params: Params,
+        rng_key: chex.PRNGKey,
+        root: mctx.RootFnOutput,
+        recurrent_fn: RecurrentFn,
+        invalid_actions: chex.Array,
+    ) -> Decision:
+        rng_key = sharding.one_key(rng_key)
+        output = mctx.gumbel_muzero_policy(
+            params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
+        )
+        best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
+        found = output.search_tree.summary()
+        return Decision(
+            action=output.action,
+            best=best,
+            policy=output.action_weights,
+            value=found.value,
+            num_evaluations=num_simulations,
+            visits=found.visit_counts,
+            qvalues=found.qvalues,
+        )
+
+    return expert
+
+
+def _draw(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
+    """Draws from each row of logits, by one key or by a key for each."""
+    draw = jax.random.categorical
+    return draw(rng_key, logits) if is_one_key(rng_key) else jax.vmap(draw)(rng_key, logits)

@@ -1,0 +1,111 @@
+"""Losses of a policy and value network, as pure functions."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs.base import values_like
+from jaxpgs.training.models.unrolls import Unrolls
+from jaxpgs.training.two_player.objectives import Objective, cross_entropy
+from jaxpgs.training.two_player.selfplay import Experience
+
+
+def policy_value_loss(
+    logits: chex.Array,
+    value: chex.Array,
+    target: Experience,
+    *,
+    value_weight: float = 1.0,
+    objective: Objective | None = None,
+) -> tuple[chex.Array, dict[str, Any]]:
+    """Loss of the policy plus squared error of the value (Anthony et al. 2019, section 5.1).
+
+    Args:
+      logits: `[B, A]` the network's logits.
+      value: `[B]` the network's values; a column `[B, 1]` counts as well.
+      target: the positions, with batch axis `[B]`. Those of games that are not over yet teach the
+        policy only; the paper waits for the end with both.
+      value_weight: weight of the squared error.
+      objective: what the policy learns; `cross_entropy()`, the paper's, if None.
+
+    Returns:
+      The loss `[]`, and its parts: `policy_loss`, of which 0 is perfect, and `value_loss`.
+    """
+    policy_loss = objective_loss(logits, target, objective or cross_entropy())
+    known = target.open == 0
+    value = values_like(value, target.value)
+    error = jnp.where(known, jnp.square(value - target.value), 0.0)
+    value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
+    loss = policy_loss + value_weight * value_loss
+    return loss, {"policy_loss": policy_loss, "value_loss": value_loss}
+
+
+def objective_loss(logits: chex.Array, target: Experience, objective: Objective) -> chex.Array:
+    """Returns the mean loss `[]` of logits `[B, A]`, of which the legal ones count.
+
+    The mean is over the positions whose target has a policy; 0 if there is none.
+    """
+    logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
+    known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
+    loss = jnp.where(known, objective.loss(logits, target), 0.0)
+    return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)
+
+
+def unroll_loss(
+    logits: chex.Array, value: chex.Array, target: Unrolls, *, value_weight: float = 1.0
+) -> tuple[chex.Array, dict[str, Any]]:
+    """Cross-entropy of the policy plus squared error of the value (Brosseit 2023, eq. 4.1).
+
+    Deviation: the mean over the steps of the unroll in place of their sum, and no term for rewards,
+    as in the thesis's own experiments. Weight decay is the optimizer's. Nothing is masked: the
+    model has to learn what is illegal.
+
+    Args:
+      logits: `[B, K + 1, A]` the model's logits.
+      value: `[B, K + 1]` the model's values, or `[B, K + 1, 1]`.
+      target: the unrolls.
+      value_weight: weight of the squared error.
+
+    Returns:
+      The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
+      is perfect), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
+      unroll.
+    """
+    value = values_like(value, target.value)
+    cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
+    entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
+    error = target.value_weight * jnp.square(value - target.value)
+
+    def mean(x: chex.Array, weight: chex.Array) -> chex.Array:
+        return jnp.sum(x) / jnp.maximum(jnp.sum(weight), 1.0)
+
+    excess = target.policy_weight * (cross_entropy - entropy)
+    policy_loss = mean(excess, target.policy_weight)
+    value_loss = mean(error, target.value_weight)
+    parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+    for k in range(value.shape[1]):
+        parts[f"policy_loss_{k}"] = mean(excess[:, k], target.policy_weight[:, k])
+        parts[f"value_loss_{k}"] = mean(error[:, k], target.value_weight[:, k])
+    return policy_loss + value_weight * value_loss, parts
+
+
+def asymmetric_square(
+    target: chex.Array, value: chex.Array, *, under: float = 1.0, over: float = 1.0
+) -> chex.Array:
+    """Squared error that may weigh too low and too high values differently (Seify 2020, eq. 6.6).
+
+    Args:
+      target: any shape.
+      value: the network's, of the same shape or a column.
+      under: weight where the value is too low, `target >= value`.
+      over: weight where it is too high.
+
+    Returns:
+      The weighted squares, of the same shape. Both weights 1 is the plain squared error; the thesis
+      tries 1/2 and 2, either way round.
+    """
+    value = values_like(value, target)
+    return jnp.where(target >= value, under, over) * jnp.square(target - value)

@@ -1,0 +1,120 @@
+"""What a policy learns from a search: to imitate it, or to play what the search finds to be best.
+
+An objective maps logits and what self-play saw to a loss of each position. `cross_entropy` is that
+of expert iteration; `tspg` is the tree-search policy gradient of Soemers et al. 2019.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpgs.base import NodeStats
+from jaxpgs.checks import check_word
+from jaxpgs.search.parts.target import completed_qvalues
+from jaxpgs.training.two_player.selfplay import Experience
+
+UNTRIED = ("completed", "parent", "loss")
+
+
+class Objective(NamedTuple):
+    """A loss of a policy.
+
+    Attributes:
+      loss: `(logits, target) -> loss`: `[B, A]` logits, illegal actions at the lowest float, and
+        `Experience` with batch axis `[B]` to `[B]` losses, of which 0 is the least.
+      needs_root: whether it reads `Experience.root`, what the search knew at its root.
+    """
+
+    loss: Callable[[chex.Array, Experience], chex.Array]
+    needs_root: bool = False
+
+
+def cross_entropy() -> Objective:
+    """Imitates the search's policy (Anthony et al. 2019, section 5.1).
+
+    Returns:
+      The objective. Its loss is the cross-entropy less the entropy of the search's policy.
+    """
+
+    def loss(logits: chex.Array, target: Experience) -> chex.Array:
+        entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
+        return optax.softmax_cross_entropy(logits, target.policy) - entropy
+
+    return Objective(loss)
+
+
+def tspg(untried: str = "completed") -> Objective:
+    """Maximises the value of the policy's action by the search (Soemers et al. 2019, eq. 6).
+
+    The states are those that the search visits in self-play. All actions count, none is sampled, so
+    the gradient at the logits is `pi * (Q - sum(pi * Q))` (eq. 10 and 11): nothing rewards
+    exploration, and what is added to all values of a state changes nothing.
+
+    Args:
+      untried: what an action that the search never tried is worth: "completed", a mixture of the
+        network's value and the values of those tried, by prior (Danihelka et al. 2022, eq. 33);
+        "parent", the mean return of all simulations; or "loss", the lowest value of all, -1 or less
+        if an action that was tried has less. The paper's text selects with the parent's, and its
+        code trains with a loss.
+
+    Returns:
+      The objective. Its loss is the regret `max(Q) - sum(pi * Q)`, whose gradient is the same but
+      for the sign.
+
+    Raises:
+      ValueError: if `untried` is unknown.
+    """
+    check_word("tspg", "untried", untried, UNTRIED)
+
+    def loss(logits: chex.Array, target: Experience) -> chex.Array:
+        if target.root is None:
+            raise ValueError("tspg needs experience with root: selfplay.play(..., keep_root=True).")
+        qvalues = action_values(target.root, untried)
+        most = jnp.max(jnp.where(target.legal, qvalues, -jnp.inf), axis=-1)
+        return most - jnp.sum(jax.nn.softmax(logits, axis=-1) * qvalues, axis=-1)
+
+    return Objective(loss, needs_root=True)
+
+
+NAMES: dict[str, Callable[[], Objective]] = {"cross_entropy": cross_entropy, "tspg": tspg}
+
+
+def make_objective(objective: str | Objective) -> Objective:
+    """Returns the objective of this name, or the one given.
+
+    Raises:
+      ValueError: if the name is unknown.
+    """
+    if isinstance(objective, Objective):
+        return objective
+    if objective not in NAMES:
+        raise ValueError(
+            f"objective must be one of {tuple(NAMES)} or an Objective, got {objective!r}."
+        )
+    return NAMES[objective]()
+
+
+def action_values(root: NodeStats, untried: str) -> chex.Array:
+    """Returns values `[B, A]` of all actions; illegal ones have 0.
+
+    Args:
+      root: what the search knows at its root.
+      untried: what an action that was never tried is worth; see `tspg`.
+    """
+    visits = jnp.sum(root.visits, axis=-1, keepdims=True)
+    if untried == "completed":
+        qvalues = completed_qvalues(root)
+    else:
+        tried = root.visits > 0
+        if untried == "parent":
+            mean = jnp.sum(root.value_sum, axis=-1, keepdims=True) / jnp.maximum(visits, 1)
+            filler = jnp.where(visits > 0, mean, root.value[..., None])
+        else:
+            lowest = jnp.min(jnp.where(tried, root.qvalues, jnp.inf), axis=-1, keepdims=True)
+            filler = jnp.minimum(lowest, -1.0)
+        qvalues = jnp.where(tried, root.qvalues, filler)
+    return jnp.where(root.valid, qvalues, 0.0)

@@ -1,0 +1,199 @@
+"""A replay buffer on the device: first in, first out, a block of self-play at a time."""
+
+import functools
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import NodeStats
+from jaxpgs.training.two_player.selfplay import Experience, Played, init_games, map_actions
+
+
+class Replay(NamedTuple):
+    """The last C blocks of experience, each of S steps in G games.
+
+    Attributes:
+      blocks: `Experience` with batch axes `[C, S, G]`.
+      added: `[]` int32, blocks added so far; the next one goes to `added % C`.
+    """
+
+    blocks: Experience
+    added: chex.Array
+
+
+def init(
+    env: Any,
+    num_blocks: int,
+    num_steps: int,
+    num_games: int,
+    *,
+    keep_played: bool = False,
+    keep_root: bool = False,
+    observation_dtype: Any = jnp.int8,
+) -> Replay:
+    """Makes an empty buffer.
+
+    Args:
+      env: the environment.
+      num_blocks: C.
+      num_steps: S.
+      num_games: G.
+      keep_played: whether the experience to come has `played`.
+      keep_root: whether it has `root`.
+      observation_dtype: in what to keep observations; see `observation_dtype`.
+
+    Returns:
+      The buffer.
+    """
+    axes = (num_blocks, num_steps, num_games)
+    state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
+    observation = observed(env)
+    played = None
+    if keep_played:
+        states = jax.tree.map(lambda x: jnp.zeros((*axes, *x.shape), x.dtype), state)
+        nothing = jnp.zeros(axes)
+        played = Played(states, nothing.astype(jnp.int32), nothing, nothing.astype(bool))
+    root = None
+    if keep_root:
+        scores = jnp.zeros((*axes, env.num_actions))
+        visits = scores.astype(jnp.int32)
+        root = NodeStats(scores, jnp.zeros(axes), visits, scores, scores.astype(bool))
+    return Replay(
+        Experience(
+            observation=jnp.zeros((*axes, *observation.shape), observation_dtype),
+            legal=jnp.zeros((*axes, env.num_actions), bool),
+            policy=jnp.zeros((*axes, env.num_actions), jnp.float32),
+            value=jnp.zeros(axes, jnp.float32),
+            open=jnp.ones(axes, jnp.float32),
+            played=played,
+            root=root,
+        ),
+        jnp.int32(0),
+    )
+
+
+def observed(env: Any) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type of an environment's observations.
+
+    Raises:
+      ValueError: if they are not one array each.
+    """
+    found = jax.eval_shape(lambda: env.observe(env.init(jax.random.key(0))))
+    if not isinstance(found, jax.ShapeDtypeStruct):
+        shapes = jax.tree.map(lambda x: x.shape, found)
+        raise ValueError(
+            "This trainer keeps observations in a buffer and needs each to be one array; "
+            f"env.observe returned {type(found).__name__} {shapes}. Join the arrays to one in "
+            "observe, and take them apart in the network."
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def observation_dtype(env: Any) -> jnp.dtype:
+    """Returns a type that keeps an environment's observations, by a look at random games.
+
+    Args:
+      env: the environment.
+
+    Returns:
+      int8 for truth values, and for floats that are all whole numbers of that range, as planes are;
+      elsewhere their own type. What is whole for 64 random moves and fractional or large after them
+      would be cut, so scale such a plane to fractions.
+
+    Raises:
+      ValueError: if an observation is not one array.
+    """
+    observed(env)
+
+    @jax.jit
+    def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
+        games = init_games(env, rng_key, 64, max_random_moves=64)
+        observation = jax.vmap(env.observe)(games.state)
+        return observation, jnp.all(observation == observation.astype(jnp.int8))
+
+    observation, fits = look(jax.random.key(0))
+    counts = jnp.issubdtype(observation.dtype, jnp.integer)  # may grow late in a game
+    return jnp.dtype(jnp.int8) if fits and not counts else observation.dtype
+
+
+def add(replay: Replay, experience: Experience) -> Replay:
+    """Adds a block, the oldest goes; games that were open before it learn their return from it.
+
+    Args:
+      replay: the buffer.
+      experience: batch axes `[S, G]`; its first step follows the last step added before.
+
+    Returns:
+      The buffer with the block.
+    """
+    blocks = replay.blocks
+    first_value, first_open = experience.value[0], experience.open[0]
+    blocks = blocks._replace(
+        value=blocks.value + blocks.open * first_value, open=blocks.open * first_open
+    )
+    slot = replay.added % blocks.value.shape[0]
+    blocks = jax.tree.map(
+        lambda old, new: old.at[slot].set(new.astype(old.dtype)), blocks, experience
+    )
+    return Replay(blocks, replay.added + 1)
+
+
+def distinct(observation: chex.Array) -> chex.Array:
+    """Returns the share `[]` of different positions among `[S, G, ...]` observations.
+
+    Each is told by 32 bits of a hash, so that of 65,536 one may be missed.
+    """
+
+    def mixed(word: chex.Array) -> chex.Array:
+        word = (word ^ (word >> 15)) * jnp.uint32(0x85EBCA6B)
+        return word ^ (word >> 13)
+
+    code = jnp.zeros(jax.tree.leaves(observation)[0].shape[:2], jnp.uint32)
+    for number, leaf in enumerate(jax.tree.leaves(observation)):
+        words = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
+        words = words.reshape(*code.shape, -1)
+        weights = jax.random.bits(jax.random.key(number), words.shape[-1:], jnp.uint32) | 1
+        code += jnp.sum(mixed(words) * weights, axis=-1, dtype=jnp.uint32)
+    ordered = jnp.sort(mixed(code).ravel())
+    return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
+
+
+def sample(env: Any, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> Experience:
+    """Draws positions uniformly, each in one of its symmetric forms.
+
+    Args:
+      env: the environment; if it has `symmetries`, they augment the data.
+      replay: a buffer with at least one block.
+      rng_key: a key, consumed.
+      batch_size: positions to draw, with replacement.
+
+    Returns:
+      `Experience` with batch axis `[batch_size]`.
+    """
+    *keys, turn_key = jax.random.split(rng_key, 4)
+    num_blocks, *rest = replay.blocks.value.shape
+    limits = (jnp.minimum(replay.added, num_blocks), *rest)
+    index = tuple(
+        jax.random.randint(key, (batch_size,), 0, limit)
+        for key, limit in zip(keys, limits, strict=True)
+    )
+    batch = jax.tree.map(lambda x: x[index], replay.blocks)
+    if not hasattr(env, "symmetries"):
+        return batch
+    forms = env.symmetries(batch.observation, batch.policy)
+    turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
+    rows = jnp.arange(batch_size)
+
+    def turned(by_action: chex.Array) -> chex.Array:
+        turns = [other for _, other in env.symmetries(batch.observation, by_action)]
+        return jnp.stack(turns)[turn, rows]
+
+    return batch._replace(
+        observation=jnp.stack([form[0] for form in forms])[turn, rows],
+        policy=jnp.stack([form[1] for form in forms])[turn, rows],
+        legal=turned(batch.legal),
+        root=None if batch.root is None else map_actions(turned, batch.root),
+    )

@@ -1,0 +1,159 @@
+"""The recipes beside the cards of what they made."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+import jaxpgs
+from jaxpgs.checks import refusals_in_one_line
+from jaxpgs.training.recipes import __main__ as recipes
+from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
+
+HEX = [name for name in jaxpgs.available_pretrained() if name in hex_networks.RECIPES]
+SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in samegame_networks.RECIPES]
+
+
+def test_every_network_has_a_recipe():
+    taught = set(HEX) | set(SAMEGAME) | set(distillation.RECIPES)
+    taught |= set(learned_models.RECIPES) & set(jaxpgs.available_pretrained())
+    assert taught == set(jaxpgs.available_pretrained())
+
+
+@pytest.mark.parametrize("name", distillation.RECIPES)
+def test_students_are_what_was_done(name):
+    net, recipe = jaxpgs.load_pretrained(name), distillation.RECIPES[name]
+    kind, sizes = recipe.network
+    assert net.card["architecture"]["network"] == kind
+    assert sizes.items() <= net.card["architecture"]["kwargs"].items()
+    done = {"teacher": recipe.teacher, "iterations": recipe.num_iterations}
+    assert net.card["training"] == done
+
+
+@pytest.mark.slow
+def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
+    env, losses = jaxpgs.envs.Hex(3), []
+    teacher, student = (
+        jaxpgs.networks.FullyConnectedResNet(
+            env.observation_shape, env.num_actions, width=16, num_blocks=0, rngs=nnx.Rngs(seed)
+        )
+        for seed in (0, 1)
+    )
+
+    def teach(num_iterations, directory=None):
+        return distillation.distill(
+            env, student, jaxpgs.networks.functional(teacher), num_iterations=num_iterations,
+            batch_size=32, optimizer=optax.adam(1e-2), directory=directory,
+            callback=lambda state, metrics: losses.append(metrics["policy_loss"]),
+        )  # fmt: skip
+
+    whole = teach(120)
+    assert losses[-1] < 0.5 * losses[0]
+    teach(60, tmp_path)
+    chex.assert_trees_all_equal(teach(120, tmp_path).params, whole.params)
+
+
+@pytest.mark.slow
+def test_a_teacher_plays_and_is_quoted_in_the_networks_frame():
+    """Player 1 of Hex sees a transposed board: the same answer is another cell to it."""
+    env = jaxpgs.envs.Hex(3)
+    student = jaxpgs.networks.FullyConnectedResNet(
+        env.observation_shape, env.num_actions, width=4, num_blocks=0, rngs=nnx.Rngs(0)
+    )
+
+    def teach(params, observation):
+        del params  # it always wants the second cell of the first row
+        favourite = 50.0 * (jnp.arange(env.num_actions) == 1)
+        return jnp.broadcast_to(favourite, (len(observation), 9)), jnp.zeros(len(observation))
+
+    found = distillation.distill(
+        env, student, ({}, teach), num_iterations=2, batch_size=2, random_fraction=0.0
+    )
+    board = jnp.sign(found.games.labels).reshape(2, 3, 3)
+    assert (board == jnp.array([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])).all()
+    # A cell of the lesson is legal where its observation is empty.
+    key, after = jax.random.key(0), jax.vmap(env.step)(found.games, jnp.array([2, 5]))
+    root = jaxpgs.make_root_fn(env, teach)({}, key, after)
+    lesson = distillation._lesson(env, key, after, root)
+    chex.assert_trees_all_equal(lesson.policy > 0, lesson.observation[..., 2].reshape(2, 9) > 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "knobs"),
+    [
+        ("num_iterations must be at least 1, got 0", {"num_iterations": 0}),
+        ("batch_size must be at least 1, got 0", {"batch_size": 0}),
+        ("random_fraction to be a finite number at least 0 and at most 1", {"random_fraction": 2}),
+    ],
+)
+def test_distillation_refuses_what_it_cannot_do(message, knobs):
+    with pytest.raises(ValueError, match=message):
+        distillation.distill(
+            jaxpgs.envs.Hex(3), None, ({}, None), **({"num_iterations": 1} | knobs)
+        )
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    "module", [hex_networks, learned_models, samegame_networks, distillation],
+    ids=lambda module: module.__name__,
+)  # fmt: skip
+def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
+    (tmp_path / "a file").touch()
+    name = next(iter(module.RECIPES))
+    with pytest.raises(SystemExit, match=r"^python -m jaxpgs.training.recipes: .*Not a directory"):
+        recipes.main([name, "--out", str(tmp_path / "a file")])
+
+
+def test_one_command_trains_all_networks(capsys):
+    with pytest.raises(SystemExit):
+        recipes.main(["--help"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in jaxpgs.available_pretrained())
+    with pytest.raises(SystemExit):
+        recipes.main(["hex-6x6", "--help"])
+    assert "--expert" in capsys.readouterr().out
+
+
+def test_only_refusals_of_ours_lose_their_tracebacks():
+    message = "^me: Hex needs an integer size from 2 to 19, got 1"
+    with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):
+        jaxpgs.envs.Hex(1)
+    with pytest.raises(ValueError, match="bugs keep theirs"), refusals_in_one_line("me"):
+        raise ValueError("bugs keep theirs")
+
+
+@pytest.mark.parametrize("name", HEX)
+def test_recipes_of_hex_are_what_was_done(name):
+    net, recipe = jaxpgs.load_pretrained(name), hex_networks.RECIPES[name]
+    kind, sizes = recipe.network
+    assert net.env == recipe.env and net.card["architecture"]["network"] == kind
+    assert sizes.items() <= net.card["architecture"]["kwargs"].items()
+    done = dict(net.card["training"])
+    assert done.pop("iterations") == recipe.num_iterations
+    expert = done.pop("expert")  # the first cards name the function and the simulations in one
+    first = expert == f"mctx.gumbel_muzero_policy, {recipe.num_simulations} simulations"
+    assert first or (expert, done.pop("simulations")) == (recipe.expert, recipe.num_simulations)
+    assert done.pop("parent", None) == recipe.parent
+    assert done.items() <= recipe.games.items() if first else done == recipe.games
+
+
+@pytest.mark.parametrize("name", SAMEGAME)
+def test_recipes_of_samegame_are_what_was_done(name):
+    net, recipe = jaxpgs.load_pretrained(name), samegame_networks.RECIPES[name]
+    assert net.env == recipe.env
+    assert recipe.network.items() <= net.card["architecture"]["kwargs"].items()
+    done = net.card["training"]
+    assert done["simulations"] == recipe.num_simulations and done["parent"] == recipe.parent
+    assert (done["generations"], done["num_runs"]) == (recipe.num_iterations, recipe.num_runs)
+    assert done["judge"] == listed(recipe.judge) and done.get("first") == listed(recipe.first)
+    assert recipe.training.items() <= done.items()
+
+
+def listed(knobs):
+    """Arguments as JSON keeps them."""
+    return json.loads(json.dumps(knobs))
