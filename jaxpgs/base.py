@@ -30,6 +30,44 @@ Embedding = Any  # a pytree of arrays `[B, ...]`
 Adapt = Any
 
 
+class Env(Protocol):
+    """A game, as `jaxpgs.envs` and pgx have them: pure functions on a state of one game.
+
+    A state is a pytree with `current_player` `[]` int32, `rewards` `[num_players]` of the last
+    move, `terminated` `[]` bool and `legal_action_mask` `[A]` bool.
+
+    Example:
+      >>> def count(env: jaxpgs.base.Env) -> int:
+      ...     return int(env.init(jax.random.key(0)).legal_action_mask.sum())
+      >>> count(env)
+      9
+    """
+
+    @property
+    def num_actions(self) -> int:
+        """The number of actions A."""
+
+    @property
+    def num_players(self) -> int:
+        """The number of players, 1 or 2 for most of what is here."""
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of an observation."""
+
+    def init(self, key: chex.PRNGKey, /) -> Any:
+        """Returns a game's first state."""
+
+    @property
+    def step(self) -> Callable[..., Any]:
+        """`step(state, action)`, the state after an action; with chance it takes a key as well."""
+
+    def observe(self, state: Any, /) -> Any:
+        """Returns what the network sees of a state."""
+
+    def __hash__(self) -> int: ...
+
+
 class RecurrentFn(Protocol):
     """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
 

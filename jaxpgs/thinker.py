@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxpgs.adapters.environments import RootFn, make_model_fns, make_recurrent_fn, make_root_fn
 from jaxpgs.adapters.playouts import make_playout_fns
-from jaxpgs.base import Embedding, Params, PolicyOutput, RecurrentFn
+from jaxpgs.base import Embedding, Env, Params, PolicyOutput, RecurrentFn
 from jaxpgs.search import (
     Progress,
     Search,
@@ -108,7 +108,7 @@ class Thought(NamedTuple):
     line: tuple[int, ...]
 
 
-def make_brain(env: Any, network: Any = None) -> Brain:
+def make_brain(env: Env, network: Any = None) -> Brain:
     """Makes what a search needs to judge positions.
 
     Args:

@@ -10,7 +10,7 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import check_players, make_root_fn, reward_and_discount
-from jaxpgs.base import Embedding, Params
+from jaxpgs.base import Embedding, Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search.stochastic import ChanceRecurrentFn, DecisionRecurrentFn
 
@@ -28,7 +28,7 @@ class Afterstate(NamedTuple):
 
 
 def make_stochastic_fns(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     after: Callable[[Any, chex.Array], tuple[chex.Array, Any]],
     draw: Callable[[Any, chex.Array], Any],

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs.adapters.environments import RootFn, check_players, gain_of, mask_value, step_with_keys
-from jaxpgs.base import Expansion, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
+from jaxpgs.base import Env, Expansion, Params, PolicyOutput, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_finite
 from jaxpgs.networks.functional import SplitApplyFn
 
@@ -36,7 +36,7 @@ class Candidates(NamedTuple):
 
 
 def make_sampled_fns(
-    env: Any,
+    env: Env,
     apply_fn: SplitApplyFn,
     num_candidates: int,
     *,
@@ -134,7 +134,7 @@ def make_sampled_fns(
     return root_fn, lambda *inputs: recurrent_fn(*inputs)
 
 
-def continuous_action(env: Any, root: mctx.RootFnOutput, output: PolicyOutput) -> chex.Array:
+def continuous_action(env: Env, root: mctx.RootFnOutput, output: PolicyOutput) -> chex.Array:
     """Returns the actions `[B, D]` that a search chose, within the bounds.
 
     Args:
@@ -166,7 +166,7 @@ def continuous_action(env: Any, root: mctx.RootFnOutput, output: PolicyOutput) -
     return _in_units(chosen, *_bounds(env))
 
 
-def _bounds(env: Any) -> tuple[chex.Array, chex.Array]:
+def _bounds(env: Env) -> tuple[chex.Array, chex.Array]:
     bounds = getattr(env, "action_bounds", None)
     if bounds is None:
         raise ValueError(

@@ -16,6 +16,7 @@ from flax import nnx
 
 from jaxpgs.base import (
     Embedding,
+    Env,
     Expansion,
     Params,
     RecurrentFn,
@@ -35,7 +36,7 @@ RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 Output = TypeVar("Output")  # of a search, ours or mctx's
 
 
-def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
+def make_root_fn(env: Env, apply_fn: ApplyFn) -> RootFn:
     """Makes the function that evaluates the states to search from.
 
     Args:
@@ -66,7 +67,7 @@ def make_root_fn(env: Any, apply_fn: ApplyFn) -> RootFn:
     return root_fn
 
 
-def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
+def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     """Makes the function that plays one action in each state and evaluates where it leads.
 
     The reward is the mover's. The discount is -1 where the other player moves next, 1 where the
@@ -146,7 +147,7 @@ def make_recurrent_fn(env: Any, apply_fn: ApplyFn) -> RecurrentFn:
 
 
 def make_plan_fn(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     policy_fn: Callable[..., Output],
     num_simulations: int,
@@ -204,7 +205,7 @@ def make_plan_fn(
     return plan
 
 
-def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey | None], Embedding]:
+def step_with_keys(env: Env) -> Callable[[Embedding, chex.Array, chex.PRNGKey | None], Embedding]:
     """Makes a batched step that gives each state a key of its own, if the game's step takes one.
 
     Args:
@@ -229,13 +230,13 @@ def step_with_keys(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey | 
     return step
 
 
-def step_with_key(env: Any) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
+def step_with_key(env: Env) -> Callable[[Embedding, chex.Array, chex.PRNGKey], Embedding]:
     """Returns `step(state, action, key)` of one state, for games with chance and without."""
     return env.step if _takes_key(env) else lambda state, action, key: env.step(state, action)
 
 
 def check_players(
-    owner: str, env: Any, allowed: tuple[int, ...] = (1, 2), why: str | None = None
+    owner: str, env: Env, allowed: tuple[int, ...] = (1, 2), why: str | None = None
 ) -> int:
     """Returns how many players a game has; raises `ValueError` unless that number is allowed.
 
@@ -263,7 +264,7 @@ def check_players(
 
 
 def reward_and_discount(
-    env: Any, before: Embedding, after: Embedding
+    env: Env, before: Embedding, after: Embedding
 ) -> tuple[chex.Array, chex.Array]:
     """Returns what the mover of `[B]` states gained, and the discounts of what follows.
 
@@ -274,7 +275,7 @@ def reward_and_discount(
     return gain_of(env, mover, before, after), jnp.where(after.terminated, 0.0, discount)
 
 
-def gain_of(env: Any, player: chex.Array, before: Embedding, after: Embedding) -> chex.Array:
+def gain_of(env: Env, player: chex.Array, before: Embedding, after: Embedding) -> chex.Array:
     """Returns what a player gained by a move, and of two players the other lost.
 
     What is paid to one of two players alone counts as taken from the other.
@@ -324,7 +325,7 @@ def chance_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
     return jax.random.fold_in(rng_key, _CHANCE)
 
 
-def draws_chance(env: Any) -> bool:
+def draws_chance(env: Env) -> bool:
     """Tells whether what follows an action is drawn by a key, as in games with dice.
 
     Args:
@@ -342,7 +343,7 @@ def draws_chance(env: Any) -> bool:
     return any(depends(lambda key, *rest: env.step(*rest, key), key, state, action))
 
 
-def _takes_key(env: Any) -> bool:
+def _takes_key(env: Env) -> bool:
     return "key" in inspect.signature(env.step).parameters
 
 
@@ -360,7 +361,7 @@ class HiddenState(NamedTuple):
 
 
 def make_model_fns(
-    model: nnx.Module, env: Any = None, *, part: str = "linear"
+    model: nnx.Module, env: Env | None = None, *, part: str = "linear"
 ) -> tuple[RootFn, SplitRecurrentFn]:
     """Makes what a search needs of a model that was learned (Brosseit 2023, section 4.3).
 
@@ -404,7 +405,8 @@ def make_model_fns(
         )
     if env is not None:
         check_players("make_model_fns", env, (2,), "The discount in such a model is always -1.")
-    has_frames = env is not None and hasattr(env, "policy_logits")
+    turned: Any = env  # which may have frames for its players
+    has_frames = hasattr(env, "policy_logits")
     represent = functional_call(model, lambda model, x: model.represent(x))
     transition = functional_call(model, lambda model, x, action: model.transition(x, action))
     predict = functional_call(model, lambda model, x: model.predict(x))
@@ -432,7 +434,7 @@ def make_model_fns(
     ) -> tuple[Expansion, HiddenState]:
         del rng_key
         if has_frames:
-            action = action_in_frame(env, embedding.frame, action)
+            action = action_in_frame(turned, embedding.frame, action)
         hidden = transition(params, embedding.hidden, action)
         features = predict(params, hidden)
         value = values_like(value_head(params, features), action)
@@ -441,7 +443,7 @@ def make_model_fns(
 
     def policy(params: Params, features: Any, embedding: HiddenState) -> chex.Array:
         logits = head(params, features)
-        return jax.vmap(env.policy_logits)(embedding.frame, logits) if has_frames else logits
+        return jax.vmap(turned.policy_logits)(embedding.frame, logits) if has_frames else logits
 
     return root_fn, SplitRecurrentFn(expand, policy)
 
@@ -449,7 +451,7 @@ def make_model_fns(
 _MODEL_PARTS = ("represent", "transition", "predict", "policy_head", "value_head")
 
 
-def action_in_frame(env: Any, state: Embedding, action: chex.Array) -> chex.Array:
+def action_in_frame(env: Env, state: Embedding, action: chex.Array) -> chex.Array:
     """Returns the actions `[B]` in the frame in which a network sees states `[B]`."""
     if not hasattr(env, "network_policy"):
         return action
@@ -457,7 +459,7 @@ def action_in_frame(env: Any, state: Embedding, action: chex.Array) -> chex.Arra
     return jnp.argmax(jax.vmap(env.network_policy)(state, chosen), axis=-1).astype(action.dtype)
 
 
-def mask_logits(env: Any, logits: chex.Array, state: Embedding) -> chex.Array:
+def mask_logits(env: Env, logits: chex.Array, state: Embedding) -> chex.Array:
     """Turns a network's logits into those of the actions, the illegal ones left out.
 
     Args:

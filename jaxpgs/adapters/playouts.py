@@ -21,7 +21,7 @@ from jaxpgs.adapters.environments import (
     mask_logits,
     step_with_keys,
 )
-from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
+from jaxpgs.base import Embedding, Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.search import categorical, sample_inverse_cdf
 
@@ -30,7 +30,7 @@ Playout = Callable[[Params, chex.PRNGKey, Embedding], chex.Array]
 
 
 def make_playout_fns(
-    env: Any,
+    env: Env,
     *,
     prior: ApplyFn | None = None,
     playout: ApplyFn | None = None,
@@ -96,7 +96,7 @@ def make_playout_fns(
 
 
 def make_playout(
-    env: Any, apply_fn: ApplyFn | None = None, max_moves: int | None = None
+    env: Env, apply_fn: ApplyFn | None = None, max_moves: int | None = None
 ) -> Playout:
     """Makes the function that plays positions to their end by a policy.
 
@@ -142,7 +142,7 @@ def make_playout(
     return playout
 
 
-def _without_value(env: Any, apply_fn: ApplyFn | None) -> ApplyFn:
+def _without_value(env: Env, apply_fn: ApplyFn | None) -> ApplyFn:
     """Returns a network's policy with values of 0, computed without the value where that can be."""
     if isinstance(apply_fn, SplitApplyFn):
         return dataclasses.replace(

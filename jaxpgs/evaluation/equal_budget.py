@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxpgs.base import Env
 from jaxpgs.evaluation.matches import play_match
 from jaxpgs.evaluation.players.player import Player, compile_player
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord
@@ -44,7 +45,7 @@ def spent(record: PlayerRecord, equal: str) -> float:
 
 
 def calibrate(
-    env: Any,
+    env: Env,
     make: Callable[[int], Player],
     standard: Player,
     rng_key: Any,

@@ -6,15 +6,15 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from jaxpgs.base import Env
 from jaxpgs.envs import Hex, hex_io
 from jaxpgs.evaluation.records import MatchBatch
 
 
-def check_sgf(env: Any, folder: str | os.PathLike[str] | None) -> None:
+def check_sgf(env: Env, folder: str | os.PathLike[str] | None) -> None:
     """Raises `ValueError` if games are to be written that have no such files."""
     if folder is not None and not isinstance(env, Hex):
         raise ValueError(f"Only games of Hex are written as SGF; got sgf_folder with {env!r}.")

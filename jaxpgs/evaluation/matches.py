@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
+from jaxpgs.base import Env
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
 from jaxpgs.evaluation.openings import checked_lines
@@ -42,7 +43,7 @@ Progress = Callable[[int, int, str], None]  # finished games, all games, what is
 
 
 def play_match(
-    env: Any,
+    env: Env,
     first: Player | CompiledPlayer,
     second: Player | CompiledPlayer,
     rng_key: chex.PRNGKey,
@@ -122,7 +123,8 @@ def play_match(
         if sgf_folder is not None:
             first_game = i * batch_size
             played = np.asarray(actions)
-            write_games(sgf_folder, env, batches[-1], played, boards, first_game, count)
+            hex_env: Any = env  # as `check_sgf` says
+            write_games(sgf_folder, hex_env, batches[-1], played, boards, first_game, count)
         if on_batch is not None:
             on_batch(batches[-1])
 
@@ -131,7 +133,7 @@ def play_match(
 
 
 def _play_batch(
-    env: Any,
+    env: Env,
     sides: Sequence[CompiledPlayer],
     openings: chex.Array,
     rng_key: chex.PRNGKey,
@@ -212,7 +214,7 @@ def _turn_key(rng_key: chex.PRNGKey, ply: int, half: int) -> chex.PRNGKey:
 
 
 def round_robin(
-    env: Any,
+    env: Env,
     players: Sequence[Player],
     rng_key: chex.PRNGKey,
     *,
@@ -314,7 +316,7 @@ def round_robin(
     return Tournament(names, wins, spent, tuple(played))
 
 
-def _num_repeats(env: Any, sides: Sequence[Player | CompiledPlayer], repeats: int) -> int:
+def _num_repeats(env: Env, sides: Sequence[Player | CompiledPlayer], repeats: int) -> int:
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}.")
     players = (p.player if isinstance(p, CompiledPlayer) else p for p in sides)
@@ -343,7 +345,7 @@ def _check_batches(
         )
 
 
-def _compiled(env: Any, player: Player | CompiledPlayer, batch_size: int) -> CompiledPlayer:
+def _compiled(env: Env, player: Player | CompiledPlayer, batch_size: int) -> CompiledPlayer:
     if isinstance(player, Player):
         return compile_player(env, player, batch_size)
     if player.batch_size != batch_size:

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import chance_key, step_with_keys
+from jaxpgs.base import Env
 
 
 def opening_lines(
-    env: Any,
+    env: Env,
     rng_key: chex.PRNGKey,
     length: int,
     num_lines: int,
@@ -95,7 +96,7 @@ def hex_openings(size: int) -> np.ndarray:
     return np.array([list(row) for row in tables[str(size)]]) == "W"
 
 
-def checked_lines(env: Any, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
+def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.ndarray:
     """Returns openings as lines.
 
     Args:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxpgs.base import Env
 from jaxpgs.networks.layers.geometry import (
     EDGE,
     EMPTY,
@@ -134,7 +135,7 @@ class PatternPolicy(nnx.Module):
 
 
 def pattern_policy(
-    env: Any, *, templates: Sequence[Template] | None = None, value: bool = False
+    env: Env, *, templates: Sequence[Template] | None = None, value: bool = False
 ) -> PatternPolicy:
     """Makes a `PatternPolicy` for an environment.
 

@@ -21,7 +21,7 @@ from jaxpgs.adapters.environments import (
     mask_logits,
     mask_value,
 )
-from jaxpgs.base import Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
+from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
 
@@ -52,7 +52,7 @@ class Episode(NamedTuple):
 _ALONE = "Episodes add up what one player earns; make_recurrent_fn is for two as well."
 
 
-def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episode:
+def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episode:
     """Starts an episode at each of B positions.
 
     Args:
@@ -85,7 +85,7 @@ def start_episodes(env: Any, state: Any, max_moves: int | None = None) -> Episod
     )
 
 
-def play_move(env: Any, episode: Episode, action: chex.Array) -> tuple[Episode, chex.Array]:
+def play_move(env: Env, episode: Episode, action: chex.Array) -> tuple[Episode, chex.Array]:
     """Plays an action in each episode; those that are over stay as they are.
 
     Args:
@@ -122,7 +122,7 @@ def play_move(env: Any, episode: Episode, action: chex.Array) -> tuple[Episode, 
 
 
 def make_episode_fns(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn | None = None,
     *,
     rollout: Rollout | None = None,
@@ -198,7 +198,7 @@ def make_episode_fns(
 class _Setting(NamedTuple):
     """The arguments of `make_episode_fns`."""
 
-    env: Any
+    env: Env
     apply_fn: ApplyFn | None
     rollout: Rollout | None
     rollout_share: float

@@ -7,14 +7,14 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Params, as_logits, broadcast_keys
+from jaxpgs.base import Env, Params, as_logits, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.rollouts import network_logits, uniform_logits
 from jaxpgs.puzzles.solving import Solution, record_games
 
 
-def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
+def random_games(env: Env, rng_key: chex.PRNGKey, state: Any) -> Solution:
     """Plays B games by uniformly random moves, for `judged`.
 
     Args:
@@ -35,7 +35,7 @@ def random_games(env: Any, rng_key: chex.PRNGKey, state: Any) -> Solution:
 
 
 def policy_games(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -70,7 +70,7 @@ def policy_games(
 
 
 def _play(
-    env: Any,
+    env: Env,
     rng_key: chex.PRNGKey,
     state: Any,
     policy: Callable[[Any], chex.Array],

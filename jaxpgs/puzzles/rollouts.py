@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.adapters.environments import mask_logits
-from jaxpgs.base import Params, as_logits
+from jaxpgs.base import Env, Params, as_logits
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.samegame_playouts import recorded_playout
@@ -21,7 +21,7 @@ Rollout = Callable[
 ]
 
 
-def uniform_logits(env: Any, state: Any) -> chex.Array:
+def uniform_logits(env: Env, state: Any) -> chex.Array:
     """Returns logits `[B, A]` of a policy uniform over the legal actions of `[B]` states.
 
     Where a search finds several actions equally good it takes the first in the board's order. Seify
@@ -36,7 +36,7 @@ def uniform_logits(env: Any, state: Any) -> chex.Array:
     return jnp.where(legal, logits[None], jnp.finfo(logits.dtype).min)
 
 
-def network_logits(env: Any, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.Array]:
+def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.Array]:
     """Returns `(params, state) -> logits [B, A]` of a network's policy, legal actions only.
 
     Args:
@@ -58,7 +58,7 @@ def network_logits(env: Any, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     return evaluate
 
 
-def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
+def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
     """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
 
     Args:
@@ -84,7 +84,7 @@ def random_rollouts(env: Any, *, tabu: bool = False) -> Rollout:
     return rollout
 
 
-def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
+def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
     """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
 
     Every move is a network call, for all positions at once.
@@ -108,7 +108,7 @@ def informed_rollouts(env: Any, apply_fn: ApplyFn, *, greedy: bool = False) -> R
     return _sampled(env, network_logits(env, apply_fn), greedy)
 
 
-def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
+def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
     """Begins a rollout with the action that the prior likes best (Seify 2020, section 5.1).
 
     Args:
@@ -137,7 +137,7 @@ def first_by_prior(env: Any, rollout: Rollout) -> Rollout:
 
 
 def _sampled(
-    env: Any, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
+    env: Env, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
 ) -> Rollout:
     """Makes a rollout that draws every action from a policy `(params, state) -> logits`."""
 

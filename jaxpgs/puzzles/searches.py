@@ -12,7 +12,7 @@ import mctx
 import optax
 
 from jaxpgs.adapters.environments import RootFn
-from jaxpgs.base import Adapt, Params, PolicyOutput
+from jaxpgs.base import Adapt, Env, Params, PolicyOutput
 from jaxpgs.networks import policy_head
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.episodes import make_episode_fns
@@ -27,7 +27,7 @@ from jaxpgs.search.parts.truncation import fixed
 
 
 def plain_mcts(
-    env: Any,
+    env: Env,
     rng_key: chex.PRNGKey,
     state: Any,
     num_simulations: int,
@@ -71,7 +71,7 @@ def plain_mcts(
 
 
 def policy_mcts(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -126,7 +126,7 @@ def policy_mcts(
 
 
 def pv_mcts(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -188,7 +188,7 @@ def pv_mcts(
 
 
 def pgs(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -259,7 +259,7 @@ def pgs(
 
 
 def mcs(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -307,7 +307,7 @@ def mcs(
 
 
 def _sampling(
-    env: Any, depth: int | None, c_puct: float, virtual_loss: float, simulations_per_update: int
+    env: Env, depth: int | None, c_puct: float, virtual_loss: float, simulations_per_update: int
 ) -> dict[str, Any]:
     """The parts that `pgs` and `mcs` share."""
     return {
@@ -325,7 +325,7 @@ _LOOP = ("num_searches", "restart", "follow", "num_kept", "max_moves")
 
 
 def _tree_search(
-    env: Any,
+    env: Env,
     fns: tuple[RootFn, Any],
     params: Params,
     rng_key: chex.PRNGKey,
@@ -340,7 +340,7 @@ def _tree_search(
 
 
 def _play(
-    env: Any,
+    env: Env,
     fns: tuple[RootFn, Any],
     params: Params,
     rng_key: chex.PRNGKey,

@@ -11,7 +11,7 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import RootFn
-from jaxpgs.base import Params, PolicyOutput, broadcast_keys
+from jaxpgs.base import Env, Params, PolicyOutput, broadcast_keys
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot
 
@@ -73,7 +73,7 @@ class Solution(NamedTuple):
 
 
 def solve(
-    env: Any,
+    env: Env,
     root_fn: RootFn,
     plan: Plan,
     params: Params,
@@ -207,7 +207,7 @@ def record_games(
 class _Game(NamedTuple):
     """What does not change while games are played: arguments of `solve`, and where games start."""
 
-    env: Any
+    env: Env
     root_fn: RootFn
     plan: Plan
     params: Params

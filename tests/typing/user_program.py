@@ -10,8 +10,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.base import Params
-from jaxpgs.training import make_expert
-from jaxpgs.training.two_player import expert_iteration
+from jaxpgs.training import expert_iteration, make_expert
 
 
 def least_tried(state: None, node: jaxpgs.base.NodeStats, pending: jax.Array) -> jax.Array:
@@ -51,6 +50,15 @@ def searches(
         jaxpgs.gumbel_pgs_policy(*data, adapt="policy_head", gumbel_scale=0.0),
         jaxpgs.gumbel_mcts_policy(*data, simulations_per_update="rounds", mode="tree"),
     ]
+
+
+def opening(env: jaxpgs.base.Env, action: int) -> jax.Array:
+    """What the network sees after a first move."""
+    state = env.init(jax.random.key(0))
+    return jnp.asarray(env.observe(env.step(state, jnp.int32(action))))
+
+
+OPENINGS = [opening(jaxpgs.envs.Hex(5), 0), opening(jaxpgs.envs.SameGame(4, 4), 3)]
 
 
 def move(network: str, key: jax.Array) -> int:

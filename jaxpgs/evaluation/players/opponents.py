@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import make_root_fn
+from jaxpgs.base import Env
 from jaxpgs.envs import Hex, HexState
 from jaxpgs.evaluation.players.player import Player
 from jaxpgs.evaluation.solvers import solve_hex
 from jaxpgs.networks.functional import ApplyFn
 
 
-def uniform_random(env: Any, *, name: str = "random") -> Player:
+def uniform_random(env: Env, *, name: str = "random") -> Player:
     """A player that picks each legal action with equal probability.
 
     Args:
@@ -43,7 +44,7 @@ def uniform_random(env: Any, *, name: str = "random") -> Player:
 
 
 def raw_network(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Any,
     *,
@@ -193,6 +194,6 @@ def perfect_hex(env: Hex, *, name: str = "perfect") -> Player:
     return Player(name, lambda batch_size: (), act, host=True, deterministic=True)
 
 
-def _require_plain_hex(env: Any) -> None:
+def _require_plain_hex(env: Env) -> None:
     if not isinstance(env, Hex) or env.swap:
         raise ValueError(f"This player needs Hex without the swap rule, got {env!r}.")

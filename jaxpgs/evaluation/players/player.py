@@ -19,6 +19,7 @@ from jax.extend import core as jax_core
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import chance_key, check_players, gain_of, step_with_keys
+from jaxpgs.base import Env
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ class CompiledPlayer:
 
 
 def advance_games(
-    env: Any, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
+    env: Env, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
 ) -> MatchGames:
     """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
     before = games.state
@@ -155,7 +156,7 @@ def advance_games(
 
 @functools.partial(jax.jit, static_argnums=0)
 def open_games(
-    env: Any, rng_key: chex.PRNGKey, openings: chex.Array, limit: chex.Array
+    env: Env, rng_key: chex.PRNGKey, openings: chex.Array, limit: chex.Array
 ) -> MatchGames:
     """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
     num_games, length = openings.shape
@@ -169,7 +170,7 @@ def open_games(
     return games
 
 
-def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
+def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
     """Compiles a player's move and the environment's step into one program.
 
     Args:
@@ -261,7 +262,7 @@ def compile_player(env: Any, player: Player, batch_size: int) -> CompiledPlayer:
     return CompiledPlayer(player, batch_size, call, seconds, temp_bytes)
 
 
-def check_two_players(owner: str, env: Any) -> None:
+def check_two_players(owner: str, env: Env) -> None:
     """Raises `ValueError` unless a game is one of two players."""
     advice = (
         "Of one player compare what searches earn, as jaxpgs.puzzles.solve tells; of more let the "

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.adapters.environments import RootFn, make_plan_fn
-from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.base import Env, Params, RecurrentFn
 from jaxpgs.evaluation.players.player import Player
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import base_params_like
 
 
 def search_player(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     policy_fn: Callable[..., Any],

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.base import Env
+
 # What a cell can hold, as the player to move sees it. Codes from EDGE on lie beyond the board.
 EMPTY, OWN, OTHER, LAST, EDGE = range(5)
 MARGIN = 3
@@ -83,7 +85,7 @@ class BoardGeometry:
         return board[..., rows, columns]
 
 
-def board_geometry(env: Any) -> BoardGeometry:
+def board_geometry(env: Env) -> BoardGeometry:
     """Returns the geometry of an environment's board.
 
     Args:
@@ -224,7 +226,7 @@ class LastMove:
       geometry: its board.
     """
 
-    env: Any
+    env: Env
     geometry: BoardGeometry
 
     @property
@@ -280,7 +282,7 @@ class LastMove:
         return lambda state, x: mapping(state.state, x)
 
 
-def with_last_move(env: Any, geometry: BoardGeometry | None = None) -> LastMove:
+def with_last_move(env: Env, geometry: BoardGeometry | None = None) -> LastMove:
     """Makes a game show codes of cells and the other's last move in place of planes.
 
     Args:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, check_players
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
@@ -25,7 +25,7 @@ from jaxpgs.training.two_player import experts, replay, selfplay
 
 
 def label_games(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     *,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import (
     ValueEquivalentModel,
@@ -52,7 +52,7 @@ class FitState(NamedTuple):
 
 
 def fit(
-    env: Any,
+    env: Env,
     model: ValueEquivalentModel,
     experience: selfplay.Experience,
     *,
@@ -231,7 +231,7 @@ def make_model_update(
 
 
 def _make_evaluate(
-    env: Any,
+    env: Env,
     model: ValueEquivalentModel,
     batch_size: int,
     unroll: int,
@@ -271,7 +271,7 @@ def _make_evaluate(
 
 
 def _split(
-    env: Any,
+    env: Env,
     model: ValueEquivalentModel,
     experience: selfplay.Experience,
     unroll: int,

@@ -1,11 +1,12 @@
 """What a learned model is trained on: positions, the actions that followed, and their targets."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from jaxpgs.base import Env
 from jaxpgs.training.two_player.replay import Replay
 from jaxpgs.training.two_player.selfplay import Experience, Played
 
@@ -81,7 +82,7 @@ def replay_timeline(replay: Replay) -> Timeline:
 
 
 def sample(
-    env: Any, steps: Timeline, rng_key: chex.PRNGKey, batch_size: int, unroll: int, num_games: int
+    env: Env, steps: Timeline, rng_key: chex.PRNGKey, batch_size: int, unroll: int, num_games: int
 ) -> Unrolls:
     """Draws positions uniformly, each in one of its symmetric forms.
 
@@ -104,7 +105,7 @@ def sample(
 
 
 def unrolls_at(
-    env: Any,
+    env: Env,
     steps: Timeline,
     time: chex.Array,
     game: chex.Array,
@@ -149,7 +150,7 @@ def unrolls_at(
     start = jax.tree.map(lambda x: x[:, 0], state)
     action = jax.nn.one_hot(read(played.action)[:, :-1], steps.policy.shape[-1])
     policy = read(steps.policy)
-    if hasattr(env, "network_policy"):
+    if hasattr(env, "network_policy") and hasattr(env, "policy_logits"):
         policy = jax.vmap(jax.vmap(env.policy_logits))(state, policy)
         to_start = jax.vmap(jax.vmap(env.network_policy, (None, 0)))
         action, policy = to_start(start, action), to_start(start, policy)
@@ -167,7 +168,7 @@ def unrolls_at(
     )
 
 
-def turned(env: Any, unrolls: Unrolls, rng_key: chex.PRNGKey) -> Unrolls:
+def turned(env: Env, unrolls: Unrolls, rng_key: chex.PRNGKey) -> Unrolls:
     """Shows each unroll in one of its symmetric forms, drawn at random, if there are several."""
     if not hasattr(env, "symmetries"):
         return unrolls

@@ -12,7 +12,7 @@ import jax
 import optax
 
 from jaxpgs.adapters.environments import make_model_fns
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, policy_head
 from jaxpgs.search import extended_pgs_policy
@@ -25,7 +25,7 @@ from jaxpgs.training.two_player import expert_iteration, experts
 
 
 def train(
-    env: Any,
+    env: Env,
     model: ValueEquivalentModel,
     *,
     expert: str | experts.Expert = "extended",

@@ -19,7 +19,7 @@ from jaxpgs.adapters.environments import (
     make_root_fn,
     step_with_keys,
 )
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient.past_selves import Opponents
 from jaxpgs.training.runtime import sharding
@@ -85,7 +85,7 @@ class Result(NamedTuple):
 
 
 def start(
-    env: Any, rng_key: chex.PRNGKey, moves_first: chex.Array, *, max_random_moves: int = 0
+    env: Env, rng_key: chex.PRNGKey, moves_first: chex.Array, *, max_random_moves: int = 0
 ) -> LearnerGames:
     """Starts games.
 
@@ -110,7 +110,7 @@ def start(
 
 
 def play(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     params: Params,
     opponents: Opponents,

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.adapters.environments import check_players
-from jaxpgs.base import Params, values_like
+from jaxpgs.base import Env, Params, values_like
 from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training.policy_gradient import learner_games, past_selves
@@ -144,7 +144,7 @@ def paper_optimizer(step_size: float = 6e-4) -> optax.GradientTransformation:
 
 
 def train(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     *,
     num_iterations: int = 100,
@@ -356,7 +356,7 @@ def train(
     )  # fmt: skip
 
 
-def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     """Raises `ValueError` for arguments of `train` that are out of range."""
     counts = (
         "num_iterations", "num_games", "num_steps", "num_opponents", "history_size",
@@ -383,7 +383,7 @@ def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def elo_along(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     state: PPOState,
     *,

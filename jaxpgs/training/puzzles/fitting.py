@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import trees
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.networks import functional, functional_train, trainable_mask
 from jaxpgs.training.runtime import iterations, sharding
 from jaxpgs.training.two_player.losses import asymmetric_square
@@ -33,7 +33,7 @@ class Examples(NamedTuple):
 
 
 def make_fit(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     optimizer: optax.GradientTransformation,
     *,
@@ -127,7 +127,7 @@ _NOTHING = {"policy_loss": np.float32(0.0), "value_loss": np.float32(0.0)}
 
 
 def _make_loss_parts(
-    env: Any, *, learns_value: bool, under: float, over: float
+    env: Env, *, learns_value: bool, under: float, over: float
 ) -> Callable[[chex.Array, chex.Array, Examples, chex.Array], _Losses]:
     """Makes the losses `[B]` of logits and values, given the weight of a value's squared error."""
 
@@ -146,7 +146,7 @@ def _make_loss_parts(
 
 
 def _make_step(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     optimizer: optax.GradientTransformation,
     loss_parts: Callable[..., _Losses],
@@ -197,7 +197,7 @@ def _make_step(
 
 
 def _make_validate(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     loss_parts: Callable[..., _Losses],
     batch_size: int,

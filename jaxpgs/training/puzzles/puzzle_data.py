@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles import Solution, informed_rollouts, random_rollouts
 from jaxpgs.training.puzzles.fitting import Examples
@@ -40,7 +40,7 @@ def jit_solver(solver: Solver, mesh: jax.sharding.Mesh | None) -> Solver:
 
 
 def search_boards(
-    env: Any,
+    env: Env,
     solver: Solver,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -85,7 +85,7 @@ def search_boards(
 
 
 def make_measure(
-    env: Any, apply_fn: ApplyFn, num_boards: int
+    env: Env, apply_fn: ApplyFn, num_boards: int
 ) -> Callable[..., dict[str, chex.Array]]:
     """Makes the measurement of the policy alone against random play.
 

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number, check_word
 from jaxpgs.networks import functional
 from jaxpgs.training.puzzles import example_queue, fitting
@@ -49,7 +49,7 @@ class PuzzleIterationState(NamedTuple):
 
 
 def train(
-    env: Any,
+    env: Env,
     make_network: Callable[[int], nnx.Module],
     *,
     solver: Solver,

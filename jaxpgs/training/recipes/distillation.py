@@ -20,7 +20,7 @@ from flax import nnx
 
 from jaxpgs import networks, trees
 from jaxpgs.adapters.environments import chance_key, make_root_fn, step_with_keys
-from jaxpgs.base import Params, values_like
+from jaxpgs.base import Env, Params, values_like
 from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -47,7 +47,7 @@ class DistillationState(NamedTuple):
 
 
 def distill(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     teacher: tuple[Params, ApplyFn],
     *,
@@ -183,7 +183,7 @@ class _Lesson(NamedTuple):
     value: chex.Array
 
 
-def _lesson(env: Any, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
+def _lesson(env: Env, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
     """Turns a teacher's answers, which are over the actions, into what its student has to say."""
     observation, policy = jax.vmap(env.observe)(games), jax.nn.softmax(root.prior_logits)
     if hasattr(env, "network_policy"):

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 
 from jaxpgs.adapters.environments import LONGEST_GAME, RootFn, check_players
-from jaxpgs.base import Params, RecurrentFn
+from jaxpgs.base import Env, Params, RecurrentFn
 from jaxpgs.checks import check_count, check_number, check_word
 from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import (
@@ -115,7 +115,7 @@ def paper_settings() -> dict[str, Any]:
 
 
 def train(
-    env: Any,
+    env: Env,
     network: nnx.Module,
     *,
     expert: str | experts.Expert = "pgs",
@@ -375,7 +375,7 @@ def train(
     )  # fmt: skip
 
 
-def _check_arguments(env: Any, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     """Raises `ValueError` for arguments of `train` that are out of range."""
     check_word("train", "value_target", arguments["value_target"], selfplay.VALUE_TARGETS)
     counts = (
@@ -461,7 +461,7 @@ def _make_losses(
 
 
 def _make_fit(
-    env: Any,
+    env: Env,
     losses_fn: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     trainable: Params,
@@ -540,7 +540,7 @@ def _make_watch(
     return watch
 
 
-def _distinct_at_random(env: Any, network: nnx.Module, num_games: int, num_steps: int) -> float:
+def _distinct_at_random(env: Env, network: nnx.Module, num_games: int, num_steps: int) -> float:
     """Returns the share of different positions among those of an iteration of random play."""
     params, apply_fn = functional(network)
     expert = experts.epsilon_greedy(experts.raw_policy(), 1.0)

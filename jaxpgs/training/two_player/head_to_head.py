@@ -14,12 +14,12 @@ from jaxpgs.adapters.environments import (
     make_root_fn,
     step_with_keys,
 )
-from jaxpgs.base import Params
+from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 
 
 def head_to_head(
-    env: Any, apply_fn: ApplyFn, first: Params, second: Params, *, max_moves: int | None = None
+    env: Env, apply_fn: ApplyFn, first: Params, second: Params, *, max_moves: int | None = None
 ) -> chex.Array:
     """Plays every legal opening with both colours, each side its network's likeliest action.
 
@@ -76,7 +76,7 @@ def head_to_head(
 
 
 def make_compare(
-    env: Any, apply_fn: ApplyFn, max_moves: int | None = None
+    env: Env, apply_fn: ApplyFn, max_moves: int | None = None
 ) -> tuple[Callable[[Params, Params], chex.Array], int]:
     """Makes `head_to_head`, jitted.
 

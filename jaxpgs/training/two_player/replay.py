@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import NodeStats
+from jaxpgs.base import Env, NodeStats
 from jaxpgs.training.two_player.selfplay import Experience, Played, init_games, map_actions
 
 
@@ -24,7 +24,7 @@ class Replay(NamedTuple):
 
 
 def init(
-    env: Any,
+    env: Env,
     num_blocks: int,
     num_steps: int,
     num_games: int,
@@ -74,7 +74,7 @@ def init(
     )
 
 
-def observed(env: Any) -> jax.ShapeDtypeStruct:
+def observed(env: Env) -> jax.ShapeDtypeStruct:
     """Returns the shape and type of an environment's observations.
 
     Raises:
@@ -92,7 +92,7 @@ def observed(env: Any) -> jax.ShapeDtypeStruct:
 
 
 @functools.lru_cache(maxsize=32)
-def observation_dtype(env: Any) -> jnp.dtype:
+def observation_dtype(env: Env) -> jnp.dtype:
     """Returns a type that keeps an environment's observations, by a look at random games.
 
     Args:
@@ -161,7 +161,7 @@ def distinct(observation: chex.Array) -> chex.Array:
     return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
 
 
-def sample(env: Any, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> Experience:
+def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> Experience:
     """Draws positions uniformly, each in one of its symmetric forms.
 
     Args:

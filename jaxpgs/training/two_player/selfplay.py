@@ -19,7 +19,7 @@ from jaxpgs.adapters.environments import (
     step_with_key,
     step_with_keys,
 )
-from jaxpgs.base import NodeStats, Params, RecurrentFn
+from jaxpgs.base import Env, NodeStats, Params, RecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import base_params_like, reset_adapted
@@ -109,7 +109,7 @@ class Report(NamedTuple):
 
 
 def init_games(
-    env: Any,
+    env: Env,
     rng_key: chex.PRNGKey,
     num_games: int,
     *,
@@ -168,7 +168,7 @@ def init_games(
 
 
 def play(
-    env: Any,
+    env: Env,
     apply_fn: ApplyFn,
     expert: Expert,
     params: Params,
