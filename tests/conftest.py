@@ -51,12 +51,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture
-def strict_promotion():
+@pytest.fixture(autouse=True)
+def strict_promotion(request):
     """Makes implicit promotion of ranks and dtypes an error.
 
-    A test module opts in with `pytestmark = pytest.mark.usefixtures("strict_promotion")`. Other
-    libraries need not pass: wrap their calls in `lenient_promotion`.
+    Other libraries need not pass: wrap their calls in `games.lenient_promotion`, or mark a test or
+    a module that does little else `lenient`.
     """
+    if request.node.get_closest_marker("lenient"):
+        yield
+        return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield

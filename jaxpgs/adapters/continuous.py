@@ -188,6 +188,7 @@ def _bounds(env: Env) -> tuple[chex.Array, chex.Array]:
 
 
 def _in_units(action: chex.Array, low: chex.Array, high: chex.Array) -> chex.Array:
+    low, high = (jnp.broadcast_to(x, action.shape) for x in (low, high))
     return jnp.clip((low + high) / 2 + (high - low) / 2 * action, low, high)
 
 

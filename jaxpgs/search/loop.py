@@ -643,8 +643,12 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     stats, num_walks = carry.stats, actions.shape[1]
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
-    number = carry.totals.simulations[:, None] + jnp.arange(num_walks)[None]
-    among = True if context.width is None else jnp.arange(num_walks)[None] < context.width
+    number = carry.totals.simulations[:, None] + jnp.arange(num_walks, dtype=jnp.int32)[None]
+    among = (
+        True
+        if context.width is None
+        else jnp.arange(num_walks, dtype=jnp.int32)[None] < context.width
+    )
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
     if wanted is None:
         budget = search.num_simulations if carry.budget is None else carry.budget[:, None]
@@ -657,7 +661,8 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
         code=counts.astype(jnp.uint32),
         log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
         alive=alive,
-        visits=jnp.take_along_axis(stats.visits, actions, axis=-1) + jnp.sum(earlier, axis=-1),
+        visits=jnp.take_along_axis(stats.visits, actions, axis=-1)
+        + jnp.sum(earlier, axis=-1, dtype=jnp.int32),
         new=playable & (counts > 0),
         simulation=number,
     )

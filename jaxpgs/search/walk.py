@@ -480,7 +480,7 @@ def _simulations(
 ) -> Simulations:
     """Reads the trajectories from what was written down, and from the states made at the end."""
     depth, names = state.path.depth, _told(context.needed)
-    number = jnp.arange(context.max_depth)[:, None, None]
+    number = jnp.arange(context.max_depth, dtype=jnp.int32)[:, None, None]
     alive = number < depth[None]
     reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
     action, child = state.whole[:, 0], state.whole[:, 1]

@@ -13,8 +13,6 @@ import pytest
 import jaxpgs
 from jaxpgs import networks
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 
 def _linear(num_inputs, num_actions, seed=0):
     """Parameters of a random linear network: policies neither uniform nor certain."""

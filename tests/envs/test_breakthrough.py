@@ -13,8 +13,6 @@ from games import mostly_slow
 from jaxpgs.envs import Breakthrough
 from jaxpgs.envs.render import breakthrough_text
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 step = jax.jit(Breakthrough.step, static_argnums=0, compiler_options=games.QUICK)
 SMALL = Breakthrough(rows=5, columns=4)
 LEFT, STRAIGHT, RIGHT = range(3)

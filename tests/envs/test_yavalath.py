@@ -13,8 +13,6 @@ from games import mostly_slow
 from jaxpgs.envs import Yavalath
 from jaxpgs.envs.render import yavalath_text
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 step = jax.jit(Yavalath.step, static_argnums=0, compiler_options=games.QUICK)
 SMALL = Yavalath(3)
 

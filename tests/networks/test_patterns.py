@@ -15,7 +15,6 @@ import jaxpgs
 from jaxpgs import envs, networks
 from jaxpgs.networks.layers.geometry import EMPTY, LAST, OTHER
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
 GAMES = {
     "hex": lambda: envs.Hex(4, swap=True),
     "yavalath": lambda: envs.Yavalath(3),

@@ -23,8 +23,6 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs.search import advance, finish, init, run
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 B = 4
 LOWEST = np.finfo(np.float32).min
 

@@ -19,8 +19,6 @@ import jaxpgs
 from jaxpgs.search import run
 from jaxpgs.search.stores import nodes, store_tree
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 B = 5
 ALL_TERMS = jaxpgs.estimator.regularized(
     jaxpgs.estimator.reinforce("value"), entropy=0.1, kl_to_prior=0.2, kl_from_prior=0.1

@@ -18,8 +18,6 @@ from jaxpgs.search.parts.gumbel import GumbelState, considered_visits
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.stores import store_tree
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 LOWEST = np.finfo(np.float32).min
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from jaxpgs import trees
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 
 @pytest.mark.parametrize("axes", [0, 1, 2])
 def test_where_chooses_entry_by_entry_of_the_leading_axes(axes):

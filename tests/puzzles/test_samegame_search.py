@@ -19,8 +19,6 @@ from jaxpgs.envs.samegame import rules
 from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import node_stats
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 ENV = SameGame(5, 5, 3)
 NUM_BOARDS = 6
 

@@ -24,8 +24,6 @@ from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.stores.nodes import Place, pack, unpack
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 
 def keys(seed, count):
     return jax.random.split(jax.random.key(seed), count)

@@ -17,8 +17,6 @@ from jaxpgs import networks, trees
 from jaxpgs.base import SplitRecurrentFn
 from jaxpgs.search.models.cut import cut_model, depends
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 INPUTS, WIDTH, ACTIONS = 5, 8, 3
 BATCHES = (1, 3, 4)
 

@@ -18,8 +18,6 @@ from jaxpgs.base import NodeStats
 from jaxpgs.search import init, step
 from jaxpgs.search.parts.reuse import reweigh
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 
 def walks(depth, value, reward=0.0, discount=1.0, log_prob=None, num_steps=None):
     """A trajectory of one root, `[T, 1, K]`, whose simulations have the given lengths."""

@@ -10,7 +10,6 @@ import pytest
 
 import jaxpgs
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
 GOAL, LOWEST = 10, jnp.finfo(jnp.float32).min
 TRANSFORMS = {
     "rescaled": jaxpgs.target.qtransform_completed_by_mix_value,

@@ -15,8 +15,6 @@ import jaxpgs
 from jaxpgs.search import run
 from jaxpgs.search.models import cut
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 B, A = 3, 4
 FIELDS = ("reward", "discount", "value", "prior_logits")
 

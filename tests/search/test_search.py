@@ -17,8 +17,6 @@ from jaxpgs import networks
 from jaxpgs.base import broadcast_keys
 from jaxpgs.evaluation.solvers import hex_code, hex_value_table
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 ENV = jaxpgs.envs.Hex(5)
 B, N, K, DEPTH = 4, 32, 8, 6
 STEP = 0.02
@@ -461,6 +459,7 @@ def test_policy_gradient_finds_the_refutation():
     assert _sign_test(mcs_value, fooled_value) > 0.5
 
 
+@pytest.mark.filterwarnings("ignore:The search takes mode")
 def test_evaluations_are_counted_exactly():
     _, _, state = _trap(0.5)
     np.testing.assert_array_equal(state.num_evaluations, 2 * TRAP_N)

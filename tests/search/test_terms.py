@@ -17,8 +17,6 @@ from jaxpgs.search import run
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.policy import terms_and_slopes
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 B, K, A = 3, 6, 3
 LOWEST = np.finfo(np.float32).min
 NAMES = PolicyTerms._fields

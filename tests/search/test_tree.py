@@ -15,8 +15,6 @@ from games import lenient_promotion, mostly_slow
 import jaxpgs
 from jaxpgs.search import Nodes, node_stats
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 NUM_ROOTS = 6
 
 

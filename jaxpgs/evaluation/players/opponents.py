@@ -37,7 +37,7 @@ def uniform_random(env: Env, *, name: str = "random") -> Player:
         legal = state.legal_action_mask
         count = legal.sum(axis=-1)
         uniform = jax.random.uniform(rng_key, count.shape)
-        k = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
+        k = jnp.minimum((uniform * count.astype(jnp.float32)).astype(jnp.int32), count - 1)
         return jnp.argmax(jnp.cumsum(legal, axis=-1) > k[:, None], axis=-1), memory, {}
 
     return Player(name, lambda batch_size: (), act)

@@ -180,7 +180,7 @@ def play(
 
         going_on = games._replace(
             state=after,
-            move=games.move + mine + theirs,
+            move=games.move + mine.astype(jnp.int32) + theirs.astype(jnp.int32),
             score=games.score + gained + lost,
         )
         finished = after.terminated

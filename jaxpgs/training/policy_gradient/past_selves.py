@@ -122,12 +122,14 @@ def draw(
     """
     point = jax.random.uniform(rng_key, (num_opponents,))
     if schedule == "in_turn":
-        point = (jnp.arange(num_opponents) + point[0]) / num_opponents
+        point = (jnp.arange(num_opponents, dtype=jnp.float32) + point[0]) / num_opponents
     point = jnp.minimum(point, 0.999999)  # rounding may have made it 1
 
     def choose(first: float, share: float, count: chex.Array | int) -> chex.Array:
         """Turns points of an interval of that length into numbers below `count`."""
-        number = jnp.floor((point - first) / jnp.maximum(share, 1e-9) * count).astype(jnp.int32)
+        number = jnp.floor((point - first) / jnp.maximum(share, 1e-9) * jnp.float32(count)).astype(
+            jnp.int32
+        )
         return jnp.clip(number, 0, count - 1)
 
     others = random_fraction + pool_fraction

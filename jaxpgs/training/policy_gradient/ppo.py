@@ -117,7 +117,7 @@ def ppo_loss(
     # What is no move of the learner's may hold anything.
     log_ratio = jnp.where(moves.mine, log_prob - moves.log_prob, 0.0)
     ratio = jnp.exp(log_ratio)
-    count = jnp.maximum(jnp.sum(moves.mine), 1)
+    count = jnp.maximum(jnp.sum(moves.mine), 1).astype(jnp.float32)
 
     def mean(x: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(moves.mine, x, 0.0)) / count
@@ -134,7 +134,7 @@ def ppo_loss(
         "value_loss": value_loss,
         "entropy": entropy,
         "approximate_kl": mean(ratio - 1 - log_ratio),
-        "clipped": mean(jnp.abs(ratio - 1) > clip),
+        "clipped": mean((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
     }
 
 

@@ -38,7 +38,7 @@ def policy_value_loss(
     known = target.open == 0
     value = values_like(value, target.value)
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
-    value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1)
+    value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1).astype(error.dtype)
     loss = policy_loss + value_weight * value_loss
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss}
 
@@ -51,7 +51,7 @@ def objective_loss(logits: chex.Array, target: Experience, objective: Objective)
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
     known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
-    return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1)
+    return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1).astype(loss.dtype)
 
 
 def unroll_loss(

@@ -111,7 +111,8 @@ def action_values(root: NodeStats, untried: str) -> chex.Array:
     else:
         tried = root.visits > 0
         if untried == "parent":
-            mean = jnp.sum(root.value_sum, axis=-1, keepdims=True) / jnp.maximum(visits, 1)
+            total = jnp.sum(root.value_sum, axis=-1, keepdims=True)
+            mean = total / jnp.maximum(visits, 1).astype(total.dtype)
             filler = jnp.where(visits > 0, mean, root.value[..., None])
         else:
             lowest = jnp.min(jnp.where(tried, root.qvalues, jnp.inf), axis=-1, keepdims=True)

@@ -112,7 +112,9 @@ def observation_dtype(env: Env) -> jnp.dtype:
     def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
         games = init_games(env, rng_key, 64, max_random_moves=64)
         observation = jax.vmap(env.observe)(games.state)
-        return observation, jnp.all(observation == observation.astype(jnp.int8))
+        return observation, jnp.all(
+            observation == observation.astype(jnp.int8).astype(observation.dtype)
+        )
 
     observation, fits = look(jax.random.key(0))
     counts = jnp.issubdtype(observation.dtype, jnp.integer)  # may grow late in a game
@@ -130,7 +132,7 @@ def add(replay: Replay, experience: Experience) -> Replay:
       The buffer with the block.
     """
     blocks = replay.blocks
-    first_value, first_open = experience.value[0], experience.open[0]
+    first_value, first_open = experience.value[None, :1], experience.open[None, :1]
     blocks = blocks._replace(
         value=blocks.value + blocks.open * first_value, open=blocks.open * first_open
     )
@@ -156,7 +158,7 @@ def distinct(observation: chex.Array) -> chex.Array:
         words = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
         words = words.reshape(*code.shape, -1)
         weights = jax.random.bits(jax.random.key(number), words.shape[-1:], jnp.uint32) | 1
-        code += jnp.sum(mixed(words) * weights, axis=-1, dtype=jnp.uint32)
+        code += jnp.sum(mixed(words) * weights[None, None], axis=-1, dtype=jnp.uint32)
     ordered = jnp.sort(mixed(code).ravel())
     return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
 

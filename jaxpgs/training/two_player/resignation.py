@@ -59,6 +59,6 @@ def threshold(
       min_games: nobody resigns before so many games are known.
     """
     known = jnp.minimum(record.count, len(record.lowest))
-    rank = jnp.floor(false_positives * known).astype(jnp.int32)
+    rank = jnp.floor(false_positives * known.astype(jnp.float32)).astype(jnp.int32)
     value = jnp.sort(record.lowest)[rank]
     return jnp.where(known < min_games, -jnp.inf, value)

@@ -141,7 +141,8 @@ def init_games(
     def start(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
         coin, count = jax.random.uniform(count_key, (2,))
-        count = jnp.where(coin < 0.5, 1, 1 + jnp.floor(count * max_random_moves))
+        count = 1 + jnp.floor(count * max_random_moves).astype(jnp.int32)
+        count = jnp.where(coin < 0.5, 1, count)
         count = jnp.where(coin < 1 - start_fraction, count, 0)
 
         def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
@@ -152,7 +153,7 @@ def init_games(
             after = step(state, action, chance_key(rng_key))
             take = (number < count) & ~after.terminated
             state = trees.where(take, after, state)
-            return (state, made + take), None
+            return (state, made + take.astype(jnp.int32)), None
 
         inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
@@ -275,7 +276,7 @@ def play(
         chances = sharding.own_keys(chance_key(rng_key), len(action))
         after = play_move(state, action, chances)
         mover = state.current_player
-        own = mover[:, None] == jnp.arange(games.lowest.shape[1])
+        own = mover[:, None] == jnp.arange(games.lowest.shape[1])[None]
         lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
 
         resigned = games.may_resign & (decision.value < resign_below)
@@ -344,7 +345,7 @@ def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array
     """Draws `[S]` bool which steps are searched in full, as near to a share of them as may be."""
     count_key, order_key = jax.random.split(rng_key)
     count = jnp.floor(share * num_steps + jax.random.uniform(count_key))
-    return jax.random.permutation(order_key, num_steps) < count
+    return jax.random.permutation(order_key, num_steps) < count.astype(jnp.int32)
 
 
 def _with_returns(

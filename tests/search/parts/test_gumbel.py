@@ -15,8 +15,6 @@ import jaxpgs
 from jaxpgs.search import init, run
 from jaxpgs.search.parts.gumbel import considered_visits, scheduled_visits
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 B, A = 12, 5
 
 

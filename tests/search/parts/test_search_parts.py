@@ -16,8 +16,6 @@ from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.walk import extend_code
 
-pytestmark = pytest.mark.usefixtures("strict_promotion")
-
 # Every statistical test has a fixed seed and would fail by chance once in a million seeds.
 ERROR_RATE = 1e-6
 
