@@ -8,8 +8,8 @@ decides whether that wins.
 
 Positions come in pairs that differ in the place of that one stone: where the ladder meets it, or
 elsewhere. A pair is kept only if `solve_hex` proves that the attacker to move wins the first, by
-the ladder's next move among others, and loses the second, and that the defender to move wins both,
-so that forced moves alone win. Half of the pairs are then looked at after that next move.
+the ladder's next move among others, and loses the second, and that the defender would win both if
+it were to move, so that forced moves alone win. Half of the pairs are looked at after that move.
 """
 
 import json
@@ -27,7 +27,7 @@ from jaxpgs.evaluation import solve_hex
 FILE = pathlib.Path(__file__).with_name("ladders.json")
 SIZES = (5, 6, 7, 9, 11)
 PAIRS = 20  # of each size
-LIMIT = 10_000  # entries of a proof, after which a position is left out
+LIMIT = 2_000  # entries of a proof, after which a position is left out
 _STONES = ".xo"
 
 # Cells are (height above the edge, columns ahead of the head). A step of a chain is where the next
@@ -166,12 +166,12 @@ def make_pair(size: int, number: int, seed: int) -> list[Ladder]:
 
     Args:
       size: of the board.
-      number: of the pair; decides who is to move, the directions and the distance in turn.
+      number: of the pair; decides who is to move and the directions, in turn.
       seed: of everything else.
     """
     rng = np.random.default_rng((seed, size, number))
     answers, swapped, turned, to_right = (bool(number >> bit & 1) for bit in range(4))
-    distance = 2 + number % (size - 3)
+    distance = int(rng.integers(2, min(size, 8)))  # longer ones take minutes to find
     while True:
         try:
             *boards, move = draw(rng, size, distance, to_right, int(swapped))
@@ -179,7 +179,7 @@ def make_pair(size: int, number: int, seed: int) -> list[Ladder]:
                 continue
             if move not in proved(boards[0], 0)[1] or proved(boards[1], 0)[1]:
                 continue
-            if any(proved(board, 1)[0] < 0 for board in boards):
+            if proved(boards[0], 1)[0] < 0:
                 continue
             pair = []
             for board in boards:
