@@ -57,14 +57,14 @@ class Ladder(NamedTuple):
     keeping: list[int]
 
 
-class _GivenUp(Exception):
+class _GivenUpError(Exception):
     """A proof took more than `LIMIT` entries, or a chain ran into something."""
 
 
 class _Bounded(dict):
     def __setitem__(self, key: Any, value: Any) -> None:
         if len(self) >= LIMIT:
-            raise _GivenUp
+            raise _GivenUpError
         super().__setitem__(key, value)
 
 
@@ -89,7 +89,7 @@ class _Sketch:
         """Puts a stone, or 0 to keep the cell empty."""
         place = self.at(cell)
         if place is None or not (self.free[place] or stone == self.board[place] == 0):
-            raise _GivenUp
+            raise _GivenUpError
         self.board[place], self.free[place] = stone, False
 
     def chain(self, rng: np.random.Generator, cell: Cell, stone: int, steps: Steps) -> None:
@@ -134,7 +134,7 @@ def draw(
     sketch.chain(rng, (int(rng.integers(2, 4)), int(rng.integers(1, 4))), 2, AHEAD)
     escape = sketch.at((int(rng.choice([0, 1, 1, 1, 2])), distance))
     if escape is None or sketch.board[escape]:
-        raise _GivenUp
+        raise _GivenUpError
     path = [sketch.at((height, x)) for height in (0, 1) for x in range(1, ahead + 1)]
     for place in (*path, escape):
         if place is not None:
@@ -144,7 +144,7 @@ def draw(
     lacking = int((board == 2).sum() - (board == 1).sum()) - 1 - more
     room = len(free) - 1 - abs(lacking)
     if room < 0:
-        raise _GivenUp
+        raise _GivenUpError
     both = int(rng.integers(room // 2 + 1))
     others = [1] * (both + max(lacking, 0)) + [2] * (both + max(-lacking, 0))
     board.flat[free[: len(others)]] = others
@@ -189,7 +189,7 @@ def make_pair(size: int, number: int, seed: int) -> list[Ladder]:
                 player = int(answers != swapped)
                 pair.append(Ladder(board, player, distance, *proved(board, player)))
             return pair
-        except _GivenUp:
+        except _GivenUpError:
             continue
 
 
