@@ -145,7 +145,8 @@ def draw(
     room = len(free) - 1 - abs(lacking)
     if room < 0:
         raise _GivenUpError
-    both = int(rng.integers(room // 2 + 1))
+    fewest = room // 4 if size > 7 else 0  # since proofs on large boards need full ones
+    both = int(rng.integers(fewest, room // 2 + 1))
     others = [1] * (both + max(lacking, 0)) + [2] * (both + max(-lacking, 0))
     board.flat[free[: len(others)]] = others
     without = board.copy()
