@@ -100,7 +100,7 @@ class _Sketch:
             far = self.size - 1 if (steps is AHEAD) == self.to_right else 0
             if (row == 0) if steps is UP else (column == far):
                 return
-            (height, x), bridge = steps[rng.integers(len(steps))]
+            (height, x), bridge = steps[int(rng.integers(len(steps)))]
             for rise, run in bridge:
                 self.take((cell[0] + rise, cell[1] + run), 0)
             cell = cell[0] + height, cell[1] + x
