@@ -11,8 +11,8 @@ import pathlib
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "openings", "floors",
-            "newcomer", "lines", "against", "versions")  # fmt: skip
+COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "openings",
+            "ladders", "floors", "newcomer", "lines", "against", "versions")  # fmt: skip
 
 
 def main() -> None:

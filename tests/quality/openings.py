@@ -18,18 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jaxpgs
 import quality
 from benchmarks import pictures, report, runs
 from benchmarks.players import Spec, load_network, make_player, read_specs
 from jaxpgs import evaluation
-from jaxpgs.adapters.environments import make_plan_fn
 from jaxpgs.envs.hex_games import cell_name
+from quality.looks import SEARCHES, look
 
-SEARCHES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "PGS": (jaxpgs.pgs_policy, {"adapt": "policy_head"}),
-    "Gumbel MCTS": (jaxpgs.gumbel_mcts_policy, {}),
-}
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
 _KEY = ("network", "player", "simulations", "opponent")
@@ -47,17 +42,9 @@ def values(network: Any, search: str | None, num_simulations: int, seed: int) ->
     """Returns `[size, size]` values of first moves for who made them, in [-1, 1]."""
     env, cells = network.env, jnp.arange(network.env.num_actions)
     start = jax.vmap(env.init)(jax.random.split(jax.random.key(seed), len(cells)))
-    states, key = jax.vmap(env.step)(start, cells), jax.random.key(seed)
-    if search is None:
-        root_fn = jaxpgs.make_root_fn(env, network.apply_fn)
-        found = jax.jit(root_fn)(network.params, key, states).value
-    else:
-        policy, knobs = SEARCHES[search]
-        plan = make_plan_fn(env, network.apply_fn, policy, num_simulations, **knobs)
-        found = jax.jit(lambda p, k, s: plan(p, k, s).search_state.value)(
-            network.params, key, states
-        )
-    return -np.asarray(found, np.float64).reshape(env.size, env.size)
+    states = jax.vmap(env.step)(start, cells)
+    found, _ = look(network, search, num_simulations, states, seed)
+    return -found.reshape(env.size, env.size)
 
 
 def judge(found: np.ndarray) -> dict[str, Any]:
