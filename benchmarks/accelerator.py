@@ -4,8 +4,8 @@
     python -m benchmarks.accelerator --minutes 9          # what fits; go on with the same command
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
-First the training of the networks of Hex, 6x6 to 11x11, each of which goes on from the one before:
-eight minutes of an H200. Then what users of mctx run, pgx's example of AlphaZero; speed beside the
+First the training of the networks of Hex, 6x6 to 11x11, each of which goes on from the one before.
+Then what users of mctx run, pgx's example of AlphaZero; speed beside the
 bare network and mctx's searches at the sizes of papers; memory to 100,000 simulations; how fast Hex
 and SameGame play; and NRPA on the 20 positions of SameGame. Each piece is another command in a
 process of its own; what it writes has the name that `benchmarks.tables` reads.

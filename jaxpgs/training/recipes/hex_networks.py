@@ -89,11 +89,11 @@ RECIPES = {
     "hex-7x7": HexRecipe(
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
-    "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     "hex-8x8": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 1500, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
-    # An H200 took 84, 84, 112 and 170 seconds for these.
+    "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
+    # For an accelerator, each from the one before.
     "hex-6x6-large": _large(Hex(6), 150),
     "hex-8x8-large": _large(Hex(8), 110, "hex-6x6-large"),
     "hex-9x9-large": _large(Hex(9), 130, "hex-8x8-large"),
