@@ -40,6 +40,7 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 ... )
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxpgs import adapters, envs, networks, puzzles, search
@@ -88,6 +89,10 @@ from jaxpgs.search.parts import (
     target,
     truncation,
 )
+
+# `import jaxpgs.selection` works as well, though its file is in a folder of the search.
+for _part in (backup, estimator, gumbel, reuse, selection, target, truncation):
+    sys.modules["jaxpgs." + _part.__name__.rpartition(".")[2]] = _part
 
 if TYPE_CHECKING:
     from jaxpgs import evaluation, training

@@ -115,7 +115,7 @@ def trainers(folder):
     """Every trainer on one device and on all; keeps what all of them found."""
     for trainer in TRAINERS:
         one, shared = (plain(trainer(some)) for some in (jax.devices()[:1], jax.devices()))
-        same(shared, one, atol=1e-5)
+        same(shared, one, atol=5e-5)
         np.savez(f"{folder}/{trainer.__name__}.npz", *jax.tree.leaves(shared))
 
 
