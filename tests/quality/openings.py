@@ -110,6 +110,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     from matplotlib.patches import RegularPolygon
 
     raw = [row for row in rows if row["player"] == "network" and "values" in row]
+    raw.sort(key=lambda row: row["network"])
     figure, axes = plt.subplots(1, len(raw), figsize=(4 * len(raw), 3), squeeze=False, dpi=100)
     shades = plt.get_cmap("RdBu")
     for axis, row in zip(axes[0], raw, strict=True):
