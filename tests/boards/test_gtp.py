@@ -261,10 +261,10 @@ def test_our_engine_finds_a_win_and_knows_its_boards():
     session = Session(hex_io.HexGame(size), Options("mcs", 16, live=True))
     emitted = []
     lines = ["boardsize 5 5", *(f"play black c{row}" for row in (1, 2, 4, 5)), "genmove black",
-             "final_score", "boardsize 8"]  # fmt: skip
+             "final_score", "boardsize 10"]  # fmt: skip
     replies, _ = talk(lines, engine, session, emitted.append)
     assert replies[5:7] == ["= c3\n\n", "= B+\n\n"]
-    assert replies[7] == "? no network for 8x8; hex-5x5-early plays on 5x5\n\n"
+    assert replies[7] == "? no network for 10x10; hex-5x5-early plays on 5x5\n\n"
     assert "VAR B c3" in emitted[-1]
     with pytest.raises(ValueError, match="plays Hex"):
         gtp.search_engine("samegame-7x7")

@@ -272,8 +272,9 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
     check_number("auto_sgd", "step_size", step_size, 0, open_low=True)
 
     def init(params: Any) -> AutoState:
-        zero = jnp.zeros(())
-        return AutoState(zero, zero, jnp.maximum(optax.tree.norm(params), 1.0))
+        longest = jnp.maximum(optax.tree.norm(params), 1.0)
+        zero = jnp.zeros_like(longest)
+        return AutoState(zero, zero, longest)
 
     def update(
         updates: Any, state: AutoState, params: Any = None, *, logit_square: chex.Array, **_: Any

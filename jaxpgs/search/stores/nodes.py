@@ -422,7 +422,7 @@ def reroot(
     # Parents have smaller numbers, so the new root comes first and none loses its parent.
     order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
     order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
-    used = jnp.arange(num_kept)[None] < size[:, None]
+    used = jnp.arange(num_kept, dtype=jnp.int32)[None] < size[:, None]
     renamed = jnp.where(kept, rank, 0)
     below_root = used & (jnp.arange(num_kept)[None] > 0)
     num_actions, links = nodes.num_actions, nodes.links
