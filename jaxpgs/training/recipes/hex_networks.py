@@ -92,9 +92,6 @@ RECIPES = {
     "hex-8x8": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 1500, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
-    "hex-9x9-dense": HexRecipe(
-        Hex(9), _SMALL, "gumbel_mcts", 32, 600, _RESIGNING | {"buffer_size": 262_144}, "hex-8x8"
-    ),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
     "hex-6x6-large": _large(Hex(6), 150),
