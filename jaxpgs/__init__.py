@@ -43,7 +43,7 @@ The examples in the docstrings search 3x3 Hex and small boards of SameGame, and 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxpgs import adapters, envs, networks, puzzles, search
+from jaxpgs import adapters, base, envs, networks, puzzles, search
 from jaxpgs.adapters import (
     check_model,
     continuous_action,
@@ -98,17 +98,6 @@ if TYPE_CHECKING:
     from jaxpgs import evaluation, training
     from jaxpgs.play import show
 
-# Where names are that stood here in version 0.1 and in its notebooks; until 1.0.
-_FORMER = {
-    "auto_sgd": estimator,
-    "best_value": target,
-    "by_score": selection,
-    "fixed": truncation,
-    "max_min_puct": selection,
-    "pgs_search": search,
-    "reinforce": estimator,
-}
-
 
 def __getattr__(name: str) -> Any:
     import importlib
@@ -124,13 +113,16 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("jaxpgs")
-    if name in _FORMER:
-        import warnings
+    for home in (selection, truncation, backup, estimator, target, gumbel, reuse, search, base):
+        # Until version 1.0 names are found that stood here in version 0.1.
+        found = getattr(home, name, None)
+        if getattr(found, "__module__", "").startswith("jaxpgs."):
+            import warnings
 
-        place = _FORMER[name].__name__.replace("search.parts.", "")
-        message = f"jaxpgs.{name} is {place}.{name} now, and goes with version 1.0."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(_FORMER[name], name)
+            place = home.__name__.replace("search.parts.", "")
+            message = f"jaxpgs.{name} is {place}.{name} now, and goes with version 1.0."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -25,6 +25,16 @@ def test_exports_exist_are_sorted_and_documented(package):
             assert inspect.getdoc(found), f"{module.__name__}.{name} has no docstring"
 
 
+def test_names_that_moved_are_found_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"puct is jaxpgs\.selection\.puct now"):
+        assert jaxpgs.puct is jaxpgs.selection.puct
+    with pytest.warns(DeprecationWarning, match=r"mcs_search is jaxpgs\.search\.mcs_search now"):
+        assert jaxpgs.mcs_search is jaxpgs.search.mcs_search
+    for nothing in ("nothing", "jnp"):
+        with pytest.raises(AttributeError, match=f"no attribute '{nothing}'"):
+            getattr(jaxpgs, nothing)
+
+
 SEARCHES = [
     jaxpgs.mcs_policy,
     jaxpgs.pgs_policy,

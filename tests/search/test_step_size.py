@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 import pytest
@@ -31,6 +32,28 @@ def test_one_step_by_hand():
     assert not nothing.any()
     fresh, _ = optimizer.update(0 * gradient, optimizer.init(gradient), logit_square=jnp.float32(0))
     assert not fresh.any(), "no gradient, no step, no NaN"
+
+
+@pytest.mark.lenient
+def test_parameters_of_16_bits_keep_their_type():
+    def walk(params, rng_key, action, position):
+        del rng_key
+        after, zero = position + action - 1, jnp.zeros(action.shape)
+        logits = jnp.broadcast_to(params.astype(jnp.float32), (*action.shape, 3))
+        found = mctx.RecurrentFnOutput(
+            reward=-1.0 * abs(after), discount=zero + 0.9, value=zero, prior_logits=logits
+        )
+        return found, after
+
+    root = mctx.RootFnOutput(
+        prior_logits=jnp.zeros((2, 3)), value=jnp.zeros(2), embedding=jnp.array([3, -3])
+    )
+    output = jaxpgs.pgs_policy(
+        jnp.zeros(3, jnp.bfloat16), jax.random.key(0), root, walk, 37, adapt="everything",
+        mode="rollouts", truncation=jaxpgs.truncation.fixed(5),
+    )  # fmt: skip
+    assert output.action.tolist() == [0, 2]
+    assert output.search_state.params.dtype == jnp.bfloat16
 
 
 def test_square_at_the_logits():

@@ -273,7 +273,8 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
 
     def init(params: Any) -> AutoState:
         longest = jnp.maximum(optax.tree.norm(params), 1.0)
-        zero = jnp.zeros_like(longest)
+        # Sums of squares lose too much in 16 bits.
+        zero = jnp.zeros((), jnp.promote_types(longest.dtype, jnp.float32))
         return AutoState(zero, zero, longest)
 
     def update(
@@ -281,8 +282,9 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
     ) -> tuple[Any, AutoState]:
         del params
         now = optax.tree.norm(updates, squared=True)
-        square = state.parameter_square + now
-        state = AutoState(square, state.logit_square + logit_square, state.longest)
+        square = state.parameter_square + now.astype(state.parameter_square.dtype)
+        logits = state.logit_square + logit_square.astype(state.logit_square.dtype)
+        state = AutoState(square, logits, state.longest)
         tiny = jnp.finfo(square.dtype).tiny
         scale = step_size * state.logit_square / jnp.maximum(square, tiny)
         length = jnp.maximum(scale * jnp.sqrt(now), tiny)
