@@ -2,13 +2,13 @@
 
 from quality.mutants import Mutation
 
-_OBJECTIVES = "../training/objectives.py"
+_OBJECTIVES = "../training/two_player/objectives.py"
 _OFFSETS = "../networks/offsets.py"
-_PLAYOUTS = "../playouts.py"
-_SELFPLAY = "../training/selfplay.py"
-_REPLAY = "../training/replay.py"
-_LOSSES = "../training/losses.py"
-_UNROLLS = "../training/unrolls.py"
+_PLAYOUTS = "../adapters/playouts.py"
+_SELFPLAY = "../training/two_player/selfplay.py"
+_REPLAY = "../training/two_player/replay.py"
+_LOSSES = "../training/two_player/losses.py"
+_UNROLLS = "../training/models/unrolls.py"
 _TREES = "../trees.py"
 _LEARNING = "learn.py"
 _ESTIMATOR = "parts/estimator.py"
@@ -73,8 +73,7 @@ MUTATIONS = (
     ),
     Mutation(
         "auto_sgd forgets the logits' squares", _ESTIMATOR,
-        "AutoState(square, state.logit_square + logit_square,", "AutoState(square, logit_square,",
-        "auto_sgd",
+        "logits = state.logit_square + logit_square", "logits = logit_square", "auto_sgd",
     ),
     Mutation(
         "auto_sgd forgets the parameters' squares", _ESTIMATOR,

@@ -2,12 +2,12 @@
 
 from quality.mutants import Mutation
 
-_JUDGING = "../puzzles/judging.py"
-_RAW = "../puzzles/raw_games.py"
-_COLUMNS = "../envs/columns.py"
+_JUDGING = "../puzzles/offline_games.py"
+_RAW = "../puzzles/policy_rollouts.py"
+_COLUMNS = "../envs/bitboard.py"
 _MATCHES = "../evaluation/matches.py"
 _RECORDS = "../evaluation/records.py"
-_SEQUENCES = "../envs/samegame_sequences.py"
+_SEQUENCES = "../envs/samegame/sequences.py"
 
 MUTATIONS = (
     # Judged positions.
