@@ -218,9 +218,8 @@ def _cell(value: Any) -> str:
 
 
 def _usual(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of a tree, 64 simulations, one root or 64, and the default K."""
-    few = row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
-    return few and not row["search"].endswith("constant")
+    """Whether a row of speeds is of 64 simulations, with one root or 64, and the default K."""
+    return row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
 
 
 def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:

@@ -113,7 +113,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("jaxpgs")
-    for home in (selection, truncation, backup, estimator, target, gumbel, reuse, search, base):
+    parts = selection, truncation, backup, estimator, target, gumbel, reuse
+    for home in (*parts, search, base, puzzles, envs):
         # Until version 1.0 names are found that stood here in version 0.1.
         found = getattr(home, name, None)
         if getattr(found, "__module__", "").startswith("jaxpgs."):

@@ -30,6 +30,9 @@ def test_names_that_moved_are_found_with_a_warning():
         assert jaxpgs.puct is jaxpgs.selection.puct
     with pytest.warns(DeprecationWarning, match=r"mcs_search is jaxpgs\.search\.mcs_search now"):
         assert jaxpgs.mcs_search is jaxpgs.search.mcs_search
+    for name in ("nrpa_search", "NestedSearch", "PlayedGames", "NodeStats", "reset_adapted"):
+        with pytest.warns(DeprecationWarning):
+            assert getattr(jaxpgs, name).__name__ == name
     for nothing in ("nothing", "jnp"):
         with pytest.raises(AttributeError, match=f"no attribute '{nothing}'"):
             getattr(jaxpgs, nothing)

@@ -140,9 +140,8 @@ def unrolls_at(
         return x[place, game[:, None]]
 
     ends = known & read(played.finished)
-    over = (
-        jnp.cumsum(ends, axis=1) - ends.astype(jnp.int32) > 0
-    )  # the game has ended before this step
+    # Whether the game has ended before this step.
+    over = jnp.cumsum(ends, axis=1) - ends.astype(jnp.int32) > 0
     real = known & ~over
     sign = jnp.where(numbers % 2 == 0, 1.0, -1.0)[None]
     mover = read(played.state.current_player)
