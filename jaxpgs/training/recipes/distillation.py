@@ -9,6 +9,7 @@ import argparse
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import chex
@@ -218,18 +219,31 @@ class Distillation(NamedTuple):
       teacher: a network of the library.
       network: the student's class in `jaxpgs.networks` and its keyword arguments.
       num_iterations: iterations in all.
+      settings: arguments of `distill`, where they are not its defaults.
+      dtype: what the torso computes in while it learns; what is saved computes in float32.
     """
 
     teacher: str
     network: tuple[str, Mapping[str, Any]]
     num_iterations: int
+    settings: Mapping[str, Any] = MappingProxyType({})
+    dtype: str = "float32"
 
 
+_ACCELERATOR = {"settings": {"batch_size": 2048, "checkpoint_every": 100_000}, "dtype": "bfloat16"}
 RECIPES = {
     "conv-7x7": Distillation(
         "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
     ),
-}
+    # For an accelerator: pgx's network for AlphaZero, and the first of those that grow.
+    "conv-7x7-128x6": Distillation(
+        "hex-7x7-early", ("AlphaZeroResNet", {"num_filters": 128, "num_blocks": 6}), 5000,
+        **_ACCELERATOR,
+    ),
+    "conv-9x9-64x8": Distillation(
+        "hex-9x9", ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8}), 5000, **_ACCELERATOR
+    ),
+}  # fmt: skip
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
@@ -249,8 +263,12 @@ def main(argv: list[str] | None = None) -> None:
     num_iterations = args.iterations or recipe.num_iterations
     teacher = load_pretrained(recipe.teacher)
     kind, sizes = recipe.network
-    module = getattr(networks, kind)(
-        teacher.env.observation_shape, teacher.env.num_actions, **sizes, rngs=nnx.Rngs(args.seed)
+    about = (teacher.env.observation_shape, teacher.env.num_actions)
+    # Of what is float32 already, some classes have no other type.
+    others = {} if recipe.dtype == "float32" else {"dtype": recipe.dtype}
+    module, trained = (
+        getattr(networks, kind)(*about, **sizes, **more, rngs=nnx.Rngs(args.seed))
+        for more in ({}, others)
     )
     folder = args.out / args.name
     clock = Clock(folder / "seconds.txt")
@@ -264,12 +282,13 @@ def main(argv: list[str] | None = None) -> None:
 
         state = distill(
             teacher.env,
-            module,
+            trained,
             (teacher.params, teacher.apply_fn),
             num_iterations=num_iterations,
             seed=args.seed,
             directory=folder / "checkpoints",
             callback=callback,
+            **recipe.settings,
         )
     changed = "" if num_iterations == recipe.num_iterations else f" --iterations {num_iterations}"
     save_pretrained(
@@ -281,7 +300,12 @@ def main(argv: list[str] | None = None) -> None:
         wall_time_s=round(clock.note()),
         command=f"{parser.prog} {args.name}{changed} --seed {args.seed}",
         seed=args.seed,
-        training={"teacher": recipe.teacher, "iterations": num_iterations},
+        training={
+            "teacher": recipe.teacher,
+            "iterations": num_iterations,
+            **({} if recipe.dtype == "float32" else {"dtype": recipe.dtype}),
+            **recipe.settings,
+        },
         strength={},
         **origin(),
     )
