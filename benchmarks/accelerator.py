@@ -4,9 +4,9 @@
     python -m benchmarks.accelerator --minutes 9          # what fits; go on with the same command
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
-First what users of mctx run, pgx's example of AlphaZero. Then the training of the networks of Hex,
-6x6 to 11x11, each of which goes on from the one before; speed beside the
-bare network and mctx's searches at the sizes of papers; memory to 100,000 simulations; how fast Hex
+First what users of mctx run, pgx's example of AlphaZero. Then the large networks of Hex, each of
+which goes on from the one before; speed beside the bare network and mctx's searches at the sizes of
+papers; memory to 100,000 simulations; how fast Hex
 and SameGame play; and NRPA on the 20 positions of SameGame. Each piece is another command in a
 process of its own; what it writes has the name that `benchmarks.tables` reads.
 """
@@ -53,15 +53,21 @@ def _benchmark(name: str, file: str, *args: str) -> Piece:
 
 
 def _train(name: str, *more: str) -> Piece:
+    return _teach(name, *more)._replace(trains=True)
+
+
+def _teach(name: str, *more: str) -> Piece:
     args = (name, "--out", "{out}/networks", *more)
-    return Piece(f"train-{name}", "jaxpgs.training.recipes", args, trains=True)
+    return Piece(f"train-{name}", "jaxpgs.training.recipes", args)
 
 
 _SEIFY = "studies.seify2020"
 PRESETS: dict[str, list[Piece]] = {
     "full": [
         _benchmark("speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1024"),
-        *(_train(name) for name in ("hex-6x6-large", "hex-8x8-large", "hex-9x9-large")),
+        _teach("conv-7x7-128x6"),
+        _teach("conv-9x9-64x8"),
+        _train("hex-9x9-large"),
         _train("hex-11x11"),
         _speed("conv-9x9-128x10-bfloat16"),
         _speed("conv-9x9-128x10"),
