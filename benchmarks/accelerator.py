@@ -52,21 +52,16 @@ def _benchmark(name: str, file: str, *args: str) -> Piece:
     return Piece(file.replace("_", "-"), module, (*args, "--out", f"{{out}}/{file}.json"))
 
 
-def _train(name: str, *more: str) -> Piece:
-    return _teach(name, *more)._replace(trains=True)
-
-
-def _teach(name: str, *more: str) -> Piece:
+def _train(name: str, *more: str, trains: bool = True) -> Piece:
     args = (name, "--out", "{out}/networks", *more)
-    return Piece(f"train-{name}", "jaxpgs.training.recipes", args)
+    return Piece(f"train-{name}", "jaxpgs.training.recipes", args, trains)
 
 
 _SEIFY = "studies.seify2020"
 PRESETS: dict[str, list[Piece]] = {
     "full": [
         _benchmark("speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1024"),
-        _teach("conv-7x7-128x6"),
-        _teach("conv-9x9-64x8"),
+        *(_train(name, trains=False) for name in ("conv-7x7-large", "conv-9x9-large")),
         _train("hex-9x9-large"),
         _train("hex-11x11"),
         _speed("conv-9x9-128x10-bfloat16"),

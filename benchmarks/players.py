@@ -137,16 +137,16 @@ def read_specs(text: str) -> list[Spec]:
 
 
 def load_network(name: str) -> Any:
-    """Returns env, params, apply_fn and card of a pretrained network or an untrained one.
+    """Returns env, params, apply_fn and card of a network.
 
     Args:
-      name: a pretrained network's, or `conv-7x7-32x4` for 32 filters and 4 blocks on 7x7, and
-        `conv-7x7-32x4-bfloat16` for one that computes in that type. Its weights are random: its
-        policy is almost uniform, so that walks are short. `model-5x5-8x1` is likewise a
-        value-equivalent model.
+      name: a pretrained network's, a saved one's after its folder, or one of random weights, whose
+        policy is almost uniform, so that walks are short: `conv-7x7-32x4-bfloat16` has 32 filters
+        and 4 blocks on 7x7 and computes in that type, `model-5x5-8x1` is a value-equivalent model.
     """
-    if name in jaxpgs.available_pretrained():
-        return jaxpgs.load_pretrained(name)
+    folder, _, last = name.rpartition("/")
+    if last in jaxpgs.available_pretrained(folder or None):
+        return jaxpgs.load_pretrained(last, directory=folder or None)
     try:
         kind, board, shape, *rest = name.split("-")
         kinds = {"conv": "AlphaZeroResNet", "model": "ValueEquivalentModel"}

@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
         one = one._replace(players=_players(one, args))
         parts = [
             args.preset,
-            *[network] * bool(args.network),
+            *[pathlib.Path(network).name] * bool(args.network),
             *[str(count)] * bool(args.simulations),
         ]
         path = args.out or RESULTS / f"strength_{'_'.join(parts)}.json"

@@ -15,16 +15,17 @@ from jaxpgs.training.recipes import __main__ as recipes
 from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in hex_networks.RECIPES]
+STUDENTS = [name for name in jaxpgs.available_pretrained() if name in distillation.RECIPES]
 SAMEGAME = [name for name in jaxpgs.available_pretrained() if name in samegame_networks.RECIPES]
 
 
 def test_every_network_has_a_recipe():
-    taught = set(HEX) | set(SAMEGAME) | set(distillation.RECIPES)
+    taught = set(HEX) | set(SAMEGAME) | set(STUDENTS)
     taught |= set(learned_models.RECIPES) & set(jaxpgs.available_pretrained())
     assert taught == set(jaxpgs.available_pretrained())
 
 
-@pytest.mark.parametrize("name", distillation.RECIPES)
+@pytest.mark.parametrize("name", STUDENTS)
 def test_students_are_what_was_done(name):
     net, recipe = jaxpgs.load_pretrained(name), distillation.RECIPES[name]
     kind, sizes = recipe.network
@@ -141,6 +142,7 @@ def test_recipes_of_hex_are_what_was_done(name):
     first = expert == f"mctx.gumbel_muzero_policy, {recipe.num_simulations} simulations"
     assert first or (expert, done.pop("simulations")) == (recipe.expert, recipe.num_simulations)
     assert done.pop("parent", None) == recipe.parent
+    assert done.pop("dtype", "float32") == recipe.dtype
     assert done.items() <= recipe.games.items() if first else done == recipe.games
 
 

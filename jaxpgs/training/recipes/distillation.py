@@ -236,11 +236,11 @@ RECIPES = {
         "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
     ),
     # For an accelerator: pgx's network for AlphaZero, and the first of those that grow.
-    "conv-7x7-128x6": Distillation(
+    "conv-7x7-large": Distillation(
         "hex-7x7-early", ("AlphaZeroResNet", {"num_filters": 128, "num_blocks": 6}), 5000,
         **_ACCELERATOR,
     ),
-    "conv-9x9-64x8": Distillation(
+    "conv-9x9-large": Distillation(
         "hex-9x9", ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8}), 5000, **_ACCELERATOR
     ),
 }  # fmt: skip
