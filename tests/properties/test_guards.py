@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import advance, finish, init, loop, node_stats, run, stochastic
-from jaxpgs.search.parts.gumbel import GumbelState, considered_visits
+from jaxpgs.search.parts.gumbel import GumbelState, considered_visits, halvings
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.stores import store_tree
 
@@ -611,7 +611,9 @@ def test_gumbels_answer_is_among_the_most_visited():
         root = stats(visits, np.zeros(4), logits=logits, valid=[True] * 3 + [False])
         root = jax.tree.map(lambda x: x[0], root)
         top = jnp.max(root.prior_logits, keepdims=True)
-        state = GumbelState(jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), top, *counts)
+        state = GumbelState(
+            jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), top, *counts, halvings(*counts, 3)
+        )
         action, weights, _ = target(key, root, state)
         return int(action), weights
 

@@ -32,6 +32,20 @@ from jaxpgs.search.policy import masked_argmax
 _NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
 
 
+class Halvings(NamedTuple):
+    """The schedule of sequential halving, between two halvings a line for each root.
+
+    Attributes:
+      start: `[B, H]` int32, the simulation with which the line begins.
+      times: `[B, H]` int32, how often its first action has been taken before.
+      remaining: `[B, H]` int32, in how many simulations that grows by 1: the actions that are left.
+    """
+
+    start: chex.Array
+    times: chex.Array
+    remaining: chex.Array
+
+
 class GumbelState(NamedTuple):
     """What the selection at the root draws and plans.
 
@@ -41,6 +55,7 @@ class GumbelState(NamedTuple):
       top: `[B, 1]` the root's largest logit.
       num_considered: `[B]` int32, how many actions are considered.
       num_simulations: `[B]` int32, how many simulations the schedule shares among them.
+      halvings: the schedule.
       columns: `[B, m]` int32, the actions that may be considered, in their order, of a root that
         has had no visits before; None where A is at most 4 m, or `qtransform` needs all actions.
 
@@ -55,6 +70,7 @@ class GumbelState(NamedTuple):
     top: chex.Array
     num_considered: chex.Array
     num_simulations: chex.Array
+    halvings: Halvings
     columns: chex.Array | None = None
 
 
@@ -114,7 +130,8 @@ def gumbel_root(
         scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
         counts = num_considered, 0 * num_considered + num_simulations
         top = jnp.max(root.prior_logits, axis=-1, keepdims=True)
-        state = GumbelState(scale * noise, root.visits, top, *counts)
+        schedule = halvings(*counts, most)
+        state = GumbelState(scale * noise, root.visits, top, *counts, schedule)
         if not fits or shape[1] <= 4 * num_columns:
             return state
         # The Q-values of all actions that have not been taken yet are the same.
@@ -169,17 +186,30 @@ def gumbel_root(
             node = add_returns(node, action[:, None], returned, goes_on[:, None])
             return (node, waiting & ~found, goes_on), None
 
-        carry = (root, started, root.value == root.value)
-        (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
-        accepted = started & ~waiting
-        # Should rounding choose differently here, the search goes on nevertheless.
-        none = ~jnp.any(accepted, axis=-1, keepdims=True)
-        return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
+        def followed() -> chex.Array:
+            carry = (root, started, root.value == root.value)
+            (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
+            accepted = started & ~waiting
+            # Should rounding choose differently here, the search goes on nevertheless.
+            none = ~jnp.any(accepted, axis=-1, keepdims=True)
+            return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
+
+        # K = 1 takes the actions of a round one after another. If those that may be taken are as
+        # many as it takes, their order, and so their returns, decide nothing.
+        visits = root.visits - state.before
+        wanted = wanted_by(state, visits)
+        number, ready, num_started = (
+            jnp.sum(x, axis=-1, dtype=jnp.int32)
+            for x in (visits, root.valid & (visits == wanted), started)
+        )
+        last = scheduled_visits(number + ready - 1, state.halvings)
+        whole = (last == wanted[:, 0]) & (number + ready <= state.num_simulations)
+        known = (num_started == 0) | (whole & (num_started == ready))
+        return jax.lax.cond(jnp.all(known), lambda: started, followed)
 
     def wanted_by(state: GumbelState, visits: chex.Array) -> chex.Array:
         number = jnp.sum(visits, axis=-1, dtype=jnp.int32)
-        counts = state.num_considered, state.num_simulations
-        return scheduled_visits(number, *counts, most)[:, None]
+        return scheduled_visits(number, state.halvings)[:, None]
 
     at_once = Rounds(propose, accept) if in_rounds else None
     return Selection(select, init, rounds=at_once, narrow=_narrow)
@@ -206,29 +236,39 @@ def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
     return Narrow(state, root, columns)
 
 
-def scheduled_visits(
-    number: chex.Array, num_considered: chex.Array, num_simulations: chex.Array, most: int
-) -> chex.Array:
-    """Returns how often the action of a simulation has been taken before, as `considered_visits`.
-
-    Between two halvings that grows by 1 in as many simulations as there are actions left: a line
-    that is steeper after each halving, so that of all lines the highest one counts.
+def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int) -> Halvings:
+    """Works out the schedule of `considered_visits`.
 
     Args:
-      number: `[B]` int32, which simulation, from 0.
       num_considered: `[B]` int32, how many actions are considered.
       num_simulations: `[B]` int32, how many simulations there are.
       most: how many actions are considered at most.
     """
-    halvings = range(max(1, (most - 1).bit_length()))
-    rounds = sum((num_considered > 2**i).astype(jnp.int32) for i in halvings)
-    found = times = start = 0 * number
-    for i in halvings:
-        remaining = jnp.maximum(num_considered >> i, jnp.clip(num_considered, 1, 2))
-        found = jnp.maximum(found, times + (number - start) // remaining)
-        more = jnp.maximum(num_simulations // (jnp.maximum(rounds, 1) * remaining), 1)
-        times, start = times + more, start + more * remaining
-    return found
+    powers = range(max(1, (most - 1).bit_length()))
+    rounds = sum((num_considered > 2**i).astype(jnp.int32) for i in powers)
+    lines = [Halvings(0 * num_considered, 0 * num_considered, jnp.maximum(num_considered, 1))]
+    for i in powers:
+        start, times, remaining = lines[-1]
+        share = jnp.maximum(rounds, 1) * remaining
+        more = jnp.maximum(jax.lax.div(0 * share + num_simulations, share), 1)
+        left = jnp.maximum(num_considered >> (i + 1), jnp.clip(num_considered, 1, 2))
+        lines.append(Halvings(start + more * remaining, times + more, left))
+    return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *lines[:-1])
+
+
+def scheduled_visits(number: chex.Array, halvings: Halvings) -> chex.Array:
+    """Returns `[B]` int32, how often the action of a simulation has been taken before.
+
+    A line is steeper than the one before the halving, so that of all that have begun the highest
+    one counts.
+
+    Args:
+      number: `[B]` int32, which simulation, from 0.
+      halvings: the schedule.
+    """
+    passed = number[..., None] - halvings.start
+    lines = halvings.times + jax.lax.div(passed, halvings.remaining)
+    return jnp.max(jnp.where(passed >= 0, lines, 0), axis=-1)
 
 
 def gumbel_inner(

@@ -13,7 +13,7 @@ from mctx._src import seq_halving
 
 import jaxpgs
 from jaxpgs.search import init, run
-from jaxpgs.search.parts.gumbel import considered_visits, scheduled_visits
+from jaxpgs.search.parts.gumbel import considered_visits, halvings, scheduled_visits
 
 B, A = 12, 5
 
@@ -54,7 +54,8 @@ def test_the_schedule_is_mctxs():
 def test_the_schedule_of_each_root_is_that_of_its_numbers():
     most, longest = 33, 70
     numbers, considered, counts = np.indices((longest, most + 1, longest + 1), np.int32)
-    found = jax.jit(lambda *data: scheduled_visits(*data, most))(numbers, considered, counts)
+    plan = halvings(jnp.asarray(considered), jnp.asarray(counts), most)
+    found = jax.jit(scheduled_visits)(numbers, plan)
     for m in range(most + 1):
         for n in (*range(1, 20), 32, 50, 64, longest):
             np.testing.assert_array_equal(found[:n, m, n], considered_visits(m, n))
