@@ -1,7 +1,7 @@
 """A Hex engine that speaks GTP, for HexGui and for matches against other programs.
 
-    python -m jaxpgs.gtp --network hex-9x9 --search pgs --simulations 800
-    python -m jaxpgs.gtp --network hex-9x9 --search gumbel_mcts --time 5
+    python -m jaxpgs.gtp --network hex-9x9-large --search pgs --simulations 800
+    python -m jaxpgs.gtp --network hex-9x9-large --search gumbel_mcts --time 5
 
 Commands are read from standard input, and answers are written to standard output. The engine says
 "ready" on standard error when everything is compiled. docs/engines.md has the commands.
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--network", default="hex-9x9", help="a pretrained network for Hex (default: hex-9x9)")
+    add("--network", default="hex-9x9-large", help="a pretrained one (default: %(default)s)")
     add("--directory", help="a folder of saved networks, in place of those of the library")
     add("--search", choices=SEARCHES, default="pgs")
     add("--simulations", type=positive, help="a move; 800, or with --time as many as fit")

@@ -31,7 +31,7 @@ class _Searcher(NamedTuple):
 
 
 def search_engine(
-    network: str = "hex-9x9",
+    network: str = "hex-9x9-large",
     *,
     directory: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -39,7 +39,7 @@ def search_engine(
     """Makes an engine of our searches with a pretrained network.
 
     A network is for boards of one size. For another size the engine takes the network of the same
-    name with that size in it, such as `hex-7x7` in place of `hex-9x9`, if there is one.
+    name with that size in it, such as `hex-7x7` in place of `hex-9x9-large`, if there is one.
 
     Args:
       network: one of `available_pretrained(directory)`, for Hex.

@@ -1,6 +1,6 @@
 """Play against a search and watch it think, in a browser.
 
-    python -m jaxpgs.play --network hex-9x9 --search gumbel_pgs --seconds 2
+    python -m jaxpgs.play --network hex-9x9-large --search gumbel_pgs --seconds 2
     python -m jaxpgs.play --game Breakthrough:6,5 --search mcts --simulations 400
 
 The page is served on this machine alone. The address is printed when everything is compiled.
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--network", help="a pretrained network, whose game is played (default: hex-9x9)")
+    add("--network", help="a pretrained network, whose game is played (default: hex-9x9-large)")
     add("--directory", help="a folder of saved networks, in place of those of the library")
     add("--game", metavar="NAME:SIZES", help="a game judged by random playouts, such as Hex:4")
     add("--search", choices=SEARCHES, help="default: gumbel_pgs, without a network gumbel_mcts")
@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.game:
             env = read_game(args.game)
         else:
-            network = jaxpgs.load_pretrained(args.network or "hex-9x9", directory=args.directory)
+            name = args.network or "hex-9x9-large"
+            network = jaxpgs.load_pretrained(name, directory=args.directory)
             env = network.env
         puzzle = getattr(env, "num_players", 2) == 1
         simulations = args.simulations or (0 if args.seconds else 400)

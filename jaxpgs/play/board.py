@@ -401,8 +401,9 @@ def show(
       Array(16, dtype=int32)
     """
     if network is None and isinstance(env, jaxpgs.envs.Hex):
-        name = f"hex-{env.size}x{env.size}"
-        network = name if name in jaxpgs.available_pretrained() and not env.swap else None
+        names = (f"hex-{env.size}x{env.size}{larger}" for larger in ("-large", ""))
+        known = () if env.swap else jaxpgs.available_pretrained()
+        network = next((name for name in names if name in known), None)
     if isinstance(network, str):
         network = jaxpgs.load_pretrained(network)
     if getattr(network, "env", env) != env:

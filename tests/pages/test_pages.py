@@ -36,7 +36,7 @@ SMALLER = {
     "puzzles": {"state, 64)": "state, 4)", "(100, 100)": "(2, 2)", "num_steps=20": "num_steps=1"},
     "play": {"simulations=200": "simulations=8"},
     "engines": {
-        'jaxpgs.load_pretrained("hex-9x9")': 'jaxpgs.load_pretrained("hex-5x5")',
+        'jaxpgs.load_pretrained("hex-9x9-large")': 'jaxpgs.load_pretrained("hex-5x5")',
         "jaxpgs.pgs_policy, 800": "jaxpgs.pgs_policy, 8",
         '"build/src/mohex/mohex"': repr([*PROGRAM[:2], "5", "20"]),
         'setup=["param_mohex max_time 5", "param_mohex reuse_subtree 0"],': "",

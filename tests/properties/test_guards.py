@@ -612,7 +612,11 @@ def test_gumbels_answer_is_among_the_most_visited():
         root = jax.tree.map(lambda x: x[0], root)
         top = jnp.max(root.prior_logits, keepdims=True)
         state = GumbelState(
-            jnp.asarray(gumbel, jnp.float32), jnp.asarray(before), top, *counts, halvings(*counts, 3)
+            jnp.asarray(gumbel, jnp.float32),
+            jnp.asarray(before),
+            top,
+            *counts,
+            halvings(*counts, 3),
         )
         action, weights, _ = target(key, root, state)
         return int(action), weights

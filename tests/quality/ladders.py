@@ -28,7 +28,7 @@ from benchmarks.players import load_network
 from quality import ladder_positions
 from quality.looks import SEARCHES, look
 
-NETWORKS = ("hex-5x5", "hex-6x6", "hex-7x7", "conv-7x7", "hex-9x9")
+NETWORKS = ("hex-5x5", "hex-6x6", "hex-7x7", "conv-7x7", "hex-9x9", "hex-9x9-large", "hex-11x11")
 
 
 def states_of(env: Any, ladders: Sequence[ladder_positions.Ladder]) -> Any:

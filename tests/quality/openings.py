@@ -110,10 +110,15 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     from matplotlib.patches import RegularPolygon
 
     raw = [row for row in rows if row["player"] == "network" and "values" in row]
-    raw.sort(key=lambda row: row["network"])
-    figure, axes = plt.subplots(1, len(raw), figsize=(4 * len(raw), 3), squeeze=False, dpi=100)
+    raw.sort(key=lambda row: (row["of"], row["network"]))
+    columns = min(len(raw), 4)
+    lines = -(-len(raw) // columns)
+    inches = (4 * columns, 3 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=inches, squeeze=False, dpi=70)
     shades = plt.get_cmap("RdBu")
-    for axis, row in zip(axes[0], raw, strict=True):
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, row in zip(axes.flat, raw, strict=False):
         found = np.array(row["values"])
         known = winners(len(found))
         for y, x in np.ndindex(found.shape):
@@ -124,8 +129,8 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
             )
             if known is not None and (found[y, x] > 0) != known[y, x]:
                 axis.text(*at, "×", ha="center", va="center", fontsize=12)
-        axis.set(aspect="equal", title=f"{row['network']}: {table([row])[1][0][4]}")
-        axis.set_axis_off()
+        right = "" if row["right"] is None else f": {row['right']} of {row['of']}"
+        axis.set(aspect="equal", title=row["network"] + right)
         axis.autoscale_view()
     scale = plt.cm.ScalarMappable(plt.Normalize(-1, 1), shades)
     figure.colorbar(scale, ax=axes, label="value for the first mover")
@@ -137,7 +142,8 @@ def main(argv: list[str] | None = None) -> None:
     """Judges networks by the tables; see the module's text."""
     parser = quality.parser("openings", __doc__)
     add = parser.add_argument
-    add("--network", nargs="+", default=["hex-5x5", "hex-6x6", "hex-7x7", "hex-9x9"])
+    judged = [f"hex-{name}" for name in ("5x5", "6x6", "7x7", "8x8", "9x9", "9x9-large", "11x11")]
+    add("--network", nargs="+", default=judged)
     add("--simulations", type=runs.positive, default=512, help="of the searches")
     add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
     add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")

@@ -149,7 +149,7 @@ def gtp_player(
     Args:
       env: Hex, with or without the swap rule. A program is told which by `param_game allow_swap`.
       command: how the program is started, such as `"mohex"` or
-        `"python -m jaxpgs.gtp --network hex-9x9"`.
+        `"python -m jaxpgs.gtp --network hex-9x9-large"`.
       name: the player's name; by default what the program calls itself.
       processes: how many run at once, each for its share of the games.
       seconds: how long a move may take. This ends a program that hangs; what the program should

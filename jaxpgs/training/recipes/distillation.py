@@ -230,20 +230,22 @@ class Distillation(NamedTuple):
     dtype: str = "float32"
 
 
-_ACCELERATOR = {"settings": {"batch_size": 2048, "checkpoint_every": 100_000}, "dtype": "bfloat16"}
+_MANY = {"batch_size": 2048, "checkpoint_every": 100_000}
+
+
+def _large(teacher: str, num_filters: int, num_blocks: int) -> Distillation:
+    """A student for which an accelerator plays."""
+    sizes = {"num_filters": num_filters, "num_blocks": num_blocks}
+    return Distillation(teacher, ("AlphaZeroResNet", sizes), 5000, _MANY, "bfloat16")
+
+
 RECIPES = {
     "conv-7x7": Distillation(
         "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
     ),
-    # For an accelerator: pgx's network for AlphaZero, and the first of those that grow.
-    "conv-7x7-large": Distillation(
-        "hex-7x7-early", ("AlphaZeroResNet", {"num_filters": 128, "num_blocks": 6}), 5000,
-        **_ACCELERATOR,
-    ),
-    "conv-9x9-large": Distillation(
-        "hex-9x9", ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8}), 5000, **_ACCELERATOR
-    ),
-}  # fmt: skip
+    "conv-7x7-large": _large("hex-7x7-early", 128, 6),  # pgx's network for AlphaZero
+    "conv-9x9-large": _large("hex-9x9", 64, 8),  # the first of those that grow
+}
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
