@@ -82,11 +82,7 @@ PRESETS = {
     # pgx's example of AlphaZero, whose 1,024 roots are for an accelerator.
     "pgx": Preset({"conv-9x9-128x6": _ANY}, [1, 64], [32], 3, [spec.name for spec in DEFAULTS]),
     "many-actions": Preset(
-        {"blank-1000": _ANY, "blank-4672": _ANY},
-        [64],
-        [32],
-        3,
-        ["Gumbel MCTS", "Gumbel MCTS rounds"],
+        {"blank-1000": _ANY, "blank-4672": _ANY}, [64], [32], 3, [s.name for s in DEFAULTS[:2]]
     ),
     "accelerator": Preset(
         {

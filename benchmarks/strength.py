@@ -137,6 +137,7 @@ def play(
     names = ["network", "num_simulations", "repeats", "openings", "batch_size", "equal", "standard"]
     names += ["sampled"] * bool(preset.sampled)
     setting = {name: getattr(preset, name) for name in names} | {
+        "network": pathlib.Path(preset.network).name,
         "weights_sha256": network.card["sha256"],
         "seed": args.seed,
         "players": {s.name: {"search": s.search, "knobs": dict(s.knobs)} for s in preset.players},

@@ -218,8 +218,9 @@ def _cell(value: Any) -> str:
 
 
 def _usual(row: Mapping[str, Any]) -> bool:
-    """Whether a row of speeds is of 64 simulations, with one root or 64, and the default K."""
-    return row["simulations"] == 64 and row["roots"] in (1, 64) and row["K"] in (None, 1, 4)
+    """Whether a row of speeds is of a planner with 64 simulations, one root or 64, and its K."""
+    planner = not row["search"].startswith("MCS") and row["K"] in (None, 1, 4)
+    return planner and row["simulations"] == 64 and row["roots"] in (1, 64)
 
 
 def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
@@ -254,7 +255,8 @@ BLOCKS: dict[str, Block] = {
     ),
     "compiled": _rows(
         "compiled", compiled.table,
-        lambda row: row["roots"] == 16 or row["network"] == "conv-9x9-128x6",
+        lambda row: (row["roots"] == 16 and row["search"] not in ("MCS", "extended PGS"))
+        or row["network"] == "conv-9x9-128x6",
         columns=("platform", "network", "roots", "simulations", "search", "kernels", "round trips",
                  "M cycles", "without estimate", "scratch MB"),
     ),
@@ -268,6 +270,7 @@ BLOCKS: dict[str, Block] = {
     "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
     "rounds": _rows("rounds", rivals.rounds_table),
+    "pgx-time": ("strength_pgx-time_conv-7x7-large_32", _strength),
     "playout-cap": _rows("playout_cap", playout_cap.table),
     "order-9x9": ("strength_defaults_hex-9x9_800", _strength),
     "order-7x7": ("strength_full", _strength),

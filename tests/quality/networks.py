@@ -4,7 +4,8 @@
     python tests/quality networks hex-5x5 --cards    # and write the figures into its card
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
-OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours, and
+OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours (from
+11x11 on every second one), and
 against the raw networks that came before it on its board. On 5x5 a perfect player
 is one more opponent and an exact solver checks the sign of the value.
 """
@@ -81,11 +82,12 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     """
     network = jaxpgs.load_pretrained(name)
     env, rng_key = network.env, jax.random.key(seed)
+    openings = np.arange(0, env.num_cells, -(-2 * env.num_cells // GAMES))
     mine = [
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
-    repeats = max(1, round(GAMES / (2 * env.num_cells)))
+    repeats = max(1, round(GAMES / (2 * len(openings))))
     others: list[tuple[Any, int, Sequence[Any]]] = [
         (evaluation.uniform_random(env), repeats, mine),
         (evaluation.openspiel_mcts(env, num_simulations=1000), repeats, mine),
@@ -101,8 +103,9 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         for opponent, count, players in others:
             for player in players:
                 result = evaluation.play_match(
-                    env, player, opponent, rng_key, repeats=count, progress=progress
-                )
+                    env, player, opponent, rng_key, openings=openings, repeats=count,
+                    progress=progress,
+                )  # fmt: skip
                 elo = evaluation.elo_by_opening(result.outcomes)
                 matches.append(
                     {
@@ -114,7 +117,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
                         "half_width": round(elo.half_width, 1),
                     }
                 )
-    figures: dict[str, Any] = {"games": 2 * env.num_cells * repeats, "matches": matches}
+    figures: dict[str, Any] = {"games": 2 * len(openings) * repeats, "matches": matches}
     if env.size <= 5:
         figures |= _value_signs(network, seed)
     return figures
