@@ -122,6 +122,38 @@ def test_one_command_trains_all_networks(capsys):
     assert "--expert" in capsys.readouterr().out
 
 
+_TINY = ("AlphaZeroResNet", {"num_filters": 4, "num_blocks": 1})
+_FEW = {"num_games": 8, "num_steps": 2, "batch_size": 8, "updates_per_iteration": 1}
+
+
+@pytest.mark.lenient
+@pytest.mark.parametrize(
+    ("module", "recipe"),
+    [
+        (distillation, distillation.Distillation(
+            "hex-5x5-early", _TINY, 1, {"batch_size": 8}, "bfloat16"
+        )),
+        (hex_networks, hex_networks.HexRecipe(
+            jaxpgs.envs.Hex(3), _TINY, "gumbel_mcts", 2, 1, _FEW, dtype="bfloat16"
+        )),
+    ],
+    ids=["distillation", "expert iteration"],
+)  # fmt: skip
+def test_what_learns_in_16_bits_is_kept_in_32(module, recipe, tmp_path, monkeypatch):
+    made = []
+    original = jaxpgs.networks.AlphaZeroResNet
+    record = lambda *given, **more: made.append(more.get("dtype")) or original(*given, **more)  # noqa: E731
+    monkeypatch.setattr(jaxpgs.networks, "AlphaZeroResNet", record)
+    monkeypatch.setattr(module, "RECIPES", {"tiny": recipe})
+    module.main(["tiny", "--out", str(tmp_path)])
+    assert "bfloat16" in made
+    monkeypatch.undo()
+    net = jaxpgs.load_pretrained("tiny", directory=tmp_path)
+    assert net.card["architecture"]["kwargs"]["dtype"] == "float32"
+    assert net.card["training"]["dtype"] == "bfloat16"
+    assert {x.dtype for x in jax.tree.leaves(net.params)} == {jnp.dtype("float32")}
+
+
 def test_only_refusals_of_ours_lose_their_tracebacks():
     message = "^me: Hex needs an integer size from 2 to 19, got 1"
     with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):
