@@ -202,6 +202,15 @@ MUTATIONS = (
         "sequential_halving",
     ),
     Mutation(
+        "Gumbel: all actions of a round are certain", _GUMBEL,
+        "(whole & (num_started == ready))", "whole", "in_rounds_is_mctxs", "test_rounds.py",
+    ),
+    Mutation(
+        "Gumbel: rounds are never cut off by the last simulation", _GUMBEL,
+        "& (number + ready <= state.num_simulations)", "",
+        "in_rounds_is_mctxs", "test_rounds.py",
+    ),
+    Mutation(
         "Gumbel: what is pending is no visit", _GUMBEL,
         "- state.before + pending.astype(jnp.int32)", "- state.before", "gumbels_root",
     ),
