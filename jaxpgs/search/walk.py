@@ -69,9 +69,8 @@ class Context(NamedTuple):
         """Calls a function of `[B, K, ...]` with those simulations alone that were started.
 
         A program has a copy of it for each width, which is most of what rounds add to the time of
-        compiling: with 128 simulations and 16 actions on a network of 128x6, 0.8 s of 7. To make
-        two of them one, by starting 4 where 2 would do, saves an eighth of it and costs 10 to 20%
-        of every search on a CPU.
+        compiling; to start more where few would do, for a copy less, costs more than it saves
+        (`python tests/quality schedules`).
         """
         if self.width is None:
             return function(*arrays)

@@ -12,7 +12,8 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "openings",
-            "ladders", "floors", "newcomer", "lines", "against", "versions")  # fmt: skip
+            "ladders", "floors", "newcomer", "lines", "against", "versions",
+            "schedules")  # fmt: skip
 
 
 def main() -> None:

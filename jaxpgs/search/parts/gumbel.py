@@ -411,9 +411,8 @@ def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tu
     """How many simulations each update starts, for a `gumbel_root` in rounds.
 
     Updates of two follow, as long as a root may need them that has fewer legal actions, or for
-    which the right ones were not started. To be sure needs fewer calls and more evaluations: of
-    one root with 32 simulations 4 and 44 against 4.7 and 33, which on two cores and a network of
-    128x6 took 38 and 31 ms (mctx's search 53). An accelerator waits for calls.
+    which the right ones were not started. To be sure takes more evaluations in fewer calls, for
+    which an accelerator waits; a CPU is faster without (`python tests/quality schedules`).
 
     Args:
       num_considered: how many actions are considered at most, at least 1.
