@@ -6,9 +6,9 @@
 
 First what users of mctx run, pgx's example of AlphaZero. Then the large networks of Hex, each of
 which goes on from the one before; speed beside the bare network and mctx's searches at the sizes of
-papers; memory to 100,000 simulations; how fast Hex
-and SameGame play; and NRPA on the 20 positions of SameGame. Each piece is another command in a
-process of its own; what it writes has the name that `benchmarks.tables` reads.
+papers; memory to 100,000 simulations; how fast Hex and SameGame play; and NRPA on the 20 positions
+of SameGame. Each piece is another command in a process of its own; what it writes has the name that
+`benchmarks.tables` reads.
 """
 
 import json

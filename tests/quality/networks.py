@@ -34,6 +34,7 @@ PREDECESSORS = {
     "hex-5x5": ["hex-5x5-early"],
     "hex-7x7-middle": ["hex-7x7-early"],
     "hex-7x7": ["hex-7x7-early", "hex-7x7-middle"],
+    "hex-9x9-large": ["hex-9x9"],
 }
 
 
