@@ -4,7 +4,8 @@
 
 trains one from nothing, with a progress bar; it goes on where it was stopped, and writes the
 weights and their card. `--minutes 10` stops in time, for machines lent by the piece. With
-`--expert` another search teaches, and with `--snapshots` the weights on the way are kept as well.
+`--expert` another search teaches, `--parent` goes on from another network, and with `--snapshots`
+the weights on the way are kept as well.
 """
 
 import argparse
@@ -114,6 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--simulations", type=positive, help="in place of the recipe's")
     parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
     parser.add_argument("--games", type=positive, help="games at once, in place of the recipe's")
+    parser.add_argument("--parent", help="network to go on from, in place of the recipe's")
     parser.add_argument(
         "--snapshots", type=positive, help="keep the weights every so many iterations"
     )
@@ -189,6 +191,7 @@ def _changed(recipe: HexRecipe, args: argparse.Namespace) -> HexRecipe:
         expert=args.expert or recipe.expert,
         num_simulations=args.simulations or recipe.num_simulations,
         num_iterations=args.iterations or recipe.num_iterations,
+        parent=args.parent or recipe.parent,
         games=games,
     )
 
