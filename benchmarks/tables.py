@@ -165,14 +165,12 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
     asked = [
         ("raw network", "OpenSpiel MCTS 1000", "raw, against 1,000 rollouts"),
         (searching, "OpenSpiel MCTS 1000", f"{searching}, against 1,000"),
+        ("raw network", "OpenSpiel MCTS 10000", "raw, against 10,000"),
         (searching, "OpenSpiel MCTS 10000", f"{searching}, against 10,000"),
     ]
     won = {
-        (row["network"], match["player"], match["opponent"]): (
-            f"{match['won']:g} of {match['games']}"
-        )
+        (row["network"], row["player"], row["opponent"]): f"{row['won']:g} of {row['games']}"
         for row in data["rows"]
-        for match in row["matches"]
     }
     lines, others = [], []
     for name in jaxpgs.available_pretrained():

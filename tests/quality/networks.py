@@ -5,11 +5,12 @@
 
 Each network plays, raw and with a search of 128 simulations, against uniform random play and
 OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours (from
-11x11 on every second one), and
-against the raw networks that came before it on its board. On 5x5 a perfect player
-is one more opponent and an exact solver checks the sign of the value.
+11x11 on every second one), and against the raw networks that came before it on its board. On 5x5 a
+perfect player is one more opponent and an exact solver checks the sign of the value. Every match is
+kept when it is over, and the same command goes on.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from jaxpgs.pretrained.files import write_atomically
 
 SIMULATIONS = 128
 GAMES = 200
+SIGNS = {"player": "sign of the value", "opponent": "exact solver"}
 # Which networks of the same board were there before.
 PREDECESSORS = {
     "hex-5x5": ["hex-5x5-early"],
@@ -44,42 +46,34 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", default=[], help="networks, all by default")
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
-    record = runs.open_record(parser, args, {"seed": args.seed}, ("network",))
+    record = runs.open_record(parser, args, {"seed": args.seed}, ("network", "player", "opponent"))
     ours = [n for n in jaxpgs.available_pretrained() if n.startswith(("hex", "conv"))]
     for name in args.names or ours:
-        if not runs.has(record, network=name):
-            runs.add(record, {"network": name} | measure(name, args.seed))
-        (figures,) = (row for row in runs.read(record) if row["network"] == name)
-        report.print_table(name, *table([figures]))
+        measure(record, name, args.seed)
+        rows = [row for row in runs.read(record) if row["network"] == name]
+        report.print_table(name, *table(rows))
         if args.cards:
-            _write_card(name, figures)
+            _write_card(name, rows)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each pairing, and for each value that was checked."""
     columns = ["network", "player", "opponent", "won", "Elo"]
-    lines: list[list[Any]] = []
+    lines = []
     for row in sorted(rows, key=lambda row: row["network"]):
-        lines += [
-            [row["network"], m["player"], m["opponent"], f"{m['won']:g} of {m['games']:g}",
-             elo_text(m["elo"], m["half_width"])]
-            for m in row["matches"]
-        ]  # fmt: skip
-        if "value_sign_agreement" in row:
-            right = f"{row['value_sign_agreement']:.1%} of {row['value_sign_positions']}"
-            lines.append([row["network"], "sign of the value", "exact solver", right, None])
+        elo = elo_text(row["elo"], row["half_width"]) if "elo" in row else None
+        won = f"{row['won']:g} of {row['games']:g}"
+        lines.append([row["network"], row["player"], row["opponent"], won, elo])
     return columns, lines
 
 
-def measure(name: str, seed: int) -> dict[str, Any]:
-    """Plays one network's matches.
+def measure(record: runs.Record, name: str, seed: int) -> None:
+    """Plays those of a network's matches that the file does not have.
 
     Args:
+      record: the file, to which each match is added when it is over.
       name: a pretrained network.
       seed: seed of the games and positions.
-
-    Returns:
-      A dict ready for JSON.
     """
     network = jaxpgs.load_pretrained(name)
     env, rng_key = network.env, jax.random.key(seed)
@@ -89,42 +83,33 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
     repeats = max(1, round(GAMES / (2 * len(openings))))
-    others: list[tuple[Any, int, Sequence[Any]]] = [
-        (evaluation.uniform_random(env), repeats, mine),
-        (evaluation.openspiel_mcts(env, num_simulations=1000), repeats, mine),
-        (evaluation.openspiel_mcts(env, num_simulations=10_000), 1, mine),
+    others: list[tuple[Any, int]] = [
+        (evaluation.uniform_random(env), repeats),
+        (evaluation.openspiel_mcts(env, num_simulations=1000), repeats),
+        (evaluation.openspiel_mcts(env, num_simulations=10_000), 1),
     ]
     if env.size <= 5:
-        others.append((evaluation.perfect_hex(env), 1, mine))
+        others.append((evaluation.perfect_hex(env), 1))
     for before in PREDECESSORS.get(name, ()):
-        player = make_player(Spec(before, "network"), jaxpgs.load_pretrained(before), SIMULATIONS)
-        others.append((player, 1, mine))
-    matches = []
-    with report.progress_bar(name) as progress:
-        for opponent, count, players in others:
-            for player in players:
-                result = evaluation.play_match(
-                    env, player, opponent, rng_key, openings=openings, repeats=count,
-                    progress=progress,
-                )  # fmt: skip
-                elo = evaluation.elo_by_opening(result.outcomes)
-                matches.append(
-                    {
-                        "player": player.name,
-                        "opponent": opponent.name,
-                        "won": result.wins,
-                        "games": result.games,
-                        "elo": round(elo.elo, 1),
-                        "half_width": round(elo.half_width, 1),
-                    }
-                )
-    figures: dict[str, Any] = {"games": 2 * len(openings) * repeats, "matches": matches}
-    if env.size <= 5:
-        figures |= _value_signs(network, seed)
-    return figures
+        spec = Spec(before, "network")
+        others.append((make_player(spec, jaxpgs.load_pretrained(before), SIMULATIONS), 1))
+    for (opponent, count), player in itertools.product(others, mine):
+        about = {"network": name, "player": player.name, "opponent": opponent.name}
+        if runs.has(record, **about):
+            continue
+        with report.progress_bar(f"{name}, {player.name} against {opponent.name}") as progress:
+            result = evaluation.play_match(
+                env, player, opponent, rng_key, openings=openings, repeats=count,
+                progress=progress,
+            )  # fmt: skip
+        elo = evaluation.elo_by_opening(result.outcomes)
+        figures = {"elo": round(elo.elo, 1), "half_width": round(elo.half_width, 1)}
+        runs.add(record, about | {"won": result.wins, "games": result.games} | figures)
+    if env.size <= 5 and not runs.has(record, **(SIGNS | {"network": name})):
+        runs.add(record, SIGNS | {"network": name} | _value_signs(network, seed))
 
 
-def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str, Any]:
+def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str, int]:
     """Compares the value's sign with the solver on unfinished positions of random play."""
     env = network.env
     rng = np.random.default_rng(seed)
@@ -144,20 +129,22 @@ def _value_signs(network: Any, seed: int, num_positions: int = 500) -> dict[str,
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     _, value = network.apply_fn(network.params, jax.vmap(env.observe)(batch))
     agree = np.sign(np.asarray(value)) == np.asarray(values)
-    return {"value_sign_agreement": float(agree.mean()), "value_sign_positions": num_positions}
+    return {"won": int(agree.sum()), "games": num_positions}
 
 
-def _write_card(name: str, figures: dict[str, Any]) -> None:
+def _write_card(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     path = ROOT / "jaxpgs" / "pretrained" / "weights" / f"{name}.json"
     card = json.loads(path.read_text())
     strength: dict[str, Any] = {
         f"{r['player']} against {r['opponent']}": (
             f"{r['won']:g} of {r['games']} ({r['elo']:+.0f} ± {r['half_width']:.0f} Elo)"
         )
-        for r in figures["matches"]
+        for r in rows
+        if "elo" in r
     }
-    if "value_sign_agreement" in figures:
-        strength["value_sign_agreement"] = round(figures["value_sign_agreement"], 3)
+    for row in rows:
+        if row["player"] == SIGNS["player"]:
+            strength["value_sign_agreement"] = round(row["won"] / row["games"], 3)
     card["strength"] = strength | {"command": f"python tests/quality networks {name}"}
     write_atomically(path, (json.dumps(card, indent=2) + "\n").encode())
 
