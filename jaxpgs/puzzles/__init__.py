@@ -14,6 +14,7 @@ from jaxpgs.puzzles.policy_rollouts import policy_games, random_games
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.searches import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
+from jaxpgs.puzzles.tempering import TemperingSearch, tempering, tempering_search
 
 __all__ = [
     "Episode",
@@ -22,6 +23,7 @@ __all__ = [
     "Rollout",
     "Searches",
     "Solution",
+    "TemperingSearch",
     "first_by_prior",
     "informed_rollouts",
     "judged",
@@ -41,4 +43,6 @@ __all__ = [
     "random_rollouts",
     "solve",
     "start_episodes",
+    "tempering",
+    "tempering_search",
 ]

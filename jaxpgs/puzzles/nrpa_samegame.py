@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import Params, broadcast_keys
-from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
@@ -77,7 +76,7 @@ def nrpa(
         -(-num_simulations // games_per_step),
         **knobs,
     )
-    return _replayed(env, state, games)
+    return replayed(env, state, games.action)
 
 
 def default_sharing(env: SameGame) -> float:
@@ -127,17 +126,23 @@ def prior_bias(
     return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
 
 
-def _replayed(env: SameGame, state: Any, games: PlayedGames) -> Solution:
-    """Lists the positions of games and what was earned there."""
+def replayed(env: SameGame, state: Any, actions: chex.Array) -> Solution:
+    """Makes the solution of whole games.
+
+    Args:
+      env: SameGame.
+      state: `[B]` positions to start from.
+      actions: `[T, B]` any cells of the groups that were taken; -1 after the end.
+    """
     start = start_episodes(env, state)
 
     def body(episode: Episode, action: chex.Array) -> tuple[Episode, tuple]:
         action = jnp.maximum(action, 0)
         after, _ = play_move(env, episode, action)
-        # NRPA names a group by any of its cells; searches name it by the legal action.
+        # The games name a group by any of its cells; searches name it by the legal action.
         labels = jax.vmap(env.group_labels)(episode.state)
         legal = jnp.take_along_axis(labels, action[:, None], axis=1)[:, 0]
         return after, (episode.state, legal, episode.score)
 
-    end, played = jax.lax.scan(body, start, games.action)
+    end, played = jax.lax.scan(body, start, actions)
     return record_games(start, end, *played)

@@ -44,12 +44,13 @@ def main(argv: list[str] | None = None) -> None:
     """Measures networks; see the module's text."""
     parser = quality.parser("networks", __doc__)
     parser.add_argument("names", nargs="*", default=[], help="networks, all by default")
+    parser.add_argument("--raw", action="store_true", help="only without a search, which is faster")
     parser.add_argument("--cards", action="store_true", help="write the figures into the cards")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, ("network", "player", "opponent"))
     ours = [n for n in jaxpgs.available_pretrained() if n.startswith(("hex", "conv"))]
     for name in args.names or ours:
-        measure(record, name, args.seed)
+        measure(record, name, args.seed, raw=args.raw)
         rows = [row for row in runs.read(record) if row["network"] == name]
         report.print_table(name, *table(rows))
         if args.cards:
@@ -67,13 +68,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     return columns, lines
 
 
-def measure(record: runs.Record, name: str, seed: int) -> None:
+def measure(record: runs.Record, name: str, seed: int, *, raw: bool = False) -> None:
     """Plays those of a network's matches that the file does not have.
 
     Args:
       record: the file, to which each match is added when it is over.
       name: a pretrained network.
       seed: seed of the games and positions.
+      raw: whether to leave out the matches with a search.
     """
     network = jaxpgs.load_pretrained(name)
     env, rng_key = network.env, jax.random.key(seed)
@@ -82,6 +84,7 @@ def measure(record: runs.Record, name: str, seed: int) -> None:
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
         make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
     ]
+    mine = mine[:1] if raw else mine
     repeats = max(1, round(GAMES / (2 * len(openings))))
     others: list[tuple[Any, int]] = [
         (evaluation.uniform_random(env), repeats),

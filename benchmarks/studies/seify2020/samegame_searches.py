@@ -32,7 +32,7 @@ import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
-from jaxpgs.puzzles import NestedSearch, nrpa_search
+from jaxpgs.puzzles import NestedSearch, TemperingSearch, nrpa_search, tempering_search
 from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 
 
@@ -68,21 +68,67 @@ def nrpa_on_devices(
       pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
       **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
     """
+    lanes = int(np.prod(knobs["parallel"]))
+
+    def make(env: SameGame, states: Any) -> NestedSearch:
+        features = code_features(env, states, pairs=by_size(env)) if by_color else None
+        states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
+        return nrpa_search(
+            lambda keys, logits: play_sequences(env, keys, states, logits),
+            features=features,
+            **{"sharing": default_sharing(env)} | knobs,
+        )
+
+    def by_size(env: SameGame) -> bool:
+        return default_pairs(env) if pairs is None else pairs
+
+    def begin(env: SameGame, boards: np.ndarray, keys: chex.PRNGKey) -> chex.Array:
+        bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, len(boards)))
+        bias = by_pairs(env, bias) if by_size(env) else bias
+        return jnp.broadcast_to(bias, (len(keys), *bias.shape))
+
+    return on_devices(make, begin, knobs["iterations"][0] * knobs.get("playouts", 1) * lanes)
+
+
+def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
+    """Makes parallel temperings, independent on each device.
+
+    Args:
+      steps: how many between two looks at the clock.
+      **knobs: arguments of `jaxpgs.puzzles.tempering_search`.
+    """
+
+    def make(env: SameGame, states: Any) -> TemperingSearch:
+        search = tempering_search(env, states, **knobs)
+
+        def step(keys: chex.PRNGKey, state: Any) -> Any:
+            return jax.lax.fori_loop(0, steps, lambda _, state: search.step(keys, state), state)
+
+        return search._replace(step=step)
+
+    def begin(env: SameGame, boards: np.ndarray, keys: chex.PRNGKey) -> chex.Array:
+        return jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, 0)))(keys)
+
+    lanes = knobs.get("lanes", 16)
+    return on_devices(make, begin, steps * lanes * knobs.get("games_per_sweep", 20))
+
+
+def on_devices(
+    make: Callable[[SameGame, Any], Any],
+    begin: Callable[[SameGame, np.ndarray, chex.PRNGKey], Any],
+    games_per_step: int,
+) -> Search:
+    """Makes searches that are independent on each of D devices.
+
+    Args:
+      make: of a game and M positions, a search's `init`, `step` and `finish`.
+      begin: of a game, M boards and `[D, M]` keys, what `init` takes, with an axis of D in front.
+      games_per_step: how many games a step plays on a board.
+    """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
-        by_size = default_pairs(env) if pairs is None else pairs
         mesh = Mesh(np.array(jax.devices()), "devices")
-        lanes = int(np.prod(knobs["parallel"]))
         each = PartitionSpec("devices")
-
-        def make(states: Any) -> NestedSearch:
-            features = code_features(env, states, pairs=by_size) if by_color else None
-            states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
-            return nrpa_search(
-                lambda keys, logits: play_sequences(env, keys, states, logits),
-                features=features,
-                **{"sharing": default_sharing(env)} | knobs,
-            )
 
         def on_each(function: Callable[..., Any]) -> Callable[..., Any]:
             """Runs on every device with its own slice of the last arguments."""
@@ -100,25 +146,17 @@ def nrpa_on_devices(
 
             return jax.jit(all_devices, compiler_options=_options())
 
-        init = on_each(lambda states, bias: make(states).init(bias))
-        step = on_each(lambda states, keys, state: make(states).step(keys, state))
-        best = on_each(lambda states, state: make(states).finish(state))
-
-        def start(boards: np.ndarray, rng_key: chex.PRNGKey) -> tuple:
-            states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
-            bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, num_boards))
-            bias = by_pairs(env, bias) if by_size else bias
-            keys = jax.random.split(rng_key, (mesh.size, num_boards))
-            return states, keys, init(states, jnp.broadcast_to(bias, (mesh.size, *bias.shape)))
+        init = on_each(lambda states, given: make(env, states).init(given))
+        step = on_each(lambda states, keys, state: make(env, states).step(keys, state))
+        best = on_each(lambda states, state: make(env, states).finish(state))
 
         def run(boards: np.ndarray, rng_key: chex.PRNGKey) -> Iterator[Best]:
-            states, keys, state = start(boards, rng_key)
-            games = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes * mesh.size
-            simulations = 0
-            while True:
+            states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
+            keys = jax.random.split(rng_key, (mesh.size, num_boards))
+            state = init(states, begin(env, boards, keys))
+            for count in itertools.count(1):
                 state = step(states, keys, state)
-                simulations += games
-                yield _read(best(states, state), simulations)
+                yield _read(best(states, state), count * games_per_step * mesh.size)
 
         # The first step compiles.
         next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
@@ -210,6 +248,7 @@ _NESTED: dict[str, Any] = {"iterations": (100, 100, 100), "parallel": (4, 2, 1)}
 SEARCHES: dict[str, Search] = {
     "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
     "nrpa": nrpa_on_devices(**_NESTED),
+    "tempering": tempering_on_devices(),
     # For accelerators: 4,096 games at once on each position.
     "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
     "mcts": whole_games(puzzles.plain_mcts, 256),

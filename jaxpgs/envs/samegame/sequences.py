@@ -64,22 +64,20 @@ def play_sequences(
     def body(carry: tuple) -> tuple:
         planes, alive, words, total, step, record = carry
         word = planes.dtype.type
-        column, bit, chosen = _once(
-            lambda: _choose(env, words, alive, weights, numbers[step]), step
-        )
+        column, bit, chosen = once(lambda: _choose(env, words, alive, weights, numbers[step]), step)
         record = PlayedGames(
             record.score,
             record.length + (bit > 0).astype(jnp.int32),
             record.legal.at[step].set(words),
             record.chosen.at[step].set(chosen),
-            record.action.at[step].set(_cell(env, column, bit)),
+            record.action.at[step].set(cell_of(env, column, bit)),
         )
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         group = bitboard.flood(jnp.where(here, bit[None], word(0)), *bitboard.links(planes))
         size = bitboard.count(group)
         total = total + jnp.where(size > 0, jnp.square(size - 2), 0)
         planes = bitboard.remove(planes, group)
-        alive = alive & ~_first_frame(group, alive)
+        alive = alive & ~first_frame(group, alive)
         words = find(planes, alive)
         return planes, alive, words, total, step + 1, record
 
@@ -131,12 +129,12 @@ def _find_codes(planes: chex.Array, alive: chex.Array, *, tell_pairs: bool) -> c
     links = bitboard.links(planes)
     words = bitboard.candidates(*links)
     if not tell_pairs:
-        return _first_frame(words, alive)
+        return first_frame(words, alive)
     pairs = bitboard.pairs(*links)
-    return jnp.concatenate([_first_frame(pairs, alive), _first_frame(words & ~pairs, alive)])
+    return jnp.concatenate([first_frame(pairs, alive), first_frame(words & ~pairs, alive)])
 
 
-def _once(function: Callable[[], Any], count: chex.Array) -> Any:
+def once(function: Callable[[], Any], count: chex.Array) -> Any:
     """Calls a function in a loop of one turn, between whose ends nothing is fused.
 
     XLA would compute `words` again for each row and column of the choice, and the choice again for
@@ -150,13 +148,13 @@ def _once(function: Callable[[], Any], count: chex.Array) -> Any:
     return carry[1]
 
 
-def _cell(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
+def cell_of(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
     """Returns the row-major cell of a bit in a column, -1 for none."""
     below = jax.lax.population_count(bit - bit.dtype.type(1)).astype(jnp.int32)
     return jnp.where(bit > 0, (env.height - 1 - below) * env.width + column, -1)
 
 
-def _rank(alive: chex.Array) -> chex.Array:
+def ranks_of(alive: chex.Array) -> chex.Array:
     """Returns `[W, B]` where each column of the first board is on the fallen one."""
     filled = (alive != 0).astype(alive.dtype)
     ranks = [jnp.zeros_like(filled[0])]
@@ -165,9 +163,9 @@ def _rank(alive: chex.Array) -> chex.Array:
     return jnp.stack(ranks)
 
 
-def _first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
+def first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
     """Finds where blocks `[W, B]` of the fallen board are on the first one."""
-    rank = _rank(alive)
+    rank = ranks_of(alive)
     moved = jnp.zeros_like(words)
     for column in range(len(words)):
         moved = jnp.where(rank == words.dtype.type(column), words[column][None], moved)
@@ -206,7 +204,7 @@ def _choose(
         return found
 
     word, place = of_column(words, column), column % env.width
-    left, rank = of_column(alive, place), of_column(_rank(alive), place)
+    left, rank = of_column(alive, place), of_column(ranks_of(alive), place)
     lanes = column * column.shape[0] + jnp.arange(column.shape[0])
     of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     before, threshold = jnp.zeros_like(threshold), threshold - skipped

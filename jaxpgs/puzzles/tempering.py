@@ -1,0 +1,257 @@
+"""Parallel tempering of SameGame: a local search among whole games, at many temperatures at once.
+
+A game is the order in which its blocks go (`envs.samegame.orders`). A step takes one move of the
+game, or one block, to another time, plays the game that this gives, and keeps it by the rule of
+Metropolis. The lanes of a board do so at temperatures from hot to cold, and neighbours exchange
+their games: what the hot ones find is refined by the cold ones, without a schedule, so the search
+goes on for as long as it is asked to and has an answer at any time.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpgs.base import broadcast_keys
+from jaxpgs.checks import check_number
+from jaxpgs.envs.samegame.game import SameGame
+from jaxpgs.envs.samegame.orders import OrderedGames, never, play_orders
+from jaxpgs.puzzles.nrpa_samegame import replayed
+from jaxpgs.puzzles.solving import Solution
+
+
+class TemperingState(NamedTuple):
+    """A search under way, in B lanes, of which those of a board are neighbours, the hottest first.
+
+    Attributes:
+      times: `[A, B]` unsigned, the games of the lanes, as `OrderedGames.times`.
+      score: `[B]` float32, what they score.
+      length: `[B]` int32, how many moves they have.
+      best_times: `[A, B]` the best games that the lanes have seen.
+      best: `[B]` float32, what those score.
+      sweeps: `[]` int32, how many steps were done.
+    """
+
+    times: chex.Array
+    score: chex.Array
+    length: chex.Array
+    best_times: chex.Array
+    best: chex.Array
+    sweeps: chex.Array
+
+
+class TemperingSearch(NamedTuple):
+    """A search of M boards as three pure functions of its state.
+
+    Attributes:
+      init: `rng_keys [M] -> TemperingState`.
+      step: `(rng_keys [M], state) -> state`: a sweep, which is `games_per_sweep` games in every
+        lane and an exchange. Give it the same keys at every step, other ones than `init`.
+      finish: `state -> OrderedGames`, the best game so far of each board. It may be asked at any
+        time and changes nothing.
+      games_per_step: how many games a step plays on each board.
+
+    Example:
+      >>> jaxpgs.puzzles.tempering_search(puzzle, boards, lanes=4)._fields
+      ('init', 'step', 'finish', 'games_per_step')
+    """
+
+    init: Callable[[chex.PRNGKey], TemperingState]
+    step: Callable[[chex.PRNGKey, TemperingState], TemperingState]
+    finish: Callable[[TemperingState], OrderedGames]
+    games_per_step: int
+
+
+class _Setting(NamedTuple):
+    """What does not change while a search runs; the arguments of `tempering_search`, checked."""
+
+    env: SameGame
+    boards: Any
+    lanes: int
+    temperatures: np.ndarray
+    games_per_sweep: int
+    one_block: float
+    another: float
+
+
+def tempering_search(
+    env: SameGame,
+    state: Any,
+    *,
+    lanes: int = 16,
+    hottest: float = 40.0,
+    coldest: float = 5.0,
+    games_per_sweep: int = 20,
+    one_block: float = 0.3,
+    another: float = 0.5,
+) -> TemperingSearch:
+    """Parallel tempering (replica exchange; Swendsen and Wang 1986, Geyer 1991) of M boards.
+
+    Games begin with blocks in a random order and those of the most frequent colour last, like the
+    playouts with a tabu colour of the literature.
+
+    Args:
+      env: SameGame.
+      state: `[M]` positions.
+      lanes: temperatures, and games at once, of each board, at least 2.
+      hottest: the highest temperature, in points of the score, positive.
+      coldest: the lowest, positive. Those between have equal ratios.
+      games_per_sweep: games of each lane between exchanges, at least 1.
+      one_block: how often one block is taken to another time in place of a move's whole group, 0
+        to 1. It then goes with its group of that time, and the rest of its group without it.
+      another: how often a change is followed by a second one before the game is played, 0 to 1.
+
+    Returns:
+      `init`, `step`, `finish` and `games_per_step`.
+
+    Raises:
+      ValueError: if a number is out of its range.
+
+    Example:
+      >>> search = jaxpgs.puzzles.tempering_search(puzzle, boards, lanes=4)
+      >>> jax.eval_shape(search.init, jax.random.split(rng_key, 2)).times.shape
+      (9, 8)
+    """
+    if lanes < 2 or games_per_sweep < 1:
+        raise ValueError(
+            "lanes must be at least 2 and games_per_sweep at least 1, got "
+            f"{lanes} and {games_per_sweep}."
+        )
+    for name, value in (("hottest", hottest), ("coldest", coldest)):
+        check_number("tempering_search", name, value, 0, open_low=True)
+    for name, value in (("one_block", one_block), ("another", another)):
+        check_number("tempering_search", name, value, 0, 1)
+    temperatures = np.geomspace(hottest, coldest, lanes).astype(np.float32)
+    boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
+    setting = _Setting(env, boards, lanes, temperatures, games_per_sweep, one_block, another)
+    return TemperingSearch(
+        functools.partial(_init, setting),
+        functools.partial(_step, setting),
+        functools.partial(_finish, setting),
+        lanes * games_per_sweep,
+    )
+
+
+def tempering(
+    env: SameGame, rng_key: chex.PRNGKey, state: Any, num_simulations: int, **knobs: Any
+) -> Solution:
+    """Parallel tempering of B boards; see `jaxpgs.puzzles.tempering_search`.
+
+    Like `nrpa` it searches the first position only and asks no network, and its best game is the
+    solution.
+
+    Args:
+      env: SameGame.
+      rng_key: one key, or `[B]` keys, one per board; consumed. With a key per board, a board's
+        answer does not depend on the others.
+      state: `[B]` positions.
+      num_simulations: N, games a board, rounded up to whole sweeps of all lanes.
+      **knobs: arguments of `tempering_search`.
+
+    Returns:
+      The solution, as that of `nrpa`.
+
+    Raises:
+      ValueError: if `num_simulations` is below 1, and as `jaxpgs.puzzles.tempering_search`.
+
+    Example:
+      >>> solution = jaxpgs.puzzles.tempering(puzzle, rng_key, boards, 8, lanes=2)
+      >>> solution.moves.shape  # the best game of each board
+      (2, 4)
+    """
+    if num_simulations < 1:
+        raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    search = tempering_search(env, state, **knobs)
+    keys = jax.vmap(jax.random.split)(broadcast_keys(rng_key, len(state.terminated)))
+    found = search.init(keys[:, 0])
+    sweeps = -(-num_simulations // search.games_per_step)
+    found = jax.lax.fori_loop(0, sweeps, lambda _, s: search.step(keys[:, 1], s), found)
+    return replayed(env, state, search.finish(found).action)
+
+
+def _init(setting: _Setting, rng_keys: chex.PRNGKey) -> TemperingState:
+    env, latest = setting.env, never(setting.env)
+    keys = _lane_keys(setting, rng_keys)
+    cells = jax.vmap(env.board)(setting.boards).reshape(-1, env.num_actions)
+    of_color = cells[None] == jnp.arange(env.num_colors, dtype=cells.dtype)[:, None, None]
+    frequent = jnp.argmax(jnp.sum(of_color, axis=2), axis=0)
+    draw = functools.partial(jax.random.randint, shape=(env.num_actions,), minval=0, maxval=latest)
+    times = jax.vmap(draw)(keys).astype(latest.dtype)
+    times = jnp.where(cells == frequent[:, None], latest, times).T
+    games = play_orders(env, setting.boards, times)
+    return TemperingState(
+        games.times, games.score, games.length, games.times, games.score, jnp.int32(0)
+    )
+
+
+def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
+    keys = _lane_keys(setting, rng_keys)
+    batch, count = len(keys), setting.games_per_sweep
+    temperature = jnp.tile(jnp.asarray(setting.temperatures), batch // setting.lanes)
+
+    def body(index: chex.Array, state: TemperingState) -> TemperingState:
+        now = jax.vmap(lambda key: jax.random.fold_in(key, state.sweeps * count + index))(keys)
+        numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,)))(now).T
+        times = _change(setting, numbers[:4], state.times, state.length)
+        twice = _change(setting, numbers[4:8], times, state.length)
+        times = jnp.where(numbers[8] < setting.another, twice, times)
+        new = play_orders(setting.env, setting.boards, times)
+        taken = new.score - state.score >= temperature * jnp.log(numbers[9])
+        best = new.score > state.best
+        return TemperingState(
+            jnp.where(taken, new.times, state.times),
+            jnp.where(taken, new.score, state.score),
+            jnp.where(taken, new.length, state.length),
+            jnp.where(best, new.times, state.best_times),
+            jnp.where(best, new.score, state.best),
+            state.sweeps,
+        )
+
+    state = jax.lax.fori_loop(0, count, body, state)
+    return _exchange(setting, keys, state._replace(sweeps=state.sweeps + 1))
+
+
+def _change(
+    setting: _Setting, numbers: chex.Array, times: chex.Array, length: chex.Array
+) -> chex.Array:
+    """Takes a move of each game, or a block, to another time; `numbers [4, B]` are uniform."""
+    dtype, cells = times.dtype, jnp.arange(len(times))[:, None]
+    move = jnp.floor(numbers[0] * length)
+    to = jnp.floor(numbers[1] * (length + 1))
+    cell = jnp.floor(numbers[2] * len(times)).astype(jnp.int32)
+    is_moved = times == (2 * move + 1).astype(dtype)
+    is_block = numbers[3] < setting.one_block
+    return jnp.where(jnp.where(is_block, cells == cell, is_moved), (2 * to).astype(dtype), times)
+
+
+def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
+    """Exchanges the games of neighbouring temperatures, even and odd pairs in turn."""
+    lane = jnp.arange(setting.lanes)
+    mate = jnp.where((lane + state.sweeps) % 2 == 0, lane + 1, lane - 1)
+    mate = jnp.where((mate < 0) | (mate >= setting.lanes), lane, mate)
+    # Both of a pair read the number of the hotter one, so that they agree.
+    draws = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, -state.sweeps)))(keys)
+    draws = draws.reshape(-1, setting.lanes)[:, jnp.minimum(lane, mate)]
+    score = state.score.reshape(-1, setting.lanes)
+    inverse = 1 / jnp.asarray(setting.temperatures)
+    swapped = (inverse[lane] - inverse[mate]) * (score[:, mate] - score) >= jnp.log(draws)
+    source = jnp.where(swapped, mate, lane) + setting.lanes * jnp.arange(len(score))[:, None]
+    source = source.reshape(-1)
+    return state._replace(
+        times=state.times[:, source], score=state.score[source], length=state.length[source]
+    )
+
+
+def _finish(setting: _Setting, state: TemperingState) -> OrderedGames:
+    best = jnp.argmax(state.best.reshape(-1, setting.lanes), axis=1)
+    source = best + setting.lanes * jnp.arange(len(best))
+    boards = jax.tree.map(lambda x: x[:: setting.lanes], setting.boards)
+    return play_orders(setting.env, boards, state.best_times[:, source])
+
+
+def _lane_keys(setting: _Setting, rng_keys: chex.PRNGKey) -> chex.PRNGKey:
+    return jax.vmap(lambda key: jax.random.split(key, setting.lanes))(rng_keys).reshape(-1)
