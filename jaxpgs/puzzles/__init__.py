@@ -10,11 +10,11 @@ from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_
 from jaxpgs.puzzles.nrpa_loop import NestedSearch, nrpa_policy, nrpa_search
 from jaxpgs.puzzles.nrpa_samegame import nrpa, prior_bias
 from jaxpgs.puzzles.offline_games import judged
+from jaxpgs.puzzles.parallel_tempering import TemperingSearch, tempering, tempering_search
 from jaxpgs.puzzles.policy_rollouts import policy_games, random_games
 from jaxpgs.puzzles.rollouts import Rollout, first_by_prior, informed_rollouts, random_rollouts
 from jaxpgs.puzzles.searches import mcs, pgs, plain_mcts, policy_mcts, pv_mcts
 from jaxpgs.puzzles.solving import Plan, Searches, Solution, solve
-from jaxpgs.puzzles.tempering import TemperingSearch, tempering, tempering_search
 
 __all__ = [
     "Episode",

@@ -61,18 +61,20 @@ class NestedSearch(NamedTuple):
         `iterations[0] * playouts` games each. Give it the same keys at every step.
       finish: `state -> PlayedGames`, the best game so far of each of the M boards. It may be asked
         at any time and changes nothing.
+      games_per_step: how many games a step plays on each board.
 
     Example:
       >>> from jaxpgs.envs.samegame.sequences import play_sequences
       >>> play = lambda keys, logits: play_sequences(puzzle, keys, boards, logits)
       >>> search = jaxpgs.puzzles.nrpa_search(play, iterations=(5, 5), parallel=(1, 1))
-      >>> search._fields
-      ('init', 'step', 'finish')
+      >>> search.games_per_step
+      5
     """
 
     init: Callable[[chex.Array], NRPAState]
     step: Callable[[chex.PRNGKey, NRPAState], NRPAState]
     finish: Callable[[NRPAState], PlayedGames]
+    games_per_step: int
 
 
 def nrpa_search(
@@ -119,7 +121,7 @@ def nrpa_search(
       sharing: alpha of a feature's weight, in units of `step_size`, at least 0.
 
     Returns:
-      `init`, `step` and `finish`.
+      `init`, `step`, `finish` and `games_per_step`.
 
     Raises:
       ValueError: if a number is out of its range, or the levels differ.
@@ -150,6 +152,7 @@ def nrpa_search(
         functools.partial(_init, setting),
         functools.partial(_step, setting),
         functools.partial(_finish, setting),
+        iterations[0] * playouts * lanes,
     )
 
 

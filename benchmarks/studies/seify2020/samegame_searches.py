@@ -1,21 +1,8 @@
 """The searches that `benchmarks.studies.seify2020.samegame` compares, by name.
 
-To add one, write a function like `nrpa_on_devices` below, which returns a `Search`, and name it in
-`SEARCHES`:
-
-    def mine(**knobs) -> Search:
-        def prepare(env, num_boards):
-            step = jax.jit(...)                      # compile here; it is not timed
-            def run(boards, rng_key):                # boards [M, height, width], M = num_boards
-                while True:
-                    ...                              # a second's work or less
-                    yield Best(actions, simulations)
-            return run
-        return prepare
-
-    SEARCHES["mine"] = mine()
-
-A run goes on until the benchmark takes no more from it.
+To add one, name a `Search` in `SEARCHES`: a function of a game and a number of boards M that
+compiles what is not timed and returns a `Run`, which yields its `Best` so far after every second's
+work or less, until the benchmark takes no more. `on_devices` makes one of pure functions.
 """
 
 import itertools
@@ -31,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 import jaxpgs
 from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
-from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
+from jaxpgs.envs.samegame.sequences import code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, TemperingSearch, nrpa_search, tempering_search
 from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 
@@ -53,17 +40,12 @@ class Best(NamedTuple):
 Run = Callable[[np.ndarray, chex.PRNGKey], Iterator[Best]]
 Search = Callable[[SameGame, int], Run]
 Play = Callable[[SameGame, Any, Any, int], Any]
-Prior = Callable[[SameGame, np.ndarray], chex.Array]  # boards [M, H, W] -> logits [A, M]
 
 
-def nrpa_on_devices(
-    prior: Prior | None = None, *, by_color: bool = True, pairs: bool | None = None, **knobs: Any
-) -> Search:
+def nrpa_on_devices(*, by_color: bool = True, pairs: bool | None = None, **knobs: Any) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
     Args:
-      prior: gives the logits that tables start from, such as a network's for the first board, which
-        makes it generalised NRPA; None is uniform.
       by_color: whether blocks share what is learned of their colour.
       pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
       **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
@@ -71,23 +53,18 @@ def nrpa_on_devices(
     lanes = int(np.prod(knobs["parallel"]))
 
     def make(env: SameGame, states: Any) -> NestedSearch:
-        features = code_features(env, states, pairs=by_size(env)) if by_color else None
-        states = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
-        return nrpa_search(
-            lambda keys, logits: play_sequences(env, keys, states, logits),
+        by_size = default_pairs(env) if pairs is None else pairs
+        features = code_features(env, states, pairs=by_size) if by_color else None
+        games = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), states)
+        search = nrpa_search(
+            lambda keys, logits: play_sequences(env, keys, games, logits),
             features=features,
             **{"sharing": default_sharing(env)} | knobs,
         )
+        bias = jnp.zeros(((1 + by_size) * env.num_actions, len(states.terminated)))
+        return search._replace(init=lambda keys: search.init(bias))
 
-    def by_size(env: SameGame) -> bool:
-        return default_pairs(env) if pairs is None else pairs
-
-    def begin(env: SameGame, boards: np.ndarray, keys: chex.PRNGKey) -> chex.Array:
-        bias = prior(env, boards) if prior else jnp.zeros((env.num_actions, len(boards)))
-        bias = by_pairs(env, bias) if by_size(env) else bias
-        return jnp.broadcast_to(bias, (len(keys), *bias.shape))
-
-    return on_devices(make, begin, knobs["iterations"][0] * knobs.get("playouts", 1) * lanes)
+    return on_devices(make)
 
 
 def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
@@ -104,26 +81,17 @@ def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
         def step(keys: chex.PRNGKey, state: Any) -> Any:
             return jax.lax.fori_loop(0, steps, lambda _, state: search.step(keys, state), state)
 
-        return search._replace(step=step)
+        return search._replace(step=step, games_per_step=steps * search.games_per_step)
 
-    def begin(env: SameGame, boards: np.ndarray, keys: chex.PRNGKey) -> chex.Array:
-        return jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, 0)))(keys)
-
-    lanes = knobs.get("lanes", 16)
-    return on_devices(make, begin, steps * lanes * knobs.get("games_per_sweep", 20))
+    return on_devices(make)
 
 
-def on_devices(
-    make: Callable[[SameGame, Any], Any],
-    begin: Callable[[SameGame, np.ndarray, chex.PRNGKey], Any],
-    games_per_step: int,
-) -> Search:
-    """Makes searches that are independent on each of D devices.
+def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
+    """Makes searches that are independent on each device.
 
     Args:
-      make: of a game and M positions, a search's `init`, `step` and `finish`.
-      begin: of a game, M boards and `[D, M]` keys, what `init` takes, with an axis of D in front.
-      games_per_step: how many games a step plays on a board.
+      make: of a game and M positions, a search with `init`, of `[M]` keys, `step`, `finish` and
+        `games_per_step`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
@@ -139,24 +107,22 @@ def on_devices(
 
             def all_devices(states: Any, *args: Any) -> Any:
                 specs = (PartitionSpec(), *[each] * len(args))
-                mapped = jax.shard_map(
-                    one, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False
-                )
-                return mapped(states, *args)
+                split = {"mesh": mesh, "in_specs": specs, "out_specs": each, "check_vma": False}
+                return jax.shard_map(one, **split)(states, *args)
 
             return jax.jit(all_devices, compiler_options=_options())
 
-        init = on_each(lambda states, given: make(env, states).init(given))
+        init = on_each(lambda states, keys: make(env, states).init(keys))
         step = on_each(lambda states, keys, state: make(env, states).step(keys, state))
         best = on_each(lambda states, state: make(env, states).finish(state))
 
         def run(boards: np.ndarray, rng_key: chex.PRNGKey) -> Iterator[Best]:
             states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
-            keys = jax.random.split(rng_key, (mesh.size, num_boards))
-            state = init(states, begin(env, boards, keys))
+            keys = jax.random.split(rng_key, (2, mesh.size, num_boards))
+            state, games = init(states, keys[0]), mesh.size * make(env, states).games_per_step
             for count in itertools.count(1):
-                state = step(states, keys, state)
-                yield _read(best(states, state), count * games_per_step * mesh.size)
+                state = step(states, keys[1], state)
+                yield _read(best(states, state), count * games)
 
         # The first step compiles.
         next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
@@ -216,13 +182,6 @@ def with_network(play: Callable[..., Any], *, temperature: float = 1.0, **knobs:
     return with_its_network
 
 
-def shipped_prior(env: SameGame, boards: np.ndarray) -> chex.Array:
-    """The bias of GNRPA from the network of the board's size that comes with the library."""
-    network = jaxpgs.load_pretrained(f"samegame-{env.height}x{env.width}")
-    states = jax.tree.map(lambda *x: jnp.stack(x), *[env.from_board(b) for b in boards])
-    return puzzles.prior_bias(env, network.apply_fn, network.params, states)
-
-
 def _checkered(env: SameGame) -> np.ndarray:
     """A board without much to do, for compiling."""
     return np.arange(env.num_actions).reshape(env.height, env.width) % 2 % env.num_colors
@@ -255,5 +214,4 @@ SEARCHES: dict[str, Search] = {
     "policy-mcts": whole_games(with_network(puzzles.policy_mcts), 256),
     "policy-mcts informed": whole_games(with_network(puzzles.policy_mcts, rollout="informed"), 256),
     "pgs": whole_games(with_network(puzzles.pgs), 256),
-    "gnrpa": nrpa_on_devices(shipped_prior, **_NESTED),
 }

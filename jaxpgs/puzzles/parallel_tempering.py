@@ -178,7 +178,7 @@ def _init(setting: _Setting, rng_keys: chex.PRNGKey) -> TemperingState:
     keys = _lane_keys(setting, rng_keys)
     cells = jax.vmap(env.board)(setting.boards).reshape(-1, env.num_actions)
     of_color = cells[None] == jnp.arange(env.num_colors, dtype=cells.dtype)[:, None, None]
-    frequent = jnp.argmax(jnp.sum(of_color, axis=2), axis=0)
+    frequent = jnp.argmax(jnp.sum(of_color, axis=2), axis=0).astype(cells.dtype)
     draw = functools.partial(jax.random.randint, shape=(env.num_actions,), minval=0, maxval=latest)
     times = jax.vmap(draw)(keys).astype(latest.dtype)
     times = jnp.where(cells == frequent[:, None], latest, times).T
@@ -198,15 +198,15 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
         numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,)))(now).T
         times = _change(setting, numbers[:4], state.times, state.length)
         twice = _change(setting, numbers[4:8], times, state.length)
-        times = jnp.where(numbers[8] < setting.another, twice, times)
+        times = jnp.where(numbers[None, 8] < setting.another, twice, times)
         new = play_orders(setting.env, setting.boards, times)
         taken = new.score - state.score >= temperature * jnp.log(numbers[9])
         best = new.score > state.best
         return TemperingState(
-            jnp.where(taken, new.times, state.times),
+            jnp.where(taken[None], new.times, state.times),
             jnp.where(taken, new.score, state.score),
             jnp.where(taken, new.length, state.length),
-            jnp.where(best, new.times, state.best_times),
+            jnp.where(best[None], new.times, state.best_times),
             jnp.where(best, new.score, state.best),
             state.sweeps,
         )
@@ -220,12 +220,13 @@ def _change(
 ) -> chex.Array:
     """Takes a move of each game, or a block, to another time; `numbers [4, B]` are uniform."""
     dtype, cells = times.dtype, jnp.arange(len(times))[:, None]
-    move = jnp.floor(numbers[0] * length)
-    to = jnp.floor(numbers[1] * (length + 1))
+    moves = length.astype(numbers.dtype)
+    move, to = jnp.floor(numbers[0] * moves), jnp.floor(numbers[1] * (moves + 1))
     cell = jnp.floor(numbers[2] * len(times)).astype(jnp.int32)
-    is_moved = times == (2 * move + 1).astype(dtype)
-    is_block = numbers[3] < setting.one_block
-    return jnp.where(jnp.where(is_block, cells == cell, is_moved), (2 * to).astype(dtype), times)
+    is_moved = times == (2 * move + 1).astype(dtype)[None]
+    is_block = numbers[None, 3] < setting.one_block
+    changed = jnp.where(is_block, cells == cell[None], is_moved)
+    return jnp.where(changed, (2 * to).astype(dtype)[None], times)
 
 
 def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
@@ -238,8 +239,9 @@ def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> T
     draws = draws.reshape(-1, setting.lanes)[:, jnp.minimum(lane, mate)]
     score = state.score.reshape(-1, setting.lanes)
     inverse = 1 / jnp.asarray(setting.temperatures)
-    swapped = (inverse[lane] - inverse[mate]) * (score[:, mate] - score) >= jnp.log(draws)
-    source = jnp.where(swapped, mate, lane) + setting.lanes * jnp.arange(len(score))[:, None]
+    gain = (inverse - inverse[mate])[None] * (score[:, mate] - score)
+    source = jnp.where(gain >= jnp.log(draws), mate[None], lane[None])
+    source = source + setting.lanes * jnp.arange(len(score))[:, None]
     source = source.reshape(-1)
     return state._replace(
         times=state.times[:, source], score=state.score[source], length=state.length[source]
