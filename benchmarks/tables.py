@@ -282,12 +282,8 @@ BLOCKS: dict[str, Block] = {
     "tspg": _rows("tspg_full", _tables(0)),
     "tspg-playouts": _rows("tspg_full", _tables(1)),
     "tspg-entropy": _rows("tspg_full", _tables(2)),
-    "samegame": _rows("samegame_full", lambda rows: samegame.comparison({"rows": rows})),
+    "samegame": _rows("samegame_full", samegame.standing),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
-    "puzzles-15x15": _rows(
-        "puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows)),
-        lambda row: row["size"] == 15,
-    ),
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
         "continuous_full", "continuous_wind", "root_values", "noisy_bandit", "chance_full",

@@ -2,14 +2,12 @@
 
     python -m benchmarks.studies.seify2020.samegame                  # 4 positions, 5 seconds
     python -m benchmarks.studies.seify2020.samegame --preset full    # 20, a minute, thrice
-    python -m benchmarks.studies.seify2020.samegame --search nrpa --seconds 600 --positions 1 5
-    python -m benchmarks.studies.seify2020.samegame --random 8 --size 10 --colors 4 --seconds 10
+    python -m benchmarks.studies.seify2020.samegame --search nrpa --random 8 --size 10 --colors 4
 
 A search uses all cores for as many positions at once as `--together` says, which share the time:
-`--together 5 --seconds 60` searches five positions for 300 seconds. Few lanes a position make
-the most of as many games, and many lanes in all the most games a second. Compiling is not counted.
-Only games that the rules in NumPy replay to their end count, with the score that these give them;
-the rows of the file hold the games. Started again with the same file, the command goes on.
+`--together 5 --seconds 60` searches five positions for 300 seconds. Compiling is not counted. Only
+games that the rules in NumPy replay to their end count, with the score that these give them. The
+rows of the file hold the games. Started again with the same file, the command goes on.
 """
 
 import contextlib
@@ -50,10 +48,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def published_scores() -> dict[str, list[int]]:
-    """Returns the literature's scores on the 20 standard positions, by search."""
+def published_scores(what: str = "scores") -> dict[str, Any]:
+    """Returns the literature's scores on the 20 standard positions, or `"cpu_hours"`, by search."""
     file = importlib.resources.files("jaxpgs.envs") / "data" / "samegame20_published.json"
-    return json.loads(file.read_text())["scores"]
+    return json.loads(file.read_text())[what]
 
 
 def make_boards(setting: Mapping[str, Any], numbers: Sequence[int]) -> dict[int, np.ndarray]:
@@ -194,7 +192,8 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str
     for row in sorted(rows, key=lambda row: row["seed"]):
         label = f"{row['search']}, seed {row['seed']}" if several else row["search"]
         found.setdefault(label, {})[row["position"]] = row
-    return dict(sorted(found.items(), key=lambda item: list(SEARCHES).index(_search_of(item[1]))))
+    order = {row["search"]: list(SEARCHES).index(row["search"]) for row in rows}
+    return dict(sorted(found.items(), key=lambda x: order[next(iter(x[1].values()))["search"]]))
 
 
 def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
@@ -235,6 +234,27 @@ def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return ["search", "mean score", "sum", "seeds", f"gain on {next(iter(scores))}"], lines
 
 
+def standing(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns headings and a row for each search and publication on the 20 positions, best first.
+
+    Sums are means over the seeds; the hours of processors are those of one seed.
+    """
+    found: list[tuple[float, list[Any]]] = []
+    for name, by_seed in _scores({"rows": rows}).items():
+        sums, hours = [sum(scores.values()) for scores in by_seed.values()], 0.0
+        for row in rows:
+            hours += row["seconds"] * row["cores"] / 3600 * (row["search"] == name)
+        found.append((float(np.mean(sums)), [name, len(sums), f"{hours / len(sums):.1g}"]))
+        if len(sums) > 1:
+            best = sum(max(of) for of in zip(*(s.values() for s in by_seed.values()), strict=True))
+            found.append((best, [f"{name}, best of {len(sums)}", None, f"{hours:.1g}"]))
+    hours_of = published_scores("cpu_hours")
+    for name, scores in published_scores().items():
+        found.append((sum(scores), [name, None, hours_of[name]]))
+    lines = [[name, f"{total:,.0f}", *more] for total, (name, *more) in sorted(found)[::-1]]
+    return ["search", "sum", "seeds", "CPU hours"], lines
+
+
 def gains(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Returns the mean gain of each search on the first one, and half its 95% interval's width.
 
@@ -264,11 +284,6 @@ def _scores(record: Mapping[str, Any]) -> dict[str, dict[int, dict[int, float]]]
             of_seed = scores.setdefault(row["search"], {}).setdefault(row["seed"], {})
             of_seed[number] = row["score"]
     return scores
-
-
-def _search_of(rows: Mapping[int, Mapping[str, Any]]) -> str:
-    name: str = next(iter(rows.values()))["search"]
-    return name
 
 
 def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:

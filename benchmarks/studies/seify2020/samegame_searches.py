@@ -68,12 +68,7 @@ def nrpa_on_devices(*, by_color: bool = True, pairs: bool | None = None, **knobs
 
 
 def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
-    """Makes parallel temperings, independent on each device.
-
-    Args:
-      steps: how many between two looks at the clock.
-      **knobs: arguments of `jaxpgs.puzzles.tempering_search`.
-    """
+    """Makes parallel temperings, with so many steps between two looks at the clock."""
 
     def make(env: SameGame, states: Any) -> TemperingSearch:
         search = tempering_search(env, states, **knobs)
@@ -89,9 +84,8 @@ def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
 def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
     """Makes searches that are independent on each device.
 
-    Args:
-      make: of a game and M positions, a search with `init`, of `[M]` keys, `step`, `finish` and
-        `games_per_step`.
+    `make` gives, of a game and M positions, a search with `init`, of `[M]` keys, `step`, `finish`
+    and `games_per_step`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
@@ -107,8 +101,8 @@ def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
 
             def all_devices(states: Any, *args: Any) -> Any:
                 specs = (PartitionSpec(), *[each] * len(args))
-                split = {"mesh": mesh, "in_specs": specs, "out_specs": each, "check_vma": False}
-                return jax.shard_map(one, **split)(states, *args)
+                how: Any = {"mesh": mesh, "in_specs": specs, "out_specs": each, "check_vma": False}
+                return jax.shard_map(one, **how)(states, *args)
 
             return jax.jit(all_devices, compiler_options=_options())
 
