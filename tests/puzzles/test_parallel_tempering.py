@@ -246,7 +246,8 @@ def test_it_is_better_than_a_random_walk():
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [({"lanes": 1}, "lanes must be at least 2.*got 1"), ({"games_per_sweep": 0}, "got 16, 0 and"),
-     ({"restart_after": 0}, "got 16, 20 and 0"), ({"hottest": 0.0}, "hottest.*got 0.0"), ({"coldest": float("nan")}, "coldest"),
+     ({"restart_after": 0}, "got 16, 20 and 0"), ({"hottest": 0.0}, "hottest.*got 0.0"),
+     ({"coldest": float("nan")}, "coldest"),
      ({"one_block": 1.5}, "one_block.*got 1.5"), ({"another": -0.1}, "another")],
 )  # fmt: skip
 def test_mistakes_are_named(three_boards, knobs, said):

@@ -8,6 +8,8 @@ _COLUMNS = "../envs/bitboard.py"
 _MATCHES = "../evaluation/matches.py"
 _RECORDS = "../evaluation/records.py"
 _SEQUENCES = "../envs/samegame/sequences.py"
+_ORDERS = "../envs/samegame/orders.py"
+_TEMPERING = "../puzzles/parallel_tempering.py"
 
 MUTATIONS = (
     # Judged positions.
@@ -68,6 +70,36 @@ MUTATIONS = (
     Mutation(
         "pairs: by default on small boards, too", "../puzzles/nrpa_samegame.py",
         "env.num_actions > 100", "env.num_actions > 99", "pairs_have_logits", "test_nrpa.py",
+    ),
+    # Games in a given order, and parallel tempering.
+    Mutation(
+        "orders: of equal times any block", _ORDERS,
+        "reversed(range(len(words)))", "range(len(words))", "of_the_order",
+        "test_parallel_tempering.py",
+    ),
+    Mutation(
+        "orders: blocks that fell are marked where they fell to", _ORDERS,
+        "taken.at[step].set(alive ^ left)", "taken.at[step].set(group)", "of_the_order",
+        "test_parallel_tempering.py",
+    ),
+    Mutation(
+        "tempering: games that are worse are not taken", _TEMPERING,
+        ">= temperature * jnp.log(numbers[9])", ">= 0", "metropolis", "test_parallel_tempering.py",
+    ),
+    Mutation(
+        "tempering: better games go to hotter lanes", _TEMPERING,
+        "(inverse - inverse[mate])", "(inverse[mate] - inverse)", "colder_lanes",
+        "test_parallel_tempering.py",
+    ),
+    Mutation(
+        "tempering: a pair draws two numbers", _TEMPERING,
+        "[:, jnp.minimum(lane, mate)]", "", "colder_lanes", "test_parallel_tempering.py",
+    ),
+    Mutation(
+        "tempering: a restart forgets the best", _TEMPERING,
+        "score=games.score, length=games.length)",
+        "score=games.score, length=games.length, best=games.score)", "keeps_the_best",
+        "test_parallel_tempering.py",
     ),
     # Matches that were stopped.
     Mutation(
