@@ -74,7 +74,6 @@ class _Setting(NamedTuple):
     lanes: int
     temperatures: np.ndarray
     games_per_sweep: int
-    restart_after: int
     one_block: float
     another: float
 
@@ -87,7 +86,6 @@ def tempering_search(
     hottest: float = 40.0,
     coldest: float = 5.0,
     games_per_sweep: int = 20,
-    restart_after: int = 5000,
     one_block: float = 0.3,
     another: float = 0.5,
 ) -> TemperingSearch:
@@ -103,7 +101,6 @@ def tempering_search(
       hottest: the highest temperature, in points of the score, positive.
       coldest: the lowest, positive. Those between have equal ratios.
       games_per_sweep: games of each lane between exchanges, at least 1.
-      restart_after: after so many sweeps all lanes begin anew, and what they have found is kept.
       one_block: how often one block is taken to another time in place of a move's whole group, 0
         to 1. It then goes with its group of that time, and the rest of its group without it.
       another: how often a change is followed by a second one before the game is played, 0 to 1.
@@ -119,10 +116,10 @@ def tempering_search(
       >>> jax.eval_shape(search.init, jax.random.split(rng_key, 2)).times.shape
       (9, 8)
     """
-    if lanes < 2 or min(games_per_sweep, restart_after) < 1:
+    if lanes < 2 or games_per_sweep < 1:
         raise ValueError(
-            "lanes must be at least 2, games_per_sweep and restart_after at least 1, got "
-            f"{lanes}, {games_per_sweep} and {restart_after}."
+            "lanes must be at least 2 and games_per_sweep at least 1, got "
+            f"{lanes} and {games_per_sweep}."
         )
     for name, value in (("hottest", hottest), ("coldest", coldest)):
         check_number("tempering_search", name, value, 0, open_low=True)
@@ -130,8 +127,7 @@ def tempering_search(
         check_number("tempering_search", name, value, 0, 1)
     temperatures = np.geomspace(hottest, coldest, lanes).astype(np.float32)
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
-    counts = lanes, temperatures, games_per_sweep, restart_after
-    setting = _Setting(env, boards, *counts, one_block, another)
+    setting = _Setting(env, boards, lanes, temperatures, games_per_sweep, one_block, another)
     return TemperingSearch(
         functools.partial(_init, setting),
         functools.partial(_step, setting),
@@ -178,22 +174,18 @@ def tempering(
 
 
 def _init(setting: _Setting, rng_keys: chex.PRNGKey) -> TemperingState:
-    games = _begin(setting, _lane_keys(setting, rng_keys))
-    return TemperingState(
-        games.times, games.score, games.length, games.times, games.score, jnp.int32(0)
-    )
-
-
-def _begin(setting: _Setting, keys: chex.PRNGKey) -> OrderedGames:
-    """Plays games of a random order, with the most frequent colour last."""
     env, latest = setting.env, never(setting.env)
+    keys = _lane_keys(setting, rng_keys)
     cells = jax.vmap(env.board)(setting.boards).reshape(-1, env.num_actions)
     of_color = cells[None] == jnp.arange(env.num_colors, dtype=cells.dtype)[:, None, None]
     frequent = jnp.argmax(jnp.sum(of_color, axis=2), axis=0).astype(cells.dtype)
     draw = functools.partial(jax.random.randint, shape=(env.num_actions,), minval=0, maxval=latest)
     times = jax.vmap(draw)(keys).astype(latest.dtype)
     times = jnp.where(cells == frequent[:, None], latest, times).T
-    return play_orders(env, setting.boards, times)
+    games = play_orders(env, setting.boards, times)
+    return TemperingState(
+        games.times, games.score, games.length, games.times, games.score, jnp.int32(0)
+    )
 
 
 def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
@@ -219,13 +211,6 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
             state.sweeps,
         )
 
-    def restarted() -> TemperingState:
-        fresh = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, state.sweeps), 1))
-        games = _begin(setting, fresh(keys))
-        return state._replace(times=games.times, score=games.score, length=games.length)
-
-    again = (state.sweeps > 0) & (state.sweeps % setting.restart_after == 0)
-    state = jax.lax.cond(again, restarted, lambda: state)
     state = jax.lax.fori_loop(0, count, body, state)
     return _exchange(setting, keys, state._replace(sweeps=state.sweeps + 1))
 

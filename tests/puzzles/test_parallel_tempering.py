@@ -163,21 +163,8 @@ def test_boards_do_not_touch_each_other_and_nothing_is_traced_twice(three_boards
     assert small_step._cache_size() == 1
 
 
-def test_a_restart_begins_anew_and_keeps_the_best(three_boards):
-    keys = jax.random.split(jax.random.key(9), 3)
-    search = functools.partial(puzzles.tempering_search, SMALL, three_boards, **KNOBS)
-    begun = run_small(three_boards, keys, 4)[-1]
-    on = jax.jit(search().step)(keys, begun)
-    anew = jax.jit(search(restart_after=4).step)(keys, begun)
-    assert (np.asarray(anew.times) != np.asarray(on.times)).any(axis=0).all()
-    assert anew.score.sum() < on.score.sum() and (anew.best >= begun.best).all()
-    # Sweeps that are no multiple do not.
-    not_yet = jax.jit(search(restart_after=3).step)(keys, begun)
-    np.testing.assert_array_equal(not_yet.times, on.times)
-
-
 def test_a_change_takes_a_move_or_a_block_to_a_time_between_moves():
-    setting = tempering._Setting(SMALL, None, 2, np.ones(2), 1, 9, 0.5, 0.0)
+    setting = tempering._Setting(SMALL, None, 2, np.ones(2), 1, 0.5, 0.0)
     times = jnp.array([1, 3, 3, 255], jnp.uint8)[:, None].repeat(2, 1)
     numbers = jnp.array([[0.7, 0.0], [0.99, 0.4], [0.1, 0.9], [0.9, 0.1]])  # two moves a game
     found = tempering._change(setting, numbers, times, jnp.array([2, 2]))
@@ -208,7 +195,7 @@ TEMPERATURES = np.array([4.0, 2.0, 1.0], np.float32)
 
 
 def test_better_games_go_to_colder_lanes():
-    setting = tempering._Setting(SMALL, None, 3, TEMPERATURES, 1, 9, 0.0, 0.0)
+    setting = tempering._Setting(SMALL, None, 3, TEMPERATURES, 1, 0.0, 0.0)
     boards = 4000
     score = jnp.tile(jnp.array([3.0, 0.0, 2.0]), boards)
     times = jnp.tile(jnp.array([[1, 2, 3]], jnp.uint8), boards)
@@ -245,9 +232,8 @@ def test_it_is_better_than_a_random_walk():
 
 @pytest.mark.parametrize(
     ("knobs", "said"),
-    [({"lanes": 1}, "lanes must be at least 2.*got 1"), ({"games_per_sweep": 0}, "got 16, 0 and"),
-     ({"restart_after": 0}, "got 16, 20 and 0"), ({"hottest": 0.0}, "hottest.*got 0.0"),
-     ({"coldest": float("nan")}, "coldest"),
+    [({"lanes": 1}, "lanes must be at least 2.*got 1"), ({"games_per_sweep": 0}, "got 16 and 0"),
+     ({"hottest": 0.0}, "hottest.*got 0.0"), ({"coldest": float("nan")}, "coldest"),
      ({"one_block": 1.5}, "one_block.*got 1.5"), ({"another": -0.1}, "another")],
 )  # fmt: skip
 def test_mistakes_are_named(three_boards, knobs, said):

@@ -96,9 +96,8 @@ MUTATIONS = (
         "[:, jnp.minimum(lane, mate)]", "", "colder_lanes", "test_parallel_tempering.py",
     ),
     Mutation(
-        "tempering: a restart forgets the best", _TEMPERING,
-        "score=games.score, length=games.length)",
-        "score=games.score, length=games.length, best=games.score)", "keeps_the_best",
+        "tempering: the best is the last", _TEMPERING,
+        "best = new.score > state.best", "best = taken", "best_is_kept",
         "test_parallel_tempering.py",
     ),
     # Matches that were stopped.
