@@ -96,7 +96,8 @@ RECIPES = {
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
-    "hex-11x11": _large(Hex(11), 530, "hex-9x9-large"),
+    "hex-11x11-begun": _large(Hex(11), 530, "hex-9x9-large"),
+    "hex-11x11": _large(Hex(11), 490, "hex-11x11-begun"),
     "hex-13x13": _large(Hex(13), 150, "hex-11x11"),
 }
 
