@@ -21,10 +21,10 @@ from jaxpgs.envs.hex_games import SWAP_PIECES, SWAP_SIDES, WORDS, cell_name, rea
 from jaxpgs.envs.hex_io import HexGame
 from jaxpgs.gtp.dialog import (
     Call,
+    Dialog,
     Engine,
     Options,
     Reply,
-    Session,
     read_integer,
     read_player,
     with_game,
@@ -72,24 +72,24 @@ def serve(engine: Engine, size: int, options: Options) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # what others print is no answer
         engine.prepare(size, options)
         print("ready", file=sys.stderr, flush=True)
-        session = Session(HexGame(size), options)
+        dialog = Dialog(HexGame(size), options)
         with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
             for line in source:
-                reply = handle(engine, session, line.decode(errors="replace"), write)
-                session = reply.session
+                reply = handle(engine, dialog, line.decode(errors="replace"), write)
+                dialog = reply.dialog
                 write(reply.text)
                 if reply.quits:
                     break
 
 
 def handle(
-    engine: Engine, session: Session, line: str, emit: Callable[[str], Any] = lambda text: None
+    engine: Engine, dialog: Dialog, line: str, emit: Callable[[str], Any] = lambda text: None
 ) -> Reply:
     """Answers one line.
 
     Args:
       engine: who plays.
-      session: what was said before.
+      dialog: what was said before.
       line: a command with its arguments, perhaps with a number in front and a comment behind.
       emit: called with lines of live analysis while the engine thinks.
 
@@ -99,14 +99,14 @@ def handle(
     Example:
       >>> from jaxpgs import gtp
       >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
-      >>> reply = gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "play black a4")
+      >>> reply = gtp.handle(engine, gtp.Dialog(jaxpgs.envs.hex_io.HexGame(3)), "play black a4")
       >>> reply.text[:21]
       "? 'a4' is not on a bo"
     """
     line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.split("#")[0].replace("\t", " "))
     number, name, *args = re.fullmatch(r"\s*(\d*)\s*(\S*)\s*(.*?)\s*", line, re.DOTALL).groups()  # type: ignore[union-attr]
     if not name:
-        return Reply("" if not number else f"?{number} no command\n\n", session)
+        return Reply("" if not number else f"?{number} no command\n\n", dialog)
     command = _COMMANDS.get(name)
     try:
         if command is None:
@@ -116,13 +116,13 @@ def handle(
         if not least <= len(words) <= most:
             allowed = least if least == most else f"{least} to {most}"
             raise ValueError(f"{name} takes {allowed} arguments, got {len(words)}")
-        text, after = function(Call(engine, session, words, emit))
+        text, after = function(Call(engine, dialog, words, emit))
     except ValueError as error:
-        return Reply(f"?{number} {_one_line(str(error))}\n\n", session)
+        return Reply(f"?{number} {_one_line(str(error))}\n\n", dialog)
     except Exception as error:  # an engine that ends loses its game; one that says so may go on
         traceback.print_exc(file=sys.stderr)
         what = _one_line(f"{type(error).__name__}: {error}")
-        return Reply(f"?{number} internal error: {what}\n\n", session)
+        return Reply(f"?{number} internal error: {what}\n\n", dialog)
     text = "\n".join(part for i, part in enumerate(text.split("\n")) if part.strip() or not i)
     return Reply(f"={number} {text}\n\n", after, name == "quit")
 
@@ -134,20 +134,20 @@ def _one_line(text: str) -> str:
 # --- the board ------------------------------------------------------------------------------------
 
 
-def _boardsize(call: Call) -> tuple[str, Session]:
+def _boardsize(call: Call) -> tuple[str, Dialog]:
     width, height = (read_integer(word, 1, 1000) for word in (call.args * 2)[:2])
     if width != height:
         raise ValueError(f"only square boards, got {width}x{height}")
-    call.engine.prepare(width, call.session.options)
-    return "", dataclasses.replace(call.session, game=HexGame(width), clocks=(None, None))
+    call.engine.prepare(width, call.dialog.options)
+    return "", dataclasses.replace(call.dialog, game=HexGame(width), clocks=(None, None))
 
 
-def _clear_board(call: Call) -> tuple[str, Session]:
-    return "", with_game(call, HexGame(call.session.game.size))
+def _clear_board(call: Call) -> tuple[str, Dialog]:
+    return "", with_game(call, HexGame(call.dialog.game.size))
 
 
-def _play(call: Call) -> tuple[str, Session]:
-    player, game = read_player(call.args[0]), call.session.game
+def _play(call: Call) -> tuple[str, Dialog]:
+    player, game = read_player(call.args[0]), call.dialog.game
     word = call.args[1].lower()
     action: int | str = SWAP_PIECES if word == "swap" else word
     if action not in WORDS:
@@ -165,32 +165,32 @@ def _play(call: Call) -> tuple[str, Session]:
     return "", with_game(call, played)
 
 
-def _undo(call: Call) -> tuple[str, Session]:
-    game = call.session.game
+def _undo(call: Call) -> tuple[str, Dialog]:
+    game = call.dialog.game
     if not game.moves:
         raise ValueError("cannot undo: no move was played")
     return "", with_game(call, dataclasses.replace(game, moves=game.moves[:-1]))
 
 
-def _showboard(call: Call) -> tuple[str, Session]:
-    env, state = hex_io.position(call.session.game)
-    return "\n" + env.render(state), call.session
+def _showboard(call: Call) -> tuple[str, Dialog]:
+    env, state = hex_io.position(call.dialog.game)
+    return "\n" + env.render(state), call.dialog
 
 
-def _final_score(call: Call) -> tuple[str, Session]:
-    won = hex_io.winner(hex_io.stones(call.session.game))
-    return "cannot score" if won is None else f"{'BW'[won]}+", call.session
+def _final_score(call: Call) -> tuple[str, Dialog]:
+    won = hex_io.winner(hex_io.stones(call.dialog.game))
+    return "cannot score" if won is None else f"{'BW'[won]}+", call.dialog
 
 
-def _all_legal_moves(call: Call) -> tuple[str, Session]:
-    game = call.session.game
+def _all_legal_moves(call: Call) -> tuple[str, Dialog]:
+    game = call.dialog.game
     board = hex_io.stones(game)
     empty = np.flatnonzero((board == 0) & (hex_io.winner(board) is None))
     words = [cell_name(game.size, int(cell)) for cell in empty]
-    return " ".join(words + [SWAP_PIECES] * may_swap(call.session, board, 1)), call.session
+    return " ".join(words + [SWAP_PIECES] * may_swap(call.dialog, board, 1)), call.dialog
 
 
-def _loadsgf(call: Call) -> tuple[str, Session]:
+def _loadsgf(call: Call) -> tuple[str, Dialog]:
     path = pathlib.Path(call.args[0])
     try:
         if not path.is_file():
@@ -200,16 +200,16 @@ def _loadsgf(call: Call) -> tuple[str, Session]:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     if len(call.args) == 2:
         game = dataclasses.replace(game, moves=game.moves[: read_integer(call.args[1], 0, 10_000)])
-    call.engine.prepare(game.size, call.session.options)
+    call.engine.prepare(game.size, call.dialog.options)
     return "", with_game(call, game)
 
 
-def _printsgf(call: Call) -> tuple[str, Session]:
-    return "\n" + hex_io.write_sgf(call.session.game), call.session
+def _printsgf(call: Call) -> tuple[str, Dialog]:
+    return "\n" + hex_io.write_sgf(call.dialog.game), call.dialog
 
 
-def _link(call: Call) -> tuple[str, Session]:
-    return hex_io.write_link(call.session.game), call.session
+def _link(call: Call) -> tuple[str, Dialog]:
+    return hex_io.write_link(call.dialog.game), call.dialog
 
 
 def _version() -> str:
@@ -219,12 +219,12 @@ def _version() -> str:
         return "0"
 
 
-def _say(tell: Callable[[Call], str]) -> Callable[[Call], tuple[str, Session]]:
-    return lambda call: (tell(call), call.session)
+def _say(tell: Callable[[Call], str]) -> Callable[[Call], tuple[str, Dialog]]:
+    return lambda call: (tell(call), call.dialog)
 
 
 # Each with the least and the most arguments that it takes.
-_COMMANDS: dict[str, tuple[Callable[[Call], tuple[str, Session]], int, int]] = {
+_COMMANDS: dict[str, tuple[Callable[[Call], tuple[str, Dialog]], int, int]] = {
     "all_legal_moves": (_all_legal_moves, 0, 0),
     "boardsize": (_boardsize, 1, 2),
     "clear_board": (_clear_board, 0, 0),

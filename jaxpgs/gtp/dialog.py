@@ -1,4 +1,4 @@
-"""The records of a session over GTP, and how the words of its lines are read."""
+"""The records of a dialog over GTP, and how the words of its lines are read."""
 
 import dataclasses
 import math
@@ -106,7 +106,7 @@ class Engine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class Dialog:
     """All that was said so far.
 
     Attributes:
@@ -117,7 +117,7 @@ class Session:
 
     Example:
       >>> from jaxpgs import gtp
-      >>> session = gtp.Session(jaxpgs.envs.hex_io.HexGame(3))
+      >>> dialog = gtp.Dialog(jaxpgs.envs.hex_io.HexGame(3))
     """
 
     game: HexGame
@@ -130,18 +130,18 @@ class Reply(NamedTuple):
 
     Attributes:
       text: what to write, with the empty line after it; nothing if the line was empty.
-      session: the next one.
+      dialog: the next one.
       quits: whether it was the last line.
 
     Example:
       >>> from jaxpgs import gtp
       >>> engine = gtp.player_engine(env, jaxpgs.evaluation.uniform_random(env))
-      >>> gtp.handle(engine, gtp.Session(jaxpgs.envs.hex_io.HexGame(3)), "quit").quits
+      >>> gtp.handle(engine, gtp.Dialog(jaxpgs.envs.hex_io.HexGame(3)), "quit").quits
       True
     """
 
     text: str
-    session: Session
+    dialog: Dialog
     quits: bool = False
 
 
@@ -150,13 +150,13 @@ class Call(NamedTuple):
 
     Attributes:
       engine: who plays.
-      session: what was said before.
+      dialog: what was said before.
       args: the words after the command's name.
       emit: takes lines of live analysis.
     """
 
     engine: Engine
-    session: Session
+    dialog: Dialog
     args: list[str]
     emit: Callable[[str], Any]
 
@@ -206,13 +206,13 @@ def read_setting(args: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
     return read_word(args[0], names), args[1]
 
 
-def with_game(call: Call, game: HexGame) -> Session:
-    """Returns the session with another game."""
-    return dataclasses.replace(call.session, game=game)
+def with_game(call: Call, game: HexGame) -> Dialog:
+    """Returns the dialog with another game."""
+    return dataclasses.replace(call.dialog, game=game)
 
 
-def with_clock(session: Session, player: int, clock: tuple[float, int]) -> Session:
-    """Returns the session with another clock of one player."""
-    black, white = session.clocks
+def with_clock(dialog: Dialog, player: int, clock: tuple[float, int]) -> Dialog:
+    """Returns the dialog with another clock of one player."""
+    black, white = dialog.clocks
     clocks = (clock, white) if player == 0 else (black, clock)
-    return dataclasses.replace(session, clocks=clocks)
+    return dataclasses.replace(dialog, clocks=clocks)

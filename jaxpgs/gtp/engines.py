@@ -1,4 +1,4 @@
-"""Engines for a session: our searches, and any player of `jaxpgs.evaluation`."""
+"""Engines for a dialog: our searches, and any player of `jaxpgs.evaluation`."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The commands of a session that tell and set its clocks and parameters, as HexGui has them."""
+"""The commands of a dialog that tell and set its clocks and parameters, as HexGui has them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxpgs.gtp.dialog import (
     Call,
-    Session,
+    Dialog,
     read_boolean,
     read_integer,
     read_number,
@@ -18,50 +18,50 @@ from jaxpgs.gtp.dialog import (
 from jaxpgs.thinker import SEARCHES
 
 
-def time_left(call: Call) -> tuple[str, Session]:
+def time_left(call: Call) -> tuple[str, Dialog]:
     """Sets a clock, or tells it."""
     if not call.args:
-        clocks = zip(("Black", "White"), call.session.clocks, strict=True)
+        clocks = zip(("Black", "White"), call.dialog.clocks, strict=True)
         told = (f"{who}: {'no limit' if c is None else format(c[0], '.1f')}" for who, c in clocks)
-        return ", ".join(told), call.session
+        return ", ".join(told), call.dialog
     player = read_player(call.args[0])
     if len(call.args) == 1:
-        clock = call.session.clocks[player]
-        return "no limit" if clock is None else f"{clock[0]:.1f}", call.session
+        clock = call.dialog.clocks[player]
+        return "no limit" if clock is None else f"{clock[0]:.1f}", call.dialog
     moves = read_integer(call.args[2], 0, 10_000) if len(call.args) == 3 else 0
     seconds = read_number(call.args[1], 0, 1e7)
-    return "", with_clock(call.session, player, (seconds, moves))
+    return "", with_clock(call.dialog, player, (seconds, moves))
 
 
-def time_settings(call: Call) -> tuple[str, Session]:
+def time_settings(call: Call) -> tuple[str, Dialog]:
     """Sets both clocks."""
     main, extra = (read_number(word, 0, 1e7) for word in call.args[:2])
     moves = read_integer(call.args[2], 0, 10_000)
     clock = (main, 0) if main else (extra, moves)
     none = extra > 0 and not moves  # GTP's way to say that there is no limit
     clocks = (None, None) if none or not any(clock) else (clock, clock)
-    return "", dataclasses.replace(call.session, clocks=clocks)
+    return "", dataclasses.replace(call.dialog, clocks=clocks)
 
 
-def param_game(call: Call) -> tuple[str, Session]:
+def param_game(call: Call) -> tuple[str, Dialog]:
     """Sets or tells what concerns the game."""
-    session = call.session
+    dialog = call.dialog
     if not call.args:
-        seconds = session.clocks[0][0] if session.clocks[0] else 0
-        allowed = int(session.options.allow_swap)
-        return f"\n[bool] allow_swap {allowed}\n[string] game_time {seconds:g}", session
+        seconds = dialog.clocks[0][0] if dialog.clocks[0] else 0
+        allowed = int(dialog.options.allow_swap)
+        return f"\n[bool] allow_swap {allowed}\n[string] game_time {seconds:g}", dialog
     name, value = read_setting(call.args, ("allow_swap", "game_time"))
     if name == "game_time":
         seconds = read_number(value, 0, 1e7)
         clock = (seconds, 0) if seconds else None
-        return "", dataclasses.replace(session, clocks=(clock, clock))
-    options = dataclasses.replace(session.options, allow_swap=read_boolean(value))
-    return "", dataclasses.replace(session, options=options)
+        return "", dataclasses.replace(dialog, clocks=(clock, clock))
+    options = dataclasses.replace(dialog.options, allow_swap=read_boolean(value))
+    return "", dataclasses.replace(dialog, options=options)
 
 
-def param_search(call: Call) -> tuple[str, Session]:
+def param_search(call: Call) -> tuple[str, Dialog]:
     """Sets or tells how the engine thinks."""
-    options = call.session.options
+    options = call.dialog.options
     if not call.args:
         lines = [
             f"[list/{'/'.join(SEARCHES)}] search {options.search}",
@@ -70,7 +70,7 @@ def param_search(call: Call) -> tuple[str, Session]:
             f"[string] resign {options.resign:g}",
             f"[bool] live {int(options.live)}",
         ]
-        return "\n" + "\n".join(lines), call.session
+        return "\n" + "\n".join(lines), call.dialog
     readers: dict[str, Callable[[str], Any]] = {
         "search": lambda word: read_word(word, SEARCHES),
         "simulations": lambda word: read_integer(word, 0, 1_000_000),
@@ -82,13 +82,13 @@ def param_search(call: Call) -> tuple[str, Session]:
     changed = dataclasses.replace(options, **{name: readers[name](value)})
     if not (changed.simulations or changed.seconds):
         raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
-    call.engine.prepare(call.session.game.size, changed)
-    return "", dataclasses.replace(call.session, options=changed)
+    call.engine.prepare(call.dialog.game.size, changed)
+    return "", dataclasses.replace(call.dialog, options=changed)
 
 
-def analyze_commands(call: Call) -> tuple[str, Session]:
+def analyze_commands(call: Call) -> tuple[str, Dialog]:
     """HexGui asks this, and shows live analysis; so does whoever wants to see it."""
-    options = dataclasses.replace(call.session.options, live=True)
+    options = dataclasses.replace(call.dialog.options, live=True)
     lines = (
         "gfx/Policy/jaxpgs-policy %m",
         "pspairs/Visits/jaxpgs-visits %m",
@@ -102,4 +102,4 @@ def analyze_commands(call: Call) -> tuple[str, Session]:
         "param/Game Parameters/param_game",
         "param/Search Parameters/param_search",
     )
-    return "\n".join(lines), dataclasses.replace(call.session, options=options)
+    return "\n".join(lines), dataclasses.replace(call.dialog, options=options)

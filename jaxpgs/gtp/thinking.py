@@ -1,4 +1,4 @@
-"""The commands of a session that make the engine think, and how long it may."""
+"""The commands of a dialog that make the engine think, and how long it may."""
 
 import math
 import time
@@ -8,32 +8,32 @@ import numpy as np
 
 from jaxpgs.envs import hex_io
 from jaxpgs.envs.hex_games import SWAP_PIECES, cell_name, move_name
-from jaxpgs.gtp.dialog import Answer, Call, Session, Task, read_player, with_clock, with_game
+from jaxpgs.gtp.dialog import Answer, Call, Dialog, Task, read_player, with_clock, with_game
 
 
-def genmove(call: Call) -> tuple[str, Session]:
+def genmove(call: Call) -> tuple[str, Dialog]:
     """Plays a move; the engine's clock runs meanwhile."""
     player, start = read_player(call.args[0]), time.monotonic()
     action = _best(call, player)
-    session = with_game(call, call.session.game.play(player, action))
-    clock = session.clocks[player]
+    dialog = with_game(call, call.dialog.game.play(player, action))
+    clock = dialog.clocks[player]
     if clock is not None:
         seconds, moves = max(clock[0] - (time.monotonic() - start), 0.0), max(clock[1] - 1, 0)
-        session = with_clock(session, player, (seconds, moves))
-    return move_name(session.game.size, action), session
+        dialog = with_clock(dialog, player, (seconds, moves))
+    return move_name(dialog.game.size, action), dialog
 
 
-def reg_genmove(call: Call) -> tuple[str, Session]:
+def reg_genmove(call: Call) -> tuple[str, Dialog]:
     """Tells the move that `genmove` would play."""
     action = _best(call, read_player(call.args[0]))
-    return move_name(call.session.game.size, action), call.session
+    return move_name(call.dialog.game.size, action), call.dialog
 
 
 def _best(call: Call, player: int) -> int | str:
     """What the engine plays: a cell, or a word."""
-    size, options = call.session.game.size, call.session.options
+    size, options = call.dialog.game.size, call.dialog.options
     answer = _think(call, player)
-    allowed = may_swap(call.session, hex_io.stones(call.session.game), player)
+    allowed = may_swap(call.dialog, hex_io.stones(call.dialog.game), player)
     # Who swaps has the other's side of the same position, mirrored.
     if allowed and (answer.action == size**2 or answer.value < 0):
         return SWAP_PIECES
@@ -41,27 +41,27 @@ def _best(call: Call, player: int) -> int | str:
 
 
 def _think(call: Call, player: int) -> Answer:
-    game, options = call.session.game, call.session.options
+    game, options = call.dialog.game, call.dialog.options
     board = hex_io.stones(game)
     won = hex_io.winner(board)
     if won is not None:
         raise ValueError(f"the game is over: {'BW'[won]}+")
-    seconds = _budget(call.session, player, int(np.sum(board == 0)))
+    seconds = _budget(call.dialog, player, int(np.sum(board == 0)))
     report = (lambda answer: call.emit(_gfx(game.size, player, answer))) if options.live else None
-    allowed = may_swap(call.session, board, player)
+    allowed = may_swap(call.dialog, board, player)
     return call.engine.think(Task(board, player, allowed, options, seconds, report))
 
 
-def may_swap(session: Session, board: np.ndarray, player: int) -> bool:
+def may_swap(dialog: Dialog, board: np.ndarray, player: int) -> bool:
     """Whether the engine may swap: it is White, and on the board is nothing but a black stone."""
     single = np.count_nonzero(board) == 1 and board.max() == 1
-    return bool(session.options.allow_swap and player == 1 and single)
+    return bool(dialog.options.allow_swap and player == 1 and single)
 
 
-def _budget(session: Session, player: int, empty: int) -> float | None:
+def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
     """The seconds for a move, None without limit. A player has about a quarter of all cells."""
-    limit = session.options.seconds or math.inf
-    clock = session.clocks[player]
+    limit = dialog.options.seconds or math.inf
+    clock = dialog.clocks[player]
     if clock is not None:
         seconds, moves = clock
         limit = min(limit, max(0.9 * seconds / (moves or max(empty / 4, 4)), 0.01))
@@ -86,36 +86,36 @@ def _gfx(size: int, player: int, answer: Answer) -> str:
     )
 
 
-def visits(call: Call) -> tuple[str, Session]:
+def visits(call: Call) -> tuple[str, Dialog]:
     """Tells the simulations of each cell."""
     return _pairs(call, lambda answer: answer.visits, "{:.0f}")
 
 
-def values(call: Call) -> tuple[str, Session]:
+def values(call: Call) -> tuple[str, Dialog]:
     """Tells the mean return of each cell."""
     return _pairs(call, lambda answer: answer.qvalues, "{:+.2f}")
 
 
-def _pairs(call: Call, numbers: Callable[[Answer], np.ndarray], form: str) -> tuple[str, Session]:
-    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+def _pairs(call: Call, numbers: Callable[[Answer], np.ndarray], form: str) -> tuple[str, Dialog]:
+    answer, size = _think(call, read_player(call.args[0])), call.dialog.game.size
     tried = np.flatnonzero(answer.visits > 0)
     found = numbers(answer)
     return " ".join(
         f"{cell_name(size, int(c))} {form.format(found[c])}" for c in tried
-    ), call.session
+    ), call.dialog
 
 
-def expected_line(call: Call) -> tuple[str, Session]:
+def expected_line(call: Call) -> tuple[str, Dialog]:
     """Tells how the engine expects the game to go on."""
-    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
-    return " ".join(cell_name(size, cell) for cell in answer.line), call.session
+    answer, size = _think(call, read_player(call.args[0])), call.dialog.game.size
+    return " ".join(cell_name(size, cell) for cell in answer.line), call.dialog
 
 
-def policy(call: Call) -> tuple[str, Session]:
+def policy(call: Call) -> tuple[str, Dialog]:
     """Tells how good each cell is, as a picture for HexGui."""
-    answer, size = _think(call, read_player(call.args[0])), call.session.game.size
+    answer, size = _think(call, read_player(call.args[0])), call.dialog.game.size
     shares = answer.policy / max(float(answer.policy.max()), 1e-9)
     shown = " ".join(
         f"{cell_name(size, int(c))} {shares[c]:.3f}" for c in np.flatnonzero(shares > 0.005)
     )
-    return f"INFLUENCE {shown} TEXT value {answer.value:+.3f}", call.session
+    return f"INFLUENCE {shown} TEXT value {answer.value:+.3f}", call.dialog

@@ -1,4 +1,4 @@
-// The board of jaxpgs: drawn from the messages of a session, which clicks change.
+// The board of jaxpgs: drawn from the messages of a visit, which clicks change.
 //
 // The same module is a widget's front end (anywidget calls `render`) and that of the page. A model
 // has `send(message)` and `on("msg:custom", heard)`, and a widget's has a `picture`.
@@ -38,7 +38,7 @@ function render({ model, el }) {
   const send = (type, more = {}) => model.send({ type, ...more });
 
   const ui = build();
-  ui.stage.innerHTML = model.get?.("picture") ?? ""; // until a session answers, if one does
+  ui.stage.innerHTML = model.get?.("picture") ?? ""; // until a visit answers, if one does
   el.append(ui.root);
   model.on("msg:custom", heard);
   send("hello");

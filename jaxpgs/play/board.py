@@ -1,4 +1,4 @@
-"""A board that people look at: a session, whoever listens to it, and the thread that thinks."""
+"""A board that people look at: a visit, whoever listens to it, and the thread that thinks."""
 
 import dataclasses
 import functools
@@ -13,9 +13,9 @@ import jaxpgs
 from jaxpgs.base import PolicyOutput
 from jaxpgs.gtp.dialog import Options
 from jaxpgs.play import games, protocol
-from jaxpgs.play import visit as sessions
+from jaxpgs.play import visit as playing
 from jaxpgs.play.drawing import draw
-from jaxpgs.play.visit import Session
+from jaxpgs.play.visit import Visit
 from jaxpgs.search import Progress, Search
 from jaxpgs.thinker import (
     SEARCHES,
@@ -48,15 +48,15 @@ class Board:
     Attributes:
       env: the game.
       brain: what judges positions, a `jaxpgs.thinker.Brain`.
-      session: the game so far, a `jaxpgs.play.visit.Session`.
+      visit: the game so far, a `jaxpgs.play.visit.Visit`.
       points: what the last search thought from update to update, as the page has it.
     """
 
-    def __init__(self, env: Any, session: Session, brain: Brain, search: Search | None) -> None:
+    def __init__(self, env: Any, visit: Visit, brain: Brain, search: Search | None) -> None:
         self.env = env
-        self.session = session
+        self.visit = visit
         self.points: list[dict[str, Any]] = []
-        self._about: Session | None = None  # the position of the points
+        self._about: Visit | None = None  # the position of the points
         self.brain, self._search = brain, search
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # one search at a time
@@ -90,14 +90,14 @@ class Board:
         """
         try:
             with self._lock:
-                before = self.session
-                self.session = protocol.handle(before, said)
+                before = self.visit
+                self.visit = protocol.handle(before, said)
                 if said["type"] == "hello":
                     reply(self._message())
                     if self._about is not None:
                         reply(self._analysis(self._about, self._thinned(), first=True))
                 else:
-                    if self.session.number != before.number:
+                    if self.visit.number != before.number:
                         self.points, self._about = [], None
                     self._tell(self._message())
         except ValueError as error:
@@ -105,13 +105,13 @@ class Board:
         self._wake()
 
     def _message(self) -> dict[str, Any]:
-        return {**protocol.message(self.session), "status": self._status}
+        return {**protocol.message(self.visit), "status": self._status}
 
     def _analysis(
-        self, about: Session, points: list[dict[str, Any]], first: bool = False
+        self, about: Visit, points: list[dict[str, Any]], first: bool = False
     ) -> dict[str, Any]:
         told = {"type": "analysis", "number": about.number, "points": points, "first": first}
-        legal = [choice._asdict() for choice in sessions.legal(about)] if first else []
+        legal = [choice._asdict() for choice in playing.legal(about)] if first else []
         return told | ({"legal": legal, "mover": about.mover} if first else {})
 
     def _thinned(self) -> list[dict[str, Any]]:
@@ -127,14 +127,14 @@ class Board:
 
     def prepare(self) -> None:
         """Compiles all that the next move needs."""
-        self._thinker(*_name(self.session.options))
-        look(self.brain, self.session.state)
-        protocol.message(self.session)
-        if sessions.legal(self.session):
-            sessions.play(self.session, sessions.legal(self.session)[0].action)
+        self._thinker(*_name(self.visit.options))
+        look(self.brain, self.visit.state)
+        protocol.message(self.visit)
+        if playing.legal(self.visit):
+            playing.play(self.visit, playing.legal(self.visit)[0].action)
 
     def _make(self, search: str, simulations: int, seconds: float) -> Thinker:
-        state = self.session.past[0].state
+        state = self.visit.past[0].state
         if search != _OWN or self._search is None:
             made = make_thinker(self.brain, search, simulations, seconds, state)
         else:
@@ -153,22 +153,22 @@ class Board:
           RuntimeError: if the position changes meanwhile, as by a page.
         """
         try:
-            output = self._run(self.session)
+            output = self._run(self.visit)
         except _StopError as error:
             raise RuntimeError("The position changed while the search thought.") from error
-        self._finished = _key(self.session)
+        self._finished = _key(self.visit)
         return output
 
-    def _run(self, session: Session) -> PolicyOutput:
-        if session.over:
+    def _run(self, visit: Visit) -> PolicyOutput:
+        if visit.over:
             raise ValueError("the game is over")
         with self._turn:
-            options = session.options
+            options = visit.options
             self._say("compiling")
             thinker = self._thinker(*_name(options))
             self._say("thinking")
             try:
-                return self._search_and_tell(thinker, session)
+                return self._search_and_tell(thinker, visit)
             finally:
                 self._say("")
 
@@ -176,33 +176,33 @@ class Board:
         self._status = status
         self._tell({"type": "status", "status": status})
 
-    def _search_and_tell(self, thinker: Thinker, session: Session) -> PolicyOutput:
-        state, start, sent = session.state, time.perf_counter(), 0.0
-        points = [protocol.first_point(session, look(self.brain, state))]
+    def _search_and_tell(self, thinker: Thinker, visit: Visit) -> PolicyOutput:
+        state, start, sent = visit.state, time.perf_counter(), 0.0
+        points = [protocol.first_point(visit, look(self.brain, state))]
         told = 0  # points that the pages have
 
         def tell(progress: Progress | None, output: PolicyOutput) -> None:
             nonlocal sent, told
-            if not self._wants(session):
+            if not self._wants(visit):
                 raise _StopError
             now = time.perf_counter()
             found = protocol.point(
-                session, read(output), adapted_policy(self.brain, output, state),
+                visit, read(output), adapted_policy(self.brain, output, state),
                 seconds=round(now - start, 3),
             )  # fmt: skip
             if points[-1]["simulations"] != found["simulations"]:  # the last one comes twice
                 points.append(found)
             if len(points) > told and (progress is None or now - sent > _PAUSE):
                 with self._lock:
-                    if self._wants(session):
-                        self.points, self._about = points, session
-                        self._tell(self._analysis(session, points[told:], first=not told))
+                    if self._wants(visit):
+                        self.points, self._about = points, visit
+                        self._tell(self._analysis(visit, points[told:], first=not told))
                 sent, told = now, len(points)
 
         output = think(
             thinker, state,
-            jax.random.fold_in(jax.random.key(session.seed), len(session.past)),
-            seconds=session.options.seconds or None, slice_seconds=_SLICE,
+            jax.random.fold_in(jax.random.key(visit.seed), len(visit.past)),
+            seconds=visit.options.seconds or None, slice_seconds=_SLICE,
             report=lambda progress: tell(progress, progress.output),
         )  # fmt: skip
         tell(None, output)
@@ -210,14 +210,14 @@ class Board:
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _wants(self, session: Session) -> bool:
+    def _wants(self, visit: Visit) -> bool:
         """Whether the answer for this position is still needed."""
-        now = self.session
-        return not self._closed and now.number == session.number and now.options == session.options
+        now = self.visit
+        return not self._closed and now.number == visit.number and now.options == visit.options
 
     def _job(self) -> bool | None:
         """What there is to do: True to move, False to analyse, None for nothing."""
-        now = self.session
+        now = self.visit
         if now.over or self._closed:
             return None
         if not now.humans[now.mover]:
@@ -233,12 +233,12 @@ class Board:
     def _work(self) -> None:
         while True:
             with self._lock:
-                session, job = self.session, self._job()
+                visit, job = self.visit, self._job()
                 if job is None:
                     self._thread = None
                     return
             try:
-                self._answer(session, self._run(session), job)
+                self._answer(visit, self._run(visit), job)
             except _StopError:
                 continue
             except Exception as error:  # the page says so, and the game can go on
@@ -248,23 +248,23 @@ class Board:
                     else error
                 )
                 with self._lock:
-                    self.session = dataclasses.replace(
-                        self.session, analysing=False, humans=(True,) * len(session.humans)
+                    self.visit = dataclasses.replace(
+                        self.visit, analysing=False, humans=(True,) * len(visit.humans)
                     )
                     self._tell(self._message())
                     self._tell({"type": "error", "text": f"the search failed: {text}"[:500]})
 
-    def _answer(self, session: Session, output: PolicyOutput, moves: bool) -> None:
+    def _answer(self, visit: Visit, output: PolicyOutput, moves: bool) -> None:
         with self._lock:
-            if not self._wants(session):
+            if not self._wants(visit):
                 return
-            self._finished = _key(session)
-            if moves and not self.session.humans[session.mover]:
-                found, swap = read(output), sessions.swap_action(session)
+            self._finished = _key(visit)
+            if moves and not self.visit.humans[visit.mover]:
+                found, swap = read(output), playing.swap_action(visit)
                 # Who swaps has the other's side of the same position, mirrored.
                 swaps = swap is not None and found.value < 0
                 action = swap if swaps and swap is not None else found.action
-                self.session = sessions.play(self.session, action)
+                self.visit = playing.play(self.visit, action)
                 self._tell({**self._message(), "keeps": True})
 
     def close(self) -> None:
@@ -279,18 +279,18 @@ class Board:
     @property
     def state(self) -> Any:
         """The position on the board, the environment's."""
-        return self.session.state
+        return self.visit.state
 
     def play(self, move: int | str) -> None:
         """Plays a move for whoever is to move, by its number or by its name."""
-        for choice in sessions.legal(self.session):
+        for choice in playing.legal(self.visit):
             if move in (choice.action, choice.name):
                 move = choice.action
         self._do({"type": "play", "action": move})
 
     def name(self, action: int) -> str:
         """Returns what a move is called, as `search_summary` and `tree_svg` ask for it."""
-        named = {choice.action: choice.name for choice in sessions.legal(self.session)}
+        named = {choice.action: choice.name for choice in playing.legal(self.visit)}
         return named.get(action) or games.action_name(self.env, action)
 
     def undo(self) -> None:
@@ -313,10 +313,10 @@ class Board:
         Args:
           heat: "policy", "adapted", "visits", "q", "worth" or "none".
         """
-        return draw(self.session, self.points if self._is_thought_of() else [], heat)
+        return draw(self.visit, self.points if self._is_thought_of() else [], heat)
 
     def _is_thought_of(self) -> bool:
-        return self._about is not None and self._about.number == self.session.number
+        return self._about is not None and self._about.number == self.visit.number
 
     @property
     def widget(self) -> Any:
@@ -331,7 +331,7 @@ class Board:
         return self.widget
 
     def __repr__(self) -> str:
-        moves = " ".join(position.name for position in self.session.past[1:])
+        moves = " ".join(position.name for position in self.visit.past[1:])
         return f"Board({self.env}, {moves or 'no move yet'})"
 
     def _repr_html_(self) -> str:
@@ -354,8 +354,8 @@ def _name(options: Options) -> tuple[str, int, float]:
     return options.search, options.simulations, 0.0 if options.simulations else options.seconds
 
 
-def _key(session: Session) -> Any:
-    return session.number, session.options
+def _key(visit: Visit) -> Any:
+    return visit.number, visit.options
 
 
 def show(
@@ -414,6 +414,6 @@ def show(
     options = Options(_OWN if own is not None else search, simulations, seconds)  # type: ignore[arg-type]
     if own is None and search not in SEARCHES:
         raise ValueError(f"show: search is one of {', '.join(SEARCHES)}; got {search!r}.")
-    begun = sessions.begin(env, state, options=options, seed=seed)
+    begun = playing.begin(env, state, options=options, seed=seed)
     humans = humans or (True,) * len(begun.humans)
     return Board(env, dataclasses.replace(begun, humans=humans), make_brain(env, network), own)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpgs.play import games
 from jaxpgs.play.protocol import message
-from jaxpgs.play.visit import Session, legal, result
+from jaxpgs.play.visit import Visit, legal, result
 
 HEATS = ("policy", "adapted", "visits", "q", "worth", "none")
 COLORS = ("#1d3f72", "#e2653c")  # dark blue and vermilion, as everywhere
@@ -18,11 +18,11 @@ _LEADING = len(_LINES)
 _SCALE = 26.0  # SVG units a cell's side
 
 
-def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -> str:
+def draw(visit: Visit, points: list[dict[str, Any]], heat: str = "policy") -> str:
     """Draws a position, and below it how a search came to its opinion.
 
     Args:
-      session: the game.
+      visit: the game.
       points: what a search thought of the position, from update to update; may be empty.
       heat: one of `HEATS`.
 
@@ -35,7 +35,7 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
     """
     if heat not in HEATS:
         raise ValueError(f"heat is one of {', '.join(HEATS)}; got {heat!r}.")
-    told = message(session)
+    told = message(visit)
     layout = told["layout"]
     if layout["kind"] == "svg":
         return told["svg"] or "<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -46,7 +46,7 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:g} {top:g} {width:g} {total:g}" '
         f'width="{width * _SCALE:.0f}" height="{total * _SCALE:.0f}" text-anchor="middle" '
         'font-family="Helvetica, Arial, DejaVu Sans, sans-serif" font-size="0.5">',
-        f"<title>{html.escape(caption(session))}</title>",
+        f"<title>{html.escape(caption(visit))}</title>",
         f'<rect x="{left:g}" y="{top:g}" width="{width:g}" height="{total:g}" fill="#ffffff"/>',
     ]
     parts += [
@@ -70,7 +70,7 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
         x, y = layout["cells"][told["last"][0]]
         parts.append(_circle(x, y, 0.16, "#ffffff", "last"))
     colors = COLORS if told["mover"] == 0 else COLORS[::-1]
-    for choice, (strength, sign, text) in zip(legal(session), heats(points, heat), strict=False):
+    for choice, (strength, sign, text) in zip(legal(visit), heats(points, heat), strict=False):
         if choice.cells and strength:
             x, y = layout["cells"][choice.cells[0]]
             if choice.source is not None:
@@ -90,14 +90,14 @@ def draw(session: Session, points: list[dict[str, Any]], heat: str = "policy") -
             if choice.source is None and text not in ("0", "-0"):
                 parts.append(_text(x, y + 0.18, text))
     parts += [_text(x, y + 0.18, text, "#6b6b72") for x, y, text in layout["labels"]]
-    words = caption(session)
+    words = caption(visit)
     if points:
         last = points[-1]
         words += f" · {last['simulations']} simulations, value {last['value']:+.2f}"
     parts.append(_text(left + width / 2, top + height + 0.5, words, "#333338"))
     if below:
         parts += _curves(
-            session, points, heat, (left + 1, top + height + 1.4, width - 3.4, below - 2)
+            visit, points, heat, (left + 1, top + height + 1.4, width - 3.4, below - 2)
         )
     return "\n".join([*parts, "</svg>"])
 
@@ -139,7 +139,7 @@ def series(points: list[dict[str, Any]], heat: str, count: int) -> tuple[list[in
 
 
 def _curves(
-    session: Session, points: list[dict[str, Any]], heat: str, box: tuple[float, ...]
+    visit: Visit, points: list[dict[str, Any]], heat: str, box: tuple[float, ...]
 ) -> list[str]:
     left, top, width, height = box
     leaders, table = series(points, heat, _LEADING)
@@ -147,7 +147,7 @@ def _curves(
     across = left + width * counts / max(counts.max(), 1)
     shown = table[:, leaders]
     low, high = min(np.nanmin(shown), 0.0), max(np.nanmax(shown), 1e-9)
-    names = [choice.name for choice in legal(session)]
+    names = [choice.name for choice in legal(visit)]
     parts = [
         f'<line x1="{left:g}" y1="{top + height:g}" x2="{left + width:g}" y2="{top + height:g}" '
         'stroke="#a9a9ae" stroke-width="0.04"/>',
@@ -175,9 +175,9 @@ def _curves(
     return parts
 
 
-def caption(session: Session) -> str:
+def caption(visit: Visit) -> str:
     """Says whose turn it is, or how the game ended."""
-    return result(session) or f"player {session.mover} to move"
+    return result(visit) or f"player {visit.mover} to move"
 
 
 def stone_radius(layout: dict[str, Any]) -> float:

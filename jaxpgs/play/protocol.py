@@ -13,7 +13,7 @@ import numpy as np
 from jaxpgs.envs import Hex, hex_io
 from jaxpgs.play import games
 from jaxpgs.play.visit import (
-    Session,
+    Visit,
     begin,
     game_of,
     legal,
@@ -31,15 +31,15 @@ from jaxpgs.thinker import SEARCHES, Look, Thought
 MOST_SIMULATIONS, MOST_SECONDS = 1_000_000, 3600.0
 
 
-def handle(session: Session, said: Any) -> Session:
+def handle(visit: Visit, said: Any) -> Visit:
     """Does what a page asks for.
 
     Args:
-      session: the game.
+      visit: the game.
       said: the message, as JSON has it.
 
     Returns:
-      The next session.
+      The next visit.
 
     Raises:
       ValueError: if the message is malformed, or the move illegal.
@@ -49,61 +49,61 @@ def handle(session: Session, said: Any) -> Session:
     kind = said["type"]
     if kind not in TYPES:
         raise ValueError(f"no such message: {kind[:20]!r}")
-    if kind in ("play", "undo", "redo") and said.get("number", session.number) != session.number:
+    if kind in ("play", "undo", "redo") and said.get("number", visit.number) != visit.number:
         raise ValueError("the position has changed meanwhile")
-    return TYPES[kind](session, said)
+    return TYPES[kind](visit, said)
 
 
-def _undo(session: Session, said: Mapping[str, Any]) -> Session:
+def _undo(visit: Visit, said: Mapping[str, Any]) -> Visit:
     """Takes back as many moves as a person needs to be to move, where there is one."""
-    after, steps = undo(session), 1
+    after, steps = undo(visit), 1
     while not after.humans[after.mover] and any(after.humans) and len(after.past) > 1:
-        after, steps = undo(session, steps + 1), steps + 1
+        after, steps = undo(visit, steps + 1), steps + 1
     # Else the search would play the first move again at once.
     return after if after.humans[after.mover] else dataclasses.replace(after, humans=_all(after))
 
 
-def _redo(session: Session, said: Mapping[str, Any]) -> Session:
-    after = redo(session)
+def _redo(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    after = redo(visit)
     while after.future and not after.humans[after.mover]:
         after = redo(after)
     return after
 
 
-def _all(session: Session) -> tuple[bool, ...]:
-    return (True,) * len(session.humans)
+def _all(visit: Visit) -> tuple[bool, ...]:
+    return (True,) * len(visit.humans)
 
 
-def _new(session: Session, said: Mapping[str, Any]) -> Session:
-    seed = session.seed + 1
-    fresh = begin(session.env, seed=seed)
-    return moved(session, fresh.past, (), start=fresh.start, seed=seed)
+def _new(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    seed = visit.seed + 1
+    fresh = begin(visit.env, seed=seed)
+    return moved(visit, fresh.past, (), start=fresh.start, seed=seed)
 
 
-def _load(session: Session, said: Mapping[str, Any]) -> Session:
+def _load(visit: Visit, said: Mapping[str, Any]) -> Visit:
     text = said.get("text")
     if not isinstance(text, str) or len(text) > 100_000:
         raise ValueError("what is loaded is the text of a file, or a link")
-    return dataclasses.replace(load(session, text), humans=_all(session))
+    return dataclasses.replace(load(visit, text), humans=_all(visit))
 
 
-def _humans(session: Session, said: Mapping[str, Any]) -> Session:
+def _humans(visit: Visit, said: Mapping[str, Any]) -> Visit:
     humans = said.get("humans")
     fits = isinstance(humans, list) and all(isinstance(human, bool) for human in humans)
-    if not fits or len(humans) != len(session.humans):  # type: ignore[arg-type]
+    if not fits or len(humans) != len(visit.humans):  # type: ignore[arg-type]
         raise ValueError("humans are true or false for each player")
-    return dataclasses.replace(session, humans=tuple(humans))  # type: ignore[arg-type]
+    return dataclasses.replace(visit, humans=tuple(humans))  # type: ignore[arg-type]
 
 
-def _analyse(session: Session, said: Mapping[str, Any]) -> Session:
-    return dataclasses.replace(session, analysing=said.get("on") is True)
+def _analyse(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    return dataclasses.replace(visit, analysing=said.get("on") is True)
 
 
-def _options(session: Session, said: Mapping[str, Any]) -> Session:
-    search = said.get("search", session.options.search)
-    simulations = said.get("simulations", session.options.simulations)
-    seconds = said.get("seconds", session.options.seconds)
-    if search not in (*SEARCHES, session.options.search):
+def _options(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    search = said.get("search", visit.options.search)
+    simulations = said.get("simulations", visit.options.simulations)
+    seconds = said.get("seconds", visit.options.seconds)
+    if search not in (*SEARCHES, visit.options.search):
         raise ValueError(f"no such search; there are {', '.join(SEARCHES)}")
     if type(simulations) is not int or not 0 <= simulations <= MOST_SIMULATIONS:
         raise ValueError(f"simulations are a whole number from 0 to {MOST_SIMULATIONS:,}")
@@ -112,14 +112,14 @@ def _options(session: Session, said: Mapping[str, Any]) -> Session:
     if not (simulations or seconds):
         raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
     options = dataclasses.replace(
-        session.options, search=search, simulations=simulations, seconds=float(seconds)
+        visit.options, search=search, simulations=simulations, seconds=float(seconds)
     )
-    return dataclasses.replace(session, options=options)
+    return dataclasses.replace(visit, options=options)
 
 
-TYPES: dict[str, Callable[[Session, Mapping[str, Any]], Session]] = {
-    "hello": lambda session, said: session,
-    "play": lambda session, said: play(session, said.get("action")),  # type: ignore[arg-type]
+TYPES: dict[str, Callable[[Visit, Mapping[str, Any]], Visit]] = {
+    "hello": lambda visit, said: visit,
+    "play": lambda visit, said: play(visit, said.get("action")),  # type: ignore[arg-type]
     "undo": _undo,
     "redo": _redo,
     "new": _new,
@@ -130,46 +130,46 @@ TYPES: dict[str, Callable[[Session, Mapping[str, Any]], Session]] = {
 }
 
 
-def message(session: Session, **more: Any) -> dict[str, Any]:
+def message(visit: Visit, **more: Any) -> dict[str, Any]:
     """Tells a page all it needs of a position, ready for JSON."""
-    env, state = session.env, session.state
-    last = session.past[-1]
+    env, state = visit.env, visit.state
+    last = visit.past[-1]
     files = {}
-    if session.start is not None:
-        game = game_of(session)
+    if visit.start is not None:
+        game = game_of(visit)
         files = {"sgf": hex_io.write_sgf(game), "link": hex_io.write_link(game)}
     view = games.layout(env)
     return {
         "type": "position",
-        "number": session.number,
+        "number": visit.number,
         "layout": view,
         "svg": games.picture(env, state) if view["kind"] == "svg" else None,
         "stones": games.stones(env, state),
-        "legal": [choice._asdict() for choice in legal(session)],
-        "swap": swap_action(session),
-        "mover": session.mover,
+        "legal": [choice._asdict() for choice in legal(visit)],
+        "swap": swap_action(visit),
+        "mover": visit.mover,
         "last": list(last.cells),
-        "moves": [position.name for position in session.past[1:]],
-        "redo": len(session.future),
-        "over": session.over,
-        "result": result(session),
-        "winner": winner(session),
-        "humans": list(session.humans),
-        "analysing": session.analysing,
+        "moves": [position.name for position in visit.past[1:]],
+        "redo": len(visit.future),
+        "over": visit.over,
+        "result": result(visit),
+        "winner": winner(visit),
+        "humans": list(visit.humans),
+        "analysing": visit.analysing,
         "options": {
-            key: getattr(session.options, key) for key in ("search", "simulations", "seconds")
+            key: getattr(visit.options, key) for key in ("search", "simulations", "seconds")
         },
-        "searches": sorted({*SEARCHES, session.options.search}),
+        "searches": sorted({*SEARCHES, visit.options.search}),
         **files,
         **more,
     }
 
 
-def point(session: Session, thought: Thought, adapted: np.ndarray | None, **more: Any) -> dict:
+def point(visit: Visit, thought: Thought, adapted: np.ndarray | None, **more: Any) -> dict:
     """Tells a page what a search thinks, ready for JSON.
 
     Args:
-      session: with the position that it thinks about.
+      visit: with the position that it thinks about.
       thought: what it thinks.
       adapted: `[A]` the network's policy by its adapted parameters, None where nothing adapts.
       **more: further entries.
@@ -177,7 +177,7 @@ def point(session: Session, thought: Thought, adapted: np.ndarray | None, **more
     Returns:
       The arrays hold an entry for each legal move, in the order of `message`.
     """
-    choices = legal(session)
+    choices = legal(visit)
     actions = [choice.action for choice in choices]
 
     def pick(values: np.ndarray) -> list[float]:
@@ -194,33 +194,33 @@ def point(session: Session, thought: Thought, adapted: np.ndarray | None, **more
         "adapted": None if adapted is None else pick(adapted),
         "visits": visits,
         "q": qvalues,
-        "line": line_of(session, thought.line),
+        "line": line_of(visit, thought.line),
         **more,
     }
 
 
-def line_of(session: Session, actions: tuple[int, ...]) -> list[dict[str, Any]]:
+def line_of(visit: Visit, actions: tuple[int, ...]) -> list[dict[str, Any]]:
     """Names the moves of a line, as far as they can be played."""
     found: list[dict[str, Any]] = []
     for action in actions:
-        mover = session.mover
+        mover = visit.mover
         try:
-            session = play(dataclasses.replace(session, swap=session.env.swap)
-                           if isinstance(session.env, Hex) else session, int(action))  # fmt: skip
+            visit = play(dataclasses.replace(visit, swap=visit.env.swap)
+                           if isinstance(visit.env, Hex) else visit, int(action))  # fmt: skip
         except ValueError:
             break
-        last = session.past[-1]
+        last = visit.past[-1]
         found.append({"name": last.name, "cells": list(last.cells), "player": mover})
     return found
 
 
-def first_point(session: Session, look: Look) -> dict[str, Any]:
+def first_point(visit: Visit, look: Look) -> dict[str, Any]:
     """Tells a page what is known before the first simulation: the network's policy and values."""
     count = len(look.policy)
     none, best = np.zeros(count, int), int(look.policy.argmax())
     thought = Thought(best, look.value, look.policy, none, np.zeros(count), ())
     worth = [
         round(float(look.worth[choice.action]), 4) if choice.action < count else None
-        for choice in legal(session)
+        for choice in legal(visit)
     ]
-    return {**point(session, thought, look.policy, seconds=0.0), "worth": worth}
+    return {**point(visit, thought, look.policy, seconds=0.0), "worth": worth}

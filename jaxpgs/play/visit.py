@@ -33,7 +33,7 @@ class Position(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class Visit:
     """A game under way.
 
     Attributes:
@@ -76,13 +76,13 @@ class Session:
         return int(self.state.current_player)
 
 
-def begin(env: Any, state: Any = None, **settings: Any) -> Session:
+def begin(env: Any, state: Any = None, **settings: Any) -> Visit:
     """Begins a game.
 
     Args:
       env: the game.
       state: where to begin, unbatched; None is the first position.
-      **settings: further fields of the session.
+      **settings: further fields of the visit.
     """
     if state is None:
         state = env.init(jax.random.key(settings.get("seed", 0)))
@@ -93,7 +93,7 @@ def begin(env: Any, state: Any = None, **settings: Any) -> Session:
         start = HexGame(env.size, (), cells, int(state.current_player) if board.any() else None)  # type: ignore[arg-type]
     count = getattr(env, "num_players", None) or len(state.rewards)
     settings.setdefault("humans", (True, False)[:count])
-    return Session(env, (Position(state),), start=start, **settings)
+    return Visit(env, (Position(state),), start=start, **settings)
 
 
 @functools.lru_cache(maxsize=8)
@@ -101,99 +101,95 @@ def _stepper(env: Any) -> Callable[..., Any]:
     return jax.jit(step_with_key(env))
 
 
-def legal(session: Session) -> list[Choice]:
+def legal(visit: Visit) -> list[Choice]:
     """Lists what may be played, Hex's swap included."""
-    found = games.choices(session.env, session.state)
-    swap = swap_action(session)
+    found = games.choices(visit.env, visit.state)
+    swap = swap_action(visit)
     if swap is not None and all(choice.action != swap for choice in found):
         found.append(Choice(swap, "swap", ()))
     return found
 
 
-def swap_action(session: Session) -> int | None:
+def swap_action(visit: Visit) -> int | None:
     """Returns the number of the swap if it may be played, else None."""
-    if not isinstance(session.env, Hex) or session.over or session.mover != 1:
+    if not isinstance(visit.env, Hex) or visit.over or visit.mover != 1:
         return None
-    board = np.array(games.stones(session.env, session.state))
-    single = np.count_nonzero(board) == 1 and board.max() == 1 and len(session.past) < 3
-    by_rules = session.env.swap and bool(session.state.swap_legal)
-    swapped = any(
-        position.move and position.move.action == SWAP_PIECES for position in session.past
-    )
-    return board.size if by_rules or (session.swap and single and not swapped) else None
+    board = np.array(games.stones(visit.env, visit.state))
+    single = np.count_nonzero(board) == 1 and board.max() == 1 and len(visit.past) < 3
+    by_rules = visit.env.swap and bool(visit.state.swap_legal)
+    swapped = any(position.move and position.move.action == SWAP_PIECES for position in visit.past)
+    return board.size if by_rules or (visit.swap and single and not swapped) else None
 
 
-def play(session: Session, action: int) -> Session:
+def play(visit: Visit, action: int) -> Visit:
     """Plays a move; raises `ValueError` if it is not legal."""
-    found = {choice.action: choice for choice in legal(session)}
+    found = {choice.action: choice for choice in legal(visit)}
     if type(action) is not int or action not in found:
-        raise ValueError("the game is over" if session.over else f"no legal move: {action!r:.20}")
-    choice, mover = found[action], session.mover
+        raise ValueError("the game is over" if visit.over else f"no legal move: {action!r:.20}")
+    choice, mover = found[action], visit.mover
     if choice.name == "swap":
-        game = game_of(session).play(mover, SWAP_PIECES)
-        after = _hex_position(session.env, game)
+        game = game_of(visit).play(mover, SWAP_PIECES)
+        after = _hex_position(visit.env, game)
     else:
-        key = jax.random.fold_in(jax.random.key(session.seed), len(session.past))
-        state = _stepper(session.env)(session.state, action, key)
+        key = jax.random.fold_in(jax.random.key(visit.seed), len(visit.past))
+        state = _stepper(visit.env)(visit.state, action, key)
         source = () if choice.source is None else (choice.source,)
         after = Position(state, Move(mover, action), choice.name, (*choice.cells[:1], *source))
-    return moved(session, (*session.past, after), ())
+    return moved(visit, (*visit.past, after), ())
 
 
 def moved(
-    session: Session, past: tuple[Position, ...], future: tuple[Position, ...], **changes: Any
-) -> Session:
-    """Returns the session with other positions, and a new number."""
-    return dataclasses.replace(
-        session, past=past, future=future, number=session.number + 1, **changes
-    )
+    visit: Visit, past: tuple[Position, ...], future: tuple[Position, ...], **changes: Any
+) -> Visit:
+    """Returns the visit with other positions, and a new number."""
+    return dataclasses.replace(visit, past=past, future=future, number=visit.number + 1, **changes)
 
 
-def undo(session: Session, count: int = 1) -> Session:
+def undo(visit: Visit, count: int = 1) -> Visit:
     """Takes moves back; raises `ValueError` if there are not so many."""
-    if not 1 <= count < len(session.past):
+    if not 1 <= count < len(visit.past):
         raise ValueError("there is no move to take back")
-    return moved(session, session.past[:-count], (*session.past[-count:], *session.future))
+    return moved(visit, visit.past[:-count], (*visit.past[-count:], *visit.future))
 
 
-def redo(session: Session) -> Session:
+def redo(visit: Visit) -> Visit:
     """Plays a move again that was taken back; raises `ValueError` if there is none."""
-    if not session.future:
+    if not visit.future:
         raise ValueError("there is no move to play again")
-    return moved(session, (*session.past, session.future[0]), session.future[1:])
+    return moved(visit, (*visit.past, visit.future[0]), visit.future[1:])
 
 
-def game_of(session: Session) -> HexGame:
+def game_of(visit: Visit) -> HexGame:
     """Returns a game of Hex as files and links have it."""
-    if session.start is None:
+    if visit.start is None:
         raise ValueError("files and links are of Hex")
-    cells = session.env.num_cells
-    moves = (position.move for position in session.past if position.move)
+    cells = visit.env.num_cells
+    moves = (position.move for position in visit.past if position.move)
     words = (m._replace(action=SWAP_PIECES) if m.action == cells else m for m in moves)
-    return dataclasses.replace(session.start, moves=(*session.start.moves, *words))
+    return dataclasses.replace(visit.start, moves=(*visit.start.moves, *words))
 
 
-def load(session: Session, text: str) -> Session:
+def load(visit: Visit, text: str) -> Visit:
     """Loads a game of Hex; raises `ValueError` if the text has none for this board.
 
     Args:
-      session: what was on the board.
+      visit: what was on the board.
       text: what an SGF file holds, or a link to HexWorld.
     """
-    if session.start is None:
+    if visit.start is None:
         raise ValueError("positions are loaded in Hex")
     is_link = not text.lstrip().startswith("(")
     game = hex_io.read_link(text, to_cursor=True) if is_link else hex_io.read_sgf(text)
-    size = session.env.size
+    size = visit.env.size
     if game.size != size:
         raise ValueError(f"the board is {size}x{size}, the game {game.size}x{game.size}")
     start = dataclasses.replace(game, moves=())
-    past = [_hex_position(session.env, start)._replace(move=None)]
+    past = [_hex_position(visit.env, start)._replace(move=None)]
     for move in game.moves:
         if move.action not in ("resign", "forfeit"):
             start = start.play(*move)
-            past.append(_hex_position(session.env, start))
-    return moved(session, tuple(past), (), start=dataclasses.replace(game, moves=()))
+            past.append(_hex_position(visit.env, start))
+    return moved(visit, tuple(past), (), start=dataclasses.replace(game, moves=()))
 
 
 def _hex_position(env: Hex, game: HexGame) -> Position:
@@ -207,27 +203,27 @@ def _hex_position(env: Hex, game: HexGame) -> Position:
     return Position(state, move, move.action.removesuffix("-pieces"))
 
 
-def winner(session: Session) -> int | None:
+def winner(visit: Visit) -> int | None:
     """Returns who has won, None if nobody has."""
-    if not session.over or len(session.humans) < 2:
+    if not visit.over or len(visit.humans) < 2:
         return None
-    if isinstance(session.env, Hex):
-        board = np.reshape(games.stones(session.env, session.state), (session.env.size,) * 2)
+    if isinstance(visit.env, Hex):
+        board = np.reshape(games.stones(visit.env, visit.state), (visit.env.size,) * 2)
         return hex_io.winner(board)
-    rewards = np.asarray(session.state.rewards)
+    rewards = np.asarray(visit.state.rewards)
     return int(rewards.argmax()) if rewards.any() else None
 
 
-def score(session: Session) -> float:
+def score(visit: Visit) -> float:
     """Returns what the one player of a puzzle has earned so far."""
-    return float(sum(np.sum(position.state.rewards) for position in session.past[1:]))
+    return float(sum(np.sum(position.state.rewards) for position in visit.past[1:]))
 
 
-def result(session: Session) -> str:
+def result(visit: Visit) -> str:
     """Says how the game has ended, or how a puzzle stands; nothing in the middle of a game."""
-    if len(session.humans) < 2:
-        return f"score {score(session):g}" + (", the end" if session.over else "")
-    if not session.over:
+    if len(visit.humans) < 2:
+        return f"score {score(visit):g}" + (", the end" if visit.over else "")
+    if not visit.over:
         return ""
-    won = winner(session)
+    won = winner(visit)
     return "a draw" if won is None else f"player {won} won"

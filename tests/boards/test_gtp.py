@@ -15,7 +15,7 @@ import jaxpgs
 from jaxpgs import evaluation, gtp
 from jaxpgs.envs import Hex, hex_io
 from jaxpgs.evaluation.players.gtp_players import GTPEngine
-from jaxpgs.gtp import Answer, Engine, Options, Session
+from jaxpgs.gtp import Answer, Dialog, Engine, Options
 from jaxpgs.gtp.__main__ import main as gtp_main
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -45,15 +45,15 @@ def stub(log=None):
     return Engine("stub", prepare, think)
 
 
-def talk(lines, engine=None, session=None, emit=lambda text: None):
-    """The answers to lines, and the session after them."""
-    engine, session = engine or stub(), session or Session(hex_io.HexGame(3))
+def talk(lines, engine=None, dialog=None, emit=lambda text: None):
+    """The answers to lines, and the dialog after them."""
+    engine, dialog = engine or stub(), dialog or Dialog(hex_io.HexGame(3))
     replies = []
     for line in lines:
-        reply = gtp.handle(engine, session, line, emit)
-        session = reply.session
+        reply = gtp.handle(engine, dialog, line, emit)
+        dialog = reply.dialog
         replies.append(reply.text)
-    return replies, session
+    return replies, dialog
 
 
 # What is said and answered, each line of an answer after "=" or "?".
@@ -136,10 +136,10 @@ quit | =
 def test_transcript():
     lines = [line.split(" | ") for line in TRANSCRIPT.strip().split("\n")]
     lines = [(said, wanted.replace(" / ", "\n")) for said, wanted in lines]
-    replies, session = talk([said for said, _ in lines])
+    replies, dialog = talk([said for said, _ in lines])
     for (said, wanted), found in zip(lines, replies, strict=True):
         assert found == f"{wanted}{' ' * (wanted[-1:] == '=')}\n\n", said
-    assert session.options == Options("mcs", 16, 2.0, True, 0.5, True)
+    assert dialog.options == Options("mcs", 16, 2.0, True, 0.5, True)
 
 
 def test_every_command_is_in_the_transcript_or_below():
@@ -151,7 +151,7 @@ def test_every_command_is_in_the_transcript_or_below():
 
 def test_longer_answers():
     emitted = []
-    replies, session = talk(
+    replies, dialog = talk(
         ["play black a1", "play white b2", "showboard", "version", "printsgf", "param_search",
          "hexgui-analyze_commands", "genmove black"],
         emit=emitted.append,
@@ -163,9 +163,9 @@ def test_longer_answers():
     for line in replies[6][2:].strip().split("\n"):  # as HexGui reads them
         kind, label, command = line.split("/")
         assert kind in ("gfx", "pspairs", "var", "string", "plist", "param") and label
-        reply, _ = talk([command.replace("%m", "black")], session=session)
+        reply, _ = talk([command.replace("%m", "black")], dialog=dialog)
         assert reply[0].startswith("= ")
-    assert session.options.live
+    assert dialog.options.live
     assert emitted == [
         "gogui-gfx:\nuct\nVAR B b1 W c1\nINFLUENCE b1 0.25 c1 0.25\nLABEL b1 3 c1 1\n"
         "TEXT 4 simulations, value -0.500\n\n"
@@ -177,10 +177,10 @@ def test_longer_answers():
 def test_loadsgf(tmp_path):
     path = tmp_path / "game.sgf"
     path.write_text("(;GM[11]SZ[4]AW[d4];B[a1];W[swap-pieces];B[b2])")
-    replies, session = talk([f"loadsgf {path}", "jaxpgs-link", f"loadsgf {path} 1", "jaxpgs-link"])
+    replies, dialog = talk([f"loadsgf {path}", "jaxpgs-link", f"loadsgf {path} 1", "jaxpgs-link"])
     assert replies[0] == replies[2] == "= \n\n"
     assert hex_io.read_link(replies[1][2:]).moves[-1].action == 5
-    assert len(session.game.moves) == 1
+    assert len(dialog.game.moves) == 1
     for bad in (f"{path} -1", f"{tmp_path}/none", str(tmp_path), "\0", f"{path} 1 2"):
         assert talk([f"loadsgf {bad}"])[0][0].startswith("? ")
     path.write_text("(;GM[11]SZ[7];B[a1])")
@@ -196,8 +196,8 @@ def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
     lines = ["play black b1", *replayed, "genmove black", *replayed]
     lines += ["play black c3", "play black a1", "undo", "genmove white"]
     lines += ["clear_board", "play black c3", "reg_genmove black", "reg_genmove white"]
-    session = Session(hex_io.HexGame(3), Options(allow_swap=True))
-    replies, _ = talk(lines, stub(log), session)
+    dialog = Dialog(hex_io.HexGame(3), Options(allow_swap=True))
+    replies, _ = talk(lines, stub(log), dialog)
     assert all(reply.startswith("= ") for reply in replies)
     assert [task.may_swap for task in log] == [False, False, False, True]
     np.testing.assert_array_equal(log[1].board, [[0, 0, 0], [2, 0, 0], [0, 0, 1]])
@@ -225,15 +225,15 @@ def test_how_long_a_move_may_take(lines, seconds):
 
 def test_a_failing_engine_is_an_error_in_one_line():
     broken = Engine("broken", lambda *_: None, lambda task: 1 // 0)
-    replies, session = talk(["genmove black", "name"], broken)
+    replies, dialog = talk(["genmove black", "name"], broken)
     assert replies[0].startswith("? internal error: ZeroDivisionError")
-    assert replies[1] == "= broken\n\n" and session.game.moves == ()
+    assert replies[1] == "= broken\n\n" and dialog.game.moves == ()
 
 
 @pytest.mark.parametrize("number", mostly_slow([3000, 100_000], 3000))
 def test_any_line_has_an_answer(number):
     rng = np.random.default_rng(number)
-    (listed,), session = talk(["list_commands"])
+    (listed,), dialog = talk(["list_commands"])
     commands = [c for c in listed[2:].split() if c != "quit"]
     words = "black w a1 c3 z99 swap-pieces resign 3 0 -1 1e9 nan allow_swap live simulations"
     words = [*words.split(), "é", "%s", "/dev/null", "\x85", "a" * 500]
@@ -246,8 +246,8 @@ def test_any_line_has_an_answer(number):
             line = f"play {rng.choice(['b', 'w'])} {rng.choice(list('abc'))}{rng.integers(1, 4)}"
         else:
             line = "".join(map(chr, rng.integers(0, 0x2100, rng.integers(30))))
-        reply = gtp.handle(engine, session, line)
-        session = reply.session
+        reply = gtp.handle(engine, dialog, line)
+        dialog = reply.dialog
         assert reply.text == "" or (reply.text[0] in "=?" and reply.text.endswith("\n\n"))
         assert "\n\n" not in reply.text[:-1] and "internal" not in reply.text, line
         assert reply.text or not line.split("#")[0].strip("\0").strip() or not line.isprintable()
@@ -258,18 +258,18 @@ def test_any_line_has_an_answer(number):
 
 def test_our_engine_finds_a_win_and_knows_its_boards():
     engine, size = gtp.search_engine("hex-5x5-early")
-    session = Session(hex_io.HexGame(size), Options("mcs", 16, live=True))
+    dialog = Dialog(hex_io.HexGame(size), Options("mcs", 16, live=True))
     emitted = []
     lines = ["boardsize 5 5", *(f"play black c{row}" for row in (1, 2, 4, 5)), "genmove black",
              "final_score", "boardsize 10"]  # fmt: skip
-    replies, _ = talk(lines, engine, session, emitted.append)
+    replies, _ = talk(lines, engine, dialog, emitted.append)
     assert replies[5:7] == ["= c3\n\n", "= B+\n\n"]
     assert replies[7] == "? no network for 10x10; hex-5x5-early plays on 5x5\n\n"
     assert "VAR B c3" in emitted[-1]
     with pytest.raises(ValueError, match="plays Hex"):
         gtp.search_engine("samegame-7x7")
     # The same position has the same answer however it came about.
-    again, _ = talk(lines[:1] + lines[4:0:-1] + lines[5:6], engine, session)
+    again, _ = talk(lines[:1] + lines[4:0:-1] + lines[5:6], engine, dialog)
     assert again[5] == replies[5]
 
 

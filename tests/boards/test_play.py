@@ -24,7 +24,7 @@ import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
 from jaxpgs.envs.hex_games import read_cell
 from jaxpgs.play import drawing, games, protocol, server
-from jaxpgs.play import visit as sessions
+from jaxpgs.play import visit as playing
 from jaxpgs.play.__main__ import main as play_main
 from jaxpgs.play.__main__ import read_game
 from jaxpgs.thinker import Look, Thought, look
@@ -33,21 +33,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 GAMES = [Hex(3), Hex(3, swap=True), Breakthrough(5, 4), Yavalath(3), SameGame(4, 5, num_colors=3)]
 
 
-def said(session, *messages):
-    """The session after messages, each a type or an object."""
+def said(visit, *messages):
+    """The visit after messages, each a type or an object."""
     for message in messages:
-        session = protocol.handle(
-            session, {"type": message} if isinstance(message, str) else message
-        )
-    return session
+        visit = protocol.handle(visit, {"type": message} if isinstance(message, str) else message)
+    return visit
 
 
 def cell(name, size=3):
     return {"type": "play", "action": read_cell(size, name)}
 
 
-def names(session):
-    return [position.name for position in session.past[1:]]
+def names(visit):
+    return [position.name for position in visit.past[1:]]
 
 
 # --- the game as a value --------------------------------------------------------------------------
@@ -55,82 +53,82 @@ def names(session):
 
 @pytest.mark.parametrize("env", GAMES, ids=repr)
 def test_a_click_is_a_legal_move_and_shows_where_it_goes(env):
-    session = sessions.begin(env)
+    visit = playing.begin(env)
     rng = np.random.default_rng(0)
     layout = games.layout(env)
     for _ in range(7):
-        if session.over:
+        if visit.over:
             break
-        choices = sessions.legal(session)
-        mask = set(np.flatnonzero(np.asarray(session.state.legal_action_mask)).tolist())
-        assert {c.action for c in choices} - {sessions.swap_action(session)} == mask - {
-            sessions.swap_action(session)
+        choices = playing.legal(visit)
+        mask = set(np.flatnonzero(np.asarray(visit.state.legal_action_mask)).tolist())
+        assert {c.action for c in choices} - {playing.swap_action(visit)} == mask - {
+            playing.swap_action(visit)
         }
         assert len({choice.name for choice in choices}) == len(choices)
-        before = games.stones(env, session.state)
+        before = games.stones(env, visit.state)
         assert len(before) == len(layout["cells"])
         choice = choices[rng.integers(len(choices))]
-        after = sessions.play(session, choice.action)
+        after = playing.play(visit, choice.action)
         now = games.stones(env, after.state)
         if isinstance(env, SameGame):
             group = {before[c] for c in choice.cells}
             assert len(group) == 1 and 0 not in group and len(choice.cells) > 1
             assert sum(map(bool, before)) - sum(map(bool, now)) == len(choice.cells)
         elif choice.cells:
-            assert now[choice.cells[0]] == session.mover + 1
+            assert now[choice.cells[0]] == visit.mover + 1
             if choice.source is not None:
-                assert before[choice.source] == session.mover + 1 and now[choice.source] == 0
-        session = after
-    json.dumps(protocol.message(session))
-    assert protocol.message(session)["moves"] == names(session)
+                assert before[choice.source] == visit.mover + 1 and now[choice.source] == 0
+        visit = after
+    json.dumps(protocol.message(visit))
+    assert protocol.message(visit)["moves"] == names(visit)
 
 
 def test_undo_takes_back_to_where_a_person_is_to_move():
-    session = said(sessions.begin(Hex(3)), cell("a1"), cell("b2"), cell("c3"), cell("b1"))
-    assert names(session) == ["a1", "b2", "c3", "b1"]
-    back = said(session, "undo")
+    visit = said(playing.begin(Hex(3)), cell("a1"), cell("b2"), cell("c3"), cell("b1"))
+    assert names(visit) == ["a1", "b2", "c3", "b1"]
+    back = said(visit, "undo")
     assert names(back) == ["a1", "b2"] and len(back.future) == 2
-    assert names(said(back, "redo")) == names(session)
+    assert names(said(back, "redo")) == names(visit)
     assert names(said(back, cell("a3"))) == ["a1", "b2", "a3"]
     assert said(back, cell("a3")).future == ()
     # Where the search began, nobody is to move at the start; then a person has both colours.
-    second = dataclasses.replace(said(sessions.begin(Hex(3)), cell("a1")), humans=(False, True))
+    second = dataclasses.replace(said(playing.begin(Hex(3)), cell("a1")), humans=(False, True))
     assert said(second, "undo").humans == (True, True)
-    both = dataclasses.replace(session, humans=(True, True))
+    both = dataclasses.replace(visit, humans=(True, True))
     assert names(said(both, "undo")) == ["a1", "b2", "c3"]
     assert names(said(both, "undo", "new")) == []
 
 
 def test_the_swap_takes_the_stone_over_mirrored():
     for env in (Hex(3), Hex(3, swap=True)):
-        session = said(sessions.begin(env), cell("c1"))
-        assert sessions.swap_action(session) == 9
-        swapped = said(session, {"type": "play", "action": 9})
+        visit = said(playing.begin(env), cell("c1"))
+        assert playing.swap_action(visit) == 9
+        swapped = said(visit, {"type": "play", "action": 9})
         assert games.stones(env, swapped.state) == [0, 0, 0, 0, 0, 0, 2, 0, 0]
         assert swapped.mover == 0 and names(swapped) == ["c1", "swap"]
         assert protocol.message(swapped)["link"] == "https://hexworld.org/board/#3c1,c1:s"
-        assert sessions.swap_action(swapped) is None
+        assert playing.swap_action(swapped) is None
         again = said(swapped, cell("a1"))
-        assert sessions.swap_action(again) is None
-    assert sessions.swap_action(sessions.begin(Hex(3))) is None
+        assert playing.swap_action(again) is None
+    assert playing.swap_action(playing.begin(Hex(3))) is None
 
 
 def test_a_game_is_saved_and_loaded():
-    session = said(sessions.begin(Hex(3)), cell("a1"), {"type": "play", "action": 9}, cell("b3"))
-    told = protocol.message(session)
+    visit = said(playing.begin(Hex(3)), cell("a1"), {"type": "play", "action": 9}, cell("b3"))
+    told = protocol.message(visit)
     for text in (told["sgf"], told["link"]):
-        loaded = said(sessions.begin(Hex(3)), {"type": "load", "text": text})
-        assert games.stones(loaded.env, loaded.state) == games.stones(Hex(3), session.state)
-        assert loaded.mover == session.mover and names(loaded) == names(session)
+        loaded = said(playing.begin(Hex(3)), {"type": "load", "text": text})
+        assert games.stones(loaded.env, loaded.state) == games.stones(Hex(3), visit.state)
+        assert loaded.mover == visit.mover and names(loaded) == names(visit)
         assert protocol.message(loaded)["sgf"] == told["sgf"]
         assert loaded.humans == (True, True)
     setup = "(;GM[11]SZ[3]AB[a1][b1]AW[c3];W[c2])"
-    loaded = said(session, {"type": "load", "text": setup})
+    loaded = said(visit, {"type": "load", "text": setup})
     assert games.stones(Hex(3), loaded.state) == [1, 1, 0, 0, 0, 2, 0, 0, 2] and loaded.mover == 0
-    won = said(session, {"type": "load", "text": "https://hexworld.org/board/#3c1,a1b1a2b2a3"})
-    assert won.over and sessions.winner(won) == 0 and sessions.result(won) == "player 0 won"
+    won = said(visit, {"type": "load", "text": "https://hexworld.org/board/#3c1,a1b1a2b2a3"})
+    assert won.over and playing.winner(won) == 0 and playing.result(won) == "player 0 won"
     state = hex_io.position(hex_io.read_sgf(setup))[1]
-    assert protocol.message(sessions.begin(Hex(3), state))["sgf"].count("AB[a1][b1]") == 1
+    assert protocol.message(playing.begin(Hex(3), state))["sgf"].count("AB[a1][b1]") == 1
 
 
 @pytest.mark.parametrize(
@@ -149,40 +147,40 @@ def test_a_game_is_saved_and_loaded():
     ids=lambda message: str(message)[:30],
 )  # fmt: skip
 def test_what_is_malformed_changes_nothing(message):
-    session = said(sessions.begin(Hex(3)), cell("a1"))
+    visit = said(playing.begin(Hex(3)), cell("a1"))
     with pytest.raises(ValueError):
-        protocol.handle(session, message)
+        protocol.handle(visit, message)
 
 
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def points_of(session, visits):
+def points_of(visit, visits):
     """What a search might think: two points, the second with visits."""
-    count = session.env.num_actions
-    visits = np.resize(visits, count) * np.resize(session.state.legal_action_mask, count)
+    count = visit.env.num_actions
+    visits = np.resize(visits, count) * np.resize(visit.state.legal_action_mask, count)
     policy = visits / visits.sum()
     thought = Thought(
         int(visits.argmax()), 0.25, policy, visits, policy - 0.5, (int(visits.argmax()),)
     )
-    first = protocol.first_point(session, Look(policy, 0.0, policy))
-    return [first, protocol.point(session, thought, None, seconds=0.5)]
+    first = protocol.first_point(visit, Look(policy, 0.0, policy))
+    return [first, protocol.point(visit, thought, None, seconds=0.5)]
 
 
 @pytest.mark.parametrize("env", GAMES, ids=repr)
 def test_the_static_picture_has_cells_heat_and_curves(env):
-    session = sessions.begin(env)
-    points = points_of(session, np.arange(1, 8))
+    visit = playing.begin(env)
+    points = points_of(visit, np.arange(1, 8))
     for heat in drawing.HEATS:
-        picture = drawing.draw(session, points, heat)
+        picture = drawing.draw(visit, points, heat)
         assert picture.startswith("<svg") and picture.count('class="cell"') == len(
             games.layout(env)["cells"]
         )
-        most = min(5, len(sessions.legal(session)))
+        most = min(5, len(playing.legal(visit)))
         assert picture.count('class="curve"') == (0 if heat == "none" else most)
         assert ('class="heat"' in picture) == (heat not in ("none", "adapted"))
     with pytest.raises(ValueError, match="heat is one of"):
-        drawing.draw(session, points, "temperature")
+        drawing.draw(visit, points, "temperature")
 
 
 # --- boards in a program and in a notebook --------------------------------------------------------
@@ -213,7 +211,7 @@ def test_a_board_thinks_as_the_search_does(board, monkeypatch):
     assert points == board.points and [message["first"] for message in messages][:1] == [True]
     counts = [point["simulations"] for point in points]
     assert counts[0] == 0 and counts[-1] == 16 and counts == sorted(set(counts))
-    actions = [choice.action for choice in sessions.legal(board.session)]
+    actions = [choice.action for choice in playing.legal(board.visit)]
     last = points[-1]
     for name, found in (
         ("policy", output.action_weights), ("visits", output.search_state.visits),
@@ -279,17 +277,17 @@ def test_other_games_and_searches_on_a_board(game):
     else:
         board = jaxpgs.show(Hex(3, swap=True), **settings)
         board.play("b2")
-    if all(board.session.humans):
+    if all(board.visit.humans):
         output = board.think()
         assert output.search_state.visits.sum() == (24 if game == "own search" else 16)
         assert sum(board.points[-1]["visits"]) == output.search_state.visits.sum()
-        assert ("swap" in [x.name for x in sessions.legal(board.session)]) == (game == "swap")
+        assert ("swap" in [x.name for x in playing.legal(board.visit)]) == (game == "swap")
     else:  # the search plays to the end by itself
         finished = threading.Event()
         board.listen(lambda told: told.get("over") and finished.set())
         board.handle({"type": "analyse", "on": False}, pytest.fail)
         assert finished.wait(120)
-        assert board.session.over and len(board.session.past) > 1
+        assert board.visit.over and len(board.visit.past) > 1
         board.close()
 
 
@@ -426,7 +424,7 @@ def test_other_hosts_and_origins_are_refused(page):
     port = host.split(":")[1]
     assert [status(path) for path in ("/", "/board.js", "/board.css")] == [200, 200, 200]
     assert status(Host=f"localhost:{port}") == 200
-    assert status("/../server.py") == status("/session.py") == 404
+    assert status("/../server.py") == status("/visit.py") == 404
     for foreign in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[", ""):
         assert status(Host=foreign) == 403
     assert status(Origin="http://evil.example") == 403
@@ -488,7 +486,7 @@ def test_a_page_that_is_too_slow_goes_on_from_where_the_game_stands(monkeypatch)
                 told.append(json.loads(message["text"]))
 
         page = asyncio.create_task(server.make_app(board)(scope, heard.get, send))
-        while len(board.session.past) < 6:
+        while len(board.visit.past) < 6:
             await asyncio.sleep(0.01)
         reads.set()
         while not told or len(told[-1].get("moves", ())) < 5:
