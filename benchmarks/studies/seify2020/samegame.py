@@ -34,13 +34,13 @@ from jaxpgs.envs.samegame.game import standard_positions
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "positions": [1, 5, 10, 17],
-        "searches": ["random", "nrpa"],
+        "searches": ["random", "nrpa", "tempering"],
         "seconds": 5.0,
         "together": 4,
     },
     "full": {
         "positions": list(range(1, 21)),
-        "searches": ["nrpa"],
+        "searches": ["nrpa", "tempering"],
         "seconds": 60.0,
         "together": 10,
         "repeats": 3,
