@@ -283,6 +283,7 @@ BLOCKS: dict[str, Block] = {
     "tspg-playouts": _rows("tspg_full", _tables(1)),
     "tspg-entropy": _rows("tspg_full", _tables(2)),
     "samegame": _rows("samegame_full", samegame.standing),
+    "samegame-random": _rows("samegame_random", lambda rows: samegame.comparison({"rows": rows})),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
