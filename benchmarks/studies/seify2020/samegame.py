@@ -290,8 +290,8 @@ def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Draws the mean score of all positions against the time spent on each, and published means."""
     lines = {}
     numbers = sorted({row["position"] for row in record["rows"]})
-    for name in dict.fromkeys(row["search"] for row in record["rows"]):
-        rows = [row for row in record["rows"] if row["search"] == name]
+    for name in dict.fromkeys(row["search"] for row in record["rows"] if "curve" in row):
+        rows = [row for row in record["rows"] if row["search"] == name and "curve" in row]
         curves = [row["curve"] for row in rows]
         start = max(curve[0][0] for curve in curves)
         end = max(row["seconds"] for row in rows)
