@@ -276,4 +276,4 @@ def _close(planes: chex.Array) -> chex.Array:
 
 def count(words: chex.Array) -> chex.Array:
     """Returns the number of set bits, `[...]` int32, of words `[W, ...]`."""
-    return jnp.sum(jax.lax.population_count(words).astype(jnp.int32), axis=0)
+    return jnp.sum(jax.lax.population_count(words), axis=0, dtype=jnp.int32)

@@ -106,7 +106,7 @@ def play_move(env: Env, episode: Episode, action: chex.Array) -> tuple[Episode, 
     state = jax.vmap(env.step)(episode.state, action)
     playing = ~episode.state.terminated
     reward = jnp.where(playing, state.rewards[:, 0], 0.0)
-    places = jnp.arange(episode.moves.shape[1])[None] - episode.num_played[:, None]
+    places = jnp.arange(episode.moves.shape[1], dtype=jnp.int32)[None] - episode.num_played[:, None]
     now = (places == 0) & playing[:, None]
     moves = jnp.where(places < 0, episode.moves, episode.moves.dtype.type(-1))
     moves = jnp.where(now, action[:, None].astype(moves.dtype), moves)

@@ -109,6 +109,7 @@ def tempering_search(
       `init`, `step`, `finish` and `games_per_step`.
 
     Raises:
+      TypeError: if the game is another one.
       ValueError: if a number is out of its range.
 
     Example:
@@ -116,6 +117,10 @@ def tempering_search(
       >>> jax.eval_shape(search.init, jax.random.split(rng_key, 2)).times.shape
       (9, 8)
     """
+    if not isinstance(env, SameGame):
+        raise TypeError(
+            f"tempering_search is for SameGame, got {env!r}; nrpa_policy searches any game."
+        )
     if lanes < 2 or games_per_sweep < 1:
         raise ValueError(
             "lanes must be at least 2 and games_per_sweep at least 1, got "
@@ -195,7 +200,7 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
 
     def body(index: chex.Array, state: TemperingState) -> TemperingState:
         now = jax.vmap(lambda key: jax.random.fold_in(key, state.sweeps * count + index))(keys)
-        numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,)))(now).T
+        numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,), jnp.float32))(now).T
         times = _change(setting, numbers[:4], state.times, state.length)
         twice = _change(setting, numbers[4:8], times, state.length)
         times = jnp.where(numbers[None, 8] < setting.another, twice, times)
@@ -219,7 +224,7 @@ def _change(
     setting: _Setting, numbers: chex.Array, times: chex.Array, length: chex.Array
 ) -> chex.Array:
     """Takes a move of each game, or a block, to another time; `numbers [4, B]` are uniform."""
-    dtype, cells = times.dtype, jnp.arange(len(times))[:, None]
+    dtype, cells = times.dtype, jnp.arange(len(times), dtype=jnp.int32)[:, None]
     moves = length.astype(numbers.dtype)
     move, to = jnp.floor(numbers[0] * moves), jnp.floor(numbers[1] * (moves + 1))
     cell = jnp.floor(numbers[2] * len(times)).astype(jnp.int32)
@@ -231,19 +236,18 @@ def _change(
 
 def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
     """Exchanges the games of neighbouring temperatures, even and odd pairs in turn."""
-    lane = jnp.arange(setting.lanes)
+    lane = jnp.arange(setting.lanes, dtype=jnp.int32)
     mate = jnp.where((lane + state.sweeps) % 2 == 0, lane + 1, lane - 1)
     mate = jnp.where((mate < 0) | (mate >= setting.lanes), lane, mate)
     # Both of a pair read the number of the hotter one, so that they agree.
-    draws = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, -1 - state.sweeps)))(
-        keys
-    )
+    fold = jax.vmap(lambda key: jax.random.fold_in(key, -1 - state.sweeps))
+    draws = jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(fold(keys))
     draws = draws.reshape(-1, setting.lanes)[:, jnp.minimum(lane, mate)]
     score = state.score.reshape(-1, setting.lanes)
     inverse = 1 / jnp.asarray(setting.temperatures)
     gain = (inverse - inverse[mate])[None] * (score[:, mate] - score)
     source = jnp.where(gain >= jnp.log(draws), mate[None], lane[None])
-    source = source + setting.lanes * jnp.arange(len(score))[:, None]
+    source = source + setting.lanes * jnp.arange(len(score), dtype=jnp.int32)[:, None]
     source = source.reshape(-1)
     return state._replace(
         times=state.times[:, source], score=state.score[source], length=state.length[source]
@@ -252,7 +256,7 @@ def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> T
 
 def _finish(setting: _Setting, state: TemperingState) -> OrderedGames:
     best = jnp.argmax(state.best.reshape(-1, setting.lanes), axis=1)
-    source = best + setting.lanes * jnp.arange(len(best))
+    source = best + setting.lanes * jnp.arange(len(best), dtype=best.dtype)
     boards = jax.tree.map(lambda x: x[:: setting.lanes], setting.boards)
     return play_orders(setting.env, boards, state.best_times[:, source])
 

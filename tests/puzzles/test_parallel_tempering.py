@@ -11,7 +11,7 @@ from games import mostly_slow
 
 from benchmarks.studies.seify2020.samegame_searches import tempering_on_devices
 from jaxpgs import puzzles
-from jaxpgs.envs import SameGame
+from jaxpgs.envs import Hex, SameGame
 from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.orders import never, play_orders
 from jaxpgs.puzzles import parallel_tempering as tempering
@@ -239,8 +239,19 @@ def test_it_is_better_than_a_random_walk():
 def test_mistakes_are_named(three_boards, knobs, said):
     with pytest.raises(ValueError, match=said):
         puzzles.tempering_search(SMALL, three_boards, **knobs)
+    with pytest.raises(TypeError, match=r"for SameGame, got Hex\(size=3.*nrpa_policy"):
+        puzzles.tempering_search(Hex(3), three_boards)
     with pytest.raises(ValueError, match="num_simulations must be at least 1, got 0"):
         puzzles.tempering(SMALL, jax.random.key(0), three_boards, 0)
+
+
+def test_it_searches_with_wide_types(three_boards):
+    solve = functools.partial(puzzles.tempering, SMALL, num_simulations=24, **KNOBS)
+    with jax.enable_x64(True):
+        solution = jax.jit(lambda key: solve(key, three_boards))(jax.random.key(0))
+    board = np.asarray(SMALL.board(lane(three_boards, 0)))
+    moves = solution.moves[0, : int(solution.num_moves[0])].tolist()
+    assert rules.replay(board, moves).score == solution.score[0]
 
 
 def test_the_benchmark_runs_it_on_every_device():

@@ -121,7 +121,7 @@ def _choose(
         return found
 
     word, left, rank = of_column(words), of_column(alive), of_column(ranks_of(alive))
-    lanes = column * batch + jnp.arange(batch)
+    lanes = column * batch + jnp.arange(batch, dtype=jnp.int32)
     of_rows = times.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     bit = jnp.zeros_like(word)
     for h in range(height):
