@@ -244,10 +244,10 @@ def standing(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
         sums, hours = [sum(scores.values()) for scores in by_seed.values()], 0.0
         for row in rows:
             hours += row["seconds"] * row["cores"] / 3600 * (row["search"] == name)
-        found.append((float(np.mean(sums)), [name, len(sums), f"{hours / len(sums):.1g}"]))
+        found.append((float(np.mean(sums)), [name, len(sums), f"{hours / len(sums):.2g}"]))
         if len(sums) > 1:
             best = sum(max(of) for of in zip(*(s.values() for s in by_seed.values()), strict=True))
-            found.append((best, [f"{name}, best of {len(sums)}", None, f"{hours:.1g}"]))
+            found.append((best, [f"{name}, best of {len(sums)}", None, f"{hours:.2g}"]))
     hours_of = published_scores("cpu_hours")
     for name, scores in published_scores().items():
         found.append((sum(scores), [name, None, hours_of[name]]))
