@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxpgs.envs import bitboard
 from jaxpgs.envs.samegame.game import SameGame, SameGameState
-from jaxpgs.envs.samegame.sequences import cell_of, first_frame, once, ranks_of
+from jaxpgs.envs.samegame.sequences import cell_of, first_frame, of_column, once, ranks_of
 
 
 class OrderedGames(NamedTuple):
@@ -114,13 +114,8 @@ def _choose(
         column = jnp.where((soonest[w] == first) & (words[w] != 0), w, column)
     some, column = column >= 0, jnp.maximum(column, 0)
 
-    def of_column(values: chex.Array) -> chex.Array:
-        found = values[0]
-        for w in range(1, len(values)):
-            found = jnp.where(column == w, values[w], found)
-        return found
-
-    word, left, rank = of_column(words), of_column(alive), of_column(ranks_of(alive))
+    word, left = of_column(words, column), of_column(alive, column)
+    rank = of_column(ranks_of(alive), column)
     lanes = column * batch + jnp.arange(batch, dtype=jnp.int32)
     of_rows = times.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     bit = jnp.zeros_like(word)

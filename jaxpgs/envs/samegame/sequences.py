@@ -173,6 +173,14 @@ def first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
     return bitboard.expand(moved, alive)
 
 
+def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
+    """Returns the value of a column for each game, `[B]`, of `values [W, B]`."""
+    found = values[0]
+    for w in range(1, len(values)):
+        found = jnp.where(column == w, values[w], found)
+    return found
+
+
 def _choose(
     env: SameGame, words: chex.Array, alive: chex.Array, weights: chex.Array, number: chex.Array
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
@@ -196,12 +204,6 @@ def _choose(
         column = jnp.where(later, w, column)
         skipped = jnp.where(later, before, skipped)
         before = before + sums[w]
-
-    def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
-        found = values[0]
-        for w in range(1, len(values)):
-            found = jnp.where(column == w, values[w], found)
-        return found
 
     word, place = of_column(words, column), column % env.width
     left, rank = of_column(alive, place), of_column(ranks_of(alive), place)
