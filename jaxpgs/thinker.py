@@ -28,7 +28,7 @@ from jaxpgs.search import (
     principal_variation,
     search_for,
 )
-from jaxpgs.search.models.model import merge
+from jaxpgs.search.models.adapted import merge
 
 _MAKERS: dict[str, Callable[..., Search]] = {
     "pgs": pgs_search,

@@ -26,7 +26,7 @@ from jaxpgs.base import (
 )
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
-from jaxpgs.search.models.cut import depends
+from jaxpgs.search.models.dataflow import depends
 
 _CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
 LONGEST_GAME = 4096  # moves after which a game is taken for one that does not end

@@ -5,8 +5,10 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 `mctx.gumbel_muzero_policy`, choice by choice.
 """
 
+import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -174,26 +176,6 @@ def gumbel_root(
         started: chex.Array,
         returns: chex.Array,
     ) -> chex.Array:
-        def follow(carry: tuple, _: Any) -> tuple[tuple, None]:
-            node, waiting, goes_on = carry
-            action = select(state, node, 0 * node.value_sum)
-            found = waiting & (actions == action[:, None])
-            found &= jnp.cumsum(found, axis=-1) == 1
-            left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
-            goes_on &= left & jnp.any(found, axis=-1)
-            found &= goes_on[:, None]
-            returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
-            node = add_returns(node, action[:, None], returned, goes_on[:, None])
-            return (node, waiting & ~found, goes_on), None
-
-        def followed() -> chex.Array:
-            carry = (root, started, root.value == root.value)
-            (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
-            accepted = started & ~waiting
-            # Should rounding choose differently here, the search goes on nevertheless.
-            none = ~jnp.any(accepted, axis=-1, keepdims=True)
-            return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
-
         # K = 1 takes the actions of a round one after another. If those that may be taken are as
         # many as it takes, their order, and so their returns, decide nothing.
         visits = root.visits - state.before
@@ -205,7 +187,8 @@ def gumbel_root(
         last = scheduled_visits(number + ready - 1, state.halvings)
         whole = (last == wanted[:, 0]) & (number + ready <= state.num_simulations)
         known = (num_started == 0) | (whole & (num_started == ready))
-        return jax.lax.cond(jnp.all(known), lambda: started, followed)
+        follow = functools.partial(_follow, select, state, root, actions, started, returns)
+        return jax.lax.cond(jnp.all(known), lambda: started, follow)
 
     def wanted_by(state: GumbelState, visits: chex.Array) -> chex.Array:
         number = jnp.sum(visits, axis=-1, dtype=jnp.int32)
@@ -213,6 +196,36 @@ def gumbel_root(
 
     at_once = Rounds(propose, accept) if in_rounds else None
     return Selection(select, init, rounds=at_once, narrow=_narrow)
+
+
+def _follow(
+    select: Callable[..., chex.Array],
+    state: GumbelState,
+    root: NodeStats,
+    actions: chex.Array,
+    started: chex.Array,
+    returns: chex.Array,
+) -> chex.Array:
+    """Returns which of a round's simulations K = 1 would have run, `[B, K]`; see `gumbel_root`."""
+
+    def take(carry: tuple, _: Any) -> tuple[tuple, None]:
+        node, waiting, goes_on = carry
+        action = select(state, node, 0 * node.value_sum)
+        found = waiting & (actions == action[:, None])
+        found &= jnp.cumsum(found, axis=-1) == 1
+        left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
+        goes_on &= left & jnp.any(found, axis=-1)
+        found &= goes_on[:, None]
+        returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
+        node = add_returns(node, action[:, None], returned, goes_on[:, None])
+        return (node, waiting & ~found, goes_on), None
+
+    carry = (root, started, root.value == root.value)
+    (_, waiting, _), _ = jax.lax.scan(take, carry, length=actions.shape[1])
+    accepted = started & ~waiting
+    # Should rounding choose differently here, the search goes on nevertheless.
+    none = ~jnp.any(accepted, axis=-1, keepdims=True)
+    return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
 
 
 def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:

@@ -21,7 +21,7 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, Params, Path
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import compact, in_rows
+from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.policy import categorical, needs_prior
 from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 

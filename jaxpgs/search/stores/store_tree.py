@@ -21,7 +21,7 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, Params
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import compact, in_rows
+from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import categorical, needs_prior, numbers_of
 from jaxpgs.search.stores.nodes import (

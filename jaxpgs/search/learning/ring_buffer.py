@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxpgs import trees
 from jaxpgs.base import NodeStats, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import (
+from jaxpgs.search.learning.learn import (
     Learned,
     ascend,
     differentiate,
