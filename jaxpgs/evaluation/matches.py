@@ -296,6 +296,7 @@ def round_robin(
         pair = (players[i], players[j])
         result = earlier.get(frozenset((pair[0].name, pair[1].name)))
         if result is None:
+            # Each call of a player is for the games that one side opens, half of all.
             size = count // 2 if batch_size is None else batch_size
             for player in pair:
                 if (player.name, size) not in compiled:
@@ -319,6 +320,7 @@ def round_robin(
                 on_pair(result)
         else:
             _check_earlier(result, lines, repeats, count)
+        # An earlier result may tell the score of the other player of the pair.
         score = result.wins if result.names[0] == pair[0].name else result.games - result.wins
         wins[i, j], wins[j, i] = score, result.games - score
         for record in result.players:

@@ -66,6 +66,7 @@ def search_engine(
         if size == first.env.size:
             return first
         names = jaxpgs.available_pretrained(directory)
+        # First the network of the same name for the other size, then the plain one of that size.
         same = re.sub(r"\d+x\d+", f"{size}x{size}", network)
         for name in (same, f"hex-{size}x{size}"):
             if name in names:

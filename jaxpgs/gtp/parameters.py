@@ -80,6 +80,7 @@ def param_search(call: Call) -> tuple[str, Dialog]:
         "live": read_boolean,
     }
     name, value = read_setting(call.args, tuple(readers))
+    # Settings come one by one: each must leave a search that knows when to stop.
     changed = dataclasses.replace(options, **{name: readers[name](value)})
     if not (changed.simulations or changed.seconds):
         raise ValueError("simulations and seconds are 0, and one of them must say when to stop")

@@ -246,6 +246,7 @@ def _own(
       The class's `module` and `name`, the arguments known, and the reason if they do not suffice.
     """
     kwargs, unknown = _encoded(given or {}), []
+    # What was not given is looked for in attributes of the arguments' names.
     for parameter in _parameters(kind):
         name = parameter.name
         if name in kwargs or name in said:
