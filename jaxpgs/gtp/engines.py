@@ -66,6 +66,7 @@ def search_engine(
         if size == first.env.size:
             return first
         names = jaxpgs.available_pretrained(directory)
+        # First the network of the same name for the other size, then the plain one of that size.
         same = re.sub(r"\d+x\d+", f"{size}x{size}", network)
         for name in (same, f"hex-{size}x{size}"):
             if name in names:
@@ -83,6 +84,7 @@ def search_engine(
         return _Searcher(net.env, made)
 
     def find(size: int, options: Options) -> _Searcher:
+        # Beside a number of simulations time is only a limit, and another one compiles nothing.
         return searcher(size, options.search, options.simulations,
                         0.0 if options.simulations else options.seconds)  # fmt: skip
 
@@ -95,8 +97,10 @@ def search_engine(
 def _search(made: _Searcher, seed: int, task: Task) -> Answer:
     env, thinker = made
     state = env.from_board(task.board, task.player)
+    # `from_board` never allows the swap, as the moves that led there are unknown to it.
     if env.swap:
         state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
+    # The position decides the chance, so that a game that is replayed gets the same moves.
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
     report = task.report
 
@@ -114,6 +118,7 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
 
 def _answer(env: Hex, output: PolicyOutput) -> Answer:
     found, cells = read(output), env.num_cells
+    # The swap is no cell: it ends the line, and is left out of the arrays.
     expected = tuple(itertools.takewhile(lambda cell: cell < cells, found.line))
     arrays = (found.policy[:cells], found.visits[:cells], found.qvalues[:cells])
     return Answer(found.action, found.value, *arrays, expected)
