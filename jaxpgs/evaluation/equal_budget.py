@@ -40,7 +40,10 @@ def spent(record: PlayerRecord, equal: str) -> float:
     total = record.seconds if equal == "time" else record.stats.get("num_evaluations", 0.0)
     count = record.calls if equal == "time" else record.moves
     if not (total > 0 and count > 0):
-        raise ValueError(f"{record.name} reports {total} for {count} moves: no {equal} to compare.")
+        what = "calls" if equal == "time" else "moves"
+        raise ValueError(
+            f"{record.name} reports {total} for {count} {what}: no {equal} to compare."
+        )
     return total / count
 
 

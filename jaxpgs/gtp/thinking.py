@@ -59,7 +59,7 @@ def may_swap(dialog: Dialog, board: np.ndarray, player: int) -> bool:
 
 
 def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
-    """The seconds for a move, None without limit. A player has about a quarter of all cells."""
+    """The seconds for a move, None without limit. A player takes about a quarter of `empty`."""
     limit = dialog.options.seconds or math.inf
     clock = dialog.clocks[player]
     if clock is not None:

@@ -247,18 +247,14 @@ class Board:
             except _StopError:
                 continue
             except Exception as error:  # the page says so, and the game can go on
-                text = (
-                    f"{type(error).__name__}: {error}"
-                    if not isinstance(error, ValueError)
-                    else error
-                )
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 with self._lock:
                     # Otherwise the search would be asked for the same move again, and fail again.
                     self.visit = dataclasses.replace(
                         self.visit, analysing=False, humans=(True,) * len(visit.humans)
                     )
                     self._tell(self._message())
-                    self._tell({"type": "error", "text": f"the search failed: {text}"[:500]})
+                    self._tell({"type": "error", "text": f"the search failed: {kind}{error}"[:500]})
 
     def _answer(self, visit: Visit, output: PolicyOutput, moves: bool) -> None:
         with self._lock:

@@ -200,7 +200,6 @@ def gtp_player(
     waiting: queue.SimpleQueue[GTPEngine | None] = queue.SimpleQueue()
     for engine in [*running, *[None] * (processes - 1)]:
         waiting.put(engine)
-    running.clear()
 
     def move(lines: Sequence[str]) -> tuple[str, str]:
         """Asks for a move; returns the answer, and what went wrong."""
