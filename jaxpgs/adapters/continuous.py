@@ -124,8 +124,7 @@ def make_sampled_fns(
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         mover = before.current_player
         reward = gain_of(env, mover, before, state)
-        # Values are from the view of the player to move, so they change sign where the other one
-        # is.
+        # Values are from the view of the player to move, who may be the other one from here on.
         sign = jnp.where(state.current_player == mover, discount, -discount)
         value = mask_value(apply_fn.value_head(params, features), state)
         after = draw(params, draw_key, features, state)

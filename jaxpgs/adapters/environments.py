@@ -450,8 +450,7 @@ def make_model_fns(
         hidden = transition(params, embedding.hidden, action)
         features = predict(params, hidden)
         value = values_like(value_head(params, features), action)
-        # No rewards, and the other player always moves next; both are of the value's shape and
-        # type.
+        # No rewards, and the other player always moves next; both have the value's type.
         expansion = Expansion(0 * value, 0 * value - 1, value, before(params, features))
         return expansion, embedding._replace(hidden=hidden)
 

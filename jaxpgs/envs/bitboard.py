@@ -46,8 +46,7 @@ def batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
                 return jnp.moveaxis(x, 0, -1)
             return jnp.broadcast_to(x[..., None], (*x.shape, axis_size))
 
-        # Calls `mapped` and not `function`, so that a further `jax.vmap` around this one finds the
-        # same rule.
+        # Calls `mapped`, not `function`: a further `jax.vmap` around this one needs the same rule.
         out = mapped(*jax.tree.map(to_last, args, tuple(batched)))
         out = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out)
         return out, jax.tree.map(lambda _: True, out)
@@ -273,16 +272,14 @@ def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
 def _close(planes: chex.Array) -> chex.Array:
     """Moves columns to the left over empty ones, one empty column in every board at a time."""
 
-    # The loop turns as often as the board with the most empty columns needs, mostly not at all or
-    # once.
+    # It turns as often as the board with the most empty columns needs, mostly never or once.
     def gaps(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
         return jnp.any((blocks[:-1] == 0) & (blocks[1:] != 0))
 
     def body(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
-        # [W, ...]: whether there is an empty column here or to the left, so that the next one moves
-        # in.
+        # [W, ...]: whether this column or one to its left is empty, so that the next one moves in.
         empty = [blocks[0] == 0]
         for column in blocks[1:]:
             empty.append(empty[-1] | (column == 0))

@@ -162,8 +162,7 @@ class Hex:
             stone = jnp.dot((state.labels != 0).astype(jnp.int32), numbers)
             is_swap = action == cells
             size = jnp.int32(n)
-            # Without exactly one stone this cell has no meaning, but then the swap is not legal
-            # either.
+            # With no stone or several the cell has no meaning, but then the swap is not legal.
             row, col = jax.lax.div(stone - 1, size), jax.lax.rem(stone - 1, size)
             cell = jnp.where(is_swap, col * n + row, action)
         placed, connected = self._place(state.labels, cell, mover)

@@ -203,8 +203,7 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
     temperature = jnp.tile(jnp.asarray(setting.temperatures), batch // setting.lanes)
 
     def body(index: chex.Array, state: TemperingState) -> TemperingState:
-        # The key of a game is its number in the whole search, so that steps may be given the same
-        # keys.
+        # Folded with the game's number in the whole search, as all steps are given the same keys.
         now = jax.vmap(lambda key: jax.random.fold_in(key, state.sweeps * count + index))(keys)
         # Rows 0 to 3 are for the first change, 4 to 7 for the second, 8 decides whether there is a
         # second, and 9 whether the game is taken.

@@ -156,8 +156,7 @@ def _sampled(
             t, state, score, moves = carry
             logits = as_logits(evaluate(params, state))
             policy = categorical(logits)
-            # One uniform number for each board from its own key, so that games do not depend on the
-            # batch.
+            # A number for each board from its own key, so that games do not depend on the batch.
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
             action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             if greedy:

@@ -79,8 +79,7 @@ def recorded_playout(
     @bitboard.batch_last
     def play(planes: chex.Array, seed: chex.Array) -> tuple[Playouts, chex.Array]:
         shape = planes.shape[2:]
-        # `batch_last` puts the axes of the batch last, in the keys' numbers as well: [2, ...] to
-        # [B, 2].
+        # `batch_last` puts the batch last, in the keys' numbers as well: [2, ...] to [B, 2].
         keys = jax.random.wrap_key_data(jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1))
 
         def numbers(step: chex.Array) -> chex.Array:
@@ -140,8 +139,7 @@ def _play_out(
         )
         group = jnp.where(jnp.any(earlier != 0, axis=0), word(0), group)
         size = bitboard.count(group)
-        # A block that does not represent its group takes nothing away: this round is lost to its
-        # game.
+        # A block that does not represent its group takes nothing: its game loses this round.
         planes = bitboard.remove(planes, group)
         played = size > 0
         score = score + jnp.where(played, jnp.square(size - 2), 0)

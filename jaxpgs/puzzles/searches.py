@@ -317,8 +317,7 @@ def _sampling(
     """The parts that `pgs` and `mcs` share."""
     return {
         "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
-        # Each move of SameGame takes two cells or more, so half the cells reach the end of any
-        # game.
+        # A move of SameGame takes two cells or more, so half of them reach the end of any game.
         "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
