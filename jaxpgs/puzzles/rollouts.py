@@ -30,6 +30,7 @@ def uniform_logits(env: Env, state: Any) -> chex.Array:
     """
     logits = jnp.zeros(env.num_actions)
     if hasattr(env, "height") and hasattr(env, "width"):
+        # Leftmost first, of a column the lowest first.
         row, column = jnp.divmod(jnp.arange(env.num_actions), env.width)
         logits = -1e-5 * (column * env.height + env.height - 1 - row).astype(jnp.float32)
     legal = state.legal_action_mask & ~state.terminated[:, None]
@@ -50,6 +51,7 @@ def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     def evaluate(params: Params, state: Any) -> chex.Array:
         observation = jax.vmap(env.observe)(state)
         if isinstance(apply_fn, SplitApplyFn):
+            # In parts the value head is not evaluated at all, not even outside of `jax.jit`.
             logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
         else:
             logits, _ = apply_fn(params, observation)
@@ -78,6 +80,7 @@ def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
         del params, logits
+        # Mapped over, all games run in one loop; see `recorded_playout`.
         ends, moves = jax.vmap(lambda k, s: recorded_playout(env, k, s, tabu=tabu))(rng_keys, state)
         return ends.score, moves
 
@@ -129,7 +132,9 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
         action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         after = jax.vmap(env.step)(state, action)
         score, moves = rollout(params, rng_keys, after, logits)
+        # A rollout of a game that is over counts for nothing, whatever it returns.
         moves = jnp.where(after.terminated[:, None], -1, moves)
+        # The first move has taken cells, so the rest needs one place less.
         moves = jnp.concatenate([action[:, None], moves.astype(jnp.int32)[:, :-1]], axis=1)
         return after.rewards[:, 0] + jnp.where(after.terminated, 0.0, score), moves
 
@@ -151,6 +156,7 @@ def _sampled(
             t, state, score, moves = carry
             logits = as_logits(evaluate(params, state))
             policy = categorical(logits)
+            # A number for each board from its own key, so that games do not depend on the batch.
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
             action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             if greedy:
@@ -168,6 +174,7 @@ def _sampled(
             jnp.zeros(batch_size, jnp.float32),
             jnp.full((batch_size, length), -1, jnp.int32),
         )
+        # Until all games are over; those that are earn nothing more and record -1.
         _, _, score, moves = jax.lax.while_loop(
             lambda carry: (carry[0] < length) & jnp.any(~carry[1].terminated), body, carry
         )

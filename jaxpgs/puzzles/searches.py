@@ -66,6 +66,7 @@ def plain_mcts(
     rollout = random_rollouts(env, tabu=tabu)
     fns = make_episode_fns(env, rollout=rollout)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
+    # What the caller names takes the place of what the preset does.
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
     return _tree_search(env, fns, {}, rng_key, state, num_simulations, knobs)
 
@@ -118,6 +119,7 @@ def policy_mcts(
     """
     if rollout not in ("random", "informed"):
         raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
+    # Seify 2020, section 5.1: rollouts begin with the prior's favourite, whatever draws the rest.
     kind = random_rollouts(env) if rollout == "random" else informed_rollouts(env, apply_fn)
     fns = make_episode_fns(env, apply_fn, rollout=first_by_prior(env, kind))
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
@@ -182,6 +184,7 @@ def pv_mcts(
     knobs = {
         "root_selection": selection,
         "simulations_per_update": simulations_per_update,
+        # The root and a node for each simulation: all of a search's tree may be handed on.
         "num_kept": num_simulations + 1,
     } | knobs
     return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
@@ -249,10 +252,12 @@ def pgs(
         "optimizer": optimizer or auto_sgd(0.1),
         "adapt": adapt,
     } | knobs
+    # Some of the arguments are those of `solve`, the others those of `pgs_policy`.
     loop, search = _split_knobs(
         _sampling(env, depth, c_puct, virtual_loss, simulations_per_update) | knobs
     )
     if not forget:
+        # One head for each board, which every search of its game takes over from the last.
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
     fns = make_episode_fns(env, apply_fn, split=isinstance(apply_fn, SplitApplyFn))
     return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
@@ -312,11 +317,13 @@ def _sampling(
     """The parts that `pgs` and `mcs` share."""
     return {
         "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
+        # A move of SameGame takes two cells or more, so half of them reach the end of any game.
         "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
         "target": best_value(),
         "mode": "rollouts",
+        # Below the root actions are drawn from the policy, not chosen by visits.
         "interior_selection": None,
     }
 
@@ -360,6 +367,7 @@ def _play(
         nodes: Nodes | None,
         adapted: Params | None,
     ) -> PolicyOutput:
+        # PGS remembers its head from search to search, a tree search its nodes.
         kept = {"adapted_params": adapted} if policy_fn is pgs_policy else {"nodes": nodes}
         return policy_fn(
             params,

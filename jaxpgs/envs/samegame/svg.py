@@ -94,6 +94,7 @@ def samegame_svg(
         )
     for row in range(env.height):
         parts.append(_text(0.65 * left, top + (row + 0.5) * _SIDE, str(row + 1), 0.42, "#6b6b72"))
+    # Bridges lie beneath the blocks, so they are drawn first though found in the same loop.
     blocks, joints = [], []
     gap = 0.06 * _SIDE
     inner = _SIDE - 2 * gap
