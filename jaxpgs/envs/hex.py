@@ -25,7 +25,7 @@ from jaxpgs.envs.compiling import compiled
 
 VERSION = 1
 MIN_SIZE, MAX_SIZE = 2, 19
-_NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
+NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
 
 
 @jax.tree_util.register_dataclass
@@ -308,7 +308,7 @@ class Hex:
         # How far the stone is from the mover's low edge.
         position = jnp.where(player == 0, row, col)
 
-        offsets = jnp.array(_NEIGHBOURS, jnp.int32)
+        offsets = jnp.array(NEIGHBOURS, jnp.int32)
         rows, cols = row + offsets[:, 0], col + offsets[:, 1]
         inside = (rows >= 0) & (rows < n) & (cols >= 0) & (cols < n)
         # [6]: labels around the stone, positive where they are the mover's.

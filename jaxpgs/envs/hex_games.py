@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxpgs.envs.hex import Hex, HexState
+from jaxpgs.envs.hex import NEIGHBOURS, Hex, HexState
 
 SWAP_PIECES, SWAP_SIDES = "swap-pieces", "swap-sides"
 WORDS = (SWAP_PIECES, SWAP_SIDES, "resign", "forfeit", "pass")  # moves that place no stone
@@ -135,7 +135,7 @@ def winner(board: np.ndarray) -> int | None:
             row, col = ahead.pop()
             if row == size - 1:
                 return player
-            for r, c in ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1)):
+            for r, c in NEIGHBOURS:
                 near = row + r, col + c
                 inside = 0 <= near[0] < size and 0 <= near[1] < size
                 if inside and cells[near] and near not in reached:

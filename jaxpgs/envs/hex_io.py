@@ -73,6 +73,7 @@ def write_link(game: HexGame) -> str:
     pairs = itertools.zip_longest(*game.setup)
     plays = [Move(p, cell) for pair in pairs for p, cell in enumerate(pair) if cell is not None]
     turn, words = 0, []
+    codes = {word: code for code, word in _CODES.items()}
     # The last entry is the move to come: it has no text, but may need a pass before it.
     for player, action in (*plays, *game.moves, Move(player_to_move(game), "")):
         if action in _LETTERS.values():
@@ -80,7 +81,6 @@ def write_link(game: HexGame) -> str:
             continue
         if player != turn:
             words.append(":p")
-        codes = {word: code for code, word in _CODES.items()}
         words.append(codes.get(action) or move_name(game.size, action))  # type: ignore[arg-type]
         # After swapped sides the same colour moves again, in other hands.
         turn = player if action == SWAP_SIDES else 1 - player

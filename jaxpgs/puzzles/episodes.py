@@ -23,7 +23,7 @@ from jaxpgs.adapters.environments import (
 )
 from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
-from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
+from jaxpgs.puzzles.rollouts import Rollout, longest_game, uniform_logits
 
 
 class Episode(NamedTuple):
@@ -73,7 +73,7 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
       Array([0, 0], dtype=int32)
     """
     check_players("start_episodes", env, (1,), _ALONE)
-    batch_size, length = len(state.terminated), max_moves or max(env.num_actions // 2, 1)
+    batch_size, length = len(state.terminated), longest_game(env, max_moves)
     # A search keeps the moves in every node, so their type is as narrow as the actions allow.
     dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32
     zeros = jnp.zeros(batch_size, jnp.float32)

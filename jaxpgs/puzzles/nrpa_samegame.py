@@ -40,7 +40,7 @@ def nrpa(
       bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
       by_color: whether blocks of a colour learn from one another.
       pairs: whether a block has one logit while its group is a pair and another in larger groups
-        (see `envs.samegame_sequences`); `default_pairs(env)` if None.
+        (see `envs.samegame.sequences`); `default_pairs(env)` if None.
       **knobs: arguments of `nrpa_search`; `sharing` is `default_sharing(env)` if not given.
 
     Returns:

@@ -21,6 +21,14 @@ Rollout = Callable[
 ]
 
 
+def longest_game(env: Env, max_moves: int | None = None) -> int:
+    """Returns L, the most moves of a game: `max_moves`, or else half the actions, at least 1.
+
+    Half of them are enough where each move takes two cells or more, as in SameGame.
+    """
+    return max_moves or max(env.num_actions // 2, 1)
+
+
 def uniform_logits(env: Env, state: Any) -> chex.Array:
     """Returns logits `[B, A]` of a policy uniform over the legal actions of `[B]` states.
 
@@ -60,12 +68,14 @@ def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     return evaluate
 
 
-def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
+def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = None) -> Rollout:
     """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
 
     Args:
       env: the game. SameGame is played out by its own fast loop, others through their `step`.
       tabu: SameGame only: keep the most frequent colour for last.
+      max_moves: of other games, the most moves that one can have, as in `start_episodes`. A rollout
+        ends there, and counts with what it has earned.
 
     Returns:
       A rollout.
@@ -74,7 +84,7 @@ def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle, tabu=True)
     """
     if not isinstance(env, SameGame):
-        return _sampled(env, lambda params, state: uniform_logits(env, state))
+        return _sampled(env, lambda params, state: uniform_logits(env, state), max_moves)
 
     def rollout(
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
@@ -87,7 +97,9 @@ def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
     return rollout
 
 
-def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
+def informed_rollouts(
+    env: Env, apply_fn: ApplyFn, *, greedy: bool = False, max_moves: int | None = None
+) -> Rollout:
     """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
 
     Every move is a network call, for all positions at once.
@@ -96,6 +108,7 @@ def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> R
       env: the game.
       apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
       greedy: whether to take the likeliest action in place of drawing one.
+      max_moves: as in `random_rollouts`.
 
     Returns:
       A rollout.
@@ -108,7 +121,7 @@ def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> R
       >>> rollout = jaxpgs.puzzles.informed_rollouts(puzzle, apply_fn)
     """
 
-    return _sampled(env, network_logits(env, apply_fn), greedy)
+    return _sampled(env, network_logits(env, apply_fn), max_moves, greedy)
 
 
 def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
@@ -142,7 +155,10 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
 
 
 def _sampled(
-    env: Env, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
+    env: Env,
+    evaluate: Callable[[Params, Any], chex.Array],
+    max_moves: int | None,
+    greedy: bool = False,
 ) -> Rollout:
     """Makes a rollout that draws every action from a policy `(params, state) -> logits`."""
 
@@ -150,7 +166,7 @@ def _sampled(
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
         del logits
-        length = max(env.num_actions // 2, 1)
+        length = longest_game(env, max_moves)
 
         def body(carry: tuple) -> tuple:
             t, state, score, moves = carry

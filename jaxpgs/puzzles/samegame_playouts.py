@@ -1,9 +1,9 @@
 """Random games of SameGame from given positions, many at once.
 
 Uniform play chooses among all groups with equal probability. To find them all is not needed: a game
-draws one of `columns.candidates`, the few blocks that may represent a group, floods that group, and
-plays it if the block does represent it. Otherwise it draws again in the next step. About one draw
-in ten is lost that way, while finding all groups takes four times as long as playing one.
+draws one of `bitboard.candidates`, the few blocks that may represent a group, floods it, and plays
+it if the block does represent it. Otherwise it draws again in the next step. About one draw in ten
+is lost that way, while finding all groups takes four times as long as playing one.
 """
 
 import functools
@@ -80,7 +80,8 @@ def recorded_playout(
     def play(planes: chex.Array, seed: chex.Array) -> tuple[Playouts, chex.Array]:
         shape = planes.shape[2:]
         # `batch_last` puts the batch last, in the keys' numbers as well: [2, ...] to [B, 2].
-        keys = jax.random.wrap_key_data(jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1))
+        numbers_of_keys = jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1)
+        keys = jax.random.wrap_key_data(numbers_of_keys, impl=impl)
 
         def numbers(step: chex.Array) -> chex.Array:
             return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(keys)
@@ -91,8 +92,9 @@ def recorded_playout(
         ends = jax.tree.map(lambda x: x.reshape(shape), ends)
         return ends, actions.reshape(-1, *shape)
 
-    # Keys of either kind go in as their numbers `[2]`, to which `batch_last` adds the batch.
+    # Keys of either kind go in as their numbers, to which `batch_last` adds the batch.
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    impl = jax.random.key_impl(rng_key) if is_typed else None
     return play(state.planes, jax.random.key_data(rng_key) if is_typed else rng_key)
 
 

@@ -3,7 +3,7 @@
 A move's code is a block: the one that stands for the moved group, named by its cell on the first
 board. So the table has one logit for each cell of the first board, of whatever boards follow, and
 a move keeps its code while blocks below it fall. What may stand for a group are
-`columns.candidates`, one or few blocks of it, found without labelling the board; a group's
+`bitboard.candidates`, one or few blocks of it, found without labelling the board; a group's
 probability is the sum over its candidates.
 
 With a table of twice that size a code is a block and whether its group is a pair: a block has one
@@ -12,7 +12,7 @@ learned of a colour can then be to spare its pairs until they have grown.
 
 All boards live in two frames: the fallen one, in which groups are found, and that of the first
 board, in which the table is. `alive`, the blocks that are left, in columns of the first board,
-connects them: it is a column's `columns.expand` mask, and its empty columns are the closed ones.
+connects them: it is a column's `bitboard.expand` mask, and its empty columns are the closed ones.
 """
 
 import functools
@@ -162,7 +162,9 @@ def cell_of(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
 def ranks_of(alive: chex.Array) -> chex.Array:
     """Returns `[W, B]` where each column of the first board is on the fallen one."""
     # Columns of the first board that have become empty are closed: the rank counts those before.
-    filled = (alive != 0).astype(alive.dtype)
+    # As narrow as the words where it can be, so that as many lanes fit into a register.
+    dtype = alive.dtype if len(alive) <= jnp.iinfo(alive.dtype).max else jnp.uint32
+    filled = (alive != 0).astype(dtype)
     ranks = [jnp.zeros_like(filled[0])]
     for column in filled[:-1]:
         ranks.append(ranks[-1] + column)
@@ -175,7 +177,7 @@ def first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
     moved = jnp.zeros_like(words)
     # A gather by rank, written as selections among whole columns.
     for column in range(len(words)):
-        moved = jnp.where(rank == words.dtype.type(column), words[column][None], moved)
+        moved = jnp.where(rank == rank.dtype.type(column), words[column][None], moved)
     # Also empties what comes from the right of the last column.
     return bitboard.expand(moved, alive)
 

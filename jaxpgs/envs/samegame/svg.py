@@ -66,7 +66,7 @@ def samegame_svg(
       env: the game.
       state: a position, unbatched.
       policy: optional `[A]` probabilities. The cells that have one of at least 0.5% then show it
-        in percent on a white disc, whose area is proportional to it.
+        in percent on a white disc, whose radius grows with it.
 
     Returns:
       One `<svg>` element, with one `<rect class="block">` per block and one
