@@ -122,6 +122,7 @@ def make_search(
     if adapt is None or isinstance(recurrent_fn, SplitRecurrentFn):
         chosen.setdefault("mode", "tree")
     per_update = default_simulations_per_update(num_simulations)
+    # What comes later wins: the preset's parts, then the user's choices.
     parts = {"simulations_per_update": per_update, **defaults, **chosen}
     if is_tree:
         if parts["mode"] in ROLLOUTS:
@@ -187,6 +188,7 @@ def _gumbel(
     num_simulations = check_count("A search", "num_simulations", num_simulations)
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
+    # A `qtransform` goes to all parts of a Gumbel search that read Q-values, not to the root alone.
     defaults = {"max_num_considered_actions": most, **transform}
     if chosen.get("simulations_per_update") == ROUNDS:
         if "root_selection" in chosen:
@@ -212,6 +214,7 @@ def _gumbel(
 
 def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
     """Considers no more actions than there are, so that rounds are no wider."""
+    # A selection of the user's stays as it is, and a wrong number is refused by `gumbel_root`.
     given = options.get("max_num_considered_actions")
     if options.get("root_selection") is not None or not isinstance(given, int | None):
         return dict(options)

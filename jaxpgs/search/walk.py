@@ -292,8 +292,7 @@ def _start(context: Context, store: Store, memory: Any, path: Path, actions: che
     """The simulations before their first step."""
     rows = trees.zero_rows(actions)
     place = store.begin(context, memory, actions)
-    # [T, rows, B, K]: reward, discount, value and what is told of the choice, as `_arrive` stacks
-    # them.
+    # [T, rows, B, K]: reward, discount, value and what is told of the choice (`_arrive`).
     steps = (context.max_depth, 3 + len(_told(context.needed)), *actions.shape)
     # Only a gradient asks again for the states in which simulations acted.
     source = jax.tree.map(
@@ -334,8 +333,7 @@ def _arrive(
     own_end, at_limit = search.truncation.stop(path), path.depth >= context.max_depth
     over = reached.discount == 0
     rows = [reached.reward, reached.discount, reached.value, *told.values()]
-    # Entries of simulations that have stopped are 0, as `Trajectory` promises backups and
-    # estimators.
+    # Entries of simulations that have stopped are 0, as `Trajectory` promises.
     real = jnp.where(alive, jnp.stack(rows), 0.0).astype(state.real.dtype)
     whole = jnp.where(alive, jnp.stack([state.action, reached.child]), 0)
     return memory, state._replace(
@@ -546,8 +544,7 @@ def _simulations(
         last=None,
     )
     if context.search.best_of is not None:
-        # The number of the node that the last step has reached; rollouts, whose numbers are hashes,
-        # do without.
+        # The node that the last step reached; rollouts, whose numbers are hashes, do without.
         ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)
         last_states = store.last(context, memory, state.place, ends)
         trajectory = trajectory._replace(last=last_states)

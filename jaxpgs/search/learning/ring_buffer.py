@@ -113,6 +113,7 @@ def learn_from_ring(
     def epoch(carry: tuple, _: None) -> tuple[tuple, tuple]:
         adapted, opt_state = carry
         now = context._replace(adapted=adapted)
+        # Without the update's table, which the parameters before the first epoch made.
         blocks = store.blocks(now, memory, None, old.steps)
         found, norms = _terms_now(now, blocks, old.steps)
         trajectory = _trajectory(old, found)
@@ -159,6 +160,7 @@ def _terms_now(
     def one(i: Any) -> dict[str, chex.Array]:
         policy, prior, _ = blocks.evaluate(context.adapted, i)
         row = blocks.row - i * blocks.num_rows
+        # A step is in one block, so that the sum over blocks is the entry of that one.
         here = acting & (row >= 0) & (row < blocks.num_rows)
         entropy = -jnp.sum(policy * safe_log(policy), axis=-1)
         found, slopes = terms_and_slopes(policy, prior, entropy, context.needed)
@@ -179,6 +181,7 @@ def _put(ring: Ring, entry: Ring, slot: chex.Array) -> Ring:
     """Puts an update into slots `[B]` of the ring."""
 
     def put(old: chex.Array, new: chex.Array, slot: chex.Array) -> chex.Array:
+        # Slots differ by root, as a root without simulations fills none.
         start = slot * new.shape[1]
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1)
 

@@ -55,6 +55,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 
     def transform(node: NodeStats) -> chex.Array:
         call = lambda node: qtransform(_as_tree(node), jnp.int32(0))  # type: ignore[call-arg]  # noqa: E731
+        # mctx's functions read one node: the axes before A are mapped over.
         for _ in node.value.shape:
             call = jax.vmap(call)
         return call(node)
@@ -65,6 +66,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 def _as_tree(node: NodeStats) -> mctx.Tree:
     """One node as a tree of mctx's without children, whose Q-values are the rewards."""
     visits = node.visits.astype(jnp.int32)
+    # As in mctx, the mean of a node's returns counts the network's value as one of them.
     total = jnp.sum(node.value_sum) + node.value
     count = 1 + jnp.sum(visits)
     zeros = 0 * node.value_sum
@@ -77,6 +79,7 @@ def _as_tree(node: NodeStats) -> mctx.Tree:
         "children_index": visits * 0 - 1,
         "children_prior_logits": node.prior_logits,
         "children_visits": visits,
+        # Behind a discount of 0 the rewards are all that mctx makes Q-values of.
         "children_rewards": node.qvalues,
         "children_discounts": zeros,
         "children_values": zeros,
@@ -350,6 +353,7 @@ def best_value() -> Target:
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         tried = root.valid & (root.visits > 0)
+        # Without a barrier both sides of the comparison may be rounded differently.
         qvalues = jax.lax.optimization_barrier(jnp.where(tried, root.qvalues, -jnp.inf))
         best = tried & (qvalues == jnp.max(qvalues))
         ties = jnp.where(best, jax.random.uniform(rng_key, best.shape), -1.0)
@@ -367,6 +371,7 @@ def _noise(
     if isinstance(temperature, int | float) and temperature == 0:
         return jnp.zeros_like(weights)  # the generator is dear to compile
     if jnp.ndim(temperature):
+        # A target is asked about one root: which one it is tells the axis that it is mapped over.
         num_roots = jax.lax.axis_size(ROOTS)
         rows = by_root("the target", "temperature", temperature, num_roots, weights.dtype)
         temperature = rows[jax.lax.axis_index(ROOTS), 0]
