@@ -28,6 +28,7 @@ def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
     """Does what `jax.eval_shape` does, where the first argument may hold what is no array."""
     leaves, treedef = jax.tree.flatten(tree)
 
+    # What is no array stays outside of what is traced.
     def call(arrays: dict[int, chex.Array], *args: Any) -> Any:
         known = [arrays.get(i, x) for i, x in enumerate(leaves)]
         return function(jax.tree.unflatten(treedef, known), *args)

@@ -60,6 +60,7 @@ MCS: dict[str, Any] = {
 }
 PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_sgd()}
 ROUNDS = "rounds"
+# Up to so many roots a round starts all actions that may be wanted; see `gumbel_mcts_search`.
 FEW_ROOTS = 16
 ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its former name
 
@@ -115,6 +116,7 @@ def make_search(
       is_tree: whether a selection chooses below the root, by default that of the root.
     """
     chosen = _chosen(options)
+    # Settings such as a temperature make the part that they are for.
     _describe(chosen, "target", completed_q, ("temperature",), {"qtransform": QTRANSFORM})
     _describe(chosen, "root_selection", muzero_puct, ("pb_c_init", "pb_c_base", "qtransform"), {})
     fraction, alpha = chosen.pop("dirichlet_fraction", 0.0), chosen.pop("dirichlet_alpha", 0.12)
@@ -130,6 +132,7 @@ def make_search(
                 'A tree search keeps its states: mode must be "tree", which is its default; got '
                 f"{parts['mode']!r}. mcs_search and pgs_search can do without."
             )
+        # Dirichlet noise is added after this, for the root alone.
         inner = defaults.get("interior_selection", parts["root_selection"])
         parts["interior_selection"] = chosen.get("interior_selection") or inner
     if not (isinstance(fraction, int | float) and fraction == 0):  # a static 0 draws nothing
@@ -200,6 +203,7 @@ def _gumbel(
         considered = chosen.get("max_num_considered_actions", most)
         considered = check_count("gumbel_root", "max_num_considered_actions", considered)
         if tree_of is None:
+            # A policy acts below this root, which follows no order of K = 1: all of a round counts.
             widths = rounds(considered, num_simulations)
         else:
             # Few roots wait for calls, many for evaluations, as may a symbolic number.

@@ -202,6 +202,7 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         return selection.init(rng_key, _of_actions(root, num_actions), num_simulations)
 
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        # A node is of one kind, so one of the two choices is left out.
         action = selection.select(state, _of_actions(node, num_actions), pending[:, :num_actions])
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]

@@ -72,6 +72,7 @@ def _entry(simulations: Simulations, returns: chex.Array | None) -> Ring:
         log_prob=trajectory.log_prob,
         returns=trajectory.value if returns is None else returns,
     )
+    # In the carry the axis B comes first.
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), entry)
 
 
@@ -144,6 +145,7 @@ def _trajectory(old: Ring, found: dict[str, chex.Array]) -> Trajectory:
         value=old.value,
         **{name: found.get(name, 0 * old.value) for name in PolicyTerms._fields},
         depth=depth,
+        # False, and 0 below: the updates of these simulations have counted them.
         limited=depth < 0,
         num_evaluations=0 * depth[:, 0],
         num_calls=0 * depth[:, 0],
@@ -169,6 +171,7 @@ def _terms_now(
         told = rows | {"log_prob": jnp.log(pick(rows.pop("policy"), action))}
         return {name: jnp.where(here, x, 0.0) for name, x in told.items()}
 
+    # The first block is evaluated in any case, as the sum needs a start.
     zero = jnp.zeros_like(blocks.num_blocks)
     add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
     told = jax.lax.while_loop(lambda c: c[0] < blocks.num_blocks, add, (zero + 1, one(zero)))[1]

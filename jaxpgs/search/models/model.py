@@ -144,6 +144,7 @@ def make_model(
         reason = _what_is_remembered(found, params, mask, key, action, embedding)
     else:
         reason = found
+    # A model that cannot be cut is called whole, by each root with parameters of its own.
     if reason:
         _tell(reason, mode, reuse)
         return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
@@ -169,6 +170,7 @@ def _of_arrays(
     is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
     if all(is_array):
         return recurrent_fn, params, mask
+    # Transformations of JAX take arrays only, so the others are closed over.
     arrays, others = split(params, is_array)
 
     def closed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,6 +406,7 @@ def _check(
         cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
     reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
     if expansion.finite is not None:
+        # What was found of the logits counts like the value: behind an end neither matters.
         value &= expansion.finite
     over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
     finite = reward & discount & (value | over)
@@ -436,6 +439,7 @@ def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
     x = jnp.asarray(x)
     if x.dtype == dtype:
         return x
+    # Integers may become real numbers, but not the other way around, and keys are no numbers.
     kinds = [jnp.issubdtype(t, jnp.inexact) for t in (x.dtype, dtype)]
     is_key = any(jnp.issubdtype(t, jax.dtypes.prng_key) for t in (x.dtype, dtype))
     if is_key or kinds == [True, False]:

@@ -41,6 +41,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
         parameters = list(inspect.signature(qtransform).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+    # Arguments that have a default, or have one by `functools.partial`, are settings.
     needed = [p for p in parameters if p.default is p.empty]
     own = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     missing = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
@@ -113,6 +114,8 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
     prior = jax.nn.softmax(node.prior_logits, axis=-1)
     # An action that the prior rules out may have been tried.
     prior = jnp.maximum(jnp.asarray(jnp.finfo(prior.dtype).tiny, prior.dtype), prior)
+    # Eq. 33: the mean Q-value of the actions tried, weighed by the prior, with the weight of all
+    # visits; the network's value has the weight of one.
     mass = jnp.sum(jnp.where(tried, prior, 0.0), axis=-1, keepdims=True)
     share = prior * node.qvalues / jnp.where(tried, mass, 1.0)
     mean = jnp.sum(jnp.where(tried, share, 0.0), axis=-1, keepdims=True)

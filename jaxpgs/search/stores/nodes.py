@@ -145,6 +145,7 @@ def find(
     def read(section: int) -> chex.Array:
         if place.links is not None:
             return pick(place.links[..., section * num_actions :][..., :num_actions], action)
+        # A processor reads the one entry and not the row.
         at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
         return at(nodes.links, place.node, section * num_actions + action)
 

@@ -257,6 +257,7 @@ def _children(nodes: Nodes) -> list[list[_Node]]:
     """Returns the children of every row, the most visited first."""
     states, returns = _behind(nodes)
     arrivals = nodes.arrivals
+    # Visits below the root are not counted where no action depends on them: states stand for them.
     counts_visits = (nodes.visits if arrivals is None else arrivals.visits).any()
     below: list[list[_Node]] = [[] for _ in nodes.edge]
     for row in np.flatnonzero(nodes.edge >= 0).tolist():
