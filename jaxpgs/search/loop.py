@@ -149,6 +149,7 @@ def init(
         adapted = adapted_params
     keys = broadcast_keys(rng_key, batch_size)
     _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
+    # With one key for the search all roots share the key of a model's call, as in mctx.
     shared = None
     if is_one_key(rng_key):
         shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
@@ -179,6 +180,7 @@ def init(
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
+    # Kept nodes have visits only in searches that read them.
     if nodes is not None and search.interior_selection is not None:
         stats = known_before(search, memory, stats)
     # Compilers would work out that nothing has been visited, entry by entry.
@@ -219,6 +221,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         search.reuse is not None,
     )
     is_tree = found.whole is None and search.mode != "rollouts"
+    # A search that left its mode open falls back on rollouts, which have no nodes to read.
     if not is_tree:
         search = dataclasses.replace(
             search, mode="rollouts", interior_selection=None, capacity=None
@@ -226,6 +229,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
+    # All updates have the shapes of the widest one, so that one program serves them.
     num_walks = max(search.widths)
 
     def in_walks(x: Any) -> Any:
@@ -298,6 +302,7 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       Array([1, 1], dtype=int32)
     """
     params, carry = trees.stop_gradient((params, carry))
+    # How many rows an earlier search left behind shows in the size of the memory alone.
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
@@ -314,17 +319,21 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
 def _update(store: Store, context: Context, carry: Carry) -> Carry:
     """Simulates, and learns from it."""
     search = context.search
+    # A Gumbel root of many actions updates the columns of those alone that it considers.
     near = near_root(context, carry.selection, carry.stats)
     context, actions, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
     if search.root_selection.rounds is not None:
+        # A round has started all simulations that might be wanted. Now their returns tell which of
+        # them a search with K = 1 would have run; the others leave no trace.
         at = (actions, started, returns[0])
         started = search.root_selection.rounds.accept(near.state, near.root, *at)
         trajectory = keep(trajectory, started)
         simulations = simulations._replace(trajectory=trajectory)
     stats = widen(carry.stats, add_returns(near.root, actions, returns[0], started), near.columns)
+    # Estimators see the root as the simulations found it, but in a unit that covers their returns.
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -344,6 +353,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
     return carry._replace(
+        # A root whose budget is spent counts no updates, so that further steps change nothing.
         num_updates=carry.num_updates + _is_left(search, carry).astype(jnp.int32),
         stats=stats,
         adapted=learned.adapted,
@@ -371,6 +381,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
     """
     stats, totals = carry.stats, carry.totals
     answer = jax.vmap(search.target, axis_name=ROOTS)
+    # A target may say what the root is worth, in place of the mean return.
     action, action_weights, *worth = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
@@ -437,6 +448,8 @@ def run(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params,
         simulations_by_root=simulations_by_root,
     )  # fmt: skip
+    # A scan has a known number of turns; after each turn of another loop an accelerator asks the
+    # host whether to go on.
     if search.root_selection.rounds is None and carry.budget is None:
         carry, _ = jax.lax.scan(
             lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
@@ -481,6 +494,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
+        # Updates behind the budget or the capacity write behind the last row that is kept.
         start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
         context = context._replace(start=start)
     if len(set(search.widths)) > 1:
@@ -495,6 +509,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
             chosen, wanted = select_in_turn(search.root_selection, *at), None
         else:
             chosen, wanted = rounds.propose(near.state, near.root, num_walks)
+        # The selection numbers the actions by its columns, the model by themselves.
         actions = chosen
         if near.columns is not None:
             actions = jnp.take_along_axis(near.columns, chosen, axis=1, mode="clip")
@@ -509,6 +524,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
     """Returns what belongs to an update, the last number after the last one."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    # Where all updates are of one size this is a product and takes no table.
     if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
         return numbers[0] + number * step
     return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
@@ -518,6 +534,8 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     """The K simulations before their first step; `wanted` tells which start, None for all."""
     search = context.search
     stats, num_walks = carry.stats, actions.shape[1]
+    # [B, K, K]: earlier simulations of this update with the same first action, which count as
+    # visits for truncations though they have not returned.
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     number = carry.totals.simulations[:, None] + jnp.arange(num_walks, dtype=jnp.int32)[None]
@@ -528,6 +546,7 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     )
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
     if wanted is None:
+        # The last update starts no more simulations than the budget has left.
         budget = search.num_simulations if carry.budget is None else carry.budget[:, None]
         alive = playable & among & (number < budget)
     else:
@@ -540,6 +559,7 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
         alive=alive,
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1)
         + jnp.sum(earlier, axis=-1, dtype=jnp.int32),
+        # False everywhere, but made of data, so that it varies over devices as the roots do.
         new=playable & (counts > 0),
         simulation=number,
     )
@@ -550,6 +570,7 @@ def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) 
     scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
     first = jnp.argmax(scores, axis=1)
     other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
+    # Of equal states the earlier one stays.
     return trees.where(jnp.max(scores, axis=1) > best_of(best), other, best)
 
 

@@ -88,6 +88,7 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
         )
     if not isinstance(given, jax.core.Tracer) and (np.min(given) < 0 or np.max(given) > most):
         raise ValueError(f"{words}; got {np.asarray(given)}.")
+    # Traced numbers cannot be refused, only brought into range.
     return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
 
 
@@ -112,6 +113,7 @@ def known_scale(stats: NodeStats) -> chex.Array:
 def near_root(context: Context, selection: Any, stats: NodeStats) -> Narrow:
     """The root with the actions alone that its selection still chooses among, or with all."""
     narrow = context.search.root_selection.narrow
+    # Kept nodes have visits of actions outside of the columns, which the Q-values depend on.
     kept = context.rows is not None and context.rows.num_kept > 1
     found = None if kept or narrow is None else narrow(selection, stats)
     return Narrow(selection, stats, None) if found is None else found
@@ -121,6 +123,7 @@ def widen(stats: NodeStats, near: NodeStats, columns: chex.Array | None) -> Node
     """Writes the statistics of some actions into those of all."""
     if columns is None:
         return near
+    # The last of the narrow columns stands for all other actions, of which none was taken.
     put = jax.vmap(lambda x, i, new: x.at[i].set(new, unique_indices=True))
     names, size = ("visits", "value_sum"), columns.shape[1]
     found = {n: put(getattr(stats, n), columns, getattr(near, n)[:, :size]) for n in names}

@@ -52,6 +52,7 @@ def add_totals(
         depth=jnp.sum(trajectory.depth, axis=-1),
         limited=jnp.sum(trajectory.limited, axis=-1),
         entropy=jnp.sum(trajectory.entropy, axis=(0, 2)),
+        # Without the first actions, which the selection at the root has chosen.
         acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
         gradient_norm=norm,
         skipped=skipped,

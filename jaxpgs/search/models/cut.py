@@ -111,12 +111,14 @@ def cut_model(
             programs[size] = trace_program(_in_order(recurrent_fn), mask, resized(shapes, size))
         return programs[size]
 
+    # Two sizes show which axes count the states; the third is that of the search.
     for size in (2, 3, shapes[2].shape[0]):
         try:
             at(size)
         except Exception as error:  # whatever the model may raise
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             return f"the model cannot be traced for {size} states: {first_line}"
+        # A program for one state may lack steps of the others: it is then run for that state twice.
         if size != 1 and not are_alike(at(2), at(size)):
             return f"the model is another program for {size} states than for 2"
     cut = _find_cut(at(2), at(3), max_features)
@@ -149,6 +151,7 @@ def _make_parts(
             action, embedding = jax.tree.map(_twice, (action, embedding))
         values = list(program.places)
         features = [values[place] for place in cut.border]
+        # This part runs once for each state, so the model's effects, such as prints, belong here.
         run = _part(program, program.inputs, [*program.outputs, *features], effects=True)
         results = run(*jax.tree.leaves((params, rng_key, action, embedding)))
         num_outputs = len(program.outputs)
@@ -169,6 +172,7 @@ def _make_parts(
         program, twice = fitting(size)
         if twice:
             features, rows = jax.tree.map(_twice, (features, rows))
+        # Memory has the axis of states first, the program wherever the model has it.
         moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
         values = list(program.places)
         known = [values[place] for place in (*cut.border, *cut.free)]
@@ -200,6 +204,7 @@ def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[
     """Returns arguments whose adapting parameters and key vary over devices as other rows do."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         like = jax.random.key_data(like)
+    # What is added is 0, but says that each device has keys and adapting parameters of its own.
     zero = trees.zero_rows(like != like)[0]
     leaves, treedef = jax.tree.flatten(params)
     leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
@@ -232,6 +237,7 @@ def _remark(program: Program, found: set[Var]) -> None:
 
 def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | str:
     """Finds where to cut a model, given its programs for two states and for three."""
+    # What is a row's own by its place is remembered as if the state had made it.
     _remark(two, positions_of(two, three))
     after = two.outputs[_LOGITS + 1 :]
     if any(two.marks.get(x, 0) & ADAPTS for x in after if isinstance(x, Var)):
@@ -240,6 +246,7 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
         return "the model has mutable arrays, or axes that a mesh of devices shares out"
     axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
+    # A search keeps the embedding anyway: what is a leaf of it needs no place among the features.
     leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
     free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & STATE}
     border = _border(two, sizes, free)
@@ -250,6 +257,7 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
                 f"its policy depends on the state by {x.aval} of {(*makers, 'an argument')[0]} for "
                 "two states, which has no axis that counts them, or a type that is not of numbers"
             )
+    # Without a product of the network in the first part, remembering it would save nothing.
     evaluated = _needed(two, [], [*border, *two.outputs[:_LOGITS], *after])
     if not any(_multiplies(eqn) and _is_torso(two, eqn) for eqn in evaluated):
         return "nothing of the network is independent of the parameters that adapt"
@@ -289,12 +297,14 @@ def _border(program: Program, sizes: dict[Var, float], free: dict[Var, int]) -> 
     cost = sizes | dict.fromkeys(free, 0.0)
     kept = {x for x, mark in program.marks.items() if mark & STATE and not mark & ADAPTS}
     for eqn in program.eqns:
+        # What is cheap to work out of fewer bytes is left to the policy, and its operands are kept.
         if _is_cheap(eqn) and eqn.outvars[0] in kept:
             operands = {x for x in eqn.invars if isinstance(x, Var) and program.marks[x] & STATE}
             again = sum(cost[x] for x in operands)
             if again < cost[eqn.outvars[0]]:
                 cost[eqn.outvars[0]] = again
                 kept.remove(eqn.outvars[0])
+    # Backwards from the logits, as far as what is kept: what is reached of that is the border.
     wanted = set(filter(lambda x: isinstance(x, Var), program.outputs[_LOGITS:][:1]))
     for eqn in reversed(program.eqns):
         if any(x in wanted and x not in kept for x in eqn.outvars):

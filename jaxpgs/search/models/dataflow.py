@@ -91,6 +91,7 @@ def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any)
         return True
     if not are_alike(two, three):
         return True
+    # Whatever is computed from a row's place tells of it.
     grown, told = _grown(two, three), positions_of(two, three)
     for eqn in two.eqns:
         operands: list[Atom] = [x for x in eqn.invars if isinstance(x, Var)]
@@ -151,6 +152,7 @@ def _inline(
         operands = [read(x) for x in eqn.invars]
         marks = [0 if isinstance(x, Literal) else program.marks[x] for x in operands]
         body = body_of(eqn)
+        # A call with operands of both kinds is undone, so that the cut may go through it.
         mixed = flat or any(mark & ADAPTS for mark in marks)
         if body is not None and mixed and eqn.primitive.name in TRANSPARENT:
             results = _inline(program, body, operands, flat)
@@ -206,13 +208,16 @@ def union(marks: Sequence[int]) -> int:
 def flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
     """Returns the marks of the results of an equation, given those of its operands."""
     name, params, body = eqn.primitive.name, eqn.params, body_of(eqn)
+    # Through a reference any operand may come into any result.
     if any(map(is_mutable, eqn.invars)):
         return [union(marks)] * len(eqn.outvars)
     if body is not None:
         return _through(body, marks)
+    # The index says which branch runs, so every result depends on it.
     if name == "cond":
         results = [_through(branch, marks[1:]) for branch in params["branches"]]
         return [union([marks[0], *each]) for each in zip(*results, strict=True)]
+    # What is carried may depend on more with every turn, until nothing is added.
     if name == "scan":
         num_consts, num_carry = scan_sizes(params)
         consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
@@ -245,6 +250,7 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 
 def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) -> list[int]:
     """Returns the marks of what a loop carries, after any number of steps."""
+    # Marks only gain bits, so this ends.
     while True:
         joined = [a | b for a, b in zip(carry, step(carry), strict=False)]
         if joined == list(carry):
@@ -276,10 +282,12 @@ def _grown(two: Program, three: Program) -> set[Var]:
 def positions_of(two: Program, three: Program) -> set[Var]:
     """Returns what there is of for each state but comes from none, nor from chance."""
     grown = _grown(two, three)
+    # A constant with a row for each state is a position, unless all its rows are known to be equal.
     found = {x for x, value in two.constants.items() if x in grown and not _is_uniform(value)}
     steps: Any = zip(two.eqns, three.eqns, strict=True)
     for eqn, other in steps:
         operands = [x for x in eqn.invars if isinstance(x, Var)]
+        # Broadcasts, and iotas along another axis, are the same for all states.
         alike = eqn.primitive.name == "broadcast_in_dim"
         if eqn.primitive.name == "iota":
             shapes = eqn.outvars[0].aval.shape, other.outvars[0].aval.shape

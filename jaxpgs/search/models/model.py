@@ -110,10 +110,12 @@ def make_model(
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
         logits = jnp.asarray(output.prior_logits)
+        # A logit of -inf is no mistake: many a model marks illegal actions so.
         finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
         told = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
         return check(inputs[1], Expansion(*told), after)
 
+    # Traces the model, so at most once, and only where roots are asked about one by one.
     tells = functools.cache(
         lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
     )
@@ -142,6 +144,7 @@ def make_model(
         reason = _what_is_remembered(found, params, mask, key, action, embedding)
     else:
         reason = found
+    # A model that cannot be cut is called whole, by each root with parameters of its own.
     if reason:
         _tell(reason, mode, reuse)
         return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
@@ -167,6 +170,7 @@ def _of_arrays(
     is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
     if all(is_array):
         return recurrent_fn, params, mask
+    # Transformations of JAX take arrays only, so the others are closed over.
     arrays, others = split(params, is_array)
 
     def closed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,6 +209,7 @@ def _in_two(
         return as_logits(logits, plain.dtype)
 
     def policy(adapted: Params, *state: Any) -> chex.Array:
+        # [B, R, ...]: each root applies its own parameters to its R states.
         apply = jax.vmap(lambda own, *state: head(merge(own, frozen), *state))
         return apply(adapted, *state)
 
@@ -280,6 +285,7 @@ def _tells_roots(
     tells = tells_rows(recurrent_fn, (params, key), action, embedding)
     if not tells:
         shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
+        # A model that cannot be traced for a single row needs them all.
         try:
             one = jax.tree.map(shape, (action, embedding))
             jax.eval_shape(functools.partial(evaluate, params), key, *one)
@@ -318,6 +324,7 @@ def _call_by_root(
     if not tells():
 
         def one(own: Any, key: chex.PRNGKey, *row: Any) -> Any:
+            # A model takes rows, so a state goes in as a batch of one.
             found = function(own, key, *jax.tree.map(lambda x: x[None], row))
             return jax.tree.map(lambda x: x[0], found)
 
@@ -326,6 +333,8 @@ def _call_by_root(
     def among(own: Any, root: chex.Array, key: chex.PRNGKey, *rows: Any) -> Any:
         return jax.tree.map(lambda x: x[root], function(own, key, *rows))
 
+    # The inner map is over the K simulations, the outer one over roots: each call has the rows of
+    # all B roots, and only that of `root` counts.
     calls = jax.vmap(among, (None, None, 0, 1, 1))
     return jax.vmap(calls, (0, 0, 0, None, None))(
         own, jnp.arange(action.shape[0]), each, action, embedding
@@ -348,6 +357,7 @@ def _call_in_rows(
     """
     batch_size, num_walks = action.shape
     if max_batch is not None and batch_size * num_walks > max_batch:
+        # Whole roots at a time, each with its K states and its key.
         at_once = max(max_batch // num_walks, 1)
         inputs = (keys.roots, action, embedding)
         if at_once >= batch_size:
@@ -358,6 +368,7 @@ def _call_in_rows(
         return _call_by_root(tells, alone, (), keys, action, embedding)
     if keys.shared is None:
         return jax.vmap(function)(keys.roots, action, embedding)
+    # A key for each of the K calls, which its B rows share, as in mctx.
     each = jax.random.split(keys.shared, num_walks)
     like: list[Any] = []  # shapes alone: a traced array must not outlive its call
 
@@ -395,6 +406,7 @@ def _check(
         cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
     reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
     if expansion.finite is not None:
+        # What was found of the logits counts like the value: behind an end neither matters.
         value &= expansion.finite
     over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
     finite = reward & discount & (value | over)
@@ -427,6 +439,7 @@ def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
     x = jnp.asarray(x)
     if x.dtype == dtype:
         return x
+    # Integers may become real numbers, but not the other way around, and keys are no numbers.
     kinds = [jnp.issubdtype(t, jnp.inexact) for t in (x.dtype, dtype)]
     is_key = any(jnp.issubdtype(t, jax.dtypes.prng_key) for t in (x.dtype, dtype))
     if is_key or kinds == [True, False]:
@@ -449,6 +462,7 @@ def _what_is_remembered(
     if not remembers(mask):
         return ""
     names = [".".join(name) for name in trees.leaf_names(params)]
+    # Each of them alone, to name those at fault.
     alone = [[k == i for k in range(len(mask))] for i in range(len(mask)) if mask[i]]
     some = [names[one.index(True)] for one in alone if remembers(one)][:5]
     return (
@@ -456,6 +470,3 @@ def _what_is_remembered(
         f"{some}, which adapt. Others may be like them. Adapt less, such as "
         'adapt="policy_head" or "policy_head.linear"'
     )
-
-
-# --- which parameters adapt -----------------------------------------------------------------
