@@ -152,8 +152,7 @@ class SplitRecurrentFn:
         the lowest float.
       max_batch: about the most states that a search evaluates at once; None is all K of all roots,
         which suits an accelerator. With it, rows may be grouped in any way. Convolutions on a
-        processor are faster in pieces that
-        fit its cache.
+        processor are faster in pieces that fit its cache.
 
     Example:
       >>> expansion, after = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
@@ -408,7 +407,8 @@ class SearchState:
       not_finite: `[B]` int32, how many evaluations, the root's among them, had a reward, discount,
         value or logit that was NaN or infinite (logits of -inf aside), and so counted as 0, or as
         the lowest logit. Look at the network or the rules if it is above 0. What a model says of
-        the policy and value of a game that is over does not count.
+        the policy and value of a game that is over does not count. Where a search adapts part of a
+        network, logits count at the root only: those below it are of no one evaluation.
       nodes: the visited states of "tree", None for "rollouts". They take most of a search's memory,
         so leave them inside the jitted function unless you hand them on.
       best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the

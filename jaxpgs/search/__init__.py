@@ -1,10 +1,10 @@
 """The search: one walk over two stores, and the parts that decide everything.
 
-`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `nodes`, `store_tree`
-and `store_rollouts` say where a state comes from; `learn` is the gradient; `parts` what a search is
-made of, a file each; `presets` the searches, and `papers` what only reproduces a paper. `*_search`
-makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it, with the
-positional arguments of `mctx.muzero_policy`. What one needs to write a part is public here.
+`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `stores` say where a
+state comes from; `learning` is the gradient; `models` how a model is called; `parts` what a search
+is made of, a file each; `presets` the searches, and `papers` what only reproduces a paper.
+`*_search` makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it,
+with the positional arguments of `mctx.muzero_policy`. What one needs to write a part is public here.
 """
 
 from jaxpgs.search.anytime import Progress, search_for

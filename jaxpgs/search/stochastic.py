@@ -35,7 +35,7 @@ from jaxpgs.search.options import (
     split_options,
     takes_options,
 )
-from jaxpgs.search.parts.selection import Selection
+from jaxpgs.search.parts.selection import Selection, refuse_rounds
 from jaxpgs.search.parts.target import Target, visit_counts
 from jaxpgs.search.policy import masked_argmax
 from jaxpgs.search.presets import batched_mcts_search
@@ -197,6 +197,7 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
     The outcome with the largest `p / (1 + n)` follows, with n its visits and those pending, so that
     a node's visits have the shares of the probabilities.
     """
+    refuse_rounds("stochastic_mcts_search", selection)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> Any:
         return selection.init(rng_key, _of_actions(root, num_actions), num_simulations)

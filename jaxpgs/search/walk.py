@@ -93,7 +93,8 @@ class Reached(NamedTuple):
     """Where a step has led, `[B, K]` each.
 
     Attributes:
-      child: int32, the number of the state; 0 where it is yet to be made, or has none.
+      child: int32, the number of the state in a tree, 0 where it is yet to be made or has none;
+        in rollouts the hash of the actions that have led there.
       new: bool, where no simulation of an earlier update has taken this sequence.
       reward: of the step.
       discount: of the step, 1 where it is not known yet.
@@ -168,7 +169,8 @@ class Store(NamedTuple):
       follow: `(context, memory, place, action, t, path) -> (memory, place, Reached)`.
       look: `(context, memory, table, place) -> Seen`.
       close: `(context, memory, place, action, waiting) -> (memory, Reached)`: makes the states in
-        which simulations stopped without knowing them.
+        which simulations stopped without knowing them; None in place of `Reached` if there are
+        none.
       make_table: `(context, memory) -> table`: what the whole update looks things up in.
       blocks: `(context, memory, table, steps) -> Blocks`.
       record: `place -> source`, what `blocks` needs of a place; None if its number suffices.

@@ -189,6 +189,21 @@ def test_loadsgf(tmp_path):
     assert talk([f"loadsgf {path}"])[0][0].startswith("? Line 2, column 8: ")
 
 
+def test_a_player_behind_gtp_may_swap():
+    env = Hex(3, swap=True)
+
+    def last_legal(rng_key, state, memory):
+        legal = state.legal_action_mask
+        return legal.shape[-1] - 1 - np.argmax(legal[:, ::-1], axis=-1), memory, {}
+
+    player = evaluation.Player("last", lambda batch_size: (), last_legal, host=True)
+    engine = gtp.player_engine(env, player)
+    lines = ["play black b1", "genmove white"]
+    for allowed, answer in ((True, "= swap-pieces\n\n"), (False, "= c3\n\n")):
+        dialog = Dialog(hex_io.HexGame(3), Options(allow_swap=allowed))
+        assert talk(lines, engine, dialog)[0][-1] == answer
+
+
 def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
     # A person swaps; HexGui tells the position, and asks the colour that is then to move.
     log = []

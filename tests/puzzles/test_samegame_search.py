@@ -1,10 +1,12 @@
 """Searches for games of one player: their parts, and whole games of SameGame."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_player
 import optax
 import pytest
 from flax import nnx
@@ -239,6 +241,15 @@ def test_recorded_playouts_replay(tabu):
     np.testing.assert_array_equal(nested.score.reshape(-1), ends.score)
 
 
+def test_playouts_take_keys_of_any_kind():
+    state = boards(count=1)
+    one = jax.tree.map(lambda x: x[0], state)
+    for impl in ("threefry2x32", "rbg"):
+        ends, moves = recorded_playout(ENV, jax.random.key(3, impl=impl), one)
+        game = rules.replay(np.asarray(ENV.board(one)), np.asarray(moves[moves >= 0]).tolist())
+        assert game.over and game.score == float(ends.score), impl
+
+
 @pytest.mark.slow
 def test_an_episode_knows_its_moves():
     params, apply_fn = network()
@@ -452,6 +463,47 @@ def test_the_best_line_replays_and_never_gets_worse(name):
 def test_a_depth_of_zero_is_no_depth():
     with pytest.raises(ValueError, match=r"depth to be .* of at least 1.*got 0"):
         SEARCHES["pgs"](ENV, jax.random.key(0), boards(), 8, depth=0)
+
+
+class Toll:
+    """Seven moves, of which each costs a point or two; half of the two actions would be one."""
+
+    num_players, num_actions, observation_shape = 1, 2, (1,)
+
+    def init(self, rng_key):
+        return one_player.begin(jnp.int32(0), self.num_actions)
+
+    def step(self, state, action):
+        steps = state.steps + 1
+        paid = -1.0 - (action != state.steps % 2).astype(jnp.float32)
+        return one_player.unless_over(
+            state,
+            dataclasses.replace(state, steps=steps, rewards=paid[None], terminated=steps == 7),
+        )
+
+    def observe(self, state):
+        return state.steps.astype(jnp.float32)[None]
+
+
+def test_rollouts_reach_the_end_of_long_games():
+    env = Toll()
+    start = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 2))
+    table = jnp.zeros((2, 2))
+    uniform = lambda params, x: (x @ table[:1], x[:, 0])  # noqa: E731
+    searches = {
+        "mcts": functools.partial(puzzles.plain_mcts, env),
+        "informed": functools.partial(
+            puzzles.policy_mcts, env, uniform, {}, rollout="informed", max_depth=3
+        ),
+    }
+    for name, search in searches.items():
+        solve = jit(functools.partial(search, num_simulations=8, max_moves=7))
+        found = solve(rng_key=jax.random.key(1), state=start)
+        assert found.num_moves.tolist() == [7, 7], name
+        right = np.asarray(found.moves) == np.arange(7) % 2
+        np.testing.assert_allclose(found.score, -7.0 - np.sum(~right, axis=1), err_msg=name)
+        # Every search of the game knows a whole line: none earns more than the seven tolls.
+        assert float(jnp.max(found.searches.best)) <= -7.0, name
 
 
 @pytest.mark.slow

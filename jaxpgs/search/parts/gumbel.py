@@ -310,7 +310,7 @@ def gumbel_inner(
       A selection for the nodes of a tree.
 
     Raises:
-      ValueError: if a number is out of range.
+      ValueError: if `qtransform` is no function of one or of two arguments.
 
     Example:
       >>> jaxpgs.gumbel.gumbel_inner().select(None, node, pending=jnp.zeros((1, 3), jnp.int32))
@@ -349,7 +349,7 @@ def gumbel_target(
       action is 0 and every weight is 0.
 
     Raises:
-      ValueError: if a number is out of range.
+      ValueError: if `qtransform` is no function of one or of two arguments.
 
     Example:
       >>> root, target = jaxpgs.gumbel.gumbel_root(), jaxpgs.gumbel.gumbel_target()

@@ -407,6 +407,15 @@ def max_min_puct(
     return by_score(score, needs_range=bounds == "returns")
 
 
+def refuse_rounds(owner: str, selection: Selection) -> None:
+    """Raises `ValueError` for a selection in rounds, which those that change another one lose."""
+    if selection.rounds is not None:
+        raise ValueError(
+            f"{owner} takes selections that choose one simulation after another, such as "
+            "jaxpgs.gumbel.gumbel_root(); got one in rounds (in_rounds=True)."
+        )
+
+
 def with_dirichlet_noise(
     selection: Selection, fraction: float | chex.Array = 0.25, alpha: float | chex.Array = 0.12
 ) -> Selection:
@@ -425,7 +434,7 @@ def with_dirichlet_noise(
       A selection.
 
     Raises:
-      ValueError: if a number is out of range.
+      ValueError: if a number is out of range, or the selection chooses in rounds.
 
     Example:
       >>> noisy = jaxpgs.selection.with_dirichlet_noise(
@@ -435,6 +444,7 @@ def with_dirichlet_noise(
     """
     owner = "with_dirichlet_noise"
     check_part(owner, "selection", selection, Selection, "jaxpgs.selection.puct(1.5)")
+    refuse_rounds(owner, selection)
     check_number(owner, "fraction", fraction, 0, 1, by_root=True)
     check_number(owner, "alpha", alpha, 0, open_low=True, by_root=True)
 

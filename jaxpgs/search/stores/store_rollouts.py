@@ -97,7 +97,7 @@ def follow(
         whole = functools.partial(model.whole, context.adapted, keys)
         expansion, after = context.in_width(whole, action, start)
         if prior is not None:
-            prior = model.expand(keys._replace(shared=None), action, start)[0].features
+            prior = model.expand(keys, action, start)[0].features
     if context.search.best_of is not None:
         # `last` reads the places at the end, so who has stopped must stay where it stopped.
         after = trees.where(path.alive, after, start)
@@ -194,7 +194,7 @@ def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.A
         logits, pull = jax.vjp(call, adapted)
         prior = None
         if needs_prior(context.needed):
-            given = context.model.expand(keys._replace(shared=None), action, before)[0].features
+            given = context.model.expand(keys, action, before)[0].features
             prior = jax.nn.softmax(given, axis=-1)
         return categorical(logits).policy, prior, lambda x: pull(x)[0]
 

@@ -124,7 +124,8 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     states = pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], root.embedding))
     sections, num_rows = context.rows.sections, context.rows.num_rows
     many = num_actions >= MANY_ACTIONS
-    by_action = int(context.search.adapt is None) if many else sections
+    # `Nodes.numbers` has so many numbers of each action, and three of the state.
+    times = int(context.search.adapt is None) if many else sections
 
     def empty(rest: tuple[int, ...], dtype: Any) -> chex.Array:
         return trees.zeros((batch_size, num_rows, *rest), dtype, zero)
@@ -133,7 +134,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     nodes = Nodes(
         edge=empty((), jnp.int32) - 1,
         links=empty((2 * num_actions,), jnp.int32)[:, : 0 if many else num_rows],
-        numbers=empty((by_action * num_actions + 3,), context.model.dtype),
+        numbers=empty((times * num_actions + 3,), context.model.dtype),
         # Many a head has no derivative at zeros, and unused rows are looked at, too.
         features=tuple(jnp.ones_like(empty(x.shape[2:], x.dtype)) for x in features),
         embedding=tuple(jnp.broadcast_to(x, (x.shape[0], num_rows, *x.shape[2:])) for x in states),

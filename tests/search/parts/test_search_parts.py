@@ -702,6 +702,12 @@ def test_dirichlet_noise_in_a_search():
     np.testing.assert_array_equal(visits(0, 0.0), visits(1, 0.0))
 
 
+def test_noise_refuses_a_selection_in_rounds():
+    in_rounds = jaxpgs.gumbel.gumbel_root(in_rounds=True)
+    with pytest.raises(ValueError, match="got one in rounds"):
+        jaxpgs.selection.with_dirichlet_noise(in_rounds)
+
+
 def test_dirichlet_noise_has_its_moments():
     count, alpha, fraction = 5000, 0.5, 0.25
     logits = jnp.broadcast_to(jnp.array([1.0, 0.0, 5.0, 0.0]), (count, 4))
