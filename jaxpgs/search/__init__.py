@@ -4,7 +4,7 @@
 state comes from; `learning` is the gradient; `models` how a model is called; `parts` what a search
 is made of, a file each; `presets` the searches, and `papers` what only reproduces a paper.
 `*_search` makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it,
-with the positional arguments of `mctx.muzero_policy`. What one needs to write a part is public here.
+with the positional arguments of `mctx.muzero_policy`. What a part needs is public here.
 """
 
 from jaxpgs.search.anytime import Progress, search_for
