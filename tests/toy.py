@@ -18,7 +18,8 @@ import optax
 
 import jaxpgs
 from jaxpgs.base import Path
-from jaxpgs.search import Search, learn, loop
+from jaxpgs.search import Search, loop
+from jaxpgs.search.learning import learn
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.selection import Selection
 
