@@ -282,7 +282,10 @@ BLOCKS: dict[str, Block] = {
     "tspg": _rows("tspg_full", _tables(0)),
     "tspg-playouts": _rows("tspg_full", _tables(1)),
     "tspg-entropy": _rows("tspg_full", _tables(2)),
-    "samegame": _rows("samegame_full", samegame.standing),
+    "samegame": _rows(
+        "samegame_full",
+        lambda rows: samegame.standing(rows + runs.load(RESULTS / "samegame_150.json")["rows"]),
+    ),
     "samegame-random": _rows("samegame_random", lambda rows: samegame.comparison({"rows": rows})),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
     "value-targets": _rows("value_targets", value_targets.table),
