@@ -5,7 +5,8 @@ from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
 from jaxpgs.training.puzzles import fitting, puzzle_iteration
 from jaxpgs.training.recipes import distillation
 from jaxpgs.training.runtime import loggers
-from jaxpgs.training.runtime.run_folder import Run, read_run
+from jaxpgs.training.runtime.run_folder import RunRecord, read_run
+from jaxpgs.training.runtime.settings import Run
 from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
@@ -19,6 +20,7 @@ from jaxpgs.training.two_player.experts import make_expert
 
 __all__ = [
     "Run",
+    "RunRecord",
     "distillation",
     "expert_iteration",
     "experts",

@@ -341,6 +341,18 @@ def play(
     return games, _with_returns(experience, reward, discount, strayed), report
 
 
+def count_games(report: Report) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how, and what the searches were like."""
+    finished = jnp.maximum(jnp.sum(report.finished), 1)
+    return {
+        "finished_games": jnp.sum(report.finished),
+        "mean_length": jnp.sum(report.finished * report.length) / finished,
+        "resigned": jnp.sum(report.resigned) / finished,
+        "best_share": jnp.mean(report.best_share),
+        "evaluations_per_move": jnp.mean(report.num_evaluations),
+    }
+
+
 def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array:
     """Draws `[S]` bool which steps are searched in full, as near to a share of them as may be."""
     count_key, order_key = jax.random.split(rng_key)
