@@ -1,7 +1,7 @@
 """Training networks by self-play of a search."""
 
 from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
-from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
+from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo, ppo_loss
 from jaxpgs.training.puzzles import fitting, puzzle_iteration
 from jaxpgs.training.recipes import distillation
 from jaxpgs.training.runtime import loggers
@@ -34,6 +34,7 @@ __all__ = [
     "objectives",
     "past_selves",
     "ppo",
+    "ppo_loss",
     "puzzle_iteration",
     "read_run",
     "replay",
