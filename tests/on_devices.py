@@ -19,6 +19,7 @@ from jaxpgs import networks, puzzles, training
 from jaxpgs.envs import Hex, SameGame
 from jaxpgs.training.recipes import distillation
 from jaxpgs.training.runtime import sharding
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import experts
 
 HEX, PUZZLE = Hex(3), SameGame(height=3, width=3, num_colors=2)
@@ -49,7 +50,7 @@ def network(env=HEX):
 
 
 def imitate(devices):
-    return training.expert_iteration.train(
+    return by_name(training.expert_iteration.train)(
         HEX, network(), expert=experts.make_expert("pgs", 4, mode="rollouts", max_depth=2),
         fast_simulations=experts.make_expert("pgs", 2, mode="rollouts", max_depth=2),
         full_share=0.5,
@@ -59,7 +60,7 @@ def imitate(devices):
 
 
 def ppo(devices, num_opponents=8):
-    return training.ppo.train(
+    return by_name(training.ppo.train)(
         HEX, network(), num_iterations=2, epochs=1, num_opponents=num_opponents, history_size=2,
         random_fraction=0.25, max_random_moves=2, evaluate_every=2, devices=devices, **GAMES,
     )  # fmt: skip
@@ -69,7 +70,7 @@ def puzzle(devices):
     def solver(params, keys, boards):
         return puzzles.nrpa(PUZZLE, keys, boards, 8, iterations=(2, 2), parallel=(2, 1))
 
-    return training.puzzle_iteration.train(
+    return by_name(training.puzzle_iteration.train)(
         PUZZLE, lambda seed: network(PUZZLE), solver=solver, first_solver=solver, num_iterations=1,
         num_runs=8, runs_at_once=8, training_length=64, batch_size=8, max_epochs=2,
         value_target="q", num_test_boards=0, devices=devices,
@@ -85,11 +86,11 @@ def model(devices):
         HEX, networks.functional(net)[1], params, num_games=8, games_at_once=8, num_steps=8,
         devices=devices,
     )  # fmt: skip
-    fitted = training.model_fitting.fit(
+    fitted = by_name(training.model_fitting.fit)(
         HEX, net, labelled, unroll=2, batch_size=8, max_epochs=1, steps_per_epoch=2,
         validation_batches=1, devices=devices,
     )  # fmt: skip
-    planned = training.value_equivalent.train(
+    planned = by_name(training.value_equivalent.train)(
         HEX, net, expert=experts.raw_policy(), unroll=2, num_iterations=1, buffer_size=128,
         updates_per_iteration=1, evaluate_every=0, devices=devices, **GAMES,
     )  # fmt: skip
@@ -98,7 +99,7 @@ def model(devices):
 
 def distilled(devices, **knobs):
     teacher = networks.functional(network())
-    return distillation.distill(
+    return by_name(distillation.distill)(
         HEX, network(), teacher, num_iterations=6, batch_size=16, devices=devices, **knobs
     )
 

@@ -1,11 +1,12 @@
 """Training networks by self-play of a search."""
 
 from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
-from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
+from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo, ppo_loss
 from jaxpgs.training.puzzles import fitting, puzzle_iteration
 from jaxpgs.training.recipes import distillation
 from jaxpgs.training.runtime import loggers
-from jaxpgs.training.runtime.run_folder import Run, read_run
+from jaxpgs.training.runtime.run_folder import RunRecord, read_run
+from jaxpgs.training.runtime.settings import Run
 from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
@@ -19,6 +20,7 @@ from jaxpgs.training.two_player.experts import make_expert
 
 __all__ = [
     "Run",
+    "RunRecord",
     "distillation",
     "expert_iteration",
     "experts",
@@ -32,6 +34,7 @@ __all__ = [
     "objectives",
     "past_selves",
     "ppo",
+    "ppo_loss",
     "puzzle_iteration",
     "read_run",
     "replay",

@@ -11,7 +11,7 @@ import jaxpgs
 from jaxpgs import networks
 from jaxpgs.base import values_like
 from jaxpgs.training.models import unrolls
-from jaxpgs.training.policy_gradient import ppo
+from jaxpgs.training.policy_gradient import ppo_loss
 from jaxpgs.training.runtime import iterations
 from jaxpgs.training.two_player import losses, selfplay
 
@@ -48,7 +48,7 @@ def losses_of(value, right):
     """Every loss of values, given what they should be `[B]`."""
     policy, legal = jnp.full((B, 2), 0.5), jnp.ones((B, 2), bool)
     experience = selfplay.Experience(None, legal, policy, right, jnp.zeros(B))
-    moves = ppo.Moves(**dict.fromkeys(ppo.Moves._fields, jnp.ones(B)))
+    moves = ppo_loss.Moves(**dict.fromkeys(ppo_loss.Moves._fields, jnp.ones(B)))
     moves = moves._replace(
         legal=legal, action=jnp.zeros(B, jnp.int32), mine=jnp.ones(B, bool), value=right
     )
@@ -60,7 +60,7 @@ def losses_of(value, right):
         losses.policy_value_loss(jnp.zeros((B, 2)), value, experience)[1]["value_loss"],
         losses.unroll_loss(jnp.zeros((B, 1, 2)), steps, unroll)[1]["value_loss"],
         jnp.mean(losses.asymmetric_square(right, value)),
-        ppo.ppo_loss(jnp.zeros((B, 2)), value, moves)[1]["value_loss"],
+        ppo_loss.ppo_loss(jnp.zeros((B, 2)), value, moves)[1]["value_loss"],
     ]
 
 

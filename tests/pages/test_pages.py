@@ -16,21 +16,26 @@ import jaxpgs
 pytestmark = pytest.mark.lenient  # a reader's program may promote
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = [sys.executable, str(ROOT / "tests" / "openspiel_gtp.py"), "3", "20"]
-FEW = "num_iterations=1, num_games=8, num_steps=2, batch_size=16, updates_per_iteration=1"
+GAMES, FIT = "Games(num_games=8, num_steps=2", "Fit(batch_size=16, updates_per_iteration=1"
 SMALLER = {
     "training": {
         "num_filters=32, num_blocks=4": "num_filters=2, num_blocks=1",
         "num_filters=32, num_blocks=2": "num_filters=2, num_blocks=1",
         "num_simulations=64": "num_simulations=4",
-        "num_iterations=200": FEW,
+        "num_iterations=200": "num_iterations=1",
+        "Games(num_games=512)": f"{GAMES})",
+        "Fit(batch_size=1024)": f"{FIT})",
+        "fit=Fit(offsets": f"games={GAMES}), fit={FIT}, offsets",
         "jax.distributed.initialize()": "",
-        "num_games=512 * count, batch_size=1024 * count": "num_simulations=2, " + FEW,
+        "num_games=512 * count)": "num_games=8, num_steps=2), num_simulations=2, num_iterations=1",
+        "Fit(batch_size=1024 * count)": f"{FIT})",
         "/shared/": "runs/shared-",
         "root = root_fn(None, rng_key, state)": "rng_key = jax.random.key(0)\n"
         "state = jax.vmap(env.init)(jax.random.split(rng_key, 2))\n"
         "root = root_fn(None, rng_key, state)",
         "recurrent_fn, 800": "recurrent_fn, 8",
-        "num_iterations=100": "num_iterations=1, num_games=8, num_steps=8, batch_size=64",
+        "num_iterations=100": "num_iterations=1, fit=ppo.Fit(batch_size=64)",
+        "ppo.Games(": "ppo.Games(num_games=8, num_steps=8, ",
         "jaxpgs.envs.Hex(7)": "jaxpgs.envs.Hex(3)",
     },
     "puzzles": {"state, 64)": "state, 4)", "(100, 100)": "(2, 2)", "num_steps=20": "num_steps=1"},

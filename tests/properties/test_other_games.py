@@ -19,7 +19,8 @@ from jaxpgs.evaluation.players import player
 from jaxpgs.training.models import labelling, unrolls
 from jaxpgs.training.policy_gradient import ppo
 from jaxpgs.training.runtime import iterations
-from jaxpgs.training.two_player import expert_iteration, experts, selfplay
+from jaxpgs.training.runtime.settings import by_name
+from jaxpgs.training.two_player import expert_iteration, experts, game_warnings, selfplay
 from jaxpgs.training.two_player.head_to_head import head_to_head
 
 KEY = jax.random.key(0)
@@ -372,7 +373,7 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
     monkeypatch.setattr(labelling, "LONGEST_GAME", 16)
     with pytest.raises(ValueError, match="None of 2 games of Again has ended within 16 moves"):
         labelling.label_games(env, uniform, (), **few)
-    watch = expert_iteration._make_watch(1000, lambda: 1.0)
+    watch = game_warnings.make_watch(1000, lambda: 1.0)
     metrics = {"finished_games": 0, "resigned": 0, "iteration": 1, "distinct_positions": 1}
     watch(metrics)
     with pytest.warns(UserWarning, match=r"No game has ended for 2000 moves.* give max_moves"):
@@ -384,20 +385,20 @@ def test_trainers_cut_games_and_draw_their_matches():
     env, network = Again(ends=False), Net()
     found = []
     few = {"num_games": 4, "num_steps": 6, "batch_size": 8, "max_moves": 5, "evaluate_every": 1}
-    expert_iteration.train(
+    by_name(expert_iteration.train)(
         env, network, expert=experts.raw_policy(), num_iterations=1, buffer_size=24,
         updates_per_iteration=1, max_random_moves=0, callback=lambda _, m: found.append(m), **few,
     )  # fmt: skip
     assert found[0]["finished_games"] == 4 and found[0]["mean_length"] == 5
     assert found[0]["score_against_best"] == 0.5
-    ppo.train(
+    by_name(ppo.train)(
         env, network, num_iterations=1, num_opponents=2, epochs=1, history_size=2,
         callback=lambda _, m: found.append(m), **(few | {"evaluate_every": 0}),
     )  # fmt: skip
     assert found[1]["finished_games"] >= 4
-    for train in (expert_iteration.train, ppo.train):
+    for trainer in (expert_iteration, ppo):
         with pytest.raises(ValueError, match="max_moves to be a whole number"):
-            train(env, network, max_moves=0)
+            trainer.train(env, network, games=trainer.Games(max_moves=0))
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from jaxpgs import networks
 from jaxpgs.adapters.environments import make_root_fn, step_with_key
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import solvers
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import expert_iteration
 
 _SIZES = ("iterations", "games_at_once", "simulations", "width")
@@ -387,7 +388,7 @@ def measure(game: str, name: str, args: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     params, apply_fn = networks.functional(network)
     start, seen = time.perf_counter(), []
-    state = expert_iteration.train(
+    state = by_name(expert_iteration.train)(
         env, network, num_iterations=args.iterations, num_games=args.games_at_once,
         num_simulations=args.simulations, evaluate_every=0, seed=args.seed,
         callback=lambda _, metrics: seen.append(metrics), progress=False, **SETTINGS[name],

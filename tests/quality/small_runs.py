@@ -17,6 +17,7 @@ from jaxpgs.training.models import labelling, model_fitting, value_equivalent
 from jaxpgs.training.policy_gradient import ppo
 from jaxpgs.training.puzzles import puzzle_iteration
 from jaxpgs.training.recipes import distillation
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 ENV, PUZZLE = Hex(3), SameGame(3, 3, 2)
@@ -41,7 +42,7 @@ class SmallRun(NamedTuple):
 
     def __call__(self, **changed: Any) -> Any:
         """Trains, with these arguments in place of the given ones."""
-        return self.train(**({self.limit: self.length} | self.given() | changed))
+        return by_name(self.train)(**({self.limit: self.length} | self.given() | changed))
 
 
 def network(width: int = 16, env: Any = ENV, seed: int = 0) -> nnx.Module:

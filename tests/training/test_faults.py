@@ -3,6 +3,7 @@
 The loop and the checkpoints are those of every trainer, on a state without a network.
 """
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -28,6 +29,7 @@ from jaxpgs.training.recipes.hex_networks import Clock
 from jaxpgs.training.runtime import iterations, loggers
 from jaxpgs.training.runtime.arguments import fingerprint, first_difference
 from jaxpgs.training.runtime.checkpoint import describe, lock_run, opened
+from jaxpgs.training.runtime.settings import Run
 from jaxpgs.training.two_player import expert_iteration, experts, objectives
 
 
@@ -58,7 +60,7 @@ GIVEN = {"env": None, "network": None, "seed": 0, "optimizer": optax.adam(1e-3),
 def train(folder, num_iterations=4, iterate=iterate, callback=None, **changed):
     return iterations.run(
         start(), iterate, num_iterations, trainer="test", arguments=GIVEN | changed,
-        directory=folder, checkpoint_every=1, keep=3, callback=callback,
+        settings=Run(directory=folder, keep=3, callback=callback), checkpoint_every=1,
     )  # fmt: skip
 
 
@@ -255,7 +257,10 @@ def test_every_trainer_keeps_all_of_its_arguments(train, monkeypatch, tmp_path):
     """The first thing that each does is to take them down."""
     source = inspect.getsource(train)
     body = source.split('"""')[2].strip()
-    assert body.startswith("arguments = dict(locals())\n")
+    parameters = inspect.signature(train).parameters.values()
+    groups = "".join(f', "{p.name}"' for p in parameters if dataclasses.is_dataclass(p.default))
+    first = f"flat(locals(){groups})" if groups else "dict(locals())"
+    assert body.startswith(f"arguments = {first}\n")
     assert "arguments=arguments" in body or "describe(" in body
 
 

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxpgs import networks, puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.training.puzzles import example_queue, fitting, puzzle_data, puzzle_iteration
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player.losses import asymmetric_square
 
 ENV = SameGame(4, 4, 3)
@@ -49,7 +50,9 @@ def train(**arguments):
     }  # fmt: skip
     log = []
     callback = arguments.pop("callback", lambda state, metrics: log.append(metrics))
-    state = puzzle_iteration.train(ENV, make_network, callback=callback, **(defaults | arguments))
+    state = by_name(puzzle_iteration.train)(
+        ENV, make_network, callback=callback, **(defaults | arguments)
+    )
     return state, log
 
 

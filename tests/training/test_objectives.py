@@ -15,6 +15,7 @@ from jaxpgs.adapters.playouts import make_playout, make_playout_fns
 from jaxpgs.base import NodeStats
 from jaxpgs.envs import Hex
 from jaxpgs.networks import FullyConnectedResNet, WithOffsets, functional, offset_policy
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
@@ -300,7 +301,8 @@ def test_training_fits_each_policy_to_its_own_objective():
     }  # fmt: skip
     seen = []
     offsets = {"sharp": "tspg", "twice": objectives.cross_entropy()}
-    state = expert_iteration.train(
+    train = by_name(expert_iteration.train)
+    state = train(
         ENV, NETWORK, offsets=offsets, callback=lambda _, metrics: seen.append(metrics), **knobs
     )
     assert {"policy_loss", "sharp_loss", "twice_loss"} <= set(seen[0])
@@ -316,9 +318,9 @@ def test_training_fits_each_policy_to_its_own_objective():
     # The paper's claim, on positions of the last moves: TSPG is the surer of itself.
     assert entropy(offset_policy(NETWORK, "sharp")) < entropy(APPLY)
     with pytest.raises(ValueError, match=r"offsets must name .* it has \['sharp', 'twice'\]"):
-        expert_iteration.train(ENV, NETWORK, offsets={"sharp": "tspg"}, **knobs)
+        train(ENV, NETWORK, offsets={"sharp": "tspg"}, **knobs)
     with pytest.raises(ValueError, match="'cross_entropy', 'tspg'"):
-        expert_iteration.train(ENV, NETWORK, objective="best", offsets=offsets, **knobs)
+        train(ENV, NETWORK, objective="best", offsets=offsets, **knobs)
 
 
 def test_mistakes_are_told():

@@ -17,8 +17,9 @@ from flax import nnx
 from jaxpgs.envs import Hex, SameGame
 from jaxpgs.evaluation import play_match, raw_network, uniform_random
 from jaxpgs.networks import FullyConnectedResNet, functional
-from jaxpgs.training import read_run
-from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo
+from jaxpgs.training import Run, read_run
+from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo, ppo_loss
+from jaxpgs.training.runtime.settings import by_name, flat
 
 ENV = Hex(3)
 
@@ -193,14 +194,14 @@ LOGITS = np.float32([[0.0, np.log(3.0), 7.0]])  # probabilities 1/4, 3/4, and an
 
 @jax.jit
 def gradient(old_probability, advantage, entropy_weight):
-    moves = ppo.Moves(
+    moves = ppo_loss.Moves(
         observation=None, legal=jnp.array([[True, True, False]]), action=jnp.array([1]),
         log_prob=jnp.log(old_probability)[None], advantage=advantage[None], value=jnp.ones(1),
         mine=jnp.ones(1, bool),
     )  # fmt: skip
 
     def loss(logits, value):
-        return ppo.ppo_loss(
+        return ppo_loss.ppo_loss(
             logits, value, moves, clip=0.2, value_weight=0.5, entropy_weight=entropy_weight
         )
 
@@ -236,13 +237,13 @@ def test_an_illegal_action_has_no_gradient_and_no_share_in_the_entropy():
 
 
 def test_moves_of_others_count_nothing():
-    moves = ppo.Moves(
+    moves = ppo_loss.Moves(
         observation=None, legal=np.ones((2, 3), bool), action=np.array([1, 2]),
         log_prob=np.float32([-1.0, np.nan]), advantage=np.float32([1.0, np.nan]),
         value=np.float32([1.0, np.nan]), mine=np.array([True, False]),
     )  # fmt: skip
     logits, value = np.float32([[0, 1, 2], [3, 4, 5]]), np.float32([0.5, 0.5])
-    run = jax.jit(jax.grad(lambda *x: ppo.ppo_loss(*x)[0], argnums=(0, 1)))
+    run = jax.jit(jax.grad(lambda *x: ppo_loss.ppo_loss(*x)[0], argnums=(0, 1)))
     both = run(logits, value, moves)
     one = run(logits[:1], value[:1], jax.tree.map(lambda x: x[:1], moves))
     for found, expected in zip(both, one, strict=True):
@@ -309,7 +310,8 @@ TRAINING = {
 
 
 def train(**knobs):
-    return ppo.train(ENV, make_network(), optimizer=optax.adam(3e-3), **(TRAINING | knobs))
+    knobs = {"optimizer": optax.adam(3e-3)} | TRAINING | knobs
+    return by_name(ppo.train)(ENV, make_network(), **knobs)
 
 
 def assert_equal_states(a, b):
@@ -383,9 +385,13 @@ def test_trains_in_an_environment_of_pgx_with_a_pool_and_batch_statistics():
     params, _ = functional(network)
     rows = []
     state = ppo.train(
-        env, network, num_iterations=3, num_games=16, num_steps=8, batch_size=64, num_opponents=4,
-        pool=[params], pool_fraction=0.5, random_fraction=0.25, snapshot_every=2, history_size=3,
-        delta=0.0, schedule="random", evaluate_every=3, callback=lambda _, m: rows.append(m),
+        env, network, num_iterations=3, games=ppo.Games(num_games=16, num_steps=8),
+        opponents=ppo.Opponents(
+            delta=0.0, num_opponents=4, schedule="random", history_size=3, snapshot_every=2,
+            pool=[params], pool_fraction=0.5, random_fraction=0.25,
+        ),
+        fit=ppo.Fit(batch_size=64), evaluate_every=3,
+        run=Run(callback=lambda _, m: rows.append(m)),
     )  # fmt: skip
     assert np.isfinite([row["policy_loss"] + row["value_loss"] for row in rows]).all()
     assert [row["opponents"] for row in rows] == [1, 1, 1] and int(state.history.taken) == 2
@@ -428,6 +434,7 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
     from jaxpgs.training.runtime.checkpoint import describe, lock_run
 
     defaults = {n: x.default for n, x in inspect.signature(ppo.train).parameters.items()}
+    defaults = flat(defaults, "games", "opponents", "fit", "run")
     given = defaults | TRAINING | {"env": ENV, "network": make_network()}
     given |= {"optimizer": optax.adam(3e-3), "delta": 1.0}
     with (

@@ -11,6 +11,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.checks import refusals_in_one_line
+from jaxpgs.training import Run
 from jaxpgs.training.recipes import __main__ as recipes
 from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
 
@@ -46,11 +47,13 @@ def test_a_student_learns_and_goes_on_bit_by_bit(tmp_path):
         for seed in (0, 1)
     )
 
+    def note(state, metrics):
+        losses.append(metrics["policy_loss"])
+
     def teach(num_iterations, directory=None):
         return distillation.distill(
             env, student, jaxpgs.networks.functional(teacher), num_iterations=num_iterations,
-            batch_size=32, optimizer=optax.adam(1e-2), directory=directory,
-            callback=lambda state, metrics: losses.append(metrics["policy_loss"]),
+            batch_size=32, optimizer=optax.adam(1e-2), run=Run(directory=directory, callback=note),
         )  # fmt: skip
 
     whole = teach(120)

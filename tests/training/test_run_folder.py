@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxpgs.training import Run, read_run
+from jaxpgs.training import Run, RunRecord, read_run
 from jaxpgs.training.runtime import iterations, loggers
 from jaxpgs.training.two_player.expert_iteration import Best
 
@@ -51,7 +51,7 @@ def train(folder, num_iterations=5, best=None, every=2, **knobs):
     start = State(params_at(0), np.zeros((50, 4)), best, np.int32(0), jax.random.key(1))
     return iterations.run(
         start, iterate, num_iterations, trainer="test", arguments=GIVEN | {"evaluate_every": every},
-        directory=folder, checkpoint_every=2, **knobs,
+        settings=Run(directory=folder, checkpoint_every=2, **knobs),
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_last_best_and_curve(tmp_path):
     train(tmp_path, callback=lambda state, metrics: metrics["iteration"] == 3)
     for iteration in (3, 5):
         run = read_run(tmp_path)
-        assert isinstance(run, Run)
+        assert isinstance(run, RunRecord)
         assert (run.trainer, run.iteration, run.best_iteration) == ("test", iteration, 2)
         assert_params(run.last, iteration)
         assert_params(run.best, 2)

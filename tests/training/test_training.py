@@ -26,6 +26,7 @@ from jaxpgs.training import read_run
 from jaxpgs.training.models import labelling, unrolls
 from jaxpgs.training.runtime import loggers
 from jaxpgs.training.runtime.arguments import fingerprint
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import (
     expert_iteration,
     experts,
@@ -37,6 +38,7 @@ from jaxpgs.training.two_player import (
     selfplay,
 )
 
+train = by_name(expert_iteration.train)
 ENV = Hex(3)
 TINY = {
     "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "updates_per_iteration": 2,
@@ -169,7 +171,7 @@ def test_observations_that_are_whole_numbers_take_a_byte_each():
 @pytest.mark.slow
 def test_observations_are_kept_as_they_are():
     env, (params, apply_fn) = Thirds(3), functional(make_network())
-    state = expert_iteration.train(
+    state = train(
         env, make_network(), expert=first_legal, num_iterations=1, resign_fraction=0.0, **TINY
     )
     assert set(np.unique(state.replay.blocks.observation)) == {np.float32(0), np.float32(1 / 3)}
@@ -181,7 +183,7 @@ def test_observations_are_kept_as_they_are():
 
 def test_devices_must_be_some():
     with pytest.raises(ValueError, match=r"devices.*at least one"):
-        expert_iteration.train(ENV, make_network(), devices=[], **TINY)
+        train(ENV, make_network(), devices=[], **TINY)
 
 
 def test_open_games_learn_their_return_from_later_blocks():
@@ -484,7 +486,7 @@ def test_every_expert_decides(name):
 )
 def test_experts_train_the_network(expert, evaluate_every):
     seen = []
-    state = expert_iteration.train(
+    state = train(
         ENV, make_network(), expert=expert, num_simulations=8, num_iterations=3,
         resign_fraction=0.5, callback=lambda _, metrics: seen.append(metrics),
         **(TINY | {"evaluate_every": evaluate_every}),
@@ -499,9 +501,7 @@ def test_experts_train_the_network(expert, evaluate_every):
     assert moved["value_head"]["linear"]["kernel"]
 
 
-train_first_legal = functools.partial(
-    expert_iteration.train, expert=first_legal, checkpoint_every=1, **TINY
-)
+train_first_legal = functools.partial(train, expert=first_legal, checkpoint_every=1, **TINY)
 
 
 @pytest.fixture(scope="module")
@@ -539,7 +539,7 @@ def test_a_run_with_fast_moves_goes_on_bit_equal(tmp_path):
 
 
 def test_fast_experts_have_no_noise_at_the_root():
-    fast = expert_iteration._fast_expert
+    fast = experts.fast_expert
     knobs = fingerprint(fast("pgs", 4))
     assert (knobs["num_simulations"], knobs["knobs"]["dirichlet_fraction"]) == (4, 0.0)
     assert fingerprint(experts.make_expert("pgs", 4))["knobs"]["dirichlet_fraction"] == 0.25
@@ -579,7 +579,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import test_training as t
 log = t.loggers.log_to({folder!r} + "/log.jsonl")
-t.expert_iteration.train(
+t.train(
     t.ENV, t.make_network(), expert=t.drawn, num_iterations=400,
     directory={folder!r} + "/run", checkpoint_every=7, resign_fraction=0.5,
     callback=log, **(t.TINY | {{"evaluate_every": 5}}))
@@ -605,8 +605,8 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
     reached = int(loggers.read_log(log)[-1]["iteration"])
     assert 20 < reached < 400
 
-    train = functools.partial(
-        expert_iteration.train, ENV, make_network(), expert=drawn,
+    run = functools.partial(
+        train, ENV, make_network(), expert=drawn,
         num_iterations=reached + 10, resign_fraction=0.5, **(TINY | {"evaluate_every": 5}),
     )  # fmt: skip
     first = []
@@ -616,18 +616,18 @@ def test_a_killed_run_goes_on_bit_equal(tmp_path):
         first.append(metrics["iteration"])
         keep(state, metrics)
 
-    resumed = train(directory=tmp_path / "run", callback=callback)
+    resumed = run(directory=tmp_path / "run", callback=callback)
     assert 7 < first[0] <= reached + 1, "it went on from a checkpoint"
     rows = []
-    whole = train(callback=lambda _, m: rows.append(m))
+    whole = run(callback=lambda _, m: rows.append(m))
     assert_equal_states(resumed, whole)
     logged = loggers.read_log(log)
     assert [row["iteration"] for row in logged] == list(range(1, reached + 11))
     assert [row["policy_loss"] for row in logged] == [row["policy_loss"] for row in rows]
-    run = read_run(tmp_path / "run")
-    assert [row["policy_loss"] for row in run.curve] == [row["policy_loss"] for row in rows]
-    assert (run.iteration, run.best_iteration) == (reached + 10, int(whole.best.iteration))
-    assert_equal_states((run.last, run.best), (whole.params, whole.best.params))
+    kept = read_run(tmp_path / "run")
+    assert [row["policy_loss"] for row in kept.curve] == [row["policy_loss"] for row in rows]
+    assert (kept.iteration, kept.best_iteration) == (reached + 10, int(whole.best.iteration))
+    assert_equal_states((kept.last, kept.best), (whole.params, whole.best.params))
 
 
 @pytest.mark.slow
@@ -688,7 +688,7 @@ def test_learns_3x3_to_perfection_from_nothing(monkeypatch):
     network = make_network(64)
     _, apply_fn = functional(network)
     schedule = optax.cosine_decay_schedule(3e-3, 60 * 16, alpha=0.01)
-    state = expert_iteration.train(
+    state = train(
         ENV, network, expert=experts.gumbel(16), num_iterations=60, num_games=128, num_steps=8,
         buffer_size=32_768, batch_size=256, updates_per_iteration=16, max_random_moves=6,
         resign_fraction=0.0, optimizer=optax.adamw(schedule, weight_decay=1e-4), evaluate_every=0,
@@ -725,12 +725,10 @@ def test_growing_the_board_keeps_what_was_learned():
     assert (np.diff(rows, axis=0) >= 0).all() and (np.diff(rows, axis=1) == 0).all()
     with pytest.raises(ValueError, match="sizes of the boards"):
         jaxpgs.networks.resize(params, small, make_network(width=64, env=Hex(5)))
-    state = expert_iteration.train(
-        Hex(5), large, expert=first_legal, num_iterations=1, init_params=grown, **TINY
-    )
+    state = train(Hex(5), large, expert=first_legal, num_iterations=1, init_params=grown, **TINY)
     assert int(state.iteration) == 1
     with pytest.raises(ValueError, match="init_params do not fit"):
-        expert_iteration.train(Hex(5), large, init_params=params, **TINY)
+        train(Hex(5), large, init_params=params, **TINY)
 
 
 @pytest.mark.slow
@@ -740,7 +738,7 @@ def test_trains_in_an_environment_of_pgx(tmp_path):
     network = FullyConnectedResNet((3, 3, 2), 9, width=8, num_blocks=1, rngs=nnx.Rngs(0))
     seen = []
     for num_iterations in (1, 2):
-        expert_iteration.train(
+        train(
             pgx.make("tic_tac_toe"), network, expert=first_legal, num_iterations=num_iterations,
             directory=tmp_path, callback=lambda _, metrics: seen.append(metrics),
             **(TINY | {"evaluate_every": 1, "num_steps": 12, "buffer_size": 192}),
@@ -781,6 +779,7 @@ def test_logs_survive_a_restart(tmp_path, suffix):
             "resign_fraction to be a finite number at least 0 and at most 1",
         ),
         ({"evaluate_every": -1}, "at least 0"),
+        ({"keep": 0}, "keep must be at least 1, got 0"),
         ({"full_share": 0}, "full_share to be a finite number above 0 and at most 1"),
         ({"buffer_size": 31}, r"num_games \* num_steps = 32 positions, got 31"),
         ({"num_games": 3, "devices": jax.devices() * 2}, "multiple of the 2 devices, got 3"),
@@ -788,4 +787,4 @@ def test_logs_survive_a_restart(tmp_path, suffix):
 )
 def test_bad_arguments_are_named(knobs, message):
     with pytest.raises(ValueError, match=message):
-        expert_iteration.train(ENV, make_network(), **(TINY | knobs))
+        train(ENV, make_network(), **(TINY | knobs))

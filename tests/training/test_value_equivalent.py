@@ -22,6 +22,7 @@ from jaxpgs.networks.learned_model import scale_gradient
 from jaxpgs.training import read_run
 from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
 from jaxpgs.training.runtime import iterations
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import experts, losses, replay, selfplay
 
 ENV = Hex(3)
@@ -387,7 +388,8 @@ FIT = {"unroll": 1, "batch_size": 64, "optimizer": optax.adam(0.03), "max_epochs
 
 def fit(data=None, model=None, **knobs):
     data = labelled() if data is None else data
-    return model_fitting.fit(ENV, make_model() if model is None else model, data, **(FIT | knobs))
+    model = make_model() if model is None else model
+    return by_name(model_fitting.fit)(ENV, model, data, **(FIT | knobs))
 
 
 @pytest.mark.slow
@@ -456,6 +458,7 @@ def test_a_loss_that_is_no_number_is_told():
         iterations.check_losses({"policy_loss": 1.0, "value_loss": np.nan, "iteration": 7})
 
 
+train = by_name(value_equivalent.train)
 TRAIN = {
     "num_games": 8, "num_steps": 4, "buffer_size": 64, "batch_size": 16, "unroll": 1,
     "updates_per_iteration": 2, "evaluate_every": 0, "num_simulations": 4, "checkpoint_every": 1,
@@ -465,7 +468,7 @@ TRAIN = {
 
 @pytest.mark.lenient  # optax's clipping
 def test_a_model_learns_from_nothing():
-    state = value_equivalent.train(ENV, make_model(), **(TRAIN | {"num_iterations": 1}))
+    state = train(ENV, make_model(), **(TRAIN | {"num_iterations": 1}))
     before, _ = functional(make_model())
     for part in ("representation", "dynamics", "policy_head", "value_head"):
         pairs = zip(jax.tree.leaves(before[part]), jax.tree.leaves(state.params[part]), strict=True)
@@ -475,16 +478,14 @@ def test_a_model_learns_from_nothing():
 @pytest.mark.slow
 def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
     rows, resumed_rows = [], []
-    train = functools.partial(
-        value_equivalent.train, ENV, make_model(), directory=tmp_path, **TRAIN
-    )
-    whole = train(callback=lambda state, row: rows.append(row))
+    run = functools.partial(train, ENV, make_model(), directory=tmp_path, **TRAIN)
+    whole = run(callback=lambda state, row: rows.append(row))
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    run = read_run(tmp_path)
-    assert (run.trainer, run.iteration, run.best) == ("expert_iteration", 3, None)
-    chex.assert_trees_all_equal(run.last, jax.device_get(whole.params))
+    kept = read_run(tmp_path)
+    assert (kept.trainer, kept.iteration, kept.best) == ("expert_iteration", 3, None)
+    chex.assert_trees_all_equal(kept.last, jax.device_get(whole.params))
     shutil.rmtree(tmp_path / "3")
-    resumed = train(callback=lambda state, row: resumed_rows.append(row))
+    resumed = run(callback=lambda state, row: resumed_rows.append(row))
     assert resumed_rows == rows[2:]
     for a, b in zip(jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True):
         is_key = jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
@@ -515,8 +516,12 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
         (lambda: fit(labelled()._replace(played=None)), "keep_played=True"),
         (lambda: experts.epsilon_greedy(first_legal, 1.5), "epsilon to be .* at most 1; got 1.5"),
         (
-            lambda: value_equivalent.train(ENV, make_model(), **(TRAIN | {"unroll": 8})),
+            lambda: train(ENV, make_model(), **(TRAIN | {"unroll": 8})),
             "unroll of 8 actions .* buffer_size 64 for 8 games is 8 steps",
+        ),
+        (
+            lambda: train(ENV, make_model(), **(TRAIN | {"resign_fraction": 0.5})),
+            "resign_fraction must be 0, got 0.5",
         ),
         (lambda: played(value_target="label"), '"return", "search", "best"; got .label'),
     ],

@@ -20,8 +20,16 @@ from jaxpgs.envs import Hex
 from jaxpgs.networks import FullyConnectedResNet
 from jaxpgs.training.runtime import iterations, loggers
 from jaxpgs.training.runtime.arguments import fingerprint
-from jaxpgs.training.two_player import expert_iteration, experts, replay, selfplay
+from jaxpgs.training.runtime.settings import Run, by_name
+from jaxpgs.training.two_player import (
+    expert_iteration,
+    experts,
+    game_warnings,
+    replay,
+    selfplay,
+)
 
+train = by_name(expert_iteration.train)
 ENV = Hex(3)
 ROWS = [
     {"iteration": 1, "policy_loss": 2.0, "value_loss": 1.0, "resigned": 0.5, "mean_length": 6.0},
@@ -50,7 +58,7 @@ class Counting:
 def count(callback=None, **knobs):
     return iterations.run(
         Counting(), lambda s: (Counting(s.iteration + 1), {"iteration": s.iteration + 1}), 5,
-        trainer="counting", arguments={}, callback=callback, **knobs,
+        trainer="counting", arguments={}, settings=Run(callback=callback, **knobs),
     ).iteration  # fmt: skip
 
 
@@ -157,7 +165,7 @@ def test_positions_that_differ_are_counted():
 
 def test_games_that_teach_little_are_told_once():
     asked = []
-    watch = expert_iteration._make_watch(8, lambda: asked.append(1) or 0.4)
+    watch = game_warnings.make_watch(8, lambda: asked.append(1) or 0.4)
     fine = {
         "iteration": 1, "finished_games": 50, "resigned": 0.5, "mean_length": 9.0,
         "distinct_positions": 0.1,
@@ -169,8 +177,8 @@ def test_games_that_teach_little_are_told_once():
         assert not asked
         watch(fine | {"distinct_positions": 0.0999, "finished_games": 0})
         # Of a game with few positions, one sees few.
-        expert_iteration._make_watch(8, lambda: 0.02)(fine | {"distinct_positions": 0.015})
-    watch = expert_iteration._make_watch(8, lambda: asked.append(1) or 0.6)
+        game_warnings.make_watch(8, lambda: 0.02)(fine | {"distinct_positions": 0.015})
+    watch = game_warnings.make_watch(8, lambda: asked.append(1) or 0.6)
     with pytest.warns(UserWarning) as told:
         for _ in range(2):
             watch(fine | {"resigned": 0.92, "mean_length": 2.5, "distinct_positions": 0.05})
@@ -204,7 +212,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     run |= {"num_games": 64, "num_steps": 8, "buffer_size": 512}
     former = expert_iteration.paper_settings()
     with pytest.warns(UserWarning, match="the replay buffer repeats itself"):
-        expert_iteration.train(ENV, make_network(), num_iterations=1, **run, **former)
+        train(ENV, make_network(), num_iterations=1, **run, **former)
     file = tmp_path / "run.json"
     known = json.loads(file.read_text())
     assert "formerly" not in known
@@ -212,12 +220,12 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     del known["arguments"]["start_fraction"]
     file.write_text(json.dumps(known))
     with pytest.raises(ValueError, match="holds a run with max_random_moves 0, not 4"):
-        expert_iteration.train(ENV, make_network(), num_iterations=2, **run)
+        train(ENV, make_network(), num_iterations=2, **run)
     with pytest.raises(ValueError, match="holds a run with optimizer"):
         others = former | {"optimizer": optax.adam(1e-3)}
-        expert_iteration.train(ENV, make_network(), num_iterations=2, **run, **others)
+        train(ENV, make_network(), num_iterations=2, **run, **others)
     with warnings.catch_warnings(action="ignore"):
-        state = expert_iteration.train(ENV, make_network(), num_iterations=2, **run, **former)
+        state = train(ENV, make_network(), num_iterations=2, **run, **former)
     assert int(state.iteration) == 2
 
 
@@ -226,7 +234,7 @@ def test_defaults_that_depend_on_the_game_are_kept(monkeypatch):
     monkeypatch.setattr(iterations, "run", lambda *args, arguments, **knobs: arguments)
     knobs = {name: x for name, x in TINY.items() if name != "evaluate_every"}
     for env, every in ((jaxpgs.envs.SameGame(3, 3, 2), 0), (ENV, 25)):
-        arguments = expert_iteration.train(env, make_network(env), **knobs)
+        arguments = train(env, make_network(env), **knobs)
         assert arguments["evaluate_every"] == every
         default = expert_iteration.default_optimizer()
         assert fingerprint(arguments["optimizer"]) == fingerprint(default)

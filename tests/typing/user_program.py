@@ -10,7 +10,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs.base import Params
-from jaxpgs.training import expert_iteration, make_expert
+from jaxpgs.training import Run, expert_iteration, make_expert
 
 
 def least_tried(state: None, node: jaxpgs.base.NodeStats, pending: jax.Array) -> jax.Array:
@@ -80,6 +80,8 @@ def train(module: nnx.Module) -> Params:
     """Trains by a search with a part of our own."""
     expert = make_expert("pgs", 32, root_selection=jaxpgs.selection.Selection(least_tried))
     env = jaxpgs.envs.Hex(3)
-    expert_iteration.train(env, module, expert=expert, batch_size="256")  # wrong: a text
-    state = expert_iteration.train(env, module, expert=expert, num_iterations=10, callback=show)
+    fit = expert_iteration.Fit(batch_size="256")  # wrong: a text
+    games = expert_iteration.Games(num_games=64, max_random_moves=2)
+    run = Run(directory="runs/mine", callback=show)
+    state = expert_iteration.train(env, module, expert=expert, games=games, fit=fit, run=run)
     return state.params

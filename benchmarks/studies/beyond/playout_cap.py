@@ -27,8 +27,9 @@ from benchmarks import report, runs
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation, networks
 from jaxpgs.envs import Hex
-from jaxpgs.training import read_run
+from jaxpgs.training import Run, read_run
 from jaxpgs.training.recipes.hex_networks import Clock
+from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import expert_iteration, experts
 
 CAPPED, FULL, MEAN = "capped", "full", "mean"
@@ -37,7 +38,7 @@ _CHECKPOINTS = 20  # iterations apart
 
 
 def settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Returns how moves are searched, by name: arguments of `expert_iteration.train`."""
+    """Returns how moves are searched, by name: settings of `expert_iteration.train`."""
     full, fast, share = args.simulations, args.fast_simulations, args.full_share
     return {
         CAPPED: {"num_simulations": full, "fast_simulations": fast, "full_share": share},
@@ -64,7 +65,7 @@ def learn(
       seed: of the weights and of the training.
       seconds: how long, of the processor's time.
       update: called with the seconds that have passed.
-      **knobs: arguments of `expert_iteration.train`.
+      **knobs: settings of `expert_iteration.train`.
 
     Returns:
       The parameters, and in numbers what came of the time.
@@ -84,10 +85,9 @@ def learn(
 
     if not path.exists() or float(path.read_text()) < seconds:
         try:
-            expert_iteration.train(
-                env, make_network(env, seed), num_iterations=10**6, evaluate_every=0, seed=seed,
-                directory=folder, checkpoint_every=_CHECKPOINTS, callback=callback, progress=False,
-                **knobs,
+            by_name(expert_iteration.train)(
+                env, make_network(env, seed), num_iterations=10**6, evaluate_every=0, **knobs,
+                run=Run(seed, None, folder, _CHECKPOINTS, callback=callback, progress=False),
             )  # fmt: skip
         finally:
             for clock in clocks:

@@ -25,14 +25,14 @@ from jaxpgs import networks, puzzles
 from jaxpgs.training.puzzles import puzzle_iteration
 from jaxpgs.training.recipes.hex_networks import Clock
 from jaxpgs.training.recipes.samegame_networks import RECIPES, SameGameRecipe, make_network
-from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime import loggers, settings
 
 
 class Variant(NamedTuple):
     """What is learned.
 
     Attributes:
-      training: arguments of `puzzle_iteration.train`: the target, and the weights of errors of
+      training: fields of `puzzle_iteration.Fit`: the target, and the weights of errors of
         values that are too low and too high (sections 6.1 and 6.2).
       rollout_share: as in `pv_mcts`.
       judged: whether NRPA judges the positions.
@@ -63,7 +63,7 @@ def learn(
       recipe: the environment and the network.
       folder: where to keep checkpoints, metrics and seconds.
       update: called with the number of iterations that are done.
-      **arguments: of `puzzle_iteration.train`.
+      **arguments: of `puzzle_iteration.train`, or fields of its settings.
 
     Returns:
       The last state, the metrics of each iteration, and the seconds, of all calls together.
@@ -76,7 +76,7 @@ def learn(
         clock.note()
         update(int(metrics["iteration"]))
 
-    state = puzzle_iteration.train(
+    state = settings.by_name(puzzle_iteration.train)(
         recipe.env, lambda seed: make_network(recipe, seed), directory=folder / "checkpoints",
         callback=callback, **arguments,
     )  # fmt: skip

@@ -44,7 +44,7 @@ from benchmarks.studies.soemers2019.tspg_matches import (
     uct,
 )
 from jaxpgs import networks, selection, target
-from jaxpgs.training import make_expert
+from jaxpgs.training import Run, make_expert
 from jaxpgs.training.two_player import expert_iteration, objectives
 
 CROSS_ENTROPY, DOUBLE, TSPG = "cross_entropy", "double", "tspg"
@@ -219,13 +219,13 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
         "mcts", preset.simulations, dirichlet_fraction=0.0, target=target.visit_counts(),
         root_selection=selection.puct(C_PUCT, virtual_loss=1.0), simulations_per_update=AT_ONCE,
     )  # fmt: skip
+    step = optax.rmsprop(preset.step_size, decay=0.9, eps=1e-8, centered=True, momentum=0.9)
     expert_iteration.train(
-        env, network, expert=expert, offsets=OFFSETS, seed=seed, num_iterations=100_000,
+        env, network, expert=expert, num_iterations=100_000, evaluate_every=0,
         model_fns=jaxpgs.make_playout_fns(env, prior=apply_fn, playout=apply_fn),
-        num_games=_SIDE_BY_SIDE, num_steps=1, updates_per_iteration=_SIDE_BY_SIDE,
-        buffer_size=_BUFFER, batch_size=_BATCH, sampled_moves=1_000, max_random_moves=0,
-        evaluate_every=0, callback=callback,
-        optimizer=optax.rmsprop(preset.step_size, decay=0.9, eps=1e-8, centered=True, momentum=0.9),
+        games=expert_iteration.Games(_SIDE_BY_SIDE, 1, sampled_moves=1_000, max_random_moves=0),
+        fit=expert_iteration.Fit(_BUFFER, _BATCH, _SIDE_BY_SIDE, optimizer=step, offsets=OFFSETS),
+        run=Run(seed, callback=callback),
     )  # fmt: skip
     return kept
 

@@ -1,6 +1,7 @@
 """Games for a model to learn from: mostly random, each position judged by somebody strong."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -91,18 +92,10 @@ def label_games(
     play_key, games_key = jax.random.split(jax.random.key(seed))
 
     mesh = sharding.make_mesh(devices, {"games_at_once": games_at_once})
-
-    dtype = replay.observation_dtype(env)
-
-    def play_own(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
-        games, experience, report = selfplay.play(
-            env, apply_fn, judge, params, rng_key, games, num_steps,
-            sampled_moves=2**30, keep_played=True, value_target="search", max_moves=max_moves,
-        )  # fmt: skip
-        seen = experience.observation.astype(dtype)
-        return games, experience._replace(observation=seen), report.finished
-
-    shared_play = sharding.per_device(mesh, play_own, (None, None, 0), (0, 1, 1))
+    own_play = functools.partial(
+        _play, env, apply_fn, judge, num_steps, max_moves, replay.observation_dtype(env)
+    )
+    shared_play = sharding.per_device(mesh, own_play, (None, None, 0), (0, 1, 1))
 
     @jax.jit
     def play(params: Params, rng_key: chex.PRNGKey, games: selfplay.SelfPlayGames) -> Any:
@@ -145,6 +138,26 @@ def label_games(
                     f"{waited} moves. Give label_games max_moves, after which a game ends."
                 )
     return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
+
+
+def _play(
+    env: Env,
+    apply_fn: ApplyFn,
+    judge: experts.Expert,
+    num_steps: int,
+    max_moves: int | None,
+    observation_dtype: Any,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    games: selfplay.SelfPlayGames,
+) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, chex.Array]:
+    """Plays on in the games that a device has."""
+    games, experience, report = selfplay.play(
+        env, apply_fn, judge, params, rng_key, games, num_steps,
+        sampled_moves=2**30, keep_played=True, value_target="search", max_moves=max_moves,
+    )  # fmt: skip
+    seen = experience.observation.astype(observation_dtype)
+    return games, experience._replace(observation=seen), report.finished
 
 
 def _hash(params: Params) -> str:

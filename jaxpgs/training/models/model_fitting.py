@@ -1,8 +1,8 @@
 """Fitting a model to games that were judged, with early stopping (Brosseit 2023, section 5.4)."""
 
+import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from jaxpgs.networks import (
 )
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.runtime import iterations, sharding
+from jaxpgs.training.runtime.settings import Run, flat
 from jaxpgs.training.two_player import selfplay
 from jaxpgs.training.two_player.losses import unroll_loss
 
@@ -51,112 +52,112 @@ class FitState(NamedTuple):
         return self.epoch
 
 
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The steps of the optimizer.
+
+    Attributes:
+      unroll: K, how many actions each position is followed by, at least 1; shorter than T.
+      batch_size: positions per step of the optimizer, at least 1.
+      steps_per_epoch: steps of the optimizer in an epoch, at least 1; None has as many as the
+        positions it learns from fill batches. Where there are millions, a number makes it shorter.
+      settle_epochs: how many epochs, the last ones, learn with batch statistics that stay as they
+        are. Before, each step of an unroll is normalised by its own statistics, which a search does
+        not have. Patience counts anew; where it ends the fitting before, these epochs do not come.
+      optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
+      gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
+        is MuZero's, 1 leaves them alone.
+      value_weight: weight of the value loss.
+    """
+
+    unroll: int = 5
+    batch_size: int = 512
+    steps_per_epoch: int | None = None
+    settle_epochs: int = 0
+    optimizer: optax.GradientTransformation | None = None
+    gradient_scale: float = 0.5
+    value_weight: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """The games that are held out, and when they end the fitting.
+
+    Attributes:
+      held_out: the share of the G games on which nothing is learned, above 0 and below 1.
+      patience: epochs without a lower loss on them after which to stop, at least 1.
+      validation_batches: on how many batches of their positions to measure after an epoch, at least
+        1; spread evenly over the games, the same ones each time. All positions if None.
+    """
+
+    held_out: float = 0.1
+    patience: int = 5
+    validation_batches: int | None = None
+
+
 def fit(
     env: Env,
     model: ValueEquivalentModel,
     experience: selfplay.Experience,
     *,
-    unroll: int = 5,
-    batch_size: int = 512,
     max_epochs: int = 100,
-    patience: int = 5,
-    held_out: float = 0.1,
-    steps_per_epoch: int | None = None,
-    validation_batches: int | None = None,
-    settle_epochs: int = 0,
-    optimizer: optax.GradientTransformation | None = None,
-    gradient_scale: float = 0.5,
-    value_weight: float = 1.0,
+    steps: Steps = Steps(),
+    validation: Validation = Validation(),
     init_params: Params | None = None,
-    seed: int = 0,
-    devices: Sequence[jax.Device] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 1,
-    callback: iterations.Callback | Sequence[iterations.Callback] | None = None,
-    progress: bool | None = None,
+    run: Run = Run(),
 ) -> FitState:
     """Fits a model to labelled games (Brosseit 2023, section 5.4 and table A.2).
-
-    By default an epoch has as many steps as the positions it learns from fill batches, drawn at
-    random; where there are millions, `steps_per_epoch` makes it shorter.
 
     Args:
       env: the environment.
       model: the model; only its structure and initial weights are used.
       experience: `[T, G]` steps, as `label_games` plays them.
-      unroll: K, how many actions each position is followed by; shorter than T.
-      batch_size: positions per step of the optimizer.
-      max_epochs: most epochs, counting those of an earlier call in `directory`.
-      patience: epochs without a lower loss on the held-out games after which to stop.
-      held_out: the share of the G games on which nothing is learned, above 0 and below 1.
-      steps_per_epoch: steps of the optimizer in an epoch, at least 1, if not None.
-      validation_batches: on how many batches of held-out positions to measure after an epoch, at
-        least 1; spread evenly over the games, the same ones each time. All positions if None.
-      settle_epochs: how many of `max_epochs`, the last ones, learn with batch statistics that stay
-        as they are. Before, each step of an unroll is normalised by its own statistics, which a
-        search does not have. Patience counts anew; where it ends the fitting before, these epochs
-        do not come.
-      optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
-      gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
-        is MuZero's, 1 leaves them alone.
-      value_weight: weight of the value loss.
+      max_epochs: most epochs, counting those of an earlier call in `run.directory`.
+      steps: how the model learns.
+      validation: on what it is measured, and when that ends the fitting.
       init_params: weights to start from; the model's own if None.
-      seed: seed of everything random but the initial weights.
-      devices: devices to share each batch among, `jax.devices()` for all of all processes;
-        `batch_size` must be a multiple of their number. Each holds all the games. Sums over a batch
-        may be rounded otherwise than on one. None is the default device.
-      directory: where to keep checkpoints. Called again with the same directory and arguments,
-        fitting goes on from the last one and ends as if it had never stopped, bit by bit.
-      checkpoint_every: epochs between checkpoints.
-      callback: called after every epoch with the state and a dict of metrics, or several such
-        functions: the losses, and `validation_` with each of them on the held-out games, among them
-        `policy_loss_k` and `value_loss_k` at step k of the unroll. A true answer ends the fitting.
-      progress: whether to show a bar on standard error; None shows one in a terminal.
+      run: seed, devices, folder and callbacks; each device holds all the games. Every epoch is
+        saved by default. The metrics are the losses, and `validation_` with each of them on the
+        held-out games, among them `policy_loss_k` and `value_loss_k` at step k of the unroll.
 
     Returns:
       The state after the last epoch; `best` are the weights to use.
 
     Raises:
-      ValueError: if an argument is out of range, the data do not fit the model, or `directory`
+      ValueError: if a setting is out of range, the data do not fit the model, or the directory
         holds another run or is damaged.
-      RuntimeError: if another process trains in `directory`.
+      RuntimeError: if another process trains in the directory.
       FloatingPointError: if the loss is no longer finite.
     """
-    arguments = dict(locals())
+    arguments = flat(locals(), "steps", "validation", "run")
     del arguments["max_epochs"]  # how long it is may change
-    counts = {
-        "unroll": unroll, "batch_size": batch_size, "max_epochs": max_epochs, "patience": patience,
-        "checkpoint_every": checkpoint_every, "steps_per_epoch": steps_per_epoch,
-        "validation_batches": validation_batches,
-    }  # fmt: skip
-    for name, count in counts.items():
-        if count is not None:
-            check_number("fit", name, count, 1)
-    check_number("fit", "settle_epochs", settle_epochs, 0)
-    num_train = _split(env, model, experience, unroll, held_out)
-    mesh = sharding.make_mesh(devices, {"batch_size": batch_size})
-    steps = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
+    _check_arguments(max_epochs, steps, validation)
+    num_train = _split(env, model, experience, steps.unroll, validation.held_out)
+    mesh = sharding.make_mesh(run.devices, {"batch_size": steps.batch_size})
+    data = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
     params, _ = functional(model)
     params = params if init_params is None else iterations.like(init_params, params)
-    optimizer = optimizer or optax.adam(6e-5)
+    optimizer = steps.optimizer or optax.adam(6e-5)
+    trainable = trainable_mask(model)
     updates = [
         make_model_update(
-            model, optimizer, trainable_mask(model), gradient_scale, value_weight, moving
+            model, optimizer, trainable, steps.gradient_scale, steps.value_weight, moving
         )
         for moving in (True, False)
     ]
-    evaluate = _make_evaluate(
-        env, model, batch_size, unroll, value_weight, validation_batches, mesh
+    step = functools.partial(_step, env, updates, steps, num_train, mesh)
+    evaluate = _make_evaluate(env, model, steps, validation.validation_batches, mesh)
+    setting = _Setting(
+        step=jax.jit(step, static_argnums=3, donate_argnums=0),
+        evaluate=functools.partial(evaluate, steps=data, first=num_train, num_games=num_games),
+        data=data,
+        num_batches=steps.steps_per_epoch or math.ceil(num_steps * num_train / steps.batch_size),
+        first_settling=max_epochs - steps.settle_epochs,
+        value_weight=steps.value_weight,
+        seed=run.seed,
+        mesh=mesh,
     )
-
-    @functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
-    def step(
-        carry: tuple[Params, Any], steps: unrolls.Timeline, key: chex.PRNGKey, settling: bool
-    ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-        batch = unrolls.sample(env, steps, key, batch_size, unroll, num_train)
-        return updates[settling](carry, sharding.split_rows(mesh, batch))
-
     state = FitState(
         params=params,
         opt_state=optimizer.init(params),
@@ -165,34 +166,85 @@ def fit(
         waited=jnp.int32(0),
         epoch=jnp.int32(0),
     )
-    num_batches = steps_per_epoch or math.ceil(num_steps * num_train / batch_size)
-
-    def iterate(state: FitState) -> tuple[FitState, dict[str, float]]:
-        epoch = int(state.epoch)
-        epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
-        carry = jax.tree.map(jnp.copy, (state.params, state.opt_state))
-        total: dict[str, float] = {}
-        settling = epoch >= max_epochs - settle_epochs
-        if epoch == max_epochs - settle_epochs:
-            state = state._replace(waited=jnp.int32(0))
-        for i in range(num_batches):
-            key = jax.random.fold_in(epoch_key, i)
-            carry, parts = step(carry, steps, key, settling)
-            total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
-        checked = evaluate(carry[0], steps, num_train, num_games)
-        metrics = {name: float(x) / num_batches for name, x in total.items()}
-        metrics |= {f"validation_{name}": x for name, x in checked.items()}
-        loss = checked["policy_loss"] + value_weight * checked["value_loss"]
-        params, opt_state = carry
-        judged = sharding.everywhere(mesh, _judge(state, params, opt_state, loss))
-        return judged, metrics | {"iteration": epoch + 1}
-
     return iterations.run(
-        sharding.everywhere(mesh, state), iterate, max_epochs,
-        trainer="model_fitting", arguments=arguments, directory=directory,
-        checkpoint_every=checkpoint_every, callback=callback, progress=progress,
-        done=lambda state: int(state.waited) >= patience,
+        sharding.everywhere(mesh, state), functools.partial(_iterate, setting), max_epochs,
+        trainer="model_fitting", arguments=arguments, settings=run, checkpoint_every=1,
+        done=lambda state: int(state.waited) >= validation.patience,
     )  # fmt: skip
+
+
+class _Setting(NamedTuple):
+    """What does not change while a model is fitted.
+
+    Attributes:
+      step: `((params, opt_state), data, rng_key, settling) -> ((params, opt_state), parts)`.
+      evaluate: `params -> losses` on the games held out.
+      data: all games.
+      num_batches: steps in an epoch.
+      first_settling: the first epoch whose batch statistics stay as they are.
+      value_weight: as in `Steps`.
+      seed: as in `Run`.
+      mesh: the devices.
+    """
+
+    step: Callable[..., Any]
+    evaluate: Callable[[Params], dict[str, float]]
+    data: unrolls.Timeline
+    num_batches: int
+    first_settling: int
+    value_weight: float
+    seed: int
+    mesh: jax.sharding.Mesh | None
+
+
+def _step(
+    env: Env,
+    updates: Sequence[Callable[..., Any]],
+    steps: Steps,
+    num_train: int,
+    mesh: jax.sharding.Mesh | None,
+    carry: tuple[Params, Any],
+    data: unrolls.Timeline,
+    rng_key: chex.PRNGKey,
+    settling: bool,
+) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+    """Does one step of the optimizer on a batch of the games to learn from."""
+    batch = unrolls.sample(env, data, rng_key, steps.batch_size, steps.unroll, num_train)
+    return updates[settling](carry, sharding.split_rows(mesh, batch))
+
+
+def _iterate(setting: _Setting, state: FitState) -> tuple[FitState, dict[str, float]]:
+    """Does one epoch, and measures what came of it."""
+    epoch = int(state.epoch)
+    epoch_key = jax.random.fold_in(jax.random.key(setting.seed), epoch)
+    carry = jax.tree.map(jnp.copy, (state.params, state.opt_state))
+    total: dict[str, float] = {}
+    if epoch == setting.first_settling:
+        state = state._replace(waited=jnp.int32(0))
+    for i in range(setting.num_batches):
+        key = jax.random.fold_in(epoch_key, i)
+        carry, parts = setting.step(carry, setting.data, key, epoch >= setting.first_settling)
+        total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
+    checked = setting.evaluate(carry[0])
+    metrics = {name: float(x) / setting.num_batches for name, x in total.items()}
+    metrics |= {f"validation_{name}": x for name, x in checked.items()}
+    loss = checked["policy_loss"] + setting.value_weight * checked["value_loss"]
+    params, opt_state = carry
+    judged = sharding.everywhere(setting.mesh, _judge(state, params, opt_state, loss))
+    return judged, metrics | {"iteration": epoch + 1}
+
+
+def _check_arguments(max_epochs: int, steps: Steps, validation: Validation) -> None:
+    """Raises `ValueError` for settings that are out of range."""
+    counts = {
+        "unroll": steps.unroll, "batch_size": steps.batch_size, "max_epochs": max_epochs,
+        "patience": validation.patience, "steps_per_epoch": steps.steps_per_epoch,
+        "validation_batches": validation.validation_batches,
+    }  # fmt: skip
+    for name, count in counts.items():
+        if count is not None:
+            check_number("fit", name, count, 1)
+    check_number("fit", "settle_epochs", steps.settle_epochs, 0)
 
 
 def make_model_update(
@@ -209,7 +261,7 @@ def make_model_update(
       model: the model.
       optimizer: the optimizer.
       trainable: what it may change, as `networks.trainable_mask` says.
-      gradient_scale: as in `fit`.
+      gradient_scale: as in `Steps`.
       value_weight: weight of the value loss.
       moving_statistics: whether batch normalisation uses the statistics of the batch and moves the
         running ones. False uses the running ones, as a search does, and leaves them.
@@ -233,13 +285,12 @@ def make_model_update(
 def _make_evaluate(
     env: Env,
     model: ValueEquivalentModel,
-    batch_size: int,
-    unroll: int,
-    value_weight: float,
+    setting: Steps,
     most_batches: int | None,
     mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., dict[str, float]]:
     """Makes the measurement of the loss on the games that are held out."""
+    batch_size = setting.batch_size
     evaluate_batch = functional_call(model, lambda model, *data: model.unroll(*data))
 
     @jax.jit
@@ -247,10 +298,10 @@ def _make_evaluate(
         params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array
     ) -> dict[str, chex.Array]:
         time, game = place % steps.length, first + place // steps.length
-        batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), unroll)
+        batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), setting.unroll)
         batch = sharding.split_rows(mesh, batch)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
-        return unroll_loss(logits, value, batch, value_weight=value_weight)[1]
+        return unroll_loss(logits, value, batch, value_weight=setting.value_weight)[1]
 
     def evaluate(
         params: Params, steps: unrolls.Timeline, first: int, num_games: int

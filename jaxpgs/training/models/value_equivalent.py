@@ -4,7 +4,9 @@
 (`labelling.label_games`), which is what the thesis could afford.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -20,8 +22,34 @@ from jaxpgs.search.papers import SIGMA
 from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.models.model_fitting import make_model_update
-from jaxpgs.training.runtime import iterations, sharding
+from jaxpgs.training.runtime import sharding
+from jaxpgs.training.runtime.settings import Run
 from jaxpgs.training.two_player import expert_iteration, experts
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What the model learns from the games, and how.
+
+    Attributes:
+      unroll: K, how many actions each position is followed by, at least 1.
+      gradient_scale: what gradients are multiplied by where they enter an earlier transition.
+      buffer_size: positions that the replay buffer holds, more than K for each game.
+      batch_size: positions per step of the optimizer, at least 1.
+      updates_per_iteration: steps of the optimizer per iteration, at least 1.
+      optimizer: any optax optimizer; Adam with 1e-3 if None.
+      value_weight: weight of the value loss.
+      value_target: what the value learns, as in `expert_iteration.Fit`.
+    """
+
+    unroll: int = 5
+    gradient_scale: float = 0.5
+    buffer_size: int = 131_072
+    batch_size: int = 512
+    updates_per_iteration: int = 32
+    optimizer: optax.GradientTransformation | None = None
+    value_weight: float = 1.0
+    value_target: str = "return"
 
 
 def train(
@@ -30,16 +58,12 @@ def train(
     *,
     expert: str | experts.Expert = "extended",
     num_simulations: int = 64,
-    unroll: int = 5,
-    gradient_scale: float = 0.5,
-    value_weight: float = 1.0,
-    num_games: int = 512,
-    num_steps: int = 16,
-    buffer_size: int = 131_072,
-    batch_size: int = 512,
-    optimizer: optax.GradientTransformation | None = None,
-    callback: iterations.Callback | Sequence[iterations.Callback] | None = None,
-    **knobs: Any,
+    num_iterations: int = 200,
+    games: expert_iteration.Games = expert_iteration.Games(),
+    fit: Fit = Fit(),
+    init_params: Params | None = None,
+    evaluate_every: int | None = None,
+    run: Run = Run(),
 ) -> expert_iteration.ExpertIterationState:
     """Trains a model from nothing by a search that plans in it (Brosseit 2023, algorithm 3).
 
@@ -53,62 +77,75 @@ def train(
       expert: the search that plays: "extended" is VE-PGS, "gumbel" is Gumbel MuZero; the others
         are those of `experts.make_expert`, such as "gumbel_pgs"; or any `Expert`.
       num_simulations: simulations a move, for an expert given by its name.
-      unroll: K, how many actions each position is followed by.
-      gradient_scale: what gradients are multiplied by where they enter an earlier transition.
-      value_weight: weight of the value loss.
-      num_games: G, games played side by side.
-      num_steps: moves of each game per iteration.
-      buffer_size: positions that the replay buffer holds.
-      batch_size: positions per step of the optimizer.
-      optimizer: any optax optimizer; Adam with 1e-3 if None.
-      callback: as in `expert_iteration.train`.
-      **knobs: its other arguments, but for `resign_fraction`: a game that is given up does not show
+      num_iterations: as in `expert_iteration.train`.
+      games: the games that it plays, without resignation: a game that is given up does not show
         what its last position leads to.
+      fit: what the model learns from them, and how.
+      init_params: as in `expert_iteration.train`.
+      evaluate_every: likewise.
+      run: likewise.
 
     Returns:
       The state after the last iteration.
 
     Raises:
-      ValueError: as `expert_iteration.train` and `make_model_fns`, and if an unroll is longer than
-        the data.
+      ValueError: as `expert_iteration.train` and `make_model_fns`, if games may be resigned, and if
+        an unroll is longer than the data.
       FloatingPointError: if the loss is no longer finite.
     """
+    # Runs of earlier versions are known by `make_fit` and by these names, which it closes over.
+    unroll, gradient_scale, value_weight = fit.unroll, fit.gradient_scale, fit.value_weight
+    batch_size, num_games = fit.batch_size, games.num_games
     check_number("train", "unroll", unroll, 1)
-    length = buffer_size // max(num_games, 1)
+    length = fit.buffer_size // max(num_games, 1)
     if unroll >= length:
         raise ValueError(
             f"An unroll of {unroll} actions needs more steps of a game than the buffer holds: "
-            f"buffer_size {buffer_size} for {num_games} games is {length} steps."
+            f"buffer_size {fit.buffer_size} for {num_games} games is {length} steps."
+        )
+    if games.resign_fraction:
+        raise ValueError(
+            "A model learns from games that are played to their end: resign_fraction must be 0, "
+            f"got {games.resign_fraction}."
         )
     params, _ = functional(model)
-    model_fns = make_model_fns(model, env)
 
     def make_fit(
         optimizer: optax.GradientTransformation, trainable: Params, mesh: jax.sharding.Mesh | None
     ) -> Callable[..., Any]:
         update = make_model_update(model, optimizer, trainable, gradient_scale, value_weight)
-
-        def fit(carry: tuple[Params, Any], buffer: Any, rng_key: chex.PRNGKey) -> tuple:
-            steps = unrolls.replay_timeline(buffer)
-            batch = unrolls.sample(env, steps, rng_key, batch_size, unroll, num_games)
-            return update(carry, sharding.split_rows(mesh, batch))
-
-        return fit
+        return functools.partial(_step, env, update, (batch_size, unroll, num_games), mesh)
 
     return expert_iteration.train(
         env,
         model,
         expert=model_expert(expert, num_simulations, params),
-        model=expert_iteration.ModelLearning(model_fns, make_fit),
-        num_games=num_games,
-        num_steps=num_steps,
-        buffer_size=buffer_size,
-        batch_size=batch_size,
-        optimizer=optimizer or optax.adam(1e-3),
-        resign_fraction=0.0,
-        callback=callback,
-        **knobs,
-    )
+        model=expert_iteration.ModelLearning(make_model_fns(model, env), make_fit),
+        num_iterations=num_iterations,
+        games=games,
+        fit=expert_iteration.Fit(
+            buffer_size=fit.buffer_size, batch_size=batch_size,
+            updates_per_iteration=fit.updates_per_iteration, value_target=fit.value_target,
+            optimizer=fit.optimizer or optax.adam(1e-3),
+        ),
+        init_params=init_params,
+        evaluate_every=evaluate_every,
+        run=run,
+    )  # fmt: skip
+
+
+def _step(
+    env: Env,
+    update: Callable[..., Any],
+    sizes: tuple[int, int, int],
+    mesh: jax.sharding.Mesh | None,
+    carry: tuple[Params, Any],
+    buffer: Any,
+    rng_key: chex.PRNGKey,
+) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+    """Does one step of the optimizer on unrolls from the buffer."""
+    batch = unrolls.sample(env, unrolls.replay_timeline(buffer), rng_key, *sizes)
+    return update(carry, sharding.split_rows(mesh, batch))
 
 
 def model_expert(

@@ -5,7 +5,8 @@ history, and epochs of minibatches on the clipped objective of Schulman et al. 2
 that comes out is one like any other, the prior of every search.
 """
 
-import os
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,11 +17,14 @@ import optax
 from flax import nnx
 
 from jaxpgs.adapters.environments import check_players
-from jaxpgs.base import Env, Params, values_like
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_count, check_number
-from jaxpgs.networks import functional, functional_train, trainable_mask
+from jaxpgs.networks import functional, trainable_mask
+from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient import learner_games, past_selves
+from jaxpgs.training.policy_gradient.ppo_loss import Moves, make_losses, moves_of
 from jaxpgs.training.runtime import iterations, sharding
+from jaxpgs.training.runtime.settings import Run, check_counts, flat
 from jaxpgs.training.two_player.head_to_head import make_compare
 
 
@@ -44,98 +48,88 @@ class PPOState(NamedTuple):
     rng_key: chex.PRNGKey
 
 
-class Moves(NamedTuple):
-    """Moves to learn from; `B` is any number of them.
+@dataclasses.dataclass(frozen=True)
+class Games:
+    """The games that the learner plays.
 
     Attributes:
-      observation: `[B, *observation_shape]`.
-      legal: `[B, A]` bool, in the network's frame.
-      action: `[B]` int32, what was played, in the network's frame.
-      log_prob: `[B]` its log probability when it was played.
-      advantage: `[B]` how much better it was than expected.
-      value: `[B]` the target of the value.
-      mine: `[B]` bool, whether it was the learner's move; others do not count.
+      num_games: G, games played side by side, at least 1; in every other one the learner moves
+        first, and after each game it changes seats.
+      num_steps: S, moves of the learner in each game per iteration, at least 1.
+      max_random_moves: most random moves before a game's start, at least 0; see
+        `selfplay.init_games`.
+      max_moves: moves after which a game ends as it stands, which games without an end need; see
+        `selfplay.play`. Games that rate versions count as draws then, and after 4,096 if None.
+
+    Example:
+      >>> games = jaxpgs.training.ppo.Games(num_games=8, num_steps=4)
     """
 
-    observation: chex.Array
-    legal: chex.Array
-    action: chex.Array
-    log_prob: chex.Array
-    advantage: chex.Array
-    value: chex.Array
-    mine: chex.Array
+    num_games: int = 256
+    num_steps: int = 32
+    max_random_moves: int = 0
+    max_moves: int | None = None
 
 
-def clipped(
-    log_prob: chex.Array, old_log_prob: chex.Array, advantage: chex.Array, clip: float
-) -> chex.Array:
-    """The clipped surrogate of each move, to be maximised (Schulman et al. 2017, eq. 7).
+@dataclasses.dataclass(frozen=True)
+class Opponents:
+    """Whom the learner meets: former versions of itself, a frozen pool, random players.
 
-    Args:
-      log_prob: the policy's log probability of the move, any shape.
-      old_log_prob: that of the policy that played, of the same shape.
-      advantage: of the same shape.
-      clip: epsilon. A ratio of probabilities further from 1 than this, in the direction that the
-        advantage asks for, gains nothing more.
+    Attributes:
+      delta: the share of the history, its most recent part, that opponents are drawn from, 0 to 1:
+        0 is the newest parameters alone, naive self-play, and 1 the whole history.
+      num_opponents: C, opponents of an iteration, a divisor of G; each plays as many games. With
+        several devices it is a multiple or a divisor of their number.
+      schedule: "in_turn" or "random"; see `past_selves.draw`.
+      history_size: H, snapshots that are kept, each the size of the parameters; at least 1.
+      snapshot_every: iterations between snapshots, at least 1. The whole history of a run counts
+        only if H times this is at least the run's iterations.
+      pool: further parameters of the network to play against, which never change.
+      pool_fraction: share of the opponents that come from the pool, 0 to 1.
+      random_fraction: share of the opponents that play uniformly at random, 0 to 1.
 
-    Returns:
-      The surrogate, of the same shape. At a ratio of 1 its gradient is the policy gradient.
+    Example:
+      >>> naive = jaxpgs.training.ppo.Opponents(delta=0.0)
     """
-    ratio = jnp.exp(log_prob - old_log_prob)
-    bounded = jnp.clip(ratio, 1 - clip, 1 + clip)
-    return jnp.minimum(ratio * advantage, bounded * advantage)
+
+    delta: float = 1.0
+    num_opponents: int = 8
+    schedule: str = "in_turn"
+    history_size: int = 64
+    snapshot_every: int = 1
+    pool: Sequence[Params] = ()
+    pool_fraction: float = 0.0
+    random_fraction: float = 0.0
 
 
-def ppo_loss(
-    logits: chex.Array,
-    value: chex.Array,
-    moves: Moves,
-    *,
-    clip: float = 0.2,
-    value_weight: float = 0.5,
-    entropy_weight: float = 0.01,
-) -> tuple[chex.Array, dict[str, chex.Array]]:
-    """The loss of PPO: clipped surrogate, squared error of the value, entropy bonus (its eq. 9).
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How the network learns from an iteration's games.
 
-    Args:
-      logits: `[B, A]` the network's logits. Illegal actions have probability 0 and no gradient.
-      value: `[B]` the network's values; a column `[B, 1]` counts as well.
-      moves: the moves.
-      clip: epsilon; see `clipped`.
-      value_weight: weight of the squared error.
-      entropy_weight: weight of the policy's entropy, in nats.
+    Attributes:
+      discount: gamma, for each move of the learner, 0 to 1.
+      gae_lambda: lambda, 0 to 1; see `learner_games.advantages`.
+      batch_size: moves per step of the optimizer, a divisor of G times S.
+      epochs: how often an iteration learns from each move, at least 1.
+      clip: epsilon of the clipped surrogate, above 0.
+      value_weight: weight of the value loss, at least 0.
+      entropy_weight: weight of the entropy bonus, at least 0.
+      normalize_advantages: whether an iteration's advantages get mean 0 and deviation 1.
+      optimizer: any optax optimizer; `paper_optimizer()` if None.
 
-    Returns:
-      The loss `[]`, and its parts: `policy_loss`, `value_loss`, `entropy`, `approximate_kl` of the
-      policy that played to this one, and `clipped`, the share of moves whose ratio is out of
-      bounds.
+    Example:
+      >>> fit = jaxpgs.training.ppo.Fit(batch_size=16, epochs=1)
     """
-    logits = jnp.where(moves.legal, logits.astype(jnp.float32), jnp.finfo(jnp.float32).min)
-    log_policy = jax.nn.log_softmax(logits)
-    log_prob = jnp.take_along_axis(log_policy, moves.action[:, None], axis=-1)[:, 0]
-    shares = jnp.where(moves.legal, jnp.exp(log_policy) * log_policy, 0.0)
-    # What is no move of the learner's may hold anything.
-    log_ratio = jnp.where(moves.mine, log_prob - moves.log_prob, 0.0)
-    ratio = jnp.exp(log_ratio)
-    count = jnp.maximum(jnp.sum(moves.mine), 1).astype(jnp.float32)
 
-    def mean(x: chex.Array) -> chex.Array:
-        return jnp.sum(jnp.where(moves.mine, x, 0.0)) / count
-
-    advantage = jnp.where(moves.mine, moves.advantage, 0.0)
-    value = values_like(value, moves.value).astype(jnp.float32)
-    error = jnp.where(moves.mine, value - moves.value, 0.0)
-    policy_loss = -mean(clipped(log_ratio, jnp.zeros_like(log_ratio), advantage, clip))
-    value_loss = mean(jnp.square(error))
-    entropy = mean(-jnp.sum(shares, axis=-1))
-    loss = policy_loss + value_weight * value_loss - entropy_weight * entropy
-    return loss, {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "approximate_kl": mean(ratio - 1 - log_ratio),
-        "clipped": mean((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
-    }
+    discount: float = 1.0
+    gae_lambda: float = 1.0
+    batch_size: int = 2048
+    epochs: int = 6
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.01
+    normalize_advantages: bool = True
+    optimizer: optax.GradientTransformation | None = None
 
 
 def paper_optimizer(step_size: float = 6e-4) -> optax.GradientTransformation:
@@ -148,36 +142,12 @@ def train(
     network: nnx.Module,
     *,
     num_iterations: int = 100,
-    num_games: int = 256,
-    num_steps: int = 32,
-    max_random_moves: int = 0,
-    max_moves: int | None = None,
-    delta: float = 1.0,
-    num_opponents: int = 8,
-    schedule: str = "in_turn",
-    history_size: int = 64,
-    snapshot_every: int = 1,
-    pool: Sequence[Params] = (),
-    pool_fraction: float = 0.0,
-    random_fraction: float = 0.0,
-    discount: float = 1.0,
-    gae_lambda: float = 1.0,
-    batch_size: int = 2048,
-    epochs: int = 6,
-    clip: float = 0.2,
-    value_weight: float = 0.5,
-    entropy_weight: float = 0.01,
-    normalize_advantages: bool = True,
-    optimizer: optax.GradientTransformation | None = None,
+    games: Games = Games(),
+    opponents: Opponents = Opponents(),
+    fit: Fit = Fit(),
     init_params: Params | None = None,
     evaluate_every: int = 10,
-    seed: int = 0,
-    devices: Sequence[jax.Device] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 10,
-    keep: int = 2,
-    callback: iterations.Callback | Sequence[iterations.Callback] | None = None,
-    progress: bool | None = None,
+    run: Run = Run(),
 ) -> PPOState:
     """Trains a policy and value network by PPO against former versions of itself.
 
@@ -197,172 +167,187 @@ def train(
     Args:
       env: the environment, ours or pgx's, with two players.
       network: the network; only its structure and initial weights are used.
-      num_iterations: iterations in all, counting those of an earlier call in `directory`.
-      num_games: G, games played side by side; in every other one the learner moves first, and after
-        each game it changes seats.
-      num_steps: S, moves of the learner in each game per iteration.
-      max_random_moves: most random moves before a game's start; see `selfplay.init_games`.
-      max_moves: moves after which a game ends as it stands, which games without an end need; see
-        `selfplay.play`. Games that rate versions count as draws then, and after 4,096 if None.
-      delta: the share of the history, its most recent part, that opponents are drawn from: 0 is the
-        newest parameters alone, naive self-play, and 1 the whole history.
-      num_opponents: C, opponents of an iteration, a divisor of `num_games`; each plays as many
-        games.
-      schedule: "in_turn" or "random"; see `opponents.draw`.
-      history_size: H, snapshots that are kept, each the size of the parameters.
-      snapshot_every: iterations between snapshots. The whole history of a run counts only if H
-        times this is at least the run's iterations.
-      pool: further parameters of the network to play against, which never change.
-      pool_fraction: share of the opponents that come from the pool, 0 to 1.
-      random_fraction: share of the opponents that play uniformly at random, 0 to 1.
-      discount: gamma, for each move of the learner, 0 to 1.
-      gae_lambda: lambda, 0 to 1; see `learner_games.advantages`.
-      batch_size: moves per step of the optimizer, a divisor of `num_games * num_steps`.
-      epochs: how often an iteration learns from each move.
-      clip: epsilon of the clipped surrogate, above 0.
-      value_weight: weight of the value loss, at least 0.
-      entropy_weight: weight of the entropy bonus, at least 0.
-      normalize_advantages: whether an iteration's advantages get mean 0 and deviation 1.
-      optimizer: any optax optimizer; `paper_optimizer()` if None.
+      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
+      games: the games that it plays.
+      opponents: against whom.
+      fit: how it learns from them.
       init_params: weights to start from; the network's own if None.
       evaluate_every: iterations between ratings of the newest network; see `elo_along`. 0 for none.
-      seed: seed of everything random but the initial weights.
-      devices: devices to share the games and each minibatch among, `jax.devices()` for all of all
-        processes; `num_games` and `batch_size` must be multiples of their number, and
-        `num_opponents` a multiple or a divisor of it. The games do not depend on it; sums over a
-        batch may be rounded otherwise. None is the default device.
-      directory: where to keep checkpoints. Called again with the same directory and arguments,
-        training goes on from the last one and ends as if it had never stopped, bit by bit.
-      checkpoint_every: iterations between checkpoints.
-      keep: checkpoints to keep.
-      callback: called after every iteration with the state and a dict of metrics, or several such
-        functions; a true answer ends the training. The next iteration overwrites the state, so copy
-        what you keep.
-      progress: whether to show a bar on standard error; None shows one in a terminal.
+      run: seed, devices, folder and callbacks. Checkpoints are 10 iterations apart by default.
 
     Returns:
       The state after the last iteration.
 
     Raises:
-      ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
-      RuntimeError: if another process trains in `directory`.
+      ValueError: if a setting is out of range, or the directory holds another run or is damaged.
+      RuntimeError: if another process trains in the directory.
       FloatingPointError: if a loss is no longer finite.
 
     Example:
-      >>> games = {"num_games": 8, "num_steps": 4, "batch_size": 16}
-      >>> state = jaxpgs.training.ppo.train(
-      ...     env, module, num_iterations=1, epochs=1, evaluate_every=0, **games
+      >>> from jaxpgs.training import ppo
+      >>> state = ppo.train(
+      ...     env, module, num_iterations=1, games=ppo.Games(num_games=8, num_steps=4),
+      ...     fit=ppo.Fit(batch_size=16, epochs=1), evaluate_every=0,
       ... )
       >>> int(state.iteration)
       1
     """
-    arguments = dict(locals())
+    arguments = flat(locals(), "games", "opponents", "fit", "run")
     _check_arguments(env, arguments)
-    mesh = sharding.make_mesh(devices, {"num_games": num_games, "batch_size": batch_size})
-    share = _check_opponents(num_opponents, 1 if mesh is None else mesh.size)
+    shared = {"num_games": games.num_games, "batch_size": fit.batch_size}
+    mesh = sharding.make_mesh(run.devices, shared)
+    share = _check_opponents(opponents.num_opponents, 1 if mesh is None else mesh.size)
 
     own_params, apply_fn = functional(network)
     params = own_params if init_params is None else iterations.like(init_params, own_params)
-    frozen = [iterations.like(one, own_params, "The parameters of the pool") for one in pool]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *frozen) if frozen else None
+    frozen = [
+        iterations.like(one, own_params, "The parameters of the pool") for one in opponents.pool
+    ]
+    pool = jax.tree.map(lambda *x: jnp.stack(x), *frozen) if frozen else None
     trainable = trainable_mask(network)
-    optimizer = iterations.of_weights(optimizer or paper_optimizer(), trainable)
-    losses_fn = _make_losses(
-        network, clip=clip, value_weight=value_weight, entropy_weight=entropy_weight
-    )
-    learn = _make_learn(
-        iterations.make_update(losses_fn, optimizer, trainable), batch_size, epochs, mesh
-    )
+    optimizer = iterations.of_weights(fit.optimizer or paper_optimizer(), trainable)
+    weights = {name: getattr(fit, name) for name in ("clip", "value_weight", "entropy_weight")}
+    update = iterations.make_update(make_losses(network, **weights), optimizer, trainable)
+    setting = _Setting(env, apply_fn, games, opponents, fit, pool, share, optimizer, update, mesh)
 
-    def play(
-        params: Params,
-        met: past_selves.Opponents,
-        rng_key: chex.PRNGKey,
-        games: learner_games.LearnerGames,
-    ) -> tuple[Any, ...]:
-        return learner_games.play(
-            env, apply_fn, params, met, rng_key, games, num_steps,
-            max_random_moves=max_random_moves, max_moves=max_moves,
-        )  # fmt: skip
-
-    shared_play = sharding.per_device(mesh, play, (None, 0, None, 0), (0, 1, 0, 1))
-
-    def iterate(state: PPOState) -> tuple[PPOState, dict[str, chex.Array]]:
-        rng_key, draw_key, play_key, fit_key = jax.random.split(state.rng_key, 4)
-        history = jax.lax.cond(
-            state.iteration % snapshot_every == 0,
-            lambda: past_selves.add(state.history, state.params, state.iteration),
-            lambda: state.history,
-        )
-        met = past_selves.draw(
-            history,
-            state.params,
-            draw_key,
-            num_opponents,
-            delta=delta,
-            schedule=schedule,
-            pool=stacked,
-            pool_fraction=pool_fraction,
-            random_fraction=random_fraction,
-        )
-        met = jax.tree.map(lambda x: jnp.repeat(x, share, axis=0), met)
-        games, rollout, last_value, result = shared_play(state.params, met, play_key, state.games)
-        moves = _moves(rollout, last_value, discount, gae_lambda, normalize_advantages)
-        (params, opt_state), parts = learn((state.params, state.opt_state), moves, fit_key)
-        metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
-        metrics |= {"opponents": past_selves.window(history, delta)}
-        state = PPOState(params, opt_state, games, history, state.iteration + 1, rng_key)
-        return state, metrics
-
-    rng_key, games_key = jax.random.split(jax.random.key(seed))
-
-    def init(params: Params) -> PPOState:
-        first = jnp.arange(num_games) % 2 == 0
-        return PPOState(
-            params=params,
-            opt_state=optimizer.init(params),
-            games=learner_games.start(env, games_key, first, max_random_moves=max_random_moves),
-            history=past_selves.init(params, history_size),
-            iteration=jnp.int32(0),
-            rng_key=rng_key,
-        )
-
+    init = functools.partial(_init, setting, jax.random.key(run.seed))
     shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
     # Each iteration's state takes the last one's memory, the history's most of all.
-    iterate = jax.jit(iterate, donate_argnums=0, out_shardings=sharding.beside(mesh, shardings))
-    compare, num_openings = make_compare(env, apply_fn, max_moves)
-
-    def measured(state: PPOState) -> tuple[PPOState, dict[str, float]]:
-        state, found = iterate(state)
-        iteration = int(state.iteration)
-        metrics = {name: float(value) for name, value in found.items()}
-        metrics |= {"iteration": iteration, "positions": iteration * num_steps * num_games}
-        if evaluate_every and iteration % evaluate_every == 0:
-            iterations.check_losses(metrics)
-            along = past_selves.elo_along(
-                state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
-            )
-            metrics |= {
-                "elo": float(along.table.ratings[-1]),
-                "score_against_history": float(along.scores[-1, :-1].mean()),
-            }
-        return state, metrics
-
-    return iterations.run(
-        state, measured, num_iterations, trainer="ppo", arguments=arguments, directory=directory,
-        checkpoint_every=checkpoint_every, keep=keep, callback=callback, progress=progress,
-        formerly={"max_moves": None},
+    iterate = jax.jit(
+        functools.partial(_iterate, setting), donate_argnums=0,
+        out_shardings=sharding.beside(mesh, shardings),
     )  # fmt: skip
+    match = make_compare(env, apply_fn, games.max_moves)
+    measured = functools.partial(_measured, setting, iterate, match, evaluate_every)
+    return iterations.run(
+        state, measured, num_iterations, trainer="ppo", arguments=arguments, settings=run,
+        checkpoint_every=10, formerly={"max_moves": None},
+    )  # fmt: skip
+
+
+class _Setting(NamedTuple):
+    """What does not change while a network is trained; the arguments of `train`, made ready.
+
+    `pool` has an axis of its parameters, `share` is on how many devices each opponent plays, and
+    `update` is from `iterations.make_update`.
+    """
+
+    env: Env
+    apply_fn: ApplyFn
+    games: Games
+    opponents: Opponents
+    fit: Fit
+    pool: Params | None
+    share: int
+    optimizer: optax.GradientTransformation
+    update: Callable[..., Any]
+    mesh: jax.sharding.Mesh | None
+
+
+def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> PPOState:
+    rng_key, games_key = jax.random.split(rng_key)
+    first = jnp.arange(setting.games.num_games) % 2 == 0
+    return PPOState(
+        params=params,
+        opt_state=setting.optimizer.init(params),
+        games=learner_games.start(
+            setting.env, games_key, first, max_random_moves=setting.games.max_random_moves
+        ),
+        history=past_selves.init(params, setting.opponents.history_size),
+        iteration=jnp.int32(0),
+        rng_key=rng_key,
+    )
+
+
+def _play(
+    setting: _Setting,
+    params: Params,
+    met: past_selves.Opponents,
+    rng_key: chex.PRNGKey,
+    games: learner_games.LearnerGames,
+) -> tuple[Any, ...]:
+    """Plays the moves of an iteration in the games that a device has."""
+    given = setting.games
+    return learner_games.play(
+        setting.env, setting.apply_fn, params, met, rng_key, games, given.num_steps,
+        max_random_moves=given.max_random_moves, max_moves=given.max_moves,
+    )  # fmt: skip
+
+
+def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, chex.Array]]:
+    """Takes a snapshot, draws opponents, plays and learns."""
+    given, fit = setting.opponents, setting.fit
+    own_play = functools.partial(_play, setting)
+    play = sharding.per_device(setting.mesh, own_play, (None, 0, None, 0), (0, 1, 0, 1))
+    rng_key, draw_key, play_key, fit_key = jax.random.split(state.rng_key, 4)
+    history = jax.lax.cond(
+        state.iteration % given.snapshot_every == 0,
+        lambda: past_selves.add(state.history, state.params, state.iteration),
+        lambda: state.history,
+    )
+    met = past_selves.draw(
+        history, state.params, draw_key, given.num_opponents, delta=given.delta,
+        schedule=given.schedule, pool=setting.pool, pool_fraction=given.pool_fraction,
+        random_fraction=given.random_fraction,
+    )  # fmt: skip
+    met = jax.tree.map(lambda x: jnp.repeat(x, setting.share, axis=0), met)
+    games, rollout, last_value, result = play(state.params, met, play_key, state.games)
+    moves = moves_of(rollout, last_value, fit.discount, fit.gae_lambda, fit.normalize_advantages)
+    carry, parts = _learn(setting, (state.params, state.opt_state), moves, fit_key)
+    metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
+    metrics |= {"opponents": past_selves.window(history, given.delta)}
+    return PPOState(*carry, games, history, state.iteration + 1, rng_key), metrics
+
+
+def _learn(
+    setting: _Setting, carry: tuple[Params, Any], moves: Moves, rng_key: chex.PRNGKey
+) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
+    """Learns from moves `[S, G]`, in epochs of minibatches, each epoch in another order."""
+    num_games = moves.mine.shape[1]
+
+    def minibatch(carry: tuple[Params, Any], index: chex.Array) -> tuple[Any, dict]:
+        # Moves stay with the device of their game; flat ones would have to be on each.
+        batch = jax.tree.map(lambda x: x[index // num_games, index % num_games], moves)
+        return setting.update(carry, sharding.split_rows(setting.mesh, batch))
+
+    keys = jax.random.split(rng_key, setting.fit.epochs)
+    order = jax.vmap(lambda key: jax.random.permutation(key, moves.mine.size))(keys)
+    return jax.lax.scan(minibatch, carry, order.reshape(-1, setting.fit.batch_size))
+
+
+def _measured(
+    setting: _Setting,
+    iterate: Callable[..., Any],
+    match: tuple[Callable[[Params, Params], chex.Array], int],
+    evaluate_every: int,
+    state: PPOState,
+) -> tuple[PPOState, dict[str, float]]:
+    """Iterates, and rates the newest network where that is due."""
+    state, found = iterate(state)
+    iteration, (compare, num_openings) = int(state.iteration), match
+    positions = iteration * setting.games.num_steps * setting.games.num_games
+    metrics = {name: float(value) for name, value in found.items()}
+    metrics |= {"iteration": iteration, "positions": positions}
+    if evaluate_every and iteration % evaluate_every == 0:
+        iterations.check_losses(metrics)
+        along = past_selves.elo_along(
+            state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
+        )
+        metrics |= {
+            "elo": float(along.table.ratings[-1]),
+            "score_against_history": float(along.scores[-1, :-1].mean()),
+        }
+    return state, metrics
 
 
 def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     """Raises `ValueError` for arguments of `train` that are out of range."""
     counts = (
         "num_iterations", "num_games", "num_steps", "num_opponents", "history_size",
-        "snapshot_every", "batch_size", "epochs", "checkpoint_every", "keep",
+        "snapshot_every", "batch_size", "epochs",
     )  # fmt: skip
-    iterations.check_counts({name: arguments[name] for name in counts})
+    check_counts({name: arguments[name] for name in counts})
     if arguments["max_moves"] is not None:
         check_count("train", "max_moves", arguments["max_moves"])
     check_players("ppo.train", env, (2,), "puzzle_iteration.train is for one player.")
@@ -400,7 +385,7 @@ def elo_along(
       max_moves: moves after which a game counts as a draw; None is 4,096.
 
     Returns:
-      Iterations, ratings, and who won how much of whom; see `opponents.elo_along`.
+      Iterations, ratings, and who won how much of whom; see `past_selves.elo_along`.
 
     Raises:
       ValueError: if `num_players` is below 2, or the run has not begun.
@@ -411,40 +396,6 @@ def elo_along(
         state.history, state.params, int(state.iteration), compare, 2 * num_openings,
         num_players=num_players,
     )  # fmt: skip
-
-
-def _make_losses(network: nnx.Module, **weights: float) -> Callable[..., Any]:
-    """Makes `(params, moves) -> (loss, (parts, moved))`, with the batch statistics moved."""
-    call = functional_train(network)
-
-    def losses_fn(params: Params, moves: Moves) -> tuple[chex.Array, tuple]:
-        (logits, value), moved = call(params, moves.observation)
-        loss, parts = ppo_loss(logits, value, moves, **weights)
-        return loss, (parts, moved)
-
-    return losses_fn
-
-
-def _make_learn(
-    update: Callable[..., Any], batch_size: int, epochs: int, mesh: jax.sharding.Mesh | None
-) -> Callable[..., Any]:
-    """Makes epochs of minibatches of moves `[S, G]`, each epoch in another order."""
-
-    def learn(
-        carry: tuple[Params, Any], moves: Moves, rng_key: chex.PRNGKey
-    ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-        num_games = moves.mine.shape[1]
-
-        def minibatch(carry: tuple[Params, Any], index: chex.Array) -> tuple[Any, dict]:
-            # Moves stay with the device of their game; flat ones would have to be on each.
-            batch = jax.tree.map(lambda x: x[index // num_games, index % num_games], moves)
-            return update(carry, sharding.split_rows(mesh, batch))
-
-        keys = jax.random.split(rng_key, epochs)
-        order = jax.vmap(lambda key: jax.random.permutation(key, moves.mine.size))(keys)
-        return jax.lax.scan(minibatch, carry, order.reshape(-1, batch_size))
-
-    return learn
 
 
 def _check_opponents(num_opponents: int, num_devices: int) -> int:
@@ -462,30 +413,6 @@ def _shardings(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
     return sharding.whole(mesh, state)._replace(games=sharding.rows(mesh, state.games))
 
 
-def _moves(
-    rollout: learner_games.Rollout,
-    last_value: chex.Array,
-    discount: float,
-    gae_lambda: float,
-    normalize_advantages: bool,
-) -> Moves:
-    """Turns games into moves to learn from."""
-    advantage, target = learner_games.advantages(
-        rollout, last_value, discount=discount, gae_lambda=gae_lambda
-    )
-    if normalize_advantages:
-        advantage = _normalized(advantage, rollout.mine)
-    return Moves(
-        observation=rollout.observation,
-        legal=rollout.legal,
-        action=rollout.action,
-        log_prob=rollout.log_prob,
-        advantage=advantage,
-        value=target,
-        mine=rollout.mine,
-    )
-
-
 def _count_games(
     rollout: learner_games.Rollout, result: learner_games.Result
 ) -> dict[str, chex.Array]:
@@ -500,11 +427,3 @@ def _count_games(
         "moved_first": jnp.sum(finished & result.moved_first) / count,
         "learner_to_move": jnp.mean(rollout.mine.astype(jnp.float32)),
     }
-
-
-def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:
-    """Brings the learner's advantages to mean 0 and deviation 1, together."""
-    count = jnp.maximum(jnp.sum(mine), 1)
-    centred = advantage - jnp.sum(jnp.where(mine, advantage, 0.0)) / count
-    variance = jnp.sum(jnp.where(mine, jnp.square(centred), 0.0)) / count
-    return jnp.where(mine, centred / (jnp.sqrt(variance) + 1e-8), 0.0)

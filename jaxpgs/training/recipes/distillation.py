@@ -6,9 +6,9 @@ trains a network that comes with the library, with a progress bar; it goes on wh
 """
 
 import argparse
-import os
+import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training.recipes.hex_networks import Clock, origin
 from jaxpgs.training.runtime import iterations, loggers, sharding
+from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat
 
 
 class DistillationState(NamedTuple):
@@ -56,12 +57,7 @@ def distill(
     batch_size: int = 256,
     random_fraction: float = 0.1,
     optimizer: optax.GradientTransformation | None = None,
-    seed: int = 0,
-    devices: Sequence[jax.Device] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 500,
-    callback: iterations.Callback | Sequence[iterations.Callback] | None = None,
-    progress: bool | None = None,
+    run: Run = Run(),
 ) -> DistillationState:
     """Teaches a network the policy and the value of another one.
 
@@ -73,27 +69,18 @@ def distill(
       env: the environment of both; its `symmetries`, if it has any, augment the positions.
       network: the student; only its structure and initial weights are used.
       teacher: parameters and `apply_fn` of the teacher.
-      num_iterations: iterations in all, counting those of an earlier call in `directory`.
+      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
       batch_size: B, at least 1.
       random_fraction: share of the moves that are random, 0 to 1.
       optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
-      seed: seed of the games.
-      devices: devices to share the games among, `jax.devices()` for all of all processes;
-        `batch_size` must be a multiple of their number. Sums over a batch may be rounded otherwise
-        than on one. None is the default device.
-      directory: where to keep checkpoints, to go on from bit by bit; None keeps none.
-      checkpoint_every: iterations between checkpoints.
-      callback: called after every iteration with the state and a dict of metrics, or several such
-        functions; a true answer ends the training. The next iteration overwrites the state, so copy
-        what you keep.
-      progress: whether to show a bar on standard error; None shows one in a terminal.
+      run: seed, devices, folder and callbacks. Checkpoints are 500 iterations apart by default.
 
     Returns:
       The last state.
 
     Raises:
-      ValueError: if an argument is out of range, or `directory` holds another run or is damaged.
-      RuntimeError: if another process trains in `directory`.
+      ValueError: if an argument is out of range, or the directory holds another run or is damaged.
+      RuntimeError: if another process trains in the directory.
       FloatingPointError: if a loss is no longer finite.
 
     Example:
@@ -104,70 +91,88 @@ def distill(
       >>> int(state.iteration)
       1
     """
-    arguments = dict(locals())
-    iterations.check_counts(
-        {
-            "num_iterations": num_iterations,
-            "batch_size": batch_size,
-            "checkpoint_every": checkpoint_every,
-        }
-    )
+    arguments = flat(locals(), "run")
+    check_counts({"num_iterations": num_iterations, "batch_size": batch_size})
     check_number("distill", "random_fraction", random_fraction, 0, 1)
-    mesh = sharding.make_mesh(devices, {"batch_size": batch_size})
+    mesh = sharding.make_mesh(run.devices, {"batch_size": batch_size})
     params, _ = networks.functional(network)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
     arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
-    teacher_params, teach = teacher
-    root_fn = make_root_fn(env, teach)
     update = iterations.make_update(
         _make_losses(network), optimizer, networks.trainable_mask(network)
     )
-    start, step_env = jax.vmap(env.init), step_with_keys(env)
+    teacher_params, teach = teacher
+    root_fn = functools.partial(make_root_fn(env, teach), teacher_params)
+    setting = _Setting(env, root_fn, update, optimizer, batch_size, random_fraction, mesh)
 
-    def init(params: Params) -> DistillationState:
-        games_key, rng_key = jax.random.split(jax.random.key(seed))
-        games = start(jax.random.split(games_key, batch_size))
-        state = DistillationState(params, optimizer.init(params), games, jnp.int32(0), rng_key)
-        return jax.tree.map(jnp.copy, state)
-
-    def play(rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
-        games = step_env(games, action, sharding.own_keys(chance_key(rng_key), len(action)))
-        return trees.where(games.terminated, start(sharding.own_keys(rng_key, len(action))), games)
-
-    play_on = sharding.per_device(mesh, play, (None, 0, 0), 0)
-
-    def iterate(state: DistillationState) -> tuple[DistillationState, dict[str, chex.Array]]:
-        keys = jax.random.split(state.rng_key, 6)
-        root = root_fn(teacher_params, keys[0], state.games)
-        lesson = _lesson(env, keys[0], state.games, root)
-        (params, opt_state), metrics = update((state.params, state.opt_state), lesson)
-        drawn = jax.random.categorical(keys[1], root.prior_logits)
-        anything = jax.random.categorical(keys[2], jnp.log(state.games.legal_action_mask))
-        action = jnp.where(
-            jax.random.bernoulli(keys[3], random_fraction, drawn.shape), anything, drawn
-        )
-        games = play_on(keys[4], state.games, action)
-        return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
-
+    init = functools.partial(_init, setting, jax.random.key(run.seed))
     shardings = None
     if mesh is not None:
         like = jax.eval_shape(init, params)
         shardings = sharding.whole(mesh, like)._replace(games=sharding.rows(mesh, like.games))
     state = jax.jit(init, out_shardings=shardings)(params)
     # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
-    step = jax.jit(iterate, donate_argnums=0, out_shardings=sharding.beside(mesh, shardings))
-
-    def measured(state: DistillationState) -> tuple[DistillationState, dict[str, float]]:
-        state, found = step(state)
-        metrics = {name: float(x) for name, x in found.items()}
-        return state, metrics | {"iteration": int(state.iteration)}
-
-    return iterations.run(
-        state, measured, num_iterations, trainer="distillation", arguments=arguments,
-        directory=directory, checkpoint_every=checkpoint_every, callback=callback,
-        progress=progress,
+    step = jax.jit(
+        functools.partial(_iterate, setting), donate_argnums=0,
+        out_shardings=sharding.beside(mesh, shardings),
     )  # fmt: skip
+    return iterations.run(
+        state, functools.partial(_measured, step), num_iterations, trainer="distillation",
+        arguments=arguments, settings=run, checkpoint_every=500,
+    )  # fmt: skip
+
+
+class _Setting(NamedTuple):
+    """What does not change while a network is taught; the arguments of `distill`, made ready."""
+
+    env: Env
+    root_fn: Callable[..., mctx.RootFnOutput]
+    update: Callable[..., Any]
+    optimizer: optax.GradientTransformation
+    batch_size: int
+    random_fraction: float
+    mesh: jax.sharding.Mesh | None
+
+
+def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> DistillationState:
+    games_key, rng_key = jax.random.split(rng_key)
+    games = jax.vmap(setting.env.init)(jax.random.split(games_key, setting.batch_size))
+    opt_state = setting.optimizer.init(params)
+    state = DistillationState(params, opt_state, games, jnp.int32(0), rng_key)
+    return jax.tree.map(jnp.copy, state)
+
+
+def _play(env: Env, rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
+    """Plays a move in each game that a device has; those that end start anew."""
+    after = step_with_keys(env)(games, action, sharding.own_keys(chance_key(rng_key), len(action)))
+    fresh = jax.vmap(env.init)(sharding.own_keys(rng_key, len(action)))
+    return trees.where(after.terminated, fresh, after)
+
+
+def _iterate(
+    setting: _Setting, state: DistillationState
+) -> tuple[DistillationState, dict[str, chex.Array]]:
+    """Learns from the positions, and plays a move in each."""
+    keys = jax.random.split(state.rng_key, 6)
+    root = setting.root_fn(keys[0], state.games)
+    lesson = _lesson(setting.env, keys[0], state.games, root)
+    (params, opt_state), metrics = setting.update((state.params, state.opt_state), lesson)
+    drawn = jax.random.categorical(keys[1], root.prior_logits)
+    anything = jax.random.categorical(keys[2], jnp.log(state.games.legal_action_mask))
+    is_random = jax.random.bernoulli(keys[3], setting.random_fraction, drawn.shape)
+    action = jnp.where(is_random, anything, drawn)
+    play = functools.partial(_play, setting.env)
+    games = sharding.per_device(setting.mesh, play, (None, 0, 0), 0)(keys[4], state.games, action)
+    return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
+
+
+def _measured(
+    step: Callable[..., Any], state: DistillationState
+) -> tuple[DistillationState, dict[str, float]]:
+    state, found = step(state)
+    metrics = {name: float(x) for name, x in found.items()}
+    return state, metrics | {"iteration": int(state.iteration)}
 
 
 class _Lesson(NamedTuple):
@@ -282,14 +287,12 @@ def main(argv: list[str] | None = None) -> None:
             if metrics["iteration"] % 50 == 0:
                 log(state, metrics | {"seconds": round(clock.note(), 1)})
 
-        state = distill(
+        state = by_name(distill)(
             teacher.env,
             trained,
             (teacher.params, teacher.apply_fn),
             num_iterations=num_iterations,
-            seed=args.seed,
-            directory=folder / "checkpoints",
-            callback=callback,
+            run=Run(args.seed, directory=folder / "checkpoints", callback=callback),
             **recipe.settings,
         )
     changed = "" if num_iterations == recipe.num_iterations else f" --iterations {num_iterations}"

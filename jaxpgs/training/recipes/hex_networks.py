@@ -31,6 +31,7 @@ from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.settings import Run, by_name
 from jaxpgs.training.two_player import expert_iteration, experts
 
 
@@ -44,7 +45,7 @@ class HexRecipe(NamedTuple):
       num_simulations: simulations a move.
       num_iterations: iterations in all.
       games: how games are played and learned from, where it is not as in
-        `expert_iteration.paper_settings`: arguments of `expert_iteration.train`.
+        `expert_iteration.paper_settings`: fields of its `Games` and `Fit`, and `evaluate_every`.
       parent: the network to go on from, of the same board or to grow from, of a smaller one.
       dtype: what the torso computes in while it trains. What is saved computes in float32, as
         processors are slow in bfloat16.
@@ -156,15 +157,13 @@ def main(argv: list[str] | None = None) -> None:
                 save(folder / "snapshots", f"{name}-{iteration:04d}", state)
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
-        state = expert_iteration.train(
+        state = by_name(expert_iteration.train)(
             recipe.env,
             make_network(recipe, args.seed, **others),
             expert=experts.make_expert(recipe.expert, recipe.num_simulations),
             num_iterations=recipe.num_iterations,
             init_params=grown(recipe.parent, module, args.out),
-            seed=args.seed,
-            directory=folder / "checkpoints",
-            callback=callback,
+            run=Run(args.seed, directory=folder / "checkpoints", callback=callback),
             **expert_iteration.paper_settings()
             | {"optimizer": _optimizer(recipe)}
             | dict(recipe.games),

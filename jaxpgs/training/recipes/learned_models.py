@@ -32,6 +32,7 @@ from jaxpgs.training.models import model_fitting
 from jaxpgs.training.models.labelling import label_games
 from jaxpgs.training.recipes.hex_networks import Clock, command, origin
 from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.settings import Run, by_name
 from jaxpgs.training.two_player import experts, selfplay
 
 
@@ -47,7 +48,7 @@ class ModelRecipe(NamedTuple):
       num_games: games to label.
       num_epochs: most epochs of the fitting.
       games: arguments of `label_games`.
-      fitting: arguments of `model_fitting.fit`, with `steps_per_epoch`.
+      fitting: fields of `model_fitting.Steps` and `Validation`, with `steps_per_epoch`.
       step_size: the first step size of Adam, which decays to a hundredth along all epochs.
     """
 
@@ -142,10 +143,10 @@ def main(argv: list[str] | None = None) -> None:
             save(state)
             return late()
 
-        state = model_fitting.fit(
+        state = by_name(model_fitting.fit)(
             recipe.env, module, experience, max_epochs=recipe.num_epochs,
-            optimizer=_optimizer(recipe), seed=args.seed, directory=folder / "checkpoints",
-            callback=callback, **recipe.fitting,
+            run=Run(args.seed, directory=folder / "checkpoints", callback=callback),
+            optimizer=_optimizer(recipe), **recipe.fitting,
         )  # fmt: skip
     save(state)
     print(f"Wrote {args.out / args.name}.safetensors and its card.")

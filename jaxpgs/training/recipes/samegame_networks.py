@@ -32,6 +32,7 @@ from jaxpgs.training.puzzles import puzzle_iteration
 from jaxpgs.training.puzzles.puzzle_data import Solver
 from jaxpgs.training.recipes.hex_networks import Clock, command, grown, origin
 from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.settings import Run, by_name
 
 _LOGGED = (
     "iteration", "score", "policy_score", "greedy_score", "random_score", "policy_loss",
@@ -52,7 +53,7 @@ class SameGameRecipe(NamedTuple):
       first: the same for whole games of `puzzles.nrpa`, the first iteration's; None for random
         games, whose positions are judged as all others.
       parent: the network to go on from, of another size of board.
-      training: arguments of `puzzle_iteration.train` that differ from the other recipes'.
+      training: fields of `puzzle_iteration.Games` and `Fit` that differ from the other recipes'.
     """
 
     env: SameGame
@@ -207,7 +208,7 @@ def _train(
             note(state, metrics | {"seconds": round(clock.note(), 1)})
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
-        return puzzle_iteration.train(
+        return by_name(puzzle_iteration.train)(
             recipe.env,
             lambda seed: make_network(recipe, seed),
             solver=solver,
@@ -216,15 +217,13 @@ def _train(
             num_runs=recipe.num_runs,
             optimizer=_optimizer(recipe, training),
             init_params=grown(recipe.parent, network, args.out),
-            seed=args.seed,
-            directory=folder / "checkpoints",
-            callback=callback,
+            run=Run(args.seed, directory=folder / "checkpoints", callback=callback),
             **training,
         )
 
 
 def _training(recipe: SameGameRecipe) -> dict[str, Any]:
-    """Returns the arguments of `puzzle_iteration.train` that a recipe sets itself."""
+    """Returns the settings of `puzzle_iteration.train` that a recipe has itself."""
     training = _TRAINING | dict(recipe.training)
     training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
     return {"first_runs": recipe.num_runs} | training

@@ -7,7 +7,7 @@ import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import chex
@@ -19,17 +19,10 @@ from jaxpgs.base import Params
 from jaxpgs.search.models.adapted import merge, split
 from jaxpgs.training.runtime import loggers, sharding
 from jaxpgs.training.runtime.checkpoint import describe, opened
+from jaxpgs.training.runtime.settings import Run
 from jaxpgs.trees import is_weight
 
-Callback = loggers.Callback
 CURVE = "curve.jsonl"  # the metrics of all iterations, in a run's folder
-
-
-def check_counts(counts: Mapping[str, int]) -> None:
-    """Raises `ValueError` unless all of these numbers, given by name, are at least 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}.")
 
 
 def like(params: Params, template: Params, name: str = "init_params") -> Params:
@@ -113,11 +106,8 @@ def run(
     *,
     trainer: str,
     arguments: Mapping[str, Any],
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 50,
-    keep: int = 2,
-    callback: Callback | Sequence[Callback] | None = None,
-    progress: bool | None = None,
+    settings: Run,
+    checkpoint_every: int = 1,
     formerly: Mapping[str, Any] | None = None,
     done: Callable[[Any], bool] = lambda state: False,
 ) -> Any:
@@ -132,12 +122,8 @@ def run(
       num_iterations: iterations in all.
       trainer: who trains, and
       arguments: with what, as `checkpoint.describe` takes them.
-      directory: where to save the state, None for nowhere.
-      checkpoint_every: iterations between checkpoints. The last state is saved in any case.
-      keep: checkpoints to keep.
-      callback: called after every iteration with the state and its metrics, or several such
-        functions; a true answer of any ends the loop.
-      progress: whether to show a bar; see `loggers.own_bar`.
+      settings: where it is kept, and who watches. The last state is saved in any case.
+      checkpoint_every: iterations between checkpoints where `settings` leaves them open.
       formerly: as in `checkpoint.describe`.
       done: whether a state is the last one, however many iterations there were.
 
@@ -145,22 +131,23 @@ def run(
       The state after the last iteration.
 
     Raises:
-      ValueError: if `directory` holds another run or is damaged.
+      ValueError: if the directory holds another run or is damaged.
       RuntimeError: if another process trains there.
       FloatingPointError: if a loss is no longer finite.
     """
-    call = loggers.together(callback)
+    call, directory = loggers.together(settings.callback), settings.directory
+    checkpoint_every = settings.checkpoint_every or checkpoint_every
     with contextlib.ExitStack() as stack:
         checkpoints, caught = None, []
         if directory is not None:
             run = describe(trainer, arguments, formerly)
-            checkpoints = stack.enter_context(opened(directory, run, keep=keep))
+            checkpoints = stack.enter_context(opened(directory, run, keep=settings.keep))
             state = checkpoints.restore(state) or state
             if sharding.is_first_process():
                 call = loggers.together([loggers.log_to(pathlib.Path(directory) / CURVE), call])
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
         title = trainer.replace("_", " ")
-        show = stack.enter_context(loggers.own_bar(title, num_iterations, progress))
+        show = stack.enter_context(loggers.own_bar(title, num_iterations, settings.progress))
         while (iteration := int(state.iteration)) < num_iterations and not done(state):
             state, metrics = iterate(state)
             check_losses(metrics)

@@ -12,7 +12,7 @@ from jaxpgs.training.runtime.iterations import CURVE
 from jaxpgs.training.runtime.loggers import read_log
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
     """What a trainer has left in its folder so far.
 
     Attributes:
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 def read_run(
     directory: str | os.PathLike[str], *, log: str | os.PathLike[str] | None = None
-) -> Run:
+) -> RunRecord:
     """Reads what a trainer keeps in its folder, without the trainer, its game or its network.
 
     The run may go on meanwhile, in this process or another: nothing is locked or changed. So
@@ -75,7 +75,7 @@ def read_run(
         is_measured = 0 < every <= iteration
         best_iteration = int(best["iteration"]) if is_measured else None
         best = best["params"] if is_measured else None
-    return Run(
+    return RunRecord(
         trainer=settings["trainer"],
         iteration=iteration,
         last=tree.get("params"),

@@ -225,6 +225,19 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
     return explore
 
 
+def fast_expert(expert: str | Expert, fast_simulations: int | Expert | None) -> Expert | None:
+    """Makes the expert of the fast moves, without noise in the root's prior."""
+    if fast_simulations is None or callable(fast_simulations):
+        return fast_simulations
+    if not isinstance(expert, str):
+        raise ValueError(
+            "fast_simulations may be a number where expert is a name. With an Expert give another "
+            'one for the fast moves, such as make_expert("pgs", 16, dirichlet_fraction=0.0); got '
+            f"{fast_simulations!r}."
+        )
+    return make_expert(expert, fast_simulations, dirichlet_fraction=0.0)
+
+
 def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
     """`mctx.gumbel_muzero_policy` as the expert; its policy is the completed-Q improvement.
 

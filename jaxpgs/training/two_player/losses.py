@@ -1,13 +1,16 @@
 """Losses of a policy and value network, as pure functions."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
-from jaxpgs.base import values_like
+from jaxpgs.base import Params, values_like
+from jaxpgs.networks import functional_call
 from jaxpgs.training.models.unrolls import Unrolls
 from jaxpgs.training.two_player.objectives import Objective, cross_entropy
 from jaxpgs.training.two_player.selfplay import Experience
@@ -52,6 +55,28 @@ def objective_loss(logits: chex.Array, target: Experience, objective: Objective)
     known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
     return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1).astype(loss.dtype)
+
+
+def make_losses(
+    network: nnx.Module, own: Objective, further: Mapping[str, Objective], value_weight: float
+) -> Callable[..., Any]:
+    """Makes `(params, target) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    call = functional_call(
+        network, lambda net, x: net.all_policies(x) if further else (net(x), {}), train=True
+    )
+
+    def losses_fn(params: Params, target: Experience) -> tuple[chex.Array, tuple]:
+        ((logits, value), others), moved = call(params, target.observation)
+        loss, parts = policy_value_loss(
+            logits, value, target, value_weight=value_weight, objective=own
+        )
+        for name, objective in further.items():
+            # The offsets have parameters of their own, so adding losses trains each by its own.
+            parts[f"{name}_loss"] = objective_loss(others[name], target, objective)
+            loss += parts[f"{name}_loss"]
+        return loss, (parts, moved)
+
+    return losses_fn
 
 
 def unroll_loss(

@@ -4,16 +4,18 @@ An objective maps logits and what self-play saw to a loss of each position. `cro
 of expert iteration; `tspg` is the tree-search policy gradient of Soemers et al. 2019.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from jaxpgs.base import NodeStats
 from jaxpgs.checks import check_word
+from jaxpgs.networks import WithOffsets
 from jaxpgs.search.parts.target import completed_qvalues
 from jaxpgs.training.two_player.selfplay import Experience
 
@@ -96,6 +98,22 @@ def make_objective(objective: str | Objective) -> Objective:
             f"objective must be one of {tuple(NAMES)} or an Objective, got {objective!r}."
         )
     return NAMES[objective]()
+
+
+def objectives_of(
+    network: nnx.Module,
+    objective: str | Objective,
+    offsets: Mapping[str, str | Objective] | None,
+) -> tuple[Objective, dict[str, Objective]]:
+    """Returns the objectives of the network's policy and of its further ones."""
+    further = {name: make_objective(one) for name, one in (offsets or {}).items()}
+    names = sorted(network.offsets) if isinstance(network, WithOffsets) else []
+    if sorted(further) != names:
+        raise ValueError(
+            "offsets must name an objective for each offset of the network, a "
+            f"networks.WithOffsets, and no other: it has {names}, got {sorted(further)}."
+        )
+    return make_objective(objective), further
 
 
 def action_values(root: NodeStats, untried: str) -> chex.Array:

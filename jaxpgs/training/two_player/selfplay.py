@@ -235,110 +235,150 @@ def play(
         adapts nothing, `keep_root` for one that tells no visits, or `value_target` is unknown.
     """
     check_word("play", "value_target", value_target, VALUE_TARGETS)
-    root_fn, recurrent_fn = model_fns or (
-        make_root_fn(env, apply_fn),
-        make_recurrent_fn(env, apply_fn),
-    )
-
-    play_move = step_with_keys(env)
-
-    def decide(
-        rng_key: chex.PRNGKey, state: Any, is_full: chex.Array | bool, **kept: Params
-    ) -> tuple[Decision, NodeStats | None]:
-        legal = state.legal_action_mask
-        if sharding.is_shared():
-            rng_key = sharding.own_keys(rng_key, len(legal))
-        root = root_fn(params, sharding.one_key(rng_key), state)
-        data = params, rng_key, root, recurrent_fn, ~legal
-        if fast is None:
-            decision = expert(*data, **kept)
-        else:
-            full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
-            decision = jax.lax.cond(is_full, full, quick)
-        return decision, root_stats(root, decision, legal) if keep_root else None
-
-    def network_own() -> dict[str, Params]:
-        adapted = jax.eval_shape(decide, rng_key, games.state, True)[0].adapted_params
-        if not jax.tree.leaves(adapted):
-            raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
-        return {"adapted_params": base_params_like(adapted, params)}
-
-    def step(
-        carry: tuple[SelfPlayGames, dict], inputs: tuple[chex.PRNGKey, chex.Array]
-    ) -> tuple[tuple[SelfPlayGames, dict], Any]:
-        games, kept = carry
-        rng_key, is_full = inputs
-        search_key, reset_key = jax.random.split(rng_key)
-        state = games.state
-        legal = state.legal_action_mask
-        decision, root = decide(search_key, state, is_full, **kept)
-        action = jnp.where(games.move < sampled_moves, decision.action, decision.best)
-        chances = sharding.own_keys(chance_key(rng_key), len(action))
-        after = play_move(state, action, chances)
-        mover = state.current_player
-        own = mover[:, None] == jnp.arange(games.lowest.shape[1])[None]
-        lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
-
-        resigned = games.may_resign & (decision.value < resign_below)
-        finished = after.terminated | resigned
-        if max_moves is not None:
-            finished |= games.move + 1 >= max_moves
-        reward = jnp.where(resigned, -1.0, gain_of(env, mover, state, after))
-        discount = jnp.where(after.current_player == mover, 1.0, -1.0)
-        discount = jnp.where(finished, 0.0, discount)
-
-        policy = jnp.where(is_full, decision.policy, 0.0)
-        if hasattr(env, "network_policy"):
-            turn = functools.partial(jax.vmap(env.network_policy), state)
-            policy, legal = turn(policy), turn(legal)
-            root = None if root is None else map_actions(turn, root)
-        observation = jax.vmap(env.observe)(state)
-
-        # In a game without resignation the winner's lowest value tells what it would have lost.
-        won = own == (reward > 0)[:, None]
-        winner_lowest = jnp.min(jnp.where(won, lowest, jnp.inf), axis=-1)
-        honest = after.terminated & ~games.may_resign & (reward != 0)
-        report = Report(
-            finished=finished,
-            resigned=resigned,
-            length=games.move + 1,
-            winner_lowest=jnp.where(honest, winner_lowest, jnp.nan),
-            best_share=jnp.max(decision.policy, axis=-1),
-            num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
-        )
-
-        fresh = init_games(
-            env,
-            reset_key,
-            len(reward),
-            max_random_moves=max_random_moves,
-            start_fraction=start_fraction,
-            resign_fraction=resign_fraction,
-        )
-        going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
-        games = trees.where(finished, fresh, going_on)
-        if keep_adapted:
-            kept = {"adapted_params": reset_adapted(decision.adapted_params, params, finished)}
-        played = Played(state, action, reward, finished) if keep_played else None
-        # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
-        wrong = jnp.isnan(reward)
-        value, known = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
-        seen = Experience(observation, legal, policy, value, known, played, root)
-        strayed = (action != decision.best) & (value_target == "best")
-        return (games, kept), (seen, reward, discount, strayed, report)
-
+    start = {
+        "max_random_moves": max_random_moves, "start_fraction": start_fraction,
+        "resign_fraction": resign_fraction,
+    }  # fmt: skip
+    setting = _Setting(
+        env, params, expert, fast,
+        *(model_fns or (make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn))),
+        start, sampled_moves, resign_below, max_moves, keep_adapted, keep_played, keep_root,
+        value_target,
+    )  # fmt: skip
     is_full = jnp.ones(num_steps, bool)
     if fast is not None:
         rng_key, full_key = jax.random.split(rng_key)
         is_full = draw_full(full_key, num_steps, full_share)
-    start = (games, network_own() if keep_adapted else {})
+    kept = _network_own(setting, rng_key, games.state) if keep_adapted else {}
     inputs = (jax.random.split(rng_key, num_steps), is_full)
-    (games, _), seen = jax.lax.scan(step, start, inputs)
+    (games, _), seen = jax.lax.scan(functools.partial(_step, setting), (games, kept), inputs)
     experience, reward, discount, strayed, report = seen
     if value_target == "search":
         return games, experience, report
 
     return games, _with_returns(experience, reward, discount, strayed), report
+
+
+class _Setting(NamedTuple):
+    """What does not change while games are played; the arguments of `play`, made ready."""
+
+    env: Env
+    params: Params
+    expert: Expert
+    fast: Expert | None
+    root_fn: RootFn
+    recurrent_fn: RecurrentFn
+    start: dict[str, Any]
+    sampled_moves: int
+    resign_below: chex.Array | float
+    max_moves: int | None
+    keep_adapted: bool
+    keep_played: bool
+    keep_root: bool
+    value_target: str
+
+
+def _decide(
+    setting: _Setting,
+    rng_key: chex.PRNGKey,
+    state: Any,
+    is_full: chex.Array | bool,
+    **kept: Params,
+) -> tuple[Decision, NodeStats | None]:
+    """Searches positions, in full or fast."""
+    legal, expert, fast = state.legal_action_mask, setting.expert, setting.fast
+    if sharding.is_shared():
+        rng_key = sharding.own_keys(rng_key, len(legal))
+    root = setting.root_fn(setting.params, sharding.one_key(rng_key), state)
+    data = setting.params, rng_key, root, setting.recurrent_fn, ~legal
+    if fast is None:
+        decision = expert(*data, **kept)
+    else:
+        full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
+        decision = jax.lax.cond(is_full, full, quick)
+    return decision, root_stats(root, decision, legal) if setting.keep_root else None
+
+
+def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[str, Params]:
+    """Returns what a search adapts, as the network has it."""
+    decide = functools.partial(_decide, setting)
+    adapted = jax.eval_shape(decide, rng_key, state, True)[0].adapted_params
+    if not jax.tree.leaves(adapted):
+        raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
+    return {"adapted_params": base_params_like(adapted, setting.params)}
+
+
+def _step(
+    setting: _Setting,
+    carry: tuple[SelfPlayGames, dict],
+    inputs: tuple[chex.PRNGKey, chex.Array],
+) -> tuple[tuple[SelfPlayGames, dict], Any]:
+    """Plays a move in every game, and starts anew those that end."""
+    env, (games, kept), (rng_key, is_full) = setting.env, carry, inputs
+    search_key, reset_key = jax.random.split(rng_key)
+    state = games.state
+    legal = state.legal_action_mask
+    decision, root = _decide(setting, search_key, state, is_full, **kept)
+    action = jnp.where(games.move < setting.sampled_moves, decision.action, decision.best)
+    chances = sharding.own_keys(chance_key(rng_key), len(action))
+    after = step_with_keys(env)(state, action, chances)
+    mover = state.current_player
+    own = mover[:, None] == jnp.arange(games.lowest.shape[1])[None]
+    lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
+
+    resigned = games.may_resign & (decision.value < setting.resign_below)
+    finished = after.terminated | resigned
+    if setting.max_moves is not None:
+        finished |= games.move + 1 >= setting.max_moves
+    reward = jnp.where(resigned, -1.0, gain_of(env, mover, state, after))
+    discount = jnp.where(after.current_player == mover, 1.0, -1.0)
+    discount = jnp.where(finished, 0.0, discount)
+
+    policy = jnp.where(is_full, decision.policy, 0.0)
+    if hasattr(env, "network_policy"):
+        turn = functools.partial(jax.vmap(env.network_policy), state)
+        policy, legal = turn(policy), turn(legal)
+        root = None if root is None else map_actions(turn, root)
+    observation = jax.vmap(env.observe)(state)
+
+    # In a game without resignation the winner's lowest value tells what it would have lost.
+    won = own == (reward > 0)[:, None]
+    winner_lowest = jnp.min(jnp.where(won, lowest, jnp.inf), axis=-1)
+    honest = after.terminated & ~games.may_resign & (reward != 0)
+    report = Report(
+        finished=finished,
+        resigned=resigned,
+        length=games.move + 1,
+        winner_lowest=jnp.where(honest, winner_lowest, jnp.nan),
+        best_share=jnp.max(decision.policy, axis=-1),
+        num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
+    )
+
+    fresh = init_games(env, reset_key, len(reward), **setting.start)
+    going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
+    games = trees.where(finished, fresh, going_on)
+    if setting.keep_adapted:
+        adapted = reset_adapted(decision.adapted_params, setting.params, finished)
+        kept = {"adapted_params": adapted}
+    played = Played(state, action, reward, finished) if setting.keep_played else None
+    # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
+    wrong = jnp.isnan(reward)
+    value, known = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
+    seen = Experience(observation, legal, policy, value, known, played, root)
+    strayed = (action != decision.best) & (setting.value_target == "best")
+    return (games, kept), (seen, reward, discount, strayed, report)
+
+
+def count_games(report: Report) -> dict[str, chex.Array]:
+    """Returns the metrics of the games: how many ended, how, and what the searches were like."""
+    finished = jnp.maximum(jnp.sum(report.finished), 1)
+    return {
+        "finished_games": jnp.sum(report.finished),
+        "mean_length": jnp.sum(report.finished * report.length) / finished,
+        "resigned": jnp.sum(report.resigned) / finished,
+        "best_share": jnp.mean(report.best_share),
+        "evaluations_per_move": jnp.mean(report.num_evaluations),
+    }
 
 
 def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array:
