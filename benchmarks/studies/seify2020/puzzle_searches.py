@@ -1,5 +1,6 @@
 """The searches that `seify2020.puzzles` compares, their knobs, and the budgets they get."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
     (name, size): count
-    for name in ("Policy-MCTS informed", "MCS", "PGS")
+    for name in ("Policy-MCTS informed", "MCS", "PGS", "PGS entropic")
     for size, count in ((10, 250), (15, 100))
 }
 
@@ -39,9 +40,11 @@ def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
     )(env, rng_keys, states, n)
 
 
-def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
-    step = jaxpgs.estimator.auto_sgd(knobs.step_size)
-    return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
+def _pgs(
+    env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs, estimator: Any = None
+) -> Solution:
+    own = {"optimizer": jaxpgs.estimator.auto_sgd(knobs.step_size), "estimator": estimator}
+    return _with_knobs(puzzles.pgs, **own)(env, rng_keys, states, n, knobs)
 
 
 def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None, **knobs: Any) -> Solution:
@@ -75,6 +78,7 @@ SEARCHES: dict[str, Solve] = {
     "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, rollout_share=0.5),
     "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,
+    "PGS entropic": functools.partial(_pgs, estimator=jaxpgs.estimator.entropic()),
     "NRPA": lambda *x: _nrpa(*x[:-1]),
     "NRPA with pairs": lambda *x: _nrpa(*x[:-1], pairs=True),
     "NRPA without pairs": lambda *x: _nrpa(*x[:-1], pairs=False),
@@ -94,6 +98,7 @@ TUNED: dict[str, dict[int, Knobs]] = {
     "PV-MCTS mixed": {size: Knobs(3.0) for size in MOVES},
     "MCS": {size: Knobs(10.0) for size in MOVES},
     "PGS": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
+    "PGS entropic": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
     "NRPA": {size: Knobs() for size in MOVES},
     "NRPA with pairs": {size: Knobs() for size in MOVES},
     "NRPA without pairs": {size: Knobs() for size in MOVES},
@@ -111,6 +116,7 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "PV-MCTS mixed": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "MCS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "PGS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
+    "PGS entropic": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
     # Each size has the one that is not the default there.
     "NRPA with pairs": {7: (16, 64), 10: (16, 64)},
@@ -130,6 +136,7 @@ PAIRS = [
     ("PV-MCTS mixed", "Policy-MCTS informed"),
     ("PV-MCTS mixed", "PGS"),
     ("PGS", "MCS"),
+    ("PGS entropic", "PGS"),
     ("PGS", "MCTS"),
     ("PGS", "Policy-MCTS"),
     ("PGS", "Policy-MCTS informed"),
