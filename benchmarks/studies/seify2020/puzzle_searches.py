@@ -1,6 +1,5 @@
 """The searches that `seify2020.puzzles` compares, their knobs, and the budgets they get."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ BOARDS = 500
 # Searches that ask the network at every step of a simulation have fewer boards, the first ones.
 FEWER = {
     (name, size): count
-    for name in ("Policy-MCTS informed", "MCS", "PGS", "PGS entropic")
+    for name in ("Policy-MCTS informed", "MCS", "PGS")
     for size, count in ((10, 250), (15, 100))
 }
 
@@ -40,11 +39,9 @@ def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
     )(env, rng_keys, states, n)
 
 
-def _pgs(
-    env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs, estimator: Any = None
-) -> Solution:
-    own = {"optimizer": jaxpgs.estimator.auto_sgd(knobs.step_size), "estimator": estimator}
-    return _with_knobs(puzzles.pgs, **own)(env, rng_keys, states, n, knobs)
+def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution:
+    step = jaxpgs.estimator.auto_sgd(knobs.step_size)
+    return _with_knobs(puzzles.pgs, optimizer=step)(env, rng_keys, states, n, knobs)
 
 
 def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None, **knobs: Any) -> Solution:
@@ -78,7 +75,6 @@ SEARCHES: dict[str, Solve] = {
     "PV-MCTS mixed": _with_knobs(puzzles.pv_mcts, rollout_share=0.5),
     "MCS": _with_knobs(puzzles.mcs),
     "PGS": _pgs,
-    "PGS entropic": functools.partial(_pgs, estimator=jaxpgs.estimator.entropic()),
     "NRPA": lambda *x: _nrpa(*x[:-1]),
     "NRPA with pairs": lambda *x: _nrpa(*x[:-1], pairs=True),
     "NRPA without pairs": lambda *x: _nrpa(*x[:-1], pairs=False),
@@ -96,7 +92,6 @@ TUNED = {name: dict.fromkeys(MOVES, Knobs()) for name in SEARCHES} | {
     "PV-MCTS mixed": dict.fromkeys(MOVES, Knobs(3.0)),
     "MCS": dict.fromkeys(MOVES, Knobs(10.0)),
     "PGS": dict.fromkeys(MOVES, Knobs(10.0, 1.0, 0.1)),
-    "PGS entropic": dict.fromkeys(MOVES, Knobs(10.0, 1.0, 0.1)),
 }
 WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
@@ -123,7 +118,6 @@ PAIRS = [
         "PV-MCTS": ("Policy-MCTS", "MCTS"),
         "PV-MCTS mixed": ("PV-MCTS", "MCTS", "Policy-MCTS", "Policy-MCTS informed", "PGS"),
         "PGS": ("MCS", "MCTS", "Policy-MCTS", "Policy-MCTS informed"),
-        "PGS entropic": ("PGS",),
         "NRPA": ("MCTS", "Policy-MCTS", "Policy-MCTS informed", "PGS", "PV-MCTS mixed",
                  "NRPA with pairs", "NRPA without pairs"),
         "GNRPA": ("NRPA",),

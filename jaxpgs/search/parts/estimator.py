@@ -6,7 +6,6 @@ trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functi
 estimator at all (None) is Monte Carlo search.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -162,58 +161,6 @@ def step_advantage(*, as_printed: bool = False) -> Estimator:
             tail = jnp.where(discount == 0, 0.0, discount * value)
             advantage = (trajectory.reward + tail)[1:] - value[:-1]
         advantage = jnp.where(alive[1:], advantage, 0.0)
-        return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
-
-    return Estimator(estimate)
-
-
-def entropic() -> Estimator:
-    """REINFORCE for the best return in place of the mean, in games of one player.
-
-    Weights `exp(beta R_k)` of the K returns of an update prefer the best, with `beta` so that their
-    Kullback-Leibler divergence from equal weights is ln 2. So neither the unit nor the spread of
-    the returns matters. Every action after the first counts with
-    `exp(beta R_k) / mean_{j != k} exp(beta R_j) - 1`, whose baseline leaves out the simulation
-    itself. That ascends the entropic utility `log E exp(beta R)`.
-
-    Deviation: K below 4 have half of ln K, as ln 2 would leave all weight to one simulation.
-
-    Returns:
-      An estimator, for updates of several simulations; of one alone nothing is learned.
-
-    Example:
-      >>> knobs = {"adapt": "policy_head", "simulations_per_update": 8}
-      >>> estimator = jaxpgs.estimator.entropic()
-      >>> search = jaxpgs.search.pgs_search(recurrent_fn, 64, estimator=estimator, **knobs)
-    """
-
-    def estimate(root: NodeStats, trajectory: Trajectory, returns: chex.Array) -> chex.Array:
-        del root
-        started = trajectory.alive[0]
-        count = jnp.maximum(jnp.sum(started, axis=-1, keepdims=True), 1).astype(jnp.float32)
-        best = jnp.max(jnp.where(started, returns[0], -jnp.inf), axis=-1, keepdims=True)
-        below = jnp.where(started, returns[0] - best, 0.0)
-        spread = -jnp.min(below, axis=-1, keepdims=True)
-        # Of equal returns the differences are rounding.
-        noise = 16 * jnp.finfo(returns.dtype).eps * jnp.abs(best)
-        below = (below / jnp.where(spread > noise, spread, jnp.inf)).astype(jnp.float32)
-        wanted = jnp.minimum(math.log(2), jnp.log(count) / 2)
-
-        def halve(_: int, ends: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            share = jax.nn.softmax(10**middle * below, axis=-1, where=started)
-            lost = jnp.sum(jax.scipy.special.xlogy(share, share), axis=-1, keepdims=True)
-            over = jnp.log(count) + lost > wanted
-            return jnp.where(over, low, middle), jnp.where(over, middle, high)
-
-        # The divergence grows with beta, of which this is the logarithm in units of the spread.
-        power = jax.lax.fori_loop(0, 24, halve, (0 * count - 3, 0 * count + 5))[0]
-        weight = jnp.where(started, jnp.exp(10**power * below), 0.0)
-        others = jnp.sum(weight, axis=-1, keepdims=True) - weight
-        ratio = weight * (count - 1) / jnp.maximum(others, 1e-6)
-        advantage = jnp.where(started & (count > 1), ratio - 1, 0.0).astype(returns.dtype)
-        advantage = jnp.where(trajectory.alive[1:], advantage[None], 0.0)
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
 
     return Estimator(estimate)
