@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from jaxpgs.search.models.cut import scan_sizes
+from jaxpgs.search.models.dataflow import scan_sizes
 
 _MARKED = ("while", "scan", "cond")
 

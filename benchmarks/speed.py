@@ -11,9 +11,8 @@ Ours run with K = 32 and with the K that plays well, their default, as trees ("c
 and as rollouts ("constant"). The limit is the time of the network evaluations alone, so every
 search is shown beside the bare network on as many states, in the batch that suits it best; searches
 evaluate in pieces of that `max_batch`. Ratios to mctx are to the faster of its two searches.
-Machines are noisy: the
-searches take turns, and what counts is the median of their ratios within a turn, with the
-quartiles. Started again with the same file, the command goes on.
+Machines are noisy: the searches take turns, and what counts is the median of their ratios within a
+turn, with the quartiles. Started again with the same file, the command goes on.
 """
 
 import dataclasses

@@ -225,6 +225,7 @@ class NodeStats(NamedTuple):
             return self
         unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)[..., None]
         value = self.value[..., None]
+        # Each return less the value of the node, summed up.
         total = self.value_sum - self.visits.astype(value.dtype) * value
         names = ("lowest", "highest")
         found = {n: (x - value) / unit for n in names if (x := getattr(self, n)) is not None}
@@ -537,6 +538,7 @@ def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = x.astype(jnp.float32 if dtype is None else dtype)
+    # In the given type: what is finite there but not in the new one is clipped, and not dropped.
     x = jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
     x = x.astype(x.dtype if dtype is None else dtype)
     limit = jnp.asarray(float(jnp.finfo(x.dtype).max) ** 0.5, x.dtype)

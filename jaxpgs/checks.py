@@ -95,6 +95,7 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
     if is_type:
         fits = isinstance(part, kind)
     else:
+        # A function that is annotated to return a part makes one and was not called.
         makes = isinstance(part, type) or getattr(part, "__annotations__", {}).get("return") == kind
         fits = callable(part) and not makes
     if fits:
@@ -150,6 +151,7 @@ def refusals_in_one_line(command: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, ImportError, RuntimeError, ArithmeticError, MemoryError, OSError) as error:
+        # The innermost frame tells whose error it is.
         raiser = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         if isinstance(error, OSError) or pathlib.Path(__file__).parent in raiser.parents:
             raise SystemExit(f"{command}: {error}") from error

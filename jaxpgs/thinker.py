@@ -28,7 +28,7 @@ from jaxpgs.search import (
     principal_variation,
     search_for,
 )
-from jaxpgs.search.models.model import merge
+from jaxpgs.search.models.adapted import merge
 
 _MAKERS: dict[str, Callable[..., Search]] = {
     "pgs": pgs_search,
@@ -129,6 +129,7 @@ def make_brain(env: Env, network: Any = None) -> Brain:
 
     @jax.jit
     def worth_fn(params: Params, embedding: Embedding) -> chex.Array:
+        # A call with a copy of the state for each action.
         actions = jnp.arange(env.num_actions)
         many = jax.tree.map(lambda x: jnp.repeat(x, len(actions), axis=0), embedding)
         output, _ = recurrent_fn(params, jax.random.key(0), actions, many)
@@ -155,6 +156,7 @@ def make_thinker(
     if name in LEARNING and not jax.tree.leaves(brain.params):
         raise ValueError(f"{name} adapts a network's policy head; without a network take mcts")
     if not simulations:
+        # A short search shows how many simulations fit into the time.
         trial = make_thinker(brain, name, _TRIAL, 0.0, state)
         simulations = fitting(trial, state, seconds)
     knobs = {"adapt": "policy_head"} if name in LEARNING else {}

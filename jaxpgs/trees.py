@@ -28,6 +28,7 @@ def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
     """Does what `jax.eval_shape` does, where the first argument may hold what is no array."""
     leaves, treedef = jax.tree.flatten(tree)
 
+    # What is no array stays outside of what is traced.
     def call(arrays: dict[int, chex.Array], *args: Any) -> Any:
         known = [arrays.get(i, x) for i, x in enumerate(leaves)]
         return function(jax.tree.unflatten(treedef, known), *args)
@@ -97,6 +98,7 @@ def gathered(x: chex.Array) -> chex.Array:
 
 def take(x: Any, index: chex.Array) -> Any:
     """Reads `[B, M, ...]` arrays at `[B, ...]` places of their second axis."""
+    # Every index is in range; by default JAX would check each and fill in what is not.
     get = jax.vmap(lambda x, i: x.at[i].get(mode="promise_in_bounds"))
     return jax.tree.map(lambda leaf: get(leaf, index), x)
 
@@ -123,6 +125,7 @@ def mask_of(tree: Any, path: str | None) -> list[bool] | None:
     found = [_from(names, [] if path is None else path.split(".")) for names in leaves]
     if all(names is None for names in found):
         return None
+    # Batch normalisation is what has both a mean and a variance below one name.
     statistics = {names[:-1] for names in found if names and names[-1] in ("mean", "var")}
     normalised = {
         parent for parent in statistics if {(*parent, "mean"), (*parent, "var")} <= {*found}

@@ -82,6 +82,7 @@ def make_stochastic_fns(
     ) -> tuple[mctx.ChanceRecurrentFnOutput, Embedding]:
         state = jax.vmap(draw)(embedding.state, outcome)
         seen = look(params, rng_key, state)
+        # An afterstate knows who acted, so it stands for the state before in signs and rewards.
         reward, discount = reward_and_discount(env, embedding, state)
         output = mctx.ChanceRecurrentFnOutput(
             action_logits=seen.prior_logits,
@@ -95,12 +96,15 @@ def make_stochastic_fns(
         params: Params, rng_key: chex.PRNGKey, logits: chex.Array, embedding: Afterstate
     ) -> chex.Array:
         def value_of(outcome: chex.Array) -> chex.Array:
+            # The same outcome in all B rows, spread over devices as they are.
             outcomes = outcome + trees.zero_rows(embedding.current_player)
             output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
             return output.reward + output.discount * output.value
 
+        # [B, C]: each outcome's reward and value, from the view of the player who acted.
         values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
         shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+        # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
         return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
 
     def decision_recurrent_fn(

@@ -92,13 +92,16 @@ def make_sampled_fns(
     def draw(params: Params, rng_key: chex.PRNGKey, features: Any, state: Any) -> Candidates:
         source = params if proposal_params is None else proposal_params
         mean, log_std = _gaussian(apply_fn.policy_head(source, features))
+        # Sampled MuZero: A actions from the policy stand for all of them.
         noise = jax.random.normal(rng_key, (len(mean), num_candidates, mean.shape[-1]))
+        # The policy learns by the density of the candidates, as in REINFORCE, not through the draw.
         actions = jax.lax.stop_gradient(mean[:, None] + jnp.exp(log_std)[:, None] * noise)
         density = _log_density(actions, mean, log_std)
         return Candidates(state, actions, jax.lax.stop_gradient(density))
 
     def policy(params: Params, features: Any, embedding: Candidates) -> chex.Array:
         mean, log_std = _gaussian(apply_fn.policy_head(params, features))
+        # The prior over candidates is pi / beta: the draw has weighed them by beta already.
         logits = _log_density(embedding.actions, mean, log_std) - embedding.log_density
         over = embedding.state.terminated[:, None]
         return jnp.where(over, jnp.finfo(logits.dtype).min, logits)
@@ -121,6 +124,7 @@ def make_sampled_fns(
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         mover = before.current_player
         reward = gain_of(env, mover, before, state)
+        # Values are from the view of the player to move, who may be the other one from here on.
         sign = jnp.where(state.current_player == mover, discount, -discount)
         value = mask_value(apply_fn.value_head(params, features), state)
         after = draw(params, draw_key, features, state)
@@ -188,6 +192,7 @@ def _bounds(env: Env) -> tuple[chex.Array, chex.Array]:
 
 
 def _in_units(action: chex.Array, low: chex.Array, high: chex.Array) -> chex.Array:
+    # Actions in units of half the range, from its middle; the Gaussian knows no bounds, so clip.
     low, high = (jnp.broadcast_to(x, action.shape) for x in (low, high))
     return jnp.clip((low + high) / 2 + (high - low) / 2 * action, low, high)
 
@@ -199,6 +204,7 @@ def _gaussian(outputs: chex.Array) -> tuple[chex.Array, chex.Array]:
 
 def _log_density(actions: chex.Array, mean: chex.Array, log_std: chex.Array) -> chex.Array:
     """Returns `[B, A]` the log densities of actions `[B, A, D]`."""
+    # Independent components: the log densities of the D parts add up.
     error = (actions - mean[:, None]) * jnp.exp(-log_std)[:, None]
     each = -0.5 * jnp.square(error) - log_std[:, None] - 0.5 * math.log(2 * math.pi)
     return jnp.sum(each, axis=-1)

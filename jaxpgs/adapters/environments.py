@@ -26,7 +26,7 @@ from jaxpgs.base import (
 )
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
-from jaxpgs.search.models.cut import depends
+from jaxpgs.search.models.dataflow import depends
 
 _CHANCE = 2**32 - 1  # beyond the numbers of keys that anybody splits off
 LONGEST_GAME = 4096  # moves after which a game is taken for one that does not end
@@ -112,6 +112,7 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     def play(
         rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[chex.Array, chex.Array, Embedding]:
+        # The game's part of a step, which a network in one piece and one in parts share.
         state = step(embedding, action, rng_key)
         return *reward_and_discount(env, embedding, state), state
 
@@ -137,6 +138,7 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
         reward, discount, state = play(rng_key, action, embedding)
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
         value = apply_fn.value_head(params, features)
+        # One type for all numbers of a search, that of the network's values.
         reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
         return Expansion(reward, discount, mask_value(value, state), features), state
 
@@ -186,6 +188,7 @@ def make_plan_fn(
 
     @jax.jit
     def plan(params: Params, rng_key: chex.PRNGKey, state: Embedding, **more: Any) -> Output:
+        # A search wants an axis of roots; a single state gets one of length 1.
         is_single = jnp.ndim(state.terminated) == 0
         if is_single:
             state, more = jax.tree.map(lambda x: jnp.asarray(x)[None], (state, more))
@@ -248,6 +251,7 @@ def check_players(
     """
     count = getattr(env, "num_players", None)
     if count is None:
+        # Shapes alone, so that no game is begun.
         rewards = jax.eval_shape(env.init, jax.eval_shape(lambda: jax.random.key(0))).rewards
         count = rewards.shape[-1] if rewards.ndim else 1
     if count in allowed:
@@ -301,6 +305,7 @@ def gain_of(env: Env, player: chex.Array, before: Embedding, after: Embedding) -
             f"{type(env).__name__} needs rewards of shape [{count}], one for each player; got "
             f"{list(rewards.shape[1:])}."
         )
+    # Gains are real numbers, whatever type the rewards have: they may be negative or NaN.
     if not jnp.issubdtype(rewards.dtype, jnp.inexact):
         rewards = rewards.astype(jnp.float32)
     own = jnp.take_along_axis(rewards, mover[:, None], axis=-1)[:, 0]
@@ -309,13 +314,16 @@ def gain_of(env: Env, player: chex.Array, before: Embedding, after: Embedding) -
     other = jnp.take_along_axis(rewards, 1 - mover[:, None], axis=-1)[:, 0]
     # One of both is 0, or their sum but for rounding.
     opposed = (own == 0) | (other == 0) | (jnp.abs(own + other) <= 0.01 * jnp.abs(own))
+    # `1 - mover` is the other player only where players are numbered 0 and 1.
     opposed &= (mover == 0) | (mover == 1)
+    # Traced numbers cannot be looked at: there wrong rewards become NaN, which searches count.
     if not isinstance(opposed, jax.core.Tracer) and not opposed.all():
         raise ValueError(
             f"{type(env).__name__} needs players 0 and 1 whose rewards sum to 0, or of whom one "
             f"alone is paid; got {rewards[jnp.argmin(opposed)].tolist()} after a move of player "
             f"{int(mover[jnp.argmin(opposed)])}. {OPPOSED}"
         )
+    # Where the other alone was paid, that is taken from the mover.
     gain = jnp.where(own == 0, own - other, own)
     return jnp.where(opposed, jnp.where(player == mover, gain, -gain), jnp.nan)
 
@@ -340,6 +348,7 @@ def draws_chance(env: Env) -> bool:
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(env.init, key)
     action = jax.ShapeDtypeStruct((), jnp.int32)
+    # pgx's games all take a key and most ignore it, so the signature does not tell.
     return any(depends(lambda key, *rest: env.step(*rest, key), key, state, action))
 
 
@@ -413,6 +422,7 @@ def make_model_fns(
     value_head = functional_call(model, lambda model, x: model.value_head(x))
     if part == "linear":
         before = functional_call(model, lambda model, x: model.policy_head.before_linear(x))
+        # Nodes remember what the last layer reads, and only that layer is evaluated anew.
         head = functional_call(model, lambda model, x: model.policy_head.linear(x))
     else:
         before = lambda params, x: x  # noqa: E731
@@ -422,10 +432,12 @@ def make_model_fns(
         del rng_key
         hidden = represent(params, state if env is None else jax.vmap(env.observe)(state))
         features = predict(params, hidden)
+        # `head` is in the frame of the observation; `mask_logits` turns its logits where need be.
         logits = head(params, before(params, features))
         value = values_like(value_head(params, features), logits[:, 0])
         if env is not None:
             logits, value = mask_logits(env, logits, state), mask_value(value, state)
+        # The whole unroll stays in the root's frame, so its state goes along with each hidden one.
         embedding = HiddenState(hidden, state if has_frames else None)
         return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
 
@@ -438,6 +450,7 @@ def make_model_fns(
         hidden = transition(params, embedding.hidden, action)
         features = predict(params, hidden)
         value = values_like(value_head(params, features), action)
+        # No rewards, and the other player always moves next; both have the value's type.
         expansion = Expansion(0 * value, 0 * value - 1, value, before(params, features))
         return expansion, embedding._replace(hidden=hidden)
 
@@ -455,6 +468,7 @@ def action_in_frame(env: Env, state: Embedding, action: chex.Array) -> chex.Arra
     """Returns the actions `[B]` in the frame in which a network sees states `[B]`."""
     if not hasattr(env, "network_policy"):
         return action
+    # `network_policy` moves probabilities, so the action goes through it as one that is certain.
     chosen = jax.nn.one_hot(action, env.num_actions)
     return jnp.argmax(jax.vmap(env.network_policy)(state, chosen), axis=-1).astype(action.dtype)
 

@@ -61,6 +61,7 @@ def check_model(
       []
     """
     num_steps = check_count("check_model", "num_steps", num_steps)
+    # Shapes first, by tracing alone: a model with wrong ones could not be played in.
     action = jnp.zeros(root.value.shape, jnp.int32)
     told = jax.eval_shape(recurrent_fn, params, rng_key, action, root.embedding)
     found = _of_shapes(root, *told)
@@ -117,6 +118,7 @@ def _of_rows(
     illegal: np.ndarray,
 ) -> list[str]:
     """Whether a root's answer depends on the other roots of the batch."""
+    # The first legal action of each root.
     action = jnp.argmax(jnp.asarray(~illegal), axis=-1).astype(jnp.int32)
 
     def outputs(key: chex.PRNGKey, step: int) -> list[np.ndarray]:
@@ -124,6 +126,8 @@ def _of_rows(
         output, _ = model(params, key, action[::step], embedding)
         return [np.asarray(getattr(output, name), np.float64)[::step] for name in _OUTPUTS]
 
+    # The same rows in reverse, turned back, must give the same numbers but for rounding. A model
+    # that draws by its key gives others anyhow, as two keys show.
     once, other = (outputs(key, 1) for key in jax.random.split(rng_key))
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(once, other, strict=True)):
         return []  # what is drawn differs from row to row
@@ -164,6 +168,7 @@ def _play(
     seen: dict[str, list[np.ndarray]] = {n: [] for n in ("over", "turn", *_OUTPUTS[:3])}
     for step in range(num_steps):
         key = jax.random.fold_in(rng_key, step)
+        # A uniform legal action; an illegal one where there is no legal one, as in a finished game.
         action = np.argmax(rng.random(illegal.shape) - 2.0 * illegal, axis=-1)
         output, embedding = model(params, key, jnp.asarray(action, jnp.int32), embedding)
         after = _known(state_of(embedding))
@@ -171,10 +176,12 @@ def _play(
             np.asarray(getattr(output, name), np.float64) for name in _OUTPUTS
         )
         told = np.stack([reward, discount, value])
+        # Logits may be -inf, which illegal actions may have.
         bad = ~over & ~(np.isfinite(told).all(axis=0) & ~np.isnan(logits).any(axis=-1))
         texts = [f"reward, discount, value {numbers}." for numbers in told.T]
         faults.look(bad, step, "Not finite", texts.__getitem__)
         changed = _compare(faults, step, ~over & ~bad, before, after, reward, discount)
+        # A model that does not tell its state ends games by discounts of 0.
         ended = np.asarray(after.get("terminated", discount == 0))
         _compare_priors(faults, step, ~over & ~bad & ~ended, after, logits)
         for name, x in zip(seen, (over, changed, reward, discount, value), strict=True):
@@ -182,6 +189,7 @@ def _play(
         over, before = over | ended | (discount == 0), after
         if over.all():
             break
+        # Without a mask what is legal is read off the logits: illegal ones hold the lowest float.
         lowest = np.finfo(np.float32).min
         illegal = ~np.asarray(after.get("legal_action_mask", logits > 0.5 * lowest))
     return list(faults), {name: np.stack(x) for name, x in seen.items()}
@@ -228,6 +236,7 @@ def _compare(
         lambda i: f"{discount[i]:g} where player {mover[i]} moves again; it must be positive.",
     )  # fmt: skip
     if after.get("rewards", np.zeros(0)).ndim == 2:
+        # Signs alone are compared, so that a model may scale its rewards.
         paid = np.take_along_axis(after["rewards"], mover[:, None], axis=1)[:, 0]
         faults.look(
             looked_at & (reward * paid < 0), step, "Reward",
@@ -247,6 +256,7 @@ def _compare_priors(
         return
     legal = after["legal_action_mask"]
     top = np.where(np.isfinite(logits), logits, -np.inf).max(axis=-1, keepdims=True)
+    # The softmax but for its sum; differences are cut, as the lowest float stands for -inf.
     weights = np.exp(np.clip(logits - top, -1e3, 0))
     share = np.where(legal, 0, weights).sum(axis=-1) / weights.sum(axis=-1)
     faults.look(
@@ -270,6 +280,7 @@ def _of_values(games: dict[str, np.ndarray], value_range: tuple[float, float] | 
     known = "returns are"
     if value_range is None:
         total, returns = np.zeros(games["over"].shape[1]), []
+        # G_t = reward_{t+1} + discount_{t+1} G_{t+1}, from the last step back.
         for n in reversed(range(len(games["reward"]))):
             total = np.where(alive[n], games["reward"][n] + games["discount"][n] * total, 0.0)
             returns.append(np.abs(total))
@@ -279,6 +290,7 @@ def _of_values(games: dict[str, np.ndarray], value_range: tuple[float, float] | 
             return []
         value_range, known = (-bound, bound), "random games returned"
     low, high = value_range
+    # A value is an estimate and may overshoot somewhat.
     slack = 0.25 * (high - low)
     outside = values[(values < low - slack) | (values > high + slack)]
     if not outside.size:

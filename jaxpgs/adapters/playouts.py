@@ -70,6 +70,7 @@ def make_playout_fns(
     def play(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> chex.Array:
         return play_by(params if playout_params is None else playout_params, rng_key, state)
 
+    # Priors and rewards come from the usual functions; only their values are replaced.
     policy = _without_value(env, prior)
     root_prior, recurrent_prior = make_root_fn(env, policy), make_recurrent_fn(env, policy)
 
@@ -118,6 +119,7 @@ def make_playout(
     step = step_with_keys(env)
 
     def playout(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> chex.Array:
+        # All that is earned counts for the player to move at the start, whoever moves later.
         player = state.current_player
 
         def going_on(carry: tuple) -> chex.Array:
@@ -128,11 +130,13 @@ def make_playout(
             moves, state, earned = carry
             logits, _ = logits_of(params, jax.vmap(env.observe)(state))
             policy = categorical(mask_logits(env, logits, state))
+            # Keys follow from the number of the move, so none has to be carried along.
             action_key, chance_key = jax.random.split(jax.random.fold_in(rng_key, moves))
             number = jax.random.uniform(action_key, earned.shape)
             action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             after = step(state, action, chance_key)
             reward = gain_of(env, player, state, after)
+            # Finished games step on with the others of the batch, but earn nothing.
             earned += jnp.where(state.terminated, 0.0, reward).astype(earned.dtype)
             return moves + 1, after, earned
 

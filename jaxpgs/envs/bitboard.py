@@ -46,6 +46,7 @@ def batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
                 return jnp.moveaxis(x, 0, -1)
             return jnp.broadcast_to(x[..., None], (*x.shape, axis_size))
 
+        # Calls `mapped`, not `function`: a further `jax.vmap` around this one needs the same rule.
         out = mapped(*jax.tree.map(to_last, args, tuple(batched)))
         out = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out)
         return out, jax.tree.map(lambda _: True, out)
@@ -82,6 +83,7 @@ def occupied(planes: chex.Array) -> chex.Array:
 
 def where_color(planes: chex.Array, color: int) -> chex.Array:
     """Returns the blocks `[W, ...]` of one colour."""
+    # Every plane must hold its digit of the colour's number. Empty cells hold 0 and no colour does.
     words = [plane if (color + 1) >> p & 1 else ~plane for p, plane in enumerate(planes)]
     return functools.reduce(jnp.bitwise_and, words)
 
@@ -96,6 +98,7 @@ def links(planes: chex.Array) -> tuple[chex.Array, chex.Array]:
       `up [W, ...]`: the blocks whose upper neighbour has their colour; `left [W, ...]`: those whose
       left neighbour has it.
     """
+    # Colours are equal where no plane differs. So are two empty cells, hence the masks of blocks.
     blocks = occupied(planes)
     above = functools.reduce(jnp.bitwise_or, [plane ^ (plane >> 1) for plane in planes])
     beside = functools.reduce(jnp.bitwise_or, [plane ^ shift(plane, 1) for plane in planes])
@@ -142,6 +145,7 @@ def flood(seeds: chex.Array, up: chex.Array, left: chex.Array) -> chex.Array:
 
     def body(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         found, _ = carry
+        # One column to either side in each round, and then up and down as far as the links go.
         grown = found | (shift(found, 1) & left) | (shift(found, -1) & right)
         return _fill_columns(grown, up), found
 
@@ -158,6 +162,7 @@ def _fill_columns(found: chex.Array, up: chex.Array) -> chex.Array:
     filled = found | entered | (linked_below & (linked_below ^ (linked_below + entered)))
     # Downwards there is no such trick; every pass doubles the distance.
     step = 1
+    # `up` holds the blocks from which `step` links go up without a gap.
     while step < 8 * up.dtype.itemsize:
         filled = filled | ((filled >> step) & up)
         up = up & (up >> step)
@@ -184,6 +189,7 @@ def representatives(up: chex.Array, left: chex.Array) -> tuple[chex.Array, chex.
     digits = digits.reshape(digits.shape + (1,) * (up.ndim - 1))
 
     def body(alive: chex.Array, ones: chex.Array) -> tuple[chex.Array, chex.Array]:
+        # A group that is not reached has no candidate left with a 0, so all of them stay.
         reached = flood(alive & ~ones, up, left)
         return alive & ~(reached & ones), ~reached
 
@@ -192,9 +198,11 @@ def representatives(up: chex.Array, left: chex.Array) -> tuple[chex.Array, chex.
 
 def _digits(width: int, height: int, dtype: jnp.dtype) -> np.ndarray:
     """Returns `[D, W]` words: where a cell's column, then its height, has a 1 in digit d."""
+    # `height` is that of the word, not of the board, so that the digits follow from the type alone.
     columns, rows = np.arange(width), np.arange(height)
     of_columns = [columns >> k & 1 for k in reversed(range((width - 1).bit_length()))]
     of_rows = [rows >> k & 1 for k in reversed(range((height - 1).bit_length()))]
+    # The column's digits fill whole columns; the height's are the same word in each of them.
     words = [np.where(digit, np.iinfo(dtype).max, 0) for digit in of_columns]
     words += [np.full(width, (digit.astype(np.uint64) << rows.astype(np.uint64)).sum())
               for digit in of_rows]  # fmt: skip
@@ -215,14 +223,17 @@ def _fall(planes: chex.Array, group: chex.Array) -> chex.Array:
     # 2**k: these fall by 2**k.
     removed_below = group << 1
     for k in range((bits - 1).bit_length()):
+        # The parity of all bits up to each one, by a prefix sum modulo 2 in steps that double.
         odd = removed_below
         step = 1
         while step < bits:
             odd = odd ^ (odd << step)
             step *= 2
         falling = odd & keep
+        # The blocks fall, and the mask with them, so that the next pass finds them where they are.
         keep = (keep ^ falling) | (falling >> (1 << k))
         words = [(word & ~falling) | ((word & falling) >> (1 << k)) for word in words]
+        # Every second removed block stays, for the next pass counts in units twice as large.
         removed_below = removed_below & ~odd
     return jnp.stack(words)
 
@@ -241,6 +252,7 @@ def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
       `[...]` words.
     """
     bits = 8 * masks.dtype.itemsize
+    # The passes of the fall are worked out in order, and then undone from the last to the first.
     moves, mask, missing_below = [], masks, ~masks << 1
     for k in range((bits - 1).bit_length()):
         odd = missing_below
@@ -260,12 +272,14 @@ def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
 def _close(planes: chex.Array) -> chex.Array:
     """Moves columns to the left over empty ones, one empty column in every board at a time."""
 
+    # It turns as often as the board with the most empty columns needs, mostly never or once.
     def gaps(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
         return jnp.any((blocks[:-1] == 0) & (blocks[1:] != 0))
 
     def body(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
+        # [W, ...]: whether this column or one to its left is empty, so that the next one moves in.
         empty = [blocks[0] == 0]
         for column in blocks[1:]:
             empty.append(empty[-1] | (column == 0))

@@ -144,6 +144,8 @@ class Breakthrough:
         source, direction = _divmod(action, 3)
         row, column = _divmod(source, columns)
         aside = column + direction - 1
+        # Actions out of range are not inside either: division rounds towards 0, so a negative one
+        # lands in row 0 or above.
         inside = (row > 0) & (row < self.rows) & (aside >= 0) & (aside < columns)
         target = source - columns + direction - 1
         # From the mover's frame to the board.
@@ -152,6 +154,7 @@ class Breakthrough:
 
         board = state.board.reshape(-1)
         there = board[target]
+        # A straight step needs an empty cell; only a diagonal one captures.
         free = (there == 0) | ((there == -own) & (direction != 1))
         legal = inside & (board[source] == own) & free
         number = jnp.arange(cells, dtype=jnp.int32)
@@ -159,6 +162,7 @@ class Breakthrough:
 
         playing = ~state.terminated
         lost = playing & ~legal
+        # From row 1 of the mover's frame a step ends in the other's first row.
         won = playing & legal & ((row == 1) | ~jnp.any(moved == -own))
         outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
         sign = jnp.where(mover == 0, outcome, -outcome)
@@ -185,6 +189,7 @@ class Breakthrough:
         Returns:
           Pairs `(observation, policy)`: the given one, and its mirror image, left for right.
         """
+        # In the mirror the directions change places as the columns do: left (0) and right (2).
         moves = policy.reshape(*policy.shape[:-1], self.rows, self.columns, 3)
         mirrored = jnp.flip(moves, axis=(-2, -1)).reshape(policy.shape)
         return [(observation, policy), (jnp.flip(observation, axis=-2), mirrored)]

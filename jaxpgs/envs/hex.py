@@ -25,7 +25,7 @@ from jaxpgs.envs.compiling import compiled
 
 VERSION = 1
 MIN_SIZE, MAX_SIZE = 2, 19
-_NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
+NEIGHBOURS = ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1))
 
 
 @jax.tree_util.register_dataclass
@@ -162,6 +162,7 @@ class Hex:
             stone = jnp.dot((state.labels != 0).astype(jnp.int32), numbers)
             is_swap = action == cells
             size = jnp.int32(n)
+            # With no stone or several the cell has no meaning, but then the swap is not legal.
             row, col = jax.lax.div(stone - 1, size), jax.lax.rem(stone - 1, size)
             cell = jnp.where(is_swap, col * n + row, action)
         placed, connected = self._place(state.labels, cell, mover)
@@ -174,9 +175,11 @@ class Hex:
         lost = playing & ~legal
         won = playing & legal & connected
         outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
+        # From the mover's view to that of player 0, whose reward comes first.
         sign = jnp.where(mover == 0, outcome, -outcome)
         swap_legal = None
         if self.swap:
+            # `stone` is that of the board before the move, so 0 says that the move was the first.
             swap_legal = playing & legal & (stone == 0) & ~won
         return HexState(
             labels=jnp.where(playing & legal, placed, state.labels),
@@ -190,6 +193,7 @@ class Hex:
     def observe(self, state: HexState) -> chex.Array:
         """Returns `[n, n, 3 or 4]` float32 planes from the view of the player to move."""
         board = jnp.sign(state.labels).reshape(self.size, self.size)
+        # The mover's stones become positive, and his edges top and bottom.
         board = jnp.where(state.current_player == 0, board, -board.T)
         planes = [board > 0, board < 0, board == 0]
         if state.swap_legal is not None:
@@ -214,6 +218,7 @@ class Hex:
         Returns:
           Pairs `(observation, policy)`: the given one, and the one turned by 180 degrees.
         """
+        # Row-major cells in reverse are the board turned by 180 degrees; the swap stays the last.
         cells = jnp.flip(policy[..., : self.num_cells], axis=-1)
         turned = jnp.concatenate([cells, policy[..., self.num_cells :]], axis=-1)
         return [(observation, policy), (jnp.flip(observation, axis=(-3, -2)), turned)]
@@ -244,6 +249,7 @@ class Hex:
             player = int((stones == 1).sum() > (stones == 2).sum())
         labels = jnp.zeros(self.num_cells, jnp.int16)
         over = False
+        # The order does not matter: a stone merges all groups around it, whichever came first.
         for cell in np.flatnonzero(stones):
             owner = jnp.int32(stones.flat[cell] - 1)
             labels, connected = _place(self, labels, jnp.int32(cell), owner)
@@ -293,23 +299,30 @@ class Hex:
     ) -> tuple[chex.Array, chex.Array]:
         """Puts a stone on an empty cell; returns the labels and whether it connected the edges."""
         n, cells = self.size, self.num_cells
+        # Other groups are named by one of their stones, 1 to `cells`. Groups at the same edge share
+        # a label though no stones may join them: for a win they count as one.
         low, high = cells + 1, cells + 2
         sign = jnp.where(player == 0, 1, -1).astype(jnp.int16)
         size = jnp.int32(n)  # of the cell's type, whatever that of Python's numbers is
         row, col = jax.lax.div(cell, size), jax.lax.rem(cell, size)
+        # How far the stone is from the mover's low edge.
         position = jnp.where(player == 0, row, col)
 
-        offsets = jnp.array(_NEIGHBOURS, jnp.int32)
+        offsets = jnp.array(NEIGHBOURS, jnp.int32)
         rows, cols = row + offsets[:, 0], col + offsets[:, 1]
         inside = (rows >= 0) & (rows < n) & (cols >= 0) & (cols < n)
+        # [6]: labels around the stone, positive where they are the mover's.
         around = labels[jnp.where(inside, rows * n + cols, 0)] * sign
         # What is no group of the mover's becomes a number that no cell holds, once for six
         # neighbours and not for every cell.
         around = jnp.where(inside & (around > 0), around, jnp.int16(cells + 3))
         touches_low = (position == 0) | jnp.any(around == low)
         touches_high = (position == n - 1) | jnp.any(around == high)
+        # Where it touches both the game is over, and the label matters no more.
         label = jnp.where(touches_low, low, jnp.where(touches_high, high, cell + 1))
 
+        # All stones of the joined groups take the new label; no pointers are to be followed as in a
+        # union-find, whose loops have another length for each game of a batch.
         merged = jnp.any(labels[:, None] == (around * sign)[None, :], axis=-1)
         # As narrow as the labels: twice as many fit into a vector.
         merged |= jnp.arange(cells, dtype=jnp.int16) == cell.astype(jnp.int16)
@@ -317,6 +330,7 @@ class Hex:
         return placed, touches_low & touches_high
 
 
+# One program for all stones of `from_board`, which are placed one by one.
 @functools.partial(jax.jit, static_argnums=0)
 def _place(
     env: Hex, labels: chex.Array, cell: chex.Array, player: chex.Array

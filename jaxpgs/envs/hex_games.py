@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxpgs.envs.hex import Hex, HexState
+from jaxpgs.envs.hex import NEIGHBOURS, Hex, HexState
 
 SWAP_PIECES, SWAP_SIDES = "swap-pieces", "swap-sides"
 WORDS = (SWAP_PIECES, SWAP_SIDES, "resign", "forfeit", "pass")  # moves that place no stone
@@ -127,6 +127,7 @@ def player_to_move(game: HexGame) -> int:
 def winner(board: np.ndarray) -> int | None:
     """Returns whose stones `[n, n]` join that player's edges, 0 or 1; None if nobody's do."""
     size = len(board)
+    # Transposed, player 1 joins row 0 with the last row as well. Then a search from row 0 on.
     for player, cells in enumerate((board == 1, board.T == 2)):
         reached = {(0, int(col)) for col in np.flatnonzero(cells[0])}
         ahead = list(reached)
@@ -134,7 +135,7 @@ def winner(board: np.ndarray) -> int | None:
             row, col = ahead.pop()
             if row == size - 1:
                 return player
-            for r, c in ((0, -1), (0, 1), (-1, 0), (1, 0), (-1, 1), (1, -1)):
+            for r, c in NEIGHBOURS:
                 near = row + r, col + c
                 inside = 0 <= near[0] < size and 0 <= near[1] < size
                 if inside and cells[near] and near not in reached:
@@ -182,11 +183,14 @@ def to_actions(game: HexGame) -> list[int]:
     """
     if game.setup != ((), ()):
         raise ValueError("A game with stones that were set up has no actions; see position().")
+    # `mirrored` is 1 once sides were swapped: from then on Black's stones are those of the second
+    # player, on a mirrored board.
     n, mirrored = game.size, 0
     actions: list[int] = []
     for number, (player, action) in enumerate(game.moves, 1):
         if action in ("resign", "forfeit"):
             break
+        # Actions of `Hex` have no colours, so they can only tell of players who take turns.
         if action == "pass" or player ^ mirrored != len(actions) % 2:
             raise ValueError(
                 f"Move {number} is {move_name(n, action)!r} by {COLORS[player]}; actions are of "

@@ -69,17 +69,20 @@ def write_link(game: HexGame) -> str:
     Stones that were set up become moves in front of the others. Where a colour moves twice, the
     other one passes.
     """
+    # Black and white stones alternate, as links give colours by the order of moves.
     pairs = itertools.zip_longest(*game.setup)
     plays = [Move(p, cell) for pair in pairs for p, cell in enumerate(pair) if cell is not None]
     turn, words = 0, []
+    codes = {word: code for code, word in _CODES.items()}
+    # The last entry is the move to come: it has no text, but may need a pass before it.
     for player, action in (*plays, *game.moves, Move(player_to_move(game), "")):
         if action in _LETTERS.values():
             words.append(f":{action[0]}{COLORS[player].lower()}")  # type: ignore[index]
             continue
         if player != turn:
             words.append(":p")
-        codes = {word: code for code, word in _CODES.items()}
         words.append(codes.get(action) or move_name(game.size, action))  # type: ignore[arg-type]
+        # After swapped sides the same colour moves again, in other hands.
         turn = player if action == SWAP_SIDES else 1 - player
     return f"{LINK}{game.size}c1,{''.join(words)}"
 
@@ -110,6 +113,7 @@ def read_link(link: str, *, to_cursor: bool = False) -> HexGame:
     turn, at, commas = 0, head.end(), 0
     word = re.compile(r",|:[sSp]|:[rf][bw]|[A-Za-z]\d+", re.ASCII)
     while at < len(text):
+        # The first comma ends the head of the link; the second is the viewer's cursor.
         found = word.match(text, at)
         commas += text[at] == ","
         if found is None or commas > 2:
@@ -179,9 +183,11 @@ def read_sgf(text: str) -> HexGame:
     size = _size(text, sizes[0].at, *_two(sizes[0].value))
     used = {"GM", "FF", "SZ", "AP", "AB", "AW", "AE", "PL", "B", "W"}
     game = HexGame(size, info={x.name: x.value for x in nodes[0] if x.name not in used})
+    # The board is played along, so that a stone on a taken cell is told of by its line.
     board = np.zeros(size**2, np.int8)
     moves: list[Move] = []
     old = any(x.name == "AP" and _OLD_HEXGUI.match(x.value) for x in nodes[0])
+    # The colours of the moves that are still to come: the next one tells what a plain `swap` is.
     turns = [x.name for node in nodes for x in node if x.name in ("B", "W")]
     for node in nodes:
         setup = [x for x in node if x.name in ("AB", "AW", "AE", "PL")]
@@ -210,6 +216,7 @@ class _Property(NamedTuple):
     at: int
 
 
+# A bracket or semicolon, the name of a property, or a value in which ] may be escaped.
 _TOKEN = re.compile(r"\s*(?:([();])|([A-Za-z]+)\s*(?=\[)|\[((?:[^\\\]]|\\.)*)\])", re.DOTALL)
 
 
@@ -241,6 +248,7 @@ def _main_line(text: str) -> Iterator[list[_Property]]:
         if mark == "(":
             if trees and node is None:
                 raise _error(text, place, "a tree starts with ';'")
+            # A subtree is on the main line if its parent is and no other subtree came before it.
             trees.append([not trees or (trees[-1][0] and not trees[-1][1]), False])
             if len(trees) > 1:
                 trees[-2][1] = True
@@ -278,6 +286,7 @@ def _set_up(text: str, game: HexGame, properties: list[_Property]) -> HexGame:
                 raise _error(text, at, f"PL is 'B' or 'W', got {value!r}")
             turn = COLORS.index(letter)
         else:
+            # The place in this list is what the board holds: 0 empty, 1 black, 2 white.
             board[_cell(text, at, game.size, value.strip())] = ("AE", "AB", "AW").index(name)
     black, white = (tuple(np.flatnonzero(board == i).tolist()) for i in (1, 2))
     return dataclasses.replace(game, moves=(), setup=(black, white), to_move=turn)

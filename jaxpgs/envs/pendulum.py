@@ -129,11 +129,13 @@ class Pendulum:
     def _step(self, state: PendulumState, action: chex.Array) -> PendulumState:
         torque = jnp.clip(action[0], -2.0, 2.0)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
+        # As in Gym the step pays for the state that it starts from.
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2
         # A rod of length 1 and mass 1.
         speed = state.speed + (1.5 * _GRAVITY * jnp.sin(state.angle) + 3.0 * torque) * _SECONDS
         speed = jnp.clip(speed, -_MAX_SPEED, _MAX_SPEED)
         after = PendulumState(
+            # As in Gym it is the new speed that moves the rod (semi-implicit Euler).
             angle=state.angle + speed * _SECONDS,
             speed=speed,
             steps=state.steps + 1,

@@ -47,6 +47,7 @@ def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = Non
     n = env.size
     board, probabilities = _checked(env, state, policy)
     percent = None if probabilities is None else _percent(probabilities)
+    # Characters of each cell; 100 percent and a blank need four.
     pitch = 2 if percent is None else 4
 
     def line(row: int, texts: list[str], before: str = "", after: str = "") -> str:
@@ -111,6 +112,7 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         f"<title>{_caption(state)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
     ]
+    # Edges are drawn first, since the cells cover the inner half of their lines.
     thickness = 0.5 * _SIDE
     parts += [
         f'<polyline class="edge" points="{_points(placed(points))}" fill="none" '
@@ -133,6 +135,7 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         if stone:
             parts.append(_stone(at, stone - 1, 0.64))
         elif probabilities is not None:
+            # Areas are compared by eye, so the radius grows with the root of the probability.
             share = max(float(probabilities[cell]), 0.0)
             radius = 0.76 * _SIDE * math.sqrt(share / largest)
             parts.append(
@@ -236,6 +239,7 @@ def yavalath_text(env: "Yavalath", state: "YavalathState") -> str:
     for row in range(2 * n - 1):
         before = [_letter(n - 2 - row)] if row < n - 1 else []
         cells = [symbols[cell] for cell in np.flatnonzero(env.coordinates[:, 0] == row)]
+        # A letter and a blank in front stand where one more cell would.
         indent = n - 2 - row if before else row - n + 2
         lines.append(" " * indent + " ".join([*before, *cells, str(row + 1)]))
     return "\n".join([*lines, _caption(state, ("X ", "O "))])

@@ -149,12 +149,15 @@ class Yavalath:
         # XLA's CPU backend is slow with the checks of bounds that indexing adds by default.
         around = jnp.asarray(_lines(self)).at[action].get(mode="clip")
         mine = board.at[around].get(mode="promise_in_bounds") == own
+        # [3 lines, 2 ways]: whether the cells 1, 2 and 3 steps away continue the row without a gap.
         first = mine[..., 0]
         second = first & mine[..., 1]
         third = second & mine[..., 2]
         steps = jnp.stack([first, second, third])
+        # Both ways together with the new stone make the row on each line.
         length = 1 + jnp.sum(steps, axis=(0, 2), dtype=jnp.int8)
         four = jnp.any(length >= 4)
+        # A stone that makes four on one line and three on another wins.
         three = jnp.any(length == 3) & ~four
         number = jnp.arange(self.num_cells, dtype=jnp.int32)
         placed = jnp.where(number == action, own, board)
@@ -162,6 +165,7 @@ class Yavalath:
         playing = ~state.terminated
         won = playing & legal & four
         lost = playing & (~legal | three)
+        # On a full board that nobody has won or lost, the game ends with rewards of 0.
         full = playing & legal & jnp.all(placed != 0)
         outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
         sign = jnp.where(mover == 0, outcome, -outcome)
@@ -192,6 +196,7 @@ class Yavalath:
         """
         rows, columns = self.coordinates.T
         planes = observation[..., rows, columns, :]
+        # The first is the identity, for which the arguments themselves are returned.
         pairs = [(self._embed(planes[..., order, :]), policy[..., order]) for order in _turns(self)]
         return [(observation, policy), *pairs[1:]]
 

@@ -59,6 +59,7 @@ class EloTable:
         Two intervals to the anchor that overlap do not tell whether two players differ; this does.
         """
         c = self.covariance
+        # Rounding may make it negative where the two ratings vary together.
         variance = max(0.0, float(c[i, i] + c[j, j] - 2.0 * c[i, j]))
         return EloDifference(float(self.ratings[i] - self.ratings[j]), Z_95 * math.sqrt(variance))
 
@@ -103,7 +104,9 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
     if not (math.isfinite(prior) and prior >= 0):
         raise ValueError(f"prior must be finite and at least 0, got {prior}.")
 
+    # Only pairs that played get virtual games, so that others stay incomparable.
     wins = wins + 0.5 * prior * (wins + wins.T > 0)
+    # The likelihood has a maximum only where wins lead from everybody to everybody (Ford 1957).
     groups = _components(wins > 0)
     if len(groups) > 1:
         raise ValueError(
@@ -112,6 +115,8 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
             + (", or use prior > 0." if prior == 0 else ".")
         )
 
+    # Only differences of ratings count, so the full information is singular. The anchor's row and
+    # column are left out of it, and stay zero in the covariance.
     free = np.arange(num_players) != anchor
     logits = _maximise(wins, free)
     covariance = np.zeros_like(wins)
@@ -152,6 +157,7 @@ def elo_difference(wins: float, games: float, *, prior: float = 2.0) -> EloDiffe
 
 def _expected(logits: np.ndarray) -> np.ndarray:
     """The expected scores `[P, P]` of each player against each other."""
+    # The logistic function, in a form that does not overflow for large differences.
     return np.exp(-np.logaddexp(0.0, logits[None, :] - logits[:, None]))
 
 
@@ -181,6 +187,7 @@ def _maximise(wins: np.ndarray, free: np.ndarray) -> np.ndarray:
         # Far out the curvature vanishes and a full step overshoots.
         for _ in range(60):
             proposed = _log_likelihood(wins, logits + step)
+            # Near the maximum even a good step may seem to hurt by a rounding error.
             if proposed >= current - 1e-12 * abs(current):
                 break
             step *= 0.5
@@ -192,6 +199,8 @@ def _components(beats: np.ndarray) -> list[list[int]]:
     """Groups of players who can reach each other along wins (strongly connected components)."""
     reach = beats | np.eye(len(beats), dtype=bool)
     for k in range(len(beats)):
+        # Warshall: from here on, paths may lead through the players 0 to k.
         reach |= reach[:, k : k + 1] & reach[k]
+    # Players who reach each other have equal rows.
     groups = np.unique(reach & reach.T, axis=0)
     return sorted(np.flatnonzero(group).tolist() for group in groups)

@@ -40,7 +40,10 @@ def spent(record: PlayerRecord, equal: str) -> float:
     total = record.seconds if equal == "time" else record.stats.get("num_evaluations", 0.0)
     count = record.calls if equal == "time" else record.moves
     if not (total > 0 and count > 0):
-        raise ValueError(f"{record.name} reports {total} for {count} moves: no {equal} to compare.")
+        what = "calls" if equal == "time" else "moves"
+        raise ValueError(
+            f"{record.name} reports {total} for {count} {what}: no {equal} to compare."
+        )
     return total / count
 
 
@@ -78,11 +81,14 @@ def calibrate(
       The simulations whose ratio came closest to 1, and that ratio.
     """
     compiled = compile_player(env, standard, batch_size)
+    # Whole batches: enough for about 16 openings, or one alone where a batch has more.
     openings = openings[: batch_size * max(_FEW_CALLS // batch_size, 1)]
     ratios = dict(trials or {})
     count = propose(ratios) if ratios else start
+    # It ends near a ratio of 1, or where the count that looks best was tried already.
     while count not in ratios and len(ratios) < _TRIALS and not any(map(_is_near, ratios.values())):
         player = compile_player(env, make(count), batch_size)
+        # All trials have the same key and openings, so that they differ by the simulations alone.
         result = play_match(
             env, player, compiled, rng_key, openings=openings, batch_size=batch_size,
             max_moves=max_moves,
@@ -113,10 +119,12 @@ def propose(ratios: Mapping[int, float]) -> int:
     Returns:
       A number of simulations, at least 1.
     """
+    # The largest count that spends too little, and the smallest beyond it that spends too much.
     below = max((n for n, r in ratios.items() if r < 1), default=None)
     above = min((n for n, r in ratios.items() if r >= 1 and (below is None or n > below)),
                 default=None)  # fmt: skip
     if below is None or above is None:
+        # All are on one side: the line goes through the two closest, or a slope of 1 is assumed.
         closest, *others = sorted(ratios, key=lambda n: abs(math.log(ratios[n])))[:2]
         slope = 1.0
         for other in others:
@@ -125,7 +133,9 @@ def propose(ratios: Mapping[int, float]) -> int:
         # and a part of the time does not depend on the simulations. A flatter line is noise.
         step = math.log(ratios[closest]) / (slope if _FLATTEST < slope < 1.0 else 1.0)
         guess = round(closest * math.exp(-min(max(step, -_LONGEST), _LONGEST)))
+        # Where rounding gives the same count again, one simulation more or less is tried.
         return max(1, guess + (guess == closest) * (1 if ratios[closest] < 1 else -1))
+    # Interpolation in the logarithms, to a count strictly in between unless they are neighbours.
     low, high = math.log(ratios[below]), math.log(ratios[above])
     share = -low / (high - low)
     guess = round(math.exp((1 - share) * math.log(below) + share * math.log(above)))
@@ -146,10 +156,12 @@ def relative(results: Sequence[MatchResult], names: Sequence[str], equal: str) -
     matches = [r for r in results if set(r.names) <= set(names)]
     design = np.zeros((len(matches) + 1, len(names)))
     logs = np.zeros(len(matches) + 1)
+    # One equation a match: the difference of the players' logarithms is what was measured.
     for row, result in enumerate(matches):
         first, second = (names.index(name) for name in result.names)
         design[row, first], design[row, second] = 1.0, -1.0
         logs[row] = math.log(spent(result.players[0], equal) / spent(result.players[1], equal))
+    # Differences alone leave a constant open: the last equation sets the standard's logarithm to 0.
     design[-1, 0] = 1.0
     found = np.linalg.lstsq(design, logs, rcond=None)[0]
     return {name: float(math.exp(x)) for name, x in zip(names, found, strict=True)}

@@ -47,6 +47,7 @@ def write_games(
     for half in (0, 1):
         for g in range(min(len(openings), count - first)):
             stones = [board[g] for board in boards[half]]
+            # The boards begin after the opening, whose moves are not among them.
             actions = [*openings[g].tolist(), *_actions(stones)]
             game = hex_io.from_actions(
                 env.size, actions, PB=names[half], PW=names[1 - half], GN=f"Game {first + g + 1}"
@@ -59,6 +60,7 @@ def write_games(
 def _actions(stones: Sequence[np.ndarray]) -> list[int]:
     """The actions that lead from each of the positions `[n*n]` to the next; none where it stays."""
     actions = []
+    # A move that was illegal, or a resignation, ends the game and leaves the stones as they were.
     for before, after in itertools.pairwise(stones):
         placed = np.flatnonzero((before == 0) & (after != 0))
         if np.count_nonzero(after) > np.count_nonzero(before):
@@ -70,6 +72,7 @@ def _actions(stones: Sequence[np.ndarray]) -> list[int]:
 
 def _ended(game: hex_io.HexGame, score: float) -> hex_io.HexGame:
     """Adds the result, by Black's score, and that somebody gave up where nobody is connected."""
+    # Hex has no draws: this game was cut at `max_moves`.
     if score == 0.5:
         return dataclasses.replace(game, info={**game.info, "RE": "Void"})
     winner = 0 if score > 0.5 else 1

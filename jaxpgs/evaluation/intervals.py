@@ -70,9 +70,11 @@ def elo_by_opening(
         raise ValueError("outcomes must be scores from 0 to 1.")
     wins = outcomes.reshape(-1, outcomes.shape[-1]).sum(axis=0)
     games = outcomes.size / len(wins)
+    # [O, 2, 2]: for each opening a table of wins, as a tournament of two has it.
     table = np.zeros((len(wins), 2, 2))
     table[:, 0, 1], table[:, 1, 0] = wins, games - wins
     sampled = _resample(table, prior, num_samples, seed)
+    # Of two players the maximum of the likelihood has a closed form, so no fit is needed.
     elo = SCALE * np.log(sampled[:, 0, 1] / sampled[:, 1, 0])
     low, high = np.quantile(elo, (0.025, 0.975))
     total = wins.sum()
@@ -115,6 +117,7 @@ def bayes_elo_by_opening(
     wins = wins_by_opening(tournament)
     ratings = bayes_elo(wins.sum(axis=0), anchor=anchor, prior=prior).ratings
     sampled = _resample(wins, prior, num_samples, seed)
+    # The samples hold their virtual games already, hence no prior.
     samples = [bayes_elo(table, anchor=anchor, prior=0.0).ratings for table in sampled]
     # About the estimate, not about their own mean, so that a skew of the samples counts.
     errors = np.asarray(samples) - ratings
@@ -146,6 +149,7 @@ def wins_by_opening(tournament: Tournament) -> np.ndarray:
         if not np.array_equal(result.openings, openings):
             raise ValueError(f"The pairing {result.names} has other openings than the first one.")
         i, j = (tournament.names.index(name) for name in result.names)
+        # [O]: over colours and repeats, of which every opening has as many.
         score = result.outcomes.sum(axis=(0, 1))
         wins[:, i, j] += score
         wins[:, j, i] += result.games / len(openings) - score
@@ -156,8 +160,10 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
     """Draws tables `[S, P, P]` from those of the openings `[O, P, P]`, and virtual games."""
     rng = np.random.default_rng(seed)
     count = len(wins)
+    # [S, O]: how often each opening is drawn, which sums to O in every sample.
     drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=num_samples)
     total = wins.sum(axis=0)
+    # [S, P, P]: exponential weights, whose mean is the virtual wins of `bayes_elo`.
     virtual = 0.5 * prior * rng.exponential(size=(num_samples, *total.shape))
     played = total + total.T > 0
     return np.tensordot(drawn, wins, axes=1) + np.where(played, virtual, 0.0)

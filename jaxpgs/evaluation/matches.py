@@ -109,11 +109,14 @@ def play_match(
     sides = (_compiled(env, first, batch_size), _compiled(env, second, batch_size))
     label = f"{sides[0].player.name} vs {sides[1].player.name}"
     num_batches = -(-count // batch_size)
+    # Game g plays opening g % O: repeat after repeat, and once more from the first to fill the last
+    # batch up. `MatchResult.from_batches` relies on this order.
     order = np.arange(num_batches * batch_size) % len(lines)
     rng_key = _typed(rng_key)
     keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
     batches = list(batches)
     _check_batches(batches, [side.player.name for side in sides], batch_size, num_batches)
+    # Each batch has its own key, so those that were played earlier can simply be skipped.
     for i in range(len(batches), num_batches):
         actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(order))
@@ -145,6 +148,7 @@ def _play_batch(
     """Plays the openings `[B, L]` with both colours; `watch` sees the games of each half."""
     batch_size, length = openings.shape
     limit = jnp.int32(LONGEST_GAME if max_moves is None else max_moves)
+    # Key 0 is free for the openings: plies count from the opening's length, at least 1.
     opened = open_games(env, jax.random.fold_in(rng_key, 0), openings, limit)
     records = [
         PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
@@ -164,11 +168,14 @@ def _play_batch(
         for half in (0, 1):
             if not waiting[half].any():
                 continue
+            # 0 is who opened, 1 the other. They take turns, unless no game waits for the next one.
+            # Side h opened half h, so in the other half the same turn is the other side's.
             turns = ply % 2 if waiting[half][ply % 2] else 1 - ply % 2
             mover = (turns + half) % 2
             key = _turn_key(rng_key, ply, half)
             start = time.perf_counter()
             turn = sides[mover].turn(key, halves[half], memory[mover][half], opens[turns])
+            # Dispatch is asynchronous: without this the time would be that of the call alone.
             jax.block_until_ready(turn)
             seconds = time.perf_counter() - start
             halves[half], memory[mover][half] = turn.games, turn.memory
@@ -191,6 +198,7 @@ def _play_batch(
             "counts as a draw."
         )
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
+    # Compiled code cannot raise: rewards that do not fit arrive here as NaN.
     if np.isnan(scores).any():
         raise ValueError(
             "play_match needs a game of two players in which one loses what the other gains; in "
@@ -198,6 +206,7 @@ def _play_batch(
             "rewards neither summed to 0 nor were one player's alone, or players were not numbered "
             f"0 and 1. {OPPOSED}"
         )
+    # A game that was cut is a draw, whoever has gained more so far.
     scores = np.where(over, scores, 0.0)
     scores[1] *= -1.0  # there the second player opened
     lengths = np.stack([np.asarray(half.length) for half in halves])
@@ -271,7 +280,9 @@ def round_robin(
         raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
     check_two_players("round_robin", env)
     lines = checked_lines(env, openings)
+    # By sets of names, as an earlier result may have the two in the other order.
     earlier = {frozenset(result.names): result for result in results}
+    # By batch size too: where both are deterministic one repeat is played, in a smaller batch.
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
     games = [
@@ -285,6 +296,7 @@ def round_robin(
         pair = (players[i], players[j])
         result = earlier.get(frozenset((pair[0].name, pair[1].name)))
         if result is None:
+            # Each call of a player is for the games that one side opens, half of all.
             size = count // 2 if batch_size is None else batch_size
             for player in pair:
                 if (player.name, size) not in compiled:
@@ -308,6 +320,7 @@ def round_robin(
                 on_pair(result)
         else:
             _check_earlier(result, lines, repeats, count)
+        # An earlier result may tell the score of the other player of the pair.
         score = result.wins if result.names[0] == pair[0].name else result.games - result.wins
         wins[i, j], wins[j, i] = score, result.games - score
         for record in result.players:
@@ -320,12 +333,14 @@ def _num_repeats(env: Env, sides: Sequence[Player | CompiledPlayer], repeats: in
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}.")
     players = (p.player if isinstance(p, CompiledPlayer) else p for p in sides)
+    # A repeat without any chance would be the same game again.
     same = all(player.deterministic for player in players) and not draws_chance(env)
     return 1 if same else repeats
 
 
 def _check_earlier(result: MatchResult, lines: np.ndarray, repeats: int, count: int) -> None:
     found = np.asarray(result.openings).reshape(len(result.openings), -1)
+    # Where one repeat is enough, a result that has all of them will do as well.
     if not (np.array_equal(found, lines) and result.games in (count, 2 * len(lines) * repeats)):
         raise ValueError(
             f"The earlier result of {result.names} has {len(found)} openings and "
@@ -362,6 +377,7 @@ def _pair_number(first: str, second: str) -> np.uint32:
 
 
 def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    # Players are compiled for typed keys, and refuse raw ones.
     if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         return rng_key
     return jax.random.wrap_key_data(rng_key)

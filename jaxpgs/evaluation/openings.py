@@ -55,6 +55,7 @@ def opening_lines(
 
         def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
             logits = policy(jax.vmap(env.observe)(state)) if policy else jnp.zeros(())
+            # A game that ends on the way has no legal action left; its line is dropped afterwards.
             logits = jnp.where(state.legal_action_mask, logits, -jnp.inf)
             action = jax.random.categorical(key, logits).astype(jnp.int32)
             return play(state, action, chance_key(key)), action
@@ -64,6 +65,7 @@ def opening_lines(
 
     actions, terminated = jax.device_get(draw(rng_key))
     lines = actions[~terminated].astype(np.int64)
+    # `unique` sorts the lines; the places of their first draws restore the random order.
     _, places = np.unique(lines, axis=0, return_index=True)
     if len(places) < num_lines:
         raise ValueError(
@@ -124,8 +126,10 @@ def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.n
     step = jax.jit(step_with_keys(env))
     for ply, action in enumerate(lines.T):
         mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
+        # An action outside of the mask is illegal as well, and must not be looked up there.
         known = (action >= 0) & (action < mask.shape[1])
         if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
             raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
+        # Any key will do, as openings must be legal whatever chance draws.
         state = step(state, jnp.asarray(action, jnp.int32), jax.random.key(ply))
     return lines

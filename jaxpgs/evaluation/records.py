@@ -128,6 +128,7 @@ class MatchResult:
         count = repeats * len(openings)
 
         def joined(name: str) -> np.ndarray:
+            # `play_match` orders the games by repeats, and fills the last batch up behind `count`.
             games = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
             return games[:, :count].reshape(2, repeats, len(openings))
 
@@ -166,6 +167,7 @@ class MatchResult:
             _players(fields),
             np.asarray(fields["openings"]),
             np.asarray(fields["outcomes"], np.float64),
+            # Records of earlier versions have neither of these.
             fields.get("batch_size"),
             None if (lengths := fields.get("lengths")) is None else np.asarray(lengths),
         )

@@ -75,6 +75,7 @@ def solve_hex(
         )
     search = _ProofSearch(env.size, {} if memo is None else memo)
     mover = int(state.current_player)
+    # Labels are positive for player 0: `sign` makes those of each player positive.
     own, other = (
         search.stones(player, np.flatnonzero(labels * sign > 0))
         for player, sign in ((mover, 1 - 2 * mover), (1 - mover, 2 * mover - 1))
@@ -87,6 +88,7 @@ def solve_hex(
     for bit in search.ordered_moves(own, other, mover):
         if bit & region:
             opponent_wins, carrier = search.solve(other, own | bit, 1 - mover)
+            # A move outside of the carrier leaves the opponent's proof intact, so it loses as well.
             if opponent_wins:
                 region &= carrier
             else:
@@ -144,18 +146,22 @@ def hex_value_table(env: Hex) -> np.ndarray:
     """
     _check_table_size(env)
     n, cells = env.size, env.num_cells
+    # [3**cells]: how many own and other stones each code has, built up digit by digit.
     own = other = np.zeros(1, np.int8)
     for _ in range(cells):
         own = np.concatenate([own, own + np.int8(1), own])
         other = np.concatenate([other, other, other + np.int8(1)])
     # Player 0 moves when the counts are equal, player 1 when it has one stone fewer.
+    # As an unsigned byte, a negative difference is a large number.
     stones = np.where((other - own).astype(np.uint8) <= 1, own + other, np.int8(-1))
     del own, other
 
+    # The value of each cell's digit on the transposed board.
     mirrored = 3 ** np.arange(cells, dtype=np.int32).reshape(n, n).T.reshape(-1)
     half = cells // 2
     table = np.zeros(3**cells, np.int8)
     search = _ProofSearch(n, {})
+    # Moves add a stone, so the positions that follow were valued one round before.
     for count in reversed(range(cells + 1)):
         codes = np.flatnonzero(stones == count).astype(np.int32)
         if count == cells:
@@ -168,6 +174,7 @@ def hex_value_table(env: Hex) -> np.ndarray:
         low = _exchanged(mirrored[:half])[codes % 3**half]
         seen = _exchanged(mirrored[half:])[codes // 3**half] + low
         wins = np.zeros(len(codes), bool)
+        # The mover's new stone is a 2 to the opponent; the move wins where the opponent then loses.
         for power in mirrored:
             moves = np.flatnonzero(seen // power % 3 == 0)
             wins[moves] |= table[seen[moves] + 2 * power] < 0
@@ -233,6 +240,7 @@ class _ProofSearch:
 
     def solve(self, own: int, other: int, mover: int) -> tuple[bool, int]:
         """Returns whether the mover wins, and the carrier of the winner."""
+        # Both sets contain their player's edges, so the key also tells who is to move.
         key = (own, other)
         if key not in self.memo:
             self.memo[key] = self._solve(own, other, mover)
@@ -240,8 +248,10 @@ class _ProofSearch:
 
     def _solve(self, own: int, other: int, mover: int) -> tuple[bool, int]:
         empty = self.cells & ~(own | other)
+        # A cell that joins both edges is the whole proof.
         if wins := self._winning_cells(own, empty, mover):
             return True, wins & -wins
+        # The other side is joined by bridges already, each of which it can answer by itself.
         carrier = self._bridged(other, empty, 1 - mover)
         if carrier is not None:
             return False, carrier
@@ -251,6 +261,8 @@ class _ProofSearch:
             region = carrier = threats & -threats
             if second := threats & ~region:
                 return False, carrier | (second & -second)
+        # Must-play region: each refutation leaves only its carrier to try. Where nothing is left,
+        # the union of the carriers refutes all moves.
         moves = self.ordered_moves(own, other, mover) if region == empty else [region]
         for bit in moves:
             if bit & region:
@@ -287,6 +299,7 @@ class _ProofSearch:
             layers.append(front)
             empty &= ~front
             reached = self._group(reached | front, stones | reached | front)
+            # `twice` collects the cells that have two reached neighbours.
             once = twice = 0
             for shifted in (
                 reached << 1, reached >> 1, reached << width, reached >> width,
@@ -294,6 +307,7 @@ class _ProofSearch:
             ):  # fmt: skip
                 twice |= once & shifted
                 once |= shifted
+            # Beside a reached stone one neighbour is enough, as nobody can take it.
             front = (twice | self._around(reached & stones)) & empty
         # Cells out of reach count as far, whatever the number of layers before them.
         return layers + [0] * (9 - len(layers)) + [empty]
@@ -310,9 +324,11 @@ class _ProofSearch:
             grown = False
             for jump, first, second in self.bridges:
                 free = empty & ~carrier
+                # Own stones a bridge away, whose two middle cells are empty and in no other bridge.
                 ends = _shift(group, jump) & own & ~group
                 ends &= _shift(free, jump - first) & _shift(free, jump - second)
                 if ends:
+                    # One at a time, since two ends may need the same cell.
                     end = ends & -ends
                     carrier |= _shift(end, first - jump) | _shift(end, second - jump)
                     group = self._group(group | end, own)

@@ -63,6 +63,7 @@ def serve(engine: Engine, size: int, options: Options) -> None:
       >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
       >>> play = functools.partial(gtp.serve, engine, 3, gtp.Options())
     """
+    # Bytes both ways: a line in an unknown encoding gets an answer, and does not end the program.
     out, source = sys.stdout, sys.stdin.buffer
 
     def write(text: str) -> None:
@@ -103,7 +104,9 @@ def handle(
       >>> reply.text[:21]
       "? 'a4' is not on a bo"
     """
+    # GTP 2: other control characters are dropped, a tab is a space, and `#` begins a comment.
     line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.split("#")[0].replace("\t", " "))
+    # A number in front stands in the answer again.
     number, name, *args = re.fullmatch(r"\s*(\d*)\s*(\S*)\s*(.*?)\s*", line, re.DOTALL).groups()  # type: ignore[union-attr]
     if not name:
         return Reply("" if not number else f"?{number} no command\n\n", dialog)
@@ -123,6 +126,7 @@ def handle(
         traceback.print_exc(file=sys.stderr)
         what = _one_line(f"{type(error).__name__}: {error}")
         return Reply(f"?{number} internal error: {what}\n\n", dialog)
+    # An empty line ends an answer, so that none may stand inside of it.
     text = "\n".join(part for i, part in enumerate(text.split("\n")) if part.strip() or not i)
     return Reply(f"={number} {text}\n\n", after, name == "quit")
 
@@ -135,9 +139,11 @@ def _one_line(text: str) -> str:
 
 
 def _boardsize(call: Call) -> tuple[str, Dialog]:
+    # HexGui gives width and height; other programs give one number for both.
     width, height = (read_integer(word, 1, 1000) for word in (call.args * 2)[:2])
     if width != height:
         raise ValueError(f"only square boards, got {width}x{height}")
+    # Raises where the engine has no such board; the dialog is still the old one then.
     call.engine.prepare(width, call.dialog.options)
     return "", dataclasses.replace(call.dialog, game=HexGame(width), clocks=(None, None))
 
@@ -152,6 +158,8 @@ def _play(call: Call) -> tuple[str, Dialog]:
     action: int | str = SWAP_PIECES if word == "swap" else word
     if action not in WORDS:
         action = read_cell(game.size, word)
+    # Colours may come in any order, but a swap takes over the other's only stone, and comes once.
+    # The stones sum to 1 where that is a black one, and to 2 where it is white.
     played = game.play(player, action)
     if action in (SWAP_PIECES, SWAP_SIDES):
         board = hex_io.stones(game)
@@ -159,6 +167,7 @@ def _play(call: Call) -> tuple[str, Dialog]:
         if np.count_nonzero(board) != 1 or board.sum() != 2 - player or swapped:
             raise ValueError("illegal move: a swap answers the other player's first stone")
     try:
+        # Raises where the cell is taken.
         hex_io.stones(played)
     except ValueError as error:
         raise ValueError(f"illegal move: {error}") from None
@@ -185,6 +194,7 @@ def _final_score(call: Call) -> tuple[str, Dialog]:
 def _all_legal_moves(call: Call) -> tuple[str, Dialog]:
     game = call.dialog.game
     board = hex_io.stones(game)
+    # Once somebody is connected no cell is legal.
     empty = np.flatnonzero((board == 0) & (hex_io.winner(board) is None))
     words = [cell_name(game.size, int(cell)) for cell in empty]
     return " ".join(words + [SWAP_PIECES] * may_swap(call.dialog, board, 1)), call.dialog

@@ -174,6 +174,7 @@ def read_number(word: str, low: float, high: float) -> float:
     try:
         number = float(word)
     except ValueError:
+        # NaN is in no range and is refused below, as the word "nan" is.
         number = math.nan
     if not low <= number <= high:
         raise ValueError(f"a number from {low:g} to {high:g} is needed, got {word[:20]}")

@@ -8,6 +8,7 @@ import re
 import zlib
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 import jaxpgs
 from jaxpgs.base import PolicyOutput
 from jaxpgs.envs import Hex
+from jaxpgs.envs.hex import HexState
 from jaxpgs.evaluation import Player
 from jaxpgs.gtp.dialog import Answer, Engine, Options, Task
 from jaxpgs.search import Progress
@@ -66,6 +68,7 @@ def search_engine(
         if size == first.env.size:
             return first
         names = jaxpgs.available_pretrained(directory)
+        # First the network of the same name for the other size, then the plain one of that size.
         same = re.sub(r"\d+x\d+", f"{size}x{size}", network)
         for name in (same, f"hex-{size}x{size}"):
             if name in names:
@@ -83,6 +86,7 @@ def search_engine(
         return _Searcher(net.env, made)
 
     def find(size: int, options: Options) -> _Searcher:
+        # Beside a number of simulations time is only a limit, and another one compiles nothing.
         return searcher(size, options.search, options.simulations,
                         0.0 if options.simulations else options.seconds)  # fmt: skip
 
@@ -94,10 +98,7 @@ def search_engine(
 
 def _search(made: _Searcher, seed: int, task: Task) -> Answer:
     env, thinker = made
-    state = env.from_board(task.board, task.player)
-    if env.swap:
-        state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
-    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
+    state, key = _position(env, seed, task)
     report = task.report
 
     def tell(progress: Progress) -> None:
@@ -112,8 +113,19 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
     return _answer(env, output)
 
 
+def _position(env: Hex, seed: int, task: Task) -> tuple[HexState, chex.PRNGKey]:
+    """Returns the state of a task, and the key of its search."""
+    state = env.from_board(task.board, task.player)
+    # `from_board` never allows the swap, as the moves that led there are unknown to it.
+    if env.swap:
+        state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
+    # The position decides the chance, so that a game that is replayed gets the same moves.
+    return state, jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
+
+
 def _answer(env: Hex, output: PolicyOutput) -> Answer:
     found, cells = read(output), env.num_cells
+    # The swap is no cell: it ends the line, and is left out of the arrays.
     expected = tuple(itertools.takewhile(lambda cell: cell < cells, found.line))
     arrays = (found.policy[:cells], found.visits[:cells], found.qvalues[:cells])
     return Answer(found.action, found.value, *arrays, expected)
@@ -146,9 +158,8 @@ def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
 
     def think(task: Task) -> Answer:
         prepare(len(task.board), task.options)
-        state = env.from_board(task.board, task.player)
+        state, key = _position(env, seed, task)
         states = jax.tree.map(lambda x: np.asarray(x)[None], state)
-        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
         action = int(player.act(key, states, player.init(1))[0][0])
         chosen = np.arange(env.num_cells) == action
         return Answer(action, 0.0, chosen.astype(np.float32), chosen.astype(int), 0.0 * chosen)

@@ -37,6 +37,7 @@ def time_settings(call: Call) -> tuple[str, Dialog]:
     """Sets both clocks."""
     main, extra = (read_number(word, 0, 1e7) for word in call.args[:2])
     moves = read_integer(call.args[2], 0, 10_000)
+    # Main time is for the whole game; extra time counts where there is no other.
     clock = (main, 0) if main else (extra, moves)
     none = extra > 0 and not moves  # GTP's way to say that there is no limit
     clocks = (None, None) if none or not any(clock) else (clock, clock)
@@ -79,9 +80,11 @@ def param_search(call: Call) -> tuple[str, Dialog]:
         "live": read_boolean,
     }
     name, value = read_setting(call.args, tuple(readers))
+    # Settings come one by one: each must leave a search that knows when to stop.
     changed = dataclasses.replace(options, **{name: readers[name](value)})
     if not (changed.simulations or changed.seconds):
         raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
+    # What the new options need is compiled now, so that no move waits for it.
     call.engine.prepare(call.dialog.game.size, changed)
     return "", dataclasses.replace(call.dialog, options=changed)
 

@@ -59,11 +59,12 @@ def may_swap(dialog: Dialog, board: np.ndarray, player: int) -> bool:
 
 
 def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
-    """The seconds for a move, None without limit. A player has about a quarter of all cells."""
+    """The seconds for a move, None without limit. A player takes about a quarter of `empty`."""
     limit = dialog.options.seconds or math.inf
     clock = dialog.clocks[player]
     if clock is not None:
         seconds, moves = clock
+        # An even share of the clock, of which a tenth is kept back; never 0, which means no limit.
         limit = min(limit, max(0.9 * seconds / (moves or max(empty / 4, 4)), 0.01))
     return None if limit == math.inf else limit
 
@@ -71,12 +72,14 @@ def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
 def _gfx(size: int, player: int, answer: Answer) -> str:
     """The answer so far, as HexGui draws that of a tree search."""
     tried = np.flatnonzero(answer.visits > 0)
+    # The most visited first, and cells in their order where visits are equal.
     order = tried[np.argsort(-answer.visits[tried], kind="stable")]
     if not len(order):
         return ""
     line = answer.line or (int(order[0]),)
     moves = (f"{'BW'[(player + i) % 2]} {cell_name(size, c)}" for i, c in enumerate(line))
     names = {int(cell): cell_name(size, int(cell)) for cell in order}
+    # HexGui's INFLUENCE is from 0 to 1, a mean return from -1 to 1.
     wins = " ".join(f"{names[c]} {(answer.qvalues[c] + 1) / 2:.2f}" for c in names)
     counts = " ".join(f"{names[c]} {int(answer.visits[c])}" for c in names)
     total = int(answer.visits.sum())

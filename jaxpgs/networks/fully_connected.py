@@ -84,6 +84,7 @@ class FullyConnectedResNet(nnx.Module):
 class _Block(nnx.Module):
     def __init__(self, width: int, *, dtype: jax.typing.DTypeLike, rngs: nnx.Rngs) -> None:
         self.linear = nnx.Linear(width, width, dtype=dtype, rngs=rngs)
+        # ReZero: the block begins as the identity.
         self.alpha = nnx.Param(jnp.zeros((), jnp.float32))
 
     def __call__(self, x: chex.Array) -> chex.Array:

@@ -93,6 +93,7 @@ def functional(
         raise ValueError(
             f"Only modules of Linen take variables; {type(module).__name__} has its own parameters."
         )
+    # A copy, so that the caller's module stays in its mode of training or evaluation.
     template = nnx.clone(module)
     template.eval()
     merge = _merger(template)
@@ -149,6 +150,7 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
       >>> jnp.allclose(2 * softer(params, observation)[0], apply_fn(params, observation)[0])
       Array(True, dtype=bool)
     """
+    # So written, NaN is refused as well.
     if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
         raise ValueError(f"The temperature must be positive, got {temperature}.")
     if isinstance(apply_fn, SplitApplyFn):
@@ -296,6 +298,7 @@ def policy_head(params: Params, part: str = "head", *, path: str = "policy_head"
     full = path if part == "head" else f"{path}.{part}"
     mask = mask_of(params, full)
     if mask is None:
+        # For the message: each layer once, in the order of the parameters.
         layers = dict.fromkeys(".".join(names[:-1] or names) for names in leaf_names(params))
         raise ValueError(f"The parameters have no {full!r}; their layers are {list(layers)}.")
     return jax.tree.unflatten(jax.tree.structure(params), mask)
@@ -324,6 +327,7 @@ def _merger(template: _ModuleT) -> Callable[[Params], _ModuleT]:
     num_leaves = len(slots)
 
     def merge(params: Params) -> _ModuleT:
+        # `_lookup` raises for a missing leaf; another number of leaves shows unknown ones.
         filled = [(path, slot.replace(_lookup(params, path))) for path, slot in slots]
         if len(jax.tree.leaves(params)) != num_leaves:
             known = {_name(path) for path, _ in slots}
@@ -343,6 +347,7 @@ def _get_params(module: nnx.Module) -> Params:
 def _lookup(params: Params, path: tuple[Any, ...]) -> chex.Array:
     node: Any = params
     for key in path:
+        # Parameters have string keys throughout, where NNX numbers the entries of a list.
         if not isinstance(node, dict) or str(key) not in node:
             raise ValueError(f"Parameter {_name(path)!r} of the module is missing.")
         node = node[str(key)]

@@ -162,11 +162,14 @@ class ValueEquivalentModel(nnx.Module):
         """
         hidden = [self.represent(observation)]
         for k in range(action.shape[1]):
+            # As in MuZero, gradients are halved at each transition, so that what reaches the
+            # transition does not grow with the length of the unroll.
             before = scale_gradient(hidden[-1], gradient_scale)
             hidden.append(self.transition(before, action[:, k]))
         # All in one batch, so that batch normalisation sees hidden states of every depth at once.
         features = self.predict(jnp.concatenate(hidden))
 
+        # [(K + 1) * B, ...], step by step, to [B, K + 1, ...].
         def by_step(x: chex.Array) -> chex.Array:
             return jnp.moveaxis(x.reshape(len(hidden), len(observation), *x.shape[1:]), 0, 1)
 
@@ -175,4 +178,5 @@ class ValueEquivalentModel(nnx.Module):
 
 def scale_gradient(x: chex.Array, scale: float) -> chex.Array:
     """Returns `x`, with gradients multiplied by `scale`."""
+    # The second term is 0 but has a gradient.
     return x + (scale - 1) * (x - jax.lax.stop_gradient(x))

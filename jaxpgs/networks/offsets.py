@@ -70,6 +70,8 @@ class WithOffsets(nnx.Module):
         """Returns what a call returns, and the logits `[B, A]` of all further policies."""
         features = self.torso(observation)
         logits = self.policy_head(features)
+        # Soemers et al. 2019, IV-B: z = (stop_gradient(w) + theta) . phi, so each loss moves only
+        # its own policy.
         held, base = jax.lax.stop_gradient((features, logits))
         further = {name: base + head(held) for name, head in self.offsets.items()}
         return (logits, self.value_head(features)), further
@@ -109,6 +111,7 @@ def offset_policy(module: WithOffsets, name: str) -> SplitApplyFn:
 
 def _zero_head(head: Any) -> Any:
     """Copies a policy head, its last layer zero."""
+    # Only the last layer: were all of them zero, nothing but its bias would ever learn.
     copy = nnx.clone(head)
     state = nnx.state(copy.linear)
     nnx.update(copy.linear, jax.tree.map(jnp.zeros_like, state))

@@ -75,6 +75,7 @@ def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
       >>> len(jaxpgs.networks.default_templates(geometry))
       9
     """
+    # Steps along an axis: the first kind goes on through the anchor, the second begins beside it.
     lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
     if geometry.hexagonal:
         right, up_right, up = (0, 1), (-1, 1), (-1, 0)
@@ -154,9 +155,11 @@ class Tables:
 @functools.cache
 def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) -> Tables:
     """Numbers the offsets, the features and the weights."""
+    # The codes of a cell, in order. In a pattern the last move is one of the other's stones.
     names = ("empty", "own", "other", *geometry.edge_names)
     offsets: dict[Offset, int] = {}
     patterns: list[Pattern] = []
+    # Feature 0 stands for no match. Its weight is filled in by whoever reads the table.
     spelled_out: list[Any] = [[-1]]
     num_features = 1
     rows: dict[Any, list[list[int]]] = {}  # of each group: the offsets and the start of each image
@@ -167,10 +170,13 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
             raise ValueError(
                 f"A template must have few cells, at most {MARGIN} away, got {template}."
             )
+        # All images of an orbit have the same features, hence the same weights.
         for orbit in _orbits(geometry, template):
             first = orbit[0]
             classes, kinds = _classes(geometry, first, len(names))
             looked_up = len(classes) > _MOST_SPELLED_OUT
+            # Images with as many cells are matched together, but for those of reactive templates,
+            # which make one feature, and those looked up, as each orbit has its own table.
             key: Any = (size,)
             if looked_up or template.last is not None:
                 key = (size, template, first if looked_up else None)
@@ -179,6 +185,8 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
             for image in orbit:
                 ids = [offsets.setdefault(cell, len(offsets)) for cell in _all_cells(image)]
                 rows.setdefault(key, []).append([num_features, *ids])
+            # Features of small templates are raw codes, of which several share a weight; those of
+            # large ones are classes already.
             spelled_out.append(len(patterns) + (np.arange(len(kinds)) if looked_up else classes))
             num_features += len(spelled_out[-1])
             for codes in kinds:
@@ -189,6 +197,7 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
         raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
     groups = []
     for key, images in rows.items():
+        # Columns: the start, a cell each, and for reactive templates the cell of the last move.
         start, *columns = np.array(images).T
         last = columns.pop() if len(columns) > key[0] else None
         groups.append(Group(tuple(columns), start, last, lookups.get(key)))
@@ -203,6 +212,8 @@ def _all_cells(template: Template) -> list[Offset]:
 def _orbits(geometry: BoardGeometry, template: Template) -> list[list[Template]]:
     """Lists a template's images, together those that share weights; cell i of one is i of all."""
     seen, orbits = set(), []
+    # Where the rules tell directions apart, as in Breakthrough, turns of the lattice that are not
+    # in `shared` have weights of their own. An image that an earlier turn has made is the same one.
     for matrix in geometry.lattice:
         orbit = []
         for symmetry in geometry.shared:
@@ -231,9 +242,12 @@ def _classes(
       `[raw codes]` the number of each raw code's class, and `[classes, cells]` codes of each class.
     """
     size = len(template.cells)
+    # [raw codes, cells]: the digits of each raw code, to the base `num_codes`.
     codes = np.indices((num_codes,) * size).reshape(size, -1).T
     units = num_codes ** np.arange(size)[::-1]
     least = codes @ units
+    # A symmetry that maps the template onto itself permutes its cells; the least of the codes that
+    # this makes stands for all of them.
     for symmetry in geometry.shared:
         turned = _turn(symmetry, template)
         if set(turned.cells) == set(template.cells) and turned.last == template.last:

@@ -125,6 +125,7 @@ class PatternPolicy(nnx.Module):
         nothing = np.zeros_like(features[..., :1])
         features = np.concatenate([features, nothing], axis=-1)  # for index -1
         sites = _sites(self.geometry, self.num_actions)
+        # One row of weights for each of the n cells that an action touches, [B, K, A] each.
         found = [spelled_out[i][features[..., sites[:, i]]] for i in range(len(spelled_out))]
         return np.concatenate(found, axis=1)
 
@@ -184,17 +185,22 @@ class _Torso(nnx.Module):
                 f"The observation must have shape (B, {geometry.num_cells}) or (B, rows, columns, "
                 f"planes), got {observation.shape}."
             )
+        # [B, cells + edges]: edges follow the cells, as `geometry.plane` numbers them, so that one
+        # lookup tells what is anywhere.
         edges = EDGE + jnp.arange(len(geometry.edge_names), dtype=jnp.int8)
         edges = jnp.broadcast_to(edges, (len(codes), len(geometry.edge_names)))
         board = jnp.concatenate([codes, edges], axis=1)
+        # In patterns `LAST` is `OTHER`, and the edges' codes move down to follow it.
         digits = (board - (board >= LAST).astype(jnp.int8)).astype(jnp.int16)
         # Else XLA would work them out again wherever they are looked at, and so with the features.
         board, digits = jax.lax.optimization_barrier((board, digits))
 
         at = geometry.coordinates + np.array(tables.offsets)[:, None] + MARGIN
         around = geometry.plane[at[..., 0], at[..., 1]]  # [L, cells]
+        # Patterns count around empty cells, or around all where an anchor may hold a stone.
         counts = jnp.array(True) if geometry.anchor_occupied else codes == EMPTY  # [B, S]
         if geometry.sites is None:
+            # Where few cells can be played, as in Connect Four, only these are looked at.
             cells = jnp.swapaxes(geometry.anchors(codes), 1, 2).reshape(len(codes), -1)
             counts = cells >= 0
 
@@ -209,6 +215,7 @@ class _Torso(nnx.Module):
         for group in tables.groups:
             code = jnp.zeros((), jnp.int16)
             for offsets in group.cells:
+                # The cells' codes are the digits of one number, [B, G, S] for G images.
                 code = code * jnp.int16(tables.num_codes) + look(digits, offsets)
             if group.lookup is not None:
                 code = jnp.asarray(group.lookup, jnp.int16)[code]
@@ -272,6 +279,7 @@ class _ValueHead(nnx.Module):
 def _of_actions(sums: chex.Array, sites: np.ndarray) -> chex.Array:
     """Returns `[B, A]`, the sums `[B, cells]` where each action is; 0 for one that is nowhere."""
     num_actions, num_cells = len(sites), sums.shape[1]
+    # The usual case needs no gather: action i is at cell i, and what follows is nowhere.
     if np.array_equal(sites, np.where(np.arange(num_actions) < num_cells, range(num_actions), -1)):
         return jnp.pad(sums, ((0, 0), (0, num_actions - num_cells)))
     return jnp.pad(sums, ((0, 0), (0, 1)))[:, sites]  # index -1 finds the zero at the end
@@ -308,6 +316,8 @@ _sum_found.defvjp(_sum_found_forward, _sum_found_backward)
 
 def _spelled_out(geometry: BoardGeometry, tables: Tables) -> np.ndarray:
     """Returns `[n, features]` integers: the weight of each feature of each anchor."""
+    # Each of the n cells that an action touches has its own copy of all weights. Feature 0 has the
+    # number behind the last one, where `_Linear` puts a zero.
     first = np.arange(len(geometry.anchor_names))[:, None] * len(tables.patterns)
     table = first + tables.spelled_out
     table[:, 0] = len(first) * len(tables.patterns)

@@ -57,6 +57,7 @@ def resize(params: Params, source: Any, target: Any) -> Params:
         for axis, (size, wanted) in enumerate(zip(old.shape, new.shape, strict=True)):
             if size == wanted:
                 continue
+            # An axis over the cells may have several numbers a cell: [cells * parts], parts inside.
             parts = size // cells[0]
             if size != parts * cells[0] or wanted != parts * cells[1]:
                 name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -66,6 +67,7 @@ def resize(params: Params, source: Any, target: Any) -> Params:
                 )
             before, after = x.shape[:axis], x.shape[axis + 1 :]
             x = x.reshape(*before, *small, parts, *after)
+            # The board's axes are stretched, all others keep their lengths.
             x = jax.image.resize(x, (*before, *large, parts, *after), "linear")
             x = x.reshape(*before, wanted, *after)
             if axis < old.ndim - 1:  # the last axis of a kernel is its outputs

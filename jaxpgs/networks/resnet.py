@@ -135,6 +135,7 @@ class _Block(nnx.Module):
         self.second = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
+        # As He et al. 2016: the second normalisation comes before the sum, the rectifier after it.
         return jax.nn.relu(x + self.second(jax.nn.relu(self.first(x))))
 
 

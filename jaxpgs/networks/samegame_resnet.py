@@ -133,19 +133,23 @@ def color_relations(observation: chex.Array, radius: int) -> chex.Array:
     """
     height, width = observation.shape[1:3]
     colors = observation[..., :-1]
+    # Beyond the board and in empty cells all planes are 0, so nothing has the same colour there.
     padded = jnp.pad(colors, [(0, 0), (radius, radius), (radius, radius), (0, 0)])
     middle = 2 * radius * (radius + 1)
     offsets = [(r, c) for r in range(2 * radius + 1) for c in range(2 * radius + 1)]
+    # The product of one-hot colours is 1 where they are equal. The cell itself is left out.
     same = [
         jnp.sum(colors * padded[:, r : r + height, c : c + width], axis=-1)
         for i, (r, c) in enumerate(offsets)
         if i != middle
     ]
+    # [B, height, width]: how many blocks of a cell's colour the board holds, 0 for empty cells.
     count = jnp.sum(colors * jnp.sum(colors, axis=(1, 2), keepdims=True), axis=-1)
     share = count / (height * width)
     few = [(count == n).astype(count.dtype) for n in (1, 2, 3)]
     block = jnp.sum(colors, axis=-1)
     left = jnp.broadcast_to(jnp.mean(block, axis=(1, 2), keepdims=True), block.shape)
+    # Convolutions pad with zeros, so a plane of ones shows where the board ends.
     edges = jnp.ones_like(block)
     return jnp.stack([*same, share, jnp.sqrt(share), *few, block, left, edges], axis=-1)
 
@@ -201,9 +205,11 @@ class _Block(nnx.Module):
 
     def __call__(self, x: chex.Array, colors: chex.Array) -> chex.Array:
         y = jax.nn.elu(self.first(x))
+        # Pooling over the board, and over each colour's cells p: [B, colours c, filters f].
         whole = jnp.concatenate([jnp.mean(y, axis=(1, 2)), jnp.max(y, axis=(1, 2))], axis=-1)
         total = jnp.einsum("bpc,bpf->bcf", colors, y.reshape(len(y), -1, y.shape[-1]))
         mean = total / jnp.maximum(jnp.sum(colors, axis=1), 1)[..., None]
         color = self.color(jnp.concatenate([mean, total / _BLOCKS], axis=-1))
+        # Every cell is told what its own colour's pool says; empty cells are told nothing.
         color = jnp.einsum("bpc,bcf->bpf", colors, color).reshape(y.shape)
         return x + self.second(jax.nn.elu(y + color + self.whole(whole)[:, None, None]))

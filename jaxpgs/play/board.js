@@ -52,6 +52,7 @@ function render({ model, el }) {
 
   function heard(said) {
     if (said.type === "position") {
+      // What a search thought stays in sight after the move that came of it.
       if (said.number !== position?.number && !said.keeps) thought = null;
       if (said.number !== position?.number) source = null;
       position = said;
@@ -61,6 +62,7 @@ function render({ model, el }) {
     } else if (said.type === "analysis") {
       if (said.first) thought = { ...said };
       else if (thought?.number === said.number && said.points.length) {
+        // Some may be here already: a page that says hello is given all that there are.
         const since = said.points[0].simulations;
         thought.points = thought.points.filter((p) => p.simulations < since).concat(said.points);
       }
@@ -187,6 +189,7 @@ function render({ model, el }) {
     fill(ui.side, sides, JSON.stringify(humans));
     fill(ui.search, position.searches.map((name) => [name, name]), options.search);
     for (const key of ["simulations", "seconds"]) {
+      // What somebody is typing must not be overwritten.
       if (document.activeElement !== ui[key]) ui[key].value = options[key];
     }
     ui.undo.disabled = position.moves.length === 0;
@@ -247,6 +250,7 @@ function render({ model, el }) {
     }
     const yours = !over && humans[mover];
     const open = new Map(); // what a click on a cell does
+    // A pawn is clicked first and then its target; other moves need one click.
     for (const move of legal) {
       if (move.source !== null) open.set(move.source, () => { source = move.source; drawBoard(); });
     }

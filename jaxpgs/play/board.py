@@ -58,6 +58,7 @@ class Board:
         self.points: list[dict[str, Any]] = []
         self._about: Visit | None = None  # the position of the points
         self.brain, self._search = brain, search
+        # Reentrant, as listeners are called under it and may ask the board for something.
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # one search at a time
         self._listeners: list[Callable[[dict[str, Any]], Any]] = []
@@ -139,6 +140,7 @@ class Board:
             made = make_thinker(self.brain, search, simulations, seconds, state)
         else:
             made = Thinker(self.brain, self._search)
+        # Compiles what every point of a search asks for, too; all positions have the same shapes.
         adapted_policy(self.brain, warm_up(made, state), state)
         return made
 
@@ -184,6 +186,7 @@ class Board:
         def tell(progress: Progress | None, output: PolicyOutput) -> None:
             nonlocal sent, told
             if not self._wants(visit):
+                # Between two slices is the only place where a search can be stopped.
                 raise _StopError
             now = time.perf_counter()
             found = protocol.point(
@@ -194,6 +197,7 @@ class Board:
                 points.append(found)
             if len(points) > told and (progress is None or now - sent > _PAUSE):
                 with self._lock:
+                    # Once more under the lock, as the position may have changed since.
                     if self._wants(visit):
                         self.points, self._about = points, visit
                         self._tell(self._analysis(visit, points[told:], first=not told))
@@ -226,6 +230,7 @@ class Board:
 
     def _wake(self) -> None:
         with self._lock:
+            # `_work` clears the thread under the same lock, so no job is missed in between.
             if self._job() is not None and self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 self._thread.start()
@@ -242,17 +247,14 @@ class Board:
             except _StopError:
                 continue
             except Exception as error:  # the page says so, and the game can go on
-                text = (
-                    f"{type(error).__name__}: {error}"
-                    if not isinstance(error, ValueError)
-                    else error
-                )
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 with self._lock:
+                    # Otherwise the search would be asked for the same move again, and fail again.
                     self.visit = dataclasses.replace(
                         self.visit, analysing=False, humans=(True,) * len(visit.humans)
                     )
                     self._tell(self._message())
-                    self._tell({"type": "error", "text": f"the search failed: {text}"[:500]})
+                    self._tell({"type": "error", "text": f"the search failed: {kind}{error}"[:500]})
 
     def _answer(self, visit: Visit, output: PolicyOutput, moves: bool) -> None:
         with self._lock:

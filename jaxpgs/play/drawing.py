@@ -122,6 +122,7 @@ def heats(points: list[dict[str, Any]], heat: str) -> list[tuple[float, int, str
             continue
         text = f"{value:.0f}" if heat == "visits" or largest > 1.5 else f"{100 * value:.0f}"
         strength = abs(value) / max(largest, 1.0 if signed else 0.0)
+        # Shares are shown by their roots, or the small ones would not be seen.
         found.append((strength if signed else math.sqrt(strength), -1 if value < 0 else 1, text))
     return found
 

@@ -124,6 +124,7 @@ def choices(env: Any, state: Any) -> list[Choice]:
     groups: dict[int, tuple[int, ...]] = {action: (action,) for action in legal}
     if isinstance(env, SameGame):
         labels = np.asarray(env.group_labels(state))
+        # The action's own cell comes first, where `Choice` shows what is shown of the move.
         others = {a: np.flatnonzero(labels == a).tolist() for a in legal}
         groups = {a: (a, *(cell for cell in others[a] if cell != a)) for a in legal}
     elif not isinstance(env, Hex | Yavalath):

@@ -193,6 +193,7 @@ def point(visit: Visit, thought: Thought, adapted: np.ndarray | None, **more: An
         return [round(float(values[a]), 4) if a < len(values) else 0.0 for a in actions]
 
     visits = [int(thought.visits[a]) if a < len(thought.visits) else 0 for a in actions]
+    # A mean return without visits is of no meaning.
     qvalues = [q if n else None for q, n in zip(pick(thought.qvalues), visits, strict=True)]
     return {
         "action": thought.action,

@@ -48,6 +48,7 @@ def make_app(board: Board) -> Any:
             waiting.put_nowait(text)
 
         def tell(told: dict[str, Any]) -> None:
+            # Searches tell from a thread of their own, and the queue is the loop's.
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(put, json.dumps(told))
 
@@ -65,6 +66,7 @@ def make_app(board: Board) -> Any:
                     said = json.loads(heard.get("text") or heard.get("bytes") or b"")
                 except (ValueError, RecursionError):
                     said = None
+                # In a thread, as the board may be locked and the loop must not wait.
                 await asyncio.to_thread(board.handle, said, tell)
         except WebSocketDisconnect:
             pass
@@ -139,6 +141,7 @@ def serve(board: Board, port: int) -> None:
         raise ImportError(needed) from error
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Before compiling takes its time, so that a port in use is reported at once.
         listener.bind(("127.0.0.1", port))
         print("compiling ...", flush=True)
         board.prepare()

@@ -116,6 +116,7 @@ def swap_action(visit: Visit) -> int | None:
         return None
     board = np.array(games.stones(visit.env, visit.state))
     single = np.count_nonzero(board) == 1 and board.max() == 1 and len(visit.past) < 3
+    # People may swap in an environment without the rule as well: once, as the second move.
     by_rules = visit.env.swap and bool(visit.state.swap_legal)
     swapped = any(position.move and position.move.action == SWAP_PIECES for position in visit.past)
     return board.size if by_rules or (visit.swap and single and not swapped) else None
@@ -144,6 +145,7 @@ def play(visit: Visit, action: int) -> Visit:
         game = game_of(visit).play(mover, SWAP_PIECES)
         after = _hex_position(visit.env, game)
     else:
+        # By the number of the move: taken back and played again, it meets the same chance.
         key = jax.random.fold_in(jax.random.key(visit.seed), len(visit.past))
         state = _stepper(visit.env)(visit.state, action, key)
         source = () if choice.source is None else (choice.source,)
@@ -200,6 +202,7 @@ def load(visit: Visit, text: str) -> Visit:
     size = visit.env.size
     if game.size != size:
         raise ValueError(f"the board is {size}x{size}, the game {game.size}x{game.size}")
+    # All positions on the way are kept, so that moves can be taken back.
     start = dataclasses.replace(game, moves=())
     past = [_hex_position(visit.env, start)._replace(move=None)]
     for move in game.moves:
@@ -225,6 +228,7 @@ def winner(visit: Visit) -> int | None:
     if not visit.over or len(visit.humans) < 2:
         return None
     if isinstance(visit.env, Hex):
+        # By the stones, as a position that was loaded has no rewards.
         board = np.reshape(games.stones(visit.env, visit.state), (visit.env.size,) * 2)
         return hex_io.winner(board)
     rewards = np.asarray(visit.state.rewards)

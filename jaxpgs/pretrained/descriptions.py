@@ -52,9 +52,11 @@ def describe_env(env: Any) -> dict[str, Any]:
     """
     _check_env(env)
     kind = type(env)
+    # By identity, as a user's class may have the name of one of ours.
     if getattr(envs, kind.__name__, None) is kind:
         kwargs = {field.name: getattr(env, field.name) for field in dataclasses.fields(env)}
         return {"name": kind.__name__, "kwargs": _encoded(kwargs), "version": _version(env)}
+    # With a board of its own it cannot be made by `with_last_move(env)`, and goes on as a class.
     if isinstance(env, LastMove) and _has_known_board(env):
         game = describe_env(env.env)
         if "handed_over" not in game:
@@ -94,6 +96,7 @@ def make_env(
     if "module" not in spec and name == "with_last_move":
         return networks.with_last_move(_decoded(spec["kwargs"], network, trusted)["env"])
     if "module" not in spec:
+        # A card is not trusted to name just any function to call.
         known = [x for x in envs.__all__ if hasattr(getattr(envs, x), "observation_shape")]
         if name not in known:
             raise ValueError(f"jaxpgs.envs has no environment {name!r}; it has {known}.")
@@ -105,6 +108,7 @@ def make_env(
         if not _is_env(kind):
             raise ValueError(f"{spec['module']}.{name} lacks the functions init, step and observe.")
         env = kind(**_decoded(spec["kwargs"], network, trusted))
+    # Another version may have other rules or observations than the network was trained with.
     if spec["version"] != _version(env):
         raise ValueError(
             f"The network {network!r} was made for version {spec['version']} of {name}, but {home} "
@@ -136,6 +140,7 @@ def describe_module(
     kind = type(module)
     get: Callable[[str], Any] = functools.partial(getattr, module)
     kept = constructor_kwargs(module) if isinstance(module, nnx.Module) else {}
+    # The card describes the network inside of the wrapper, and lists the offsets beside it.
     if isinstance(module, networks.WithOffsets):
         offsets = {"offsets": sorted(module.offsets)}
         kind, kept = module.network_type, dict(module.network_kwargs)
@@ -154,8 +159,10 @@ def describe_module(
             networks.module_from_params(made, params)  # raises an error for other shapes
         return _network_program(made, params, env) == _network_program(module, params, env)
 
+    # A module of Linen finds its shapes when it is called, so its game need not say them.
     said = _FROM_ENV if issubclass(kind, nnx.Module) else ()
     found = _own(kind, get, same, given, said)
+    # Who gives arguments means them to suffice; so it is an error, not an entry in the card.
     if given is not None and "handed_over" in found:
         raise ValueError(f"{kind.__name__} must be made of module_kwargs: {found['handed_over']}.")
     return {"module": found.pop("module"), "network": found.pop("name")} | found | offsets
@@ -188,6 +195,7 @@ def make_module(
         kind = _class(spec, "network", "module", trusted)
     else:
         kinds = {name: getattr(networks, name) for name in networks.__all__}
+        # The wrapper is made from the offsets, and never by its name.
         known = [x for x in kinds if _is_network(kinds[x]) and x != "WithOffsets"]
         if name not in known:
             raise ValueError(f"No network {name!r}; jaxpgs.networks has {known}.")
@@ -209,6 +217,7 @@ def check_call(module: Any, params: Params, env: Any) -> None:
             f"{name} must take the environment's observations, here of shapes {shapes}, and return "
             f"logits and values. {type(error).__name__}: {error}"
         ) from error
+    # An environment that does not tell its actions goes with any number of logits.
     wanted = (1, getattr(env, "num_actions", logits.shape[-1]))
     if logits.shape != wanted:
         raise ValueError(
@@ -237,6 +246,7 @@ def _own(
       The class's `module` and `name`, the arguments known, and the reason if they do not suffice.
     """
     kwargs, unknown = _encoded(given or {}), []
+    # What was not given is looked for in attributes of the arguments' names.
     for parameter in _parameters(kind):
         name = parameter.name
         if name in kwargs or name in said:
@@ -249,6 +259,7 @@ def _own(
                 unknown.append(name)
     spec = {"module": kind.__module__, "name": kind.__qualname__, "kwargs": kwargs}
     reason = None
+    # From what can be seen at once to what only making it and tracing its program shows.
     if kind.__module__ == "__main__":
         reason = "its class is of a script or a notebook, which no other program can import"
     elif _found(spec) is not kind:
@@ -278,6 +289,7 @@ def _class(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> 
         raise ValueError(f"Please {by_hand}: the card cannot make {spec['name']}, as {reason}.")
     module = spec["module"]
     path, package = f"{module}.{spec['name']}", module.partition(".")[0]
+    # The code of a module that is imported has run already, so it needs no trust.
     if module not in sys.modules:
         if not trusted and package not in _SAFE:
             raise ValueError(
@@ -285,6 +297,7 @@ def _class(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> 
                 f"a card names, as that runs its code: import {module} before, or trust the card, "
                 f"load_pretrained(..., trusted=True), or {by_hand}."
             )
+        # Where pgx is missing, this error tells how to install it.
         if package == "pgx":
             _pgx()
         try:
@@ -312,6 +325,7 @@ def _compare(
     """Raises `ValueError` if what is handed over differs from what the card knows."""
     pairs = []
     for name, known in spec["kwargs"].items():
+        # What is not kept in an attribute cannot be compared.
         with contextlib.suppress(AttributeError, _UntoldError):
             pairs.append((name, known, _encoded(getattr(given, name))))
     for name, got in (facts or {}).items():
@@ -352,6 +366,7 @@ def _said(env: Any, name: str) -> Any:
 
 def _parameters(kind: Any) -> list[inspect.Parameter]:
     """Returns the named arguments of a class but `rngs` and what all modules of Linen take."""
+    # Some classes, such as named tuples, take their arguments in `__new__`.
     init = kind.__init__ if kind.__init__ is not object.__init__ else kind.__new__
     if init is object.__new__:
         return []
@@ -365,8 +380,10 @@ def _encoded(value: Any) -> Any:
     """Returns an argument as values of JSON types; raises `_UntoldError` if it is none."""
     if isinstance(value, np.generic):
         value = value.item()
+    # Exact types, as an enum or another subclass would come back as a plain value.
     if type(value) in (bool, int, str, types.NoneType):
         return value
+    # JSON has neither NaN nor infinities.
     if type(value) is float and math.isfinite(value):
         return value
     if _is_env(value) and not inspect.isclass(value):
@@ -402,6 +419,7 @@ def _facts(env: Any) -> dict[str, Any]:
 
 def _version(env: Any) -> Any:
     """Returns the version of an environment, its own or its module's; None if it has none."""
+    # Our games have it in their module, those of pgx in an attribute.
     version = getattr(sys.modules.get(type(env).__module__), "VERSION", None)
     version = getattr(env, "version", None) if version is None else version
     return version if type(version) in (int, float, str) else None
@@ -433,6 +451,7 @@ def _game_program(env: Any) -> str:
         after = step(before, action, key)
         return before, after, env.observe(after)
 
+    # Games of continuous actions have bounds instead of a number of actions.
     bounds = getattr(env, "action_bounds", None)
     action = jnp.int32(0) if bounds is None else jnp.asarray(bounds[0], jnp.float32)
     return jax.jit(play).lower(jax.random.key(0), action).as_text()
@@ -474,6 +493,7 @@ def _is_by_id(env: Any) -> bool:
         return False
     if type(made) is not kind:
         return False
+    # A class with arguments may have been made with others than `make` gives it.
     return not _parameters(kind) or _game_program(made) == _game_program(env)
 
 

@@ -25,11 +25,13 @@ def flatten(params: Params) -> dict[str, np.ndarray]:
     """
     flat: dict[str, np.ndarray] = {}
     for key, value in params.items():
+        # `unflatten` would take a dot for the border of two levels.
         if not isinstance(key, str) or "." in key:
             raise ValueError(f"Parameter names must be strings without a dot, got {key!r}.")
         if not isinstance(value, Mapping):
             flat[key] = np.asarray(value, order="C")
             continue
+        # Without a leaf its name would be lost.
         if not value:
             raise ValueError(f"The parameters {key!r} are empty.")
         flat |= {f"{key}.{name}": leaf for name, leaf in flatten(dict(value)).items()}
@@ -57,6 +59,7 @@ def unflatten(flat: Mapping[str, chex.ArrayNumpy]) -> Params:
 
 def write_atomically(path: pathlib.Path, data: bytes) -> None:
     """Writes a file such that readers see the old one or the new one, never a part."""
+    # In the same folder: only within a file system is a file replaced atomically.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

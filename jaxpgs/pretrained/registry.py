@@ -146,6 +146,7 @@ def _load(
     missing = sorted(set(_OWN_FIELDS) - set(card))
     if missing:
         raise ValueError(f"The card {name}.json lacks {missing}.")
+    # The card comes first, as the rest relies on it. An old card without a checksum passes.
     if card.get(_CARD_CHECKSUM, _card_checksum(card)) != _card_checksum(card):
         raise ValueError(
             f"The card {name}.json is damaged: {', '.join(_OWN_FIELDS)} do not have its "
@@ -157,6 +158,7 @@ def _load(
             f"The weights {name}.safetensors have SHA-256 {digest}, "
             f"but their card expects {card['sha256']}."
         )
+    # The digest shows that nothing has changed since saving, not that the network can be built.
     weights = safetensors.numpy.load(data)
     _check_finite(weights)
     _check_size(card, len(weights))
@@ -173,11 +175,13 @@ def _assemble(
     """Makes a network of its card and its weights by dotted name."""
     env = make_env(card["environment"], card["name"], env, trusted=trusted)
     template = make_module(card["architecture"], env, module, trusted=trusted)
+    # Only where the card says that weights were rounded: others keep the type of their network.
     halves = np.float16 if card["architecture"].get("stored") == "float16" else None
     arrays = {
         name: jnp.asarray(array, jnp.float32 if array.dtype == halves else None)
         for name, array in weights.items()
     }
+    # A module of Linen holds no weights, so `functional` is given them as variables.
     if isinstance(template, linen.Module):
         made, variables = template, unflatten(arrays)
     else:
@@ -185,6 +189,7 @@ def _assemble(
         made.eval()
         variables = None
     params, apply_fn = networks.functional(made, variables)
+    # A user's own network may be built without an error and yet not fit the environment.
     if "module" in card["architecture"] or module is not None:
         check_call(made, params, env)
     return Pretrained(env=env, module=made, params=params, apply_fn=apply_fn, card=card)
@@ -264,6 +269,7 @@ def save_pretrained(
         "environment": environment,
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+    # The checksum is of the own fields alone, so the others may be edited by hand.
     card |= {_CARD_CHECKSUM: _card_checksum(card), **card_fields}
     text = json.dumps(card, indent=2, allow_nan=False) + "\n"
     # What could not be loaded must not be written.
@@ -276,6 +282,7 @@ def save_pretrained(
 
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
+    # The weights first, as a new network is listed once its card is there as well.
     write_atomically(folder / f"{name}.safetensors", data)
     write_atomically(folder / f"{name}.json", text.encode())
     return card

@@ -23,7 +23,7 @@ from jaxpgs.adapters.environments import (
 )
 from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
-from jaxpgs.puzzles.rollouts import Rollout, uniform_logits
+from jaxpgs.puzzles.rollouts import Rollout, longest_game, uniform_logits
 
 
 class Episode(NamedTuple):
@@ -73,7 +73,8 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
       Array([0, 0], dtype=int32)
     """
     check_players("start_episodes", env, (1,), _ALONE)
-    batch_size, length = len(state.terminated), max_moves or max(env.num_actions // 2, 1)
+    batch_size, length = len(state.terminated), longest_game(env, max_moves)
+    # A search keeps the moves in every node, so their type is as narrow as the actions allow.
     dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32
     zeros = jnp.zeros(batch_size, jnp.float32)
     return Episode(
@@ -106,6 +107,7 @@ def play_move(env: Env, episode: Episode, action: chex.Array) -> tuple[Episode, 
     state = jax.vmap(env.step)(episode.state, action)
     playing = ~episode.state.terminated
     reward = jnp.where(playing, state.rewards[:, 0], 0.0)
+    # [B, L]: below 0 where a move was played, 0 for this one, above where a rollout proposed one.
     places = jnp.arange(episode.moves.shape[1], dtype=jnp.int32)[None] - episode.num_played[:, None]
     now = (places == 0) & playing[:, None]
     moves = jnp.where(places < 0, episode.moves, episode.moves.dtype.type(-1))
@@ -185,6 +187,7 @@ def make_episode_fns(
         episode, reward = play_move(env, episode, action)
         features = parts.torso(params, jax.vmap(env.observe)(episode.state))
         value = mask_value(parts.value_head(params, features), episode.state)
+        # What a tree remembers may not depend on what adapts, so rollouts do not see the policy.
         uniform = uniform_logits(env, episode.state)
         episode, value = _complete(setting, params, rng_key, episode, uniform, value)
         return Expansion(reward, _discount(episode), value, features), episode
@@ -228,6 +231,7 @@ def _evaluate(setting: _Setting, params: Params, episode: Episode) -> tuple[chex
     """Returns the prior's logits `[B, A]` and the network's values `[B]`."""
     env, state = setting.env, episode.state
     if setting.apply_fn is None:
+        # Any number of the value's shape and type: without a network the rollout's takes its place.
         return uniform_logits(env, state), episode.score
     logits, value = setting.apply_fn(params, jax.vmap(env.observe)(state))
     return mask_logits(env, logits, state), mask_value(value, state)
@@ -245,11 +249,13 @@ def _complete(
     if setting.rollout is None:
         return episode, value
     keys = broadcast_keys(rng_key, len(value))
+    # A rollout says nothing of a finished game, in which no move is legal.
     earned, moves = setting.rollout(params, keys, episode.state, logits)
     over = episode.state.terminated
     earned = jnp.where(over, 0.0, earned)
     moves = _continued(episode, jnp.where(over[:, None], -1, moves))
     if setting.rollout_share < 1:
+        # Silver et al. 2016, eq. 8: (1 - share) * value + share * return.
         value = value + setting.rollout_share * (earned - value)
     else:
         value = earned
@@ -263,6 +269,7 @@ def _discount(episode: Episode) -> chex.Array:
 def _continued(episode: Episode, moves: chex.Array) -> chex.Array:
     """Puts a rollout's moves `[B, R]` behind those that an episode has played."""
     length = episode.moves.shape[1]
+    # Rollouts count their moves from where they start; both have L places from here on.
     missing = max(length - moves.shape[1], 0)
     moves = jnp.pad(moves, [(0, 0), (0, missing)], constant_values=-1)[:, :length]
     places = jnp.arange(length)[None] - episode.num_played[:, None]

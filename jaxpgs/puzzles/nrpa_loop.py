@@ -145,6 +145,7 @@ def nrpa_search(
         raise ValueError(f"sharing must be at least 0, got {sharing}.")
     lanes = int(np.prod(parallel))
     if features is not None:
+        # Each of a board's lanes has a table of its own, with the features of the board.
         features = jnp.repeat(features, lanes, axis=2)
     learn = functools.partial(adapt, step_size=step_size, features=features, sharing=sharing)
     setting = _Setting(playout, learn, tuple(iterations), tuple(parallel), playouts, lanes)
@@ -226,8 +227,10 @@ def _init(setting: _Setting, bias: chex.Array) -> NRPAState:
 
 
 def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
+    # A key for each lane, then one for each step, so that steps may be given the same keys.
     keys = jax.vmap(lambda key: jax.random.split(key, setting.lanes))(rng_keys).reshape(-1)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
+    # A run of the first level starts from its parent's table, which only the parent changes.
     start = state.levels[0].logits if state.levels else state.bias
     games = _run_first_level(setting, keys, start)
     levels = _climb(setting, state.bias, games, state.levels, 0)
@@ -235,6 +238,7 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPASt
 
 
 def _finish(setting: _Setting, state: NRPAState) -> PlayedGames:
+    # The best of all lanes of a board, of which one lane then speaks for it.
     best = _share(state.best, setting.lanes)
     return jax.tree.map(lambda x: x[..., :: setting.lanes], best)
 
@@ -245,13 +249,16 @@ def _run_first_level(setting: _Setting, keys: chex.PRNGKey, logits: chex.Array) 
 
     def body(index: chex.Array, carry: tuple) -> tuple:
         logits, best = carry
+        # Level 0 is a playout in every lane. Of equal games the later is learned from.
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
         best = better(setting.playout(now, logits), best)
         if playouts == 1:
             return setting.learn(logits, best), best
+        # Stabilised NRPA: several playouts before each adaptation.
         last = (index + 1) % playouts == 0
         return jax.lax.cond(last, lambda: setting.learn(logits, best), lambda: logits), best
 
+    # The run's own table is dropped in the end; only its best game goes up.
     carry = (logits, _no_games(setting.playout, logits))
     return jax.lax.fori_loop(0, setting.iterations[0] * playouts, body, carry)[1]
 
@@ -267,14 +274,18 @@ def _climb(
     if not levels:
         return ()
     level, above = levels[0], levels[1:]
+    # The runs below are over: take the best of those that share this parent, and learn from it.
     best = better(_share(games, setting.parallel[below]), level.best)
     level = NRPALevel(setting.learn(level.logits, best), best, level.iterations + 1)
 
     def hand_on() -> tuple[NRPALevel, ...]:
+        # After its last iteration the level hands its best game to its parent, and starts again
+        # from the table that the parent has learned; the highest level starts again from the bias.
         higher = _climb(setting, bias, best, above, below + 1)
         start = higher[0].logits if higher else bias
         return (NRPALevel(start, _no_games(setting.playout, bias), jnp.int32(0)), *higher)
 
+    # All lanes count alike, so one branch is taken for all of them.
     done = level.iterations >= setting.iterations[below + 1]
     return jax.lax.cond(done, hand_on, lambda: (level, *above))
 
@@ -309,8 +320,10 @@ def adapt(
     """
     most, num_words, batch = games.legal.shape
     height = logits.shape[0] // num_words
+    # Codes lie as the bits of `games.legal` do: row r, word w is code r * W + w.
     weights = jnp.exp(logits).reshape(height, num_words, batch)
     one = games.legal.dtype.type(1)
+    # Loops end with the longest game; entries after a game's end have no legal code.
     length = jnp.max(games.length)
 
     def bits(words: chex.Array, row: int) -> chex.Array:
@@ -324,6 +337,7 @@ def adapt(
         return totals.at[t].set(functools.reduce(jnp.add, list(rows)))
 
     totals = jax.lax.fori_loop(0, length, add, jnp.zeros((most, batch)))
+    # [T, B]: alpha / Z_t with Z_t the sum of exp(logit) over the codes that were legal at move t.
     share = jnp.where(totals > 0, step_size / totals, 0.0)
 
     def spread(t: chex.Array, sums: tuple[chex.Array, ...]) -> tuple[chex.Array, ...]:
@@ -332,12 +346,16 @@ def adapt(
 
     zeros = tuple(jnp.zeros((num_words, batch)) for _ in range(height))
     sums = jnp.stack(jax.lax.fori_loop(0, length, spread, zeros))
+    # The gradient of log pi(a_t | s_t) is 1 at the chosen code less pi(c | s_t) at every legal one.
+    # The second part first: exp(logit) times the sum of alpha / Z_t where the code was legal.
     step = -(weights * sums).reshape(logits.shape)
     # Beyond the end the code is -1, which must not count from the end of the table.
     chosen = jnp.where(games.chosen < 0, logits.shape[0], games.chosen)
     lanes = jnp.broadcast_to(jnp.arange(batch), chosen.shape)
     step = step.at[chosen, lanes].add(step_size, mode="drop")
     if features is not None:
+        # A feature's weight is not stored: as it is added to the logits of all its codes, its step
+        # is too. Its gradient is the sum of those of its codes.
         for feature in features:
             of_weight = jnp.sum(jnp.where(feature, step, 0.0), axis=0)
             logits = logits + jnp.where(feature, sharing * of_weight, 0.0)
@@ -356,6 +374,7 @@ def _share(games: PlayedGames, group: int) -> PlayedGames:
 def _no_games(playout: Playout, logits: chex.Array) -> PlayedGames:
     """Returns games of no moves that are worse than any."""
     batch = logits.shape[1]
+    # Only the shapes are needed, so nothing is played.
     like = jax.eval_shape(playout, jax.random.split(jax.random.key(0), batch), logits)
     games = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     return games._replace(score=jnp.full(batch, -jnp.inf, jnp.float32))

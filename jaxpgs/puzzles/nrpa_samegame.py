@@ -40,7 +40,7 @@ def nrpa(
       bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
       by_color: whether blocks of a colour learn from one another.
       pairs: whether a block has one logit while its group is a pair and another in larger groups
-        (see `envs.samegame_sequences`); `default_pairs(env)` if None.
+        (see `envs.samegame.sequences`); `default_pairs(env)` if None.
       **knobs: arguments of `nrpa_search`; `sharing` is `default_sharing(env)` if not given.
 
     Returns:
@@ -58,12 +58,14 @@ def nrpa(
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
     pairs = default_pairs(env) if pairs is None else pairs
+    # Two levels of 50 and 100 iterations, with four runs of the first level side by side.
     shape = {"iterations": (50, 100), "parallel": (4, 1)}
     knobs = shape | {"sharing": default_sharing(env)} | knobs
     lanes = math.prod(knobs["parallel"])
     games_per_step = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes
     num_boards = len(state.terminated)
     keys = broadcast_keys(rng_key, num_boards)
+    # Every lane plays from its board's first position; lanes of a board are neighbours.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     if by_color:
         knobs["features"] = code_features(env, state, pairs=pairs)
@@ -123,6 +125,7 @@ def prior_bias(
       >>> bias = jaxpgs.puzzles.prior_bias(puzzle, apply_fn, params, boards)
     """
     logits = apply_fn(params, jax.vmap(env.observe)(state))[0]
+    # Centred, as the softmax does not change by it and tables hold logits from -30 to 30 only.
     return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
 
 
@@ -137,6 +140,7 @@ def replayed(env: SameGame, state: Any, actions: chex.Array) -> Solution:
     start = start_episodes(env, state)
 
     def body(episode: Episode, action: chex.Array) -> tuple[Episode, tuple]:
+        # After the end any action will do, since the game stays as it is.
         action = jnp.maximum(action, 0)
         after, _ = play_move(env, episode, action)
         # The games name a group by any of its cells; searches name it by the legal action.

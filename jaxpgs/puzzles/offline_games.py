@@ -44,6 +44,7 @@ def judged(
     searches = solution.searches
     shape = searches.searched.shape
     keys = broadcast_keys(rng_key, shape[1])
+    # [S, B] keys: a position's answer depends on its board's key and its place in the game.
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, jnp.arange(shape[0]))
     keys = keys.reshape(-1)
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
@@ -53,6 +54,8 @@ def judged(
 
     def body(carry: tuple) -> tuple:
         i, values, actions = carry
+        # As many positions at a time as there are boards. Row by row of the grid, entries of games
+        # that were over would be judged, too.
         place = order[i * shape[1] + jnp.arange(shape[1])]
         found = judge(keys[place], jax.tree.map(lambda x: x[place], states))
         first = found.searches.action[0].astype(actions.dtype)
@@ -62,6 +65,7 @@ def judged(
     start = (jnp.int32(0), jnp.zeros(size), jnp.zeros(size, jnp.int32))
     _, values, actions = jax.lax.while_loop(lambda c: c[0] * shape[1] < count, body, start)
     values, actions = values.reshape(shape), actions.reshape(shape)
+    # The rest of the game that was played is a solution too, where the judge finds nothing better.
     rest = solution.played[None] - searches.score
     better = rest >= values
     return solution._replace(

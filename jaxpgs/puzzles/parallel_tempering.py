@@ -131,6 +131,7 @@ def tempering_search(
     for name, value in (("one_block", one_block), ("another", another)):
         check_number("tempering_search", name, value, 0, 1)
     temperatures = np.geomspace(hottest, coldest, lanes).astype(np.float32)
+    # Lanes lie side by side, board by board, so that all games are played in one call.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     setting = _Setting(env, boards, lanes, temperatures, games_per_sweep, one_block, another)
     return TemperingSearch(
@@ -171,6 +172,7 @@ def tempering(
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
     search = tempering_search(env, state, **knobs)
+    # [B, 2]: the first key of each board begins the search; all steps share the second.
     keys = jax.vmap(jax.random.split)(broadcast_keys(rng_key, len(state.terminated)))
     found = search.init(keys[:, 0])
     sweeps = -(-num_simulations // search.games_per_step)
@@ -183,6 +185,7 @@ def _init(setting: _Setting, rng_keys: chex.PRNGKey) -> TemperingState:
     keys = _lane_keys(setting, rng_keys)
     cells = jax.vmap(env.board)(setting.boards).reshape(-1, env.num_actions)
     of_color = cells[None] == jnp.arange(env.num_colors, dtype=cells.dtype)[:, None, None]
+    # of_color: [C, lanes, A]. The most frequent colour gets the latest time and goes last.
     frequent = jnp.argmax(jnp.sum(of_color, axis=2), axis=0).astype(cells.dtype)
     draw = functools.partial(jax.random.randint, shape=(env.num_actions,), minval=0, maxval=latest)
     times = jax.vmap(draw)(keys).astype(latest.dtype)
@@ -196,16 +199,24 @@ def _init(setting: _Setting, rng_keys: chex.PRNGKey) -> TemperingState:
 def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
     keys = _lane_keys(setting, rng_keys)
     batch, count = len(keys), setting.games_per_sweep
+    # [lanes of all boards]: each board has the same ladder of temperatures.
     temperature = jnp.tile(jnp.asarray(setting.temperatures), batch // setting.lanes)
 
     def body(index: chex.Array, state: TemperingState) -> TemperingState:
+        # Folded with the game's number in the whole search, as all steps are given the same keys.
         now = jax.vmap(lambda key: jax.random.fold_in(key, state.sweeps * count + index))(keys)
+        # Rows 0 to 3 are for the first change, 4 to 7 for the second, 8 decides whether there is a
+        # second, and 9 whether the game is taken.
         numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,), jnp.float32))(now).T
         times = _change(setting, numbers[:4], state.times, state.length)
         twice = _change(setting, numbers[4:8], times, state.length)
         times = jnp.where(numbers[None, 8] < setting.another, twice, times)
+        # The game played has times of its own, which differ from those asked for where the rules do
+        # not allow the order. It is these that are kept, so odd times always count the moves.
         new = play_orders(setting.env, setting.boards, times)
+        # Metropolis: a better game is always taken, a worse one with probability exp(gain / T).
         taken = new.score - state.score >= temperature * jnp.log(numbers[9])
+        # The best game counts whether it was taken or not.
         best = new.score > state.best
         return TemperingState(
             jnp.where(taken[None], new.times, state.times),
@@ -226,7 +237,11 @@ def _change(
     """Takes a move of each game, or a block, to another time; `numbers [4, B]` are uniform."""
     dtype, cells = times.dtype, jnp.arange(len(times), dtype=jnp.int32)[:, None]
     moves = length.astype(numbers.dtype)
+    # Move t has the time 2 t + 1, so the even time 2 t is just before it; there is one more of them
+    # than there are moves, for the end.
     move, to = jnp.floor(numbers[0] * moves), jnp.floor(numbers[1] * (moves + 1))
+    # The cell may be empty or its block may be left in the end; a time for it then changes little
+    # or nothing, which costs one game.
     cell = jnp.floor(numbers[2] * len(times)).astype(jnp.int32)
     is_moved = times == (2 * move + 1).astype(dtype)[None]
     is_block = numbers[None, 3] < setting.one_block
@@ -237,16 +252,22 @@ def _change(
 def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
     """Exchanges the games of neighbouring temperatures, even and odd pairs in turn."""
     lane = jnp.arange(setting.lanes, dtype=jnp.int32)
+    # Pairs are 0-1, 2-3, ... and 1-2, 3-4, ... in turn, as a lane can exchange with one other only.
+    # At the ends a lane may have no mate; it then keeps its game.
     mate = jnp.where((lane + state.sweeps) % 2 == 0, lane + 1, lane - 1)
     mate = jnp.where((mate < 0) | (mate >= setting.lanes), lane, mate)
+    # Keys are folded with negative numbers, which no game has.
     # Both of a pair read the number of the hotter one, so that they agree.
     fold = jax.vmap(lambda key: jax.random.fold_in(key, -1 - state.sweeps))
     draws = jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(fold(keys))
     draws = draws.reshape(-1, setting.lanes)[:, jnp.minimum(lane, mate)]
     score = state.score.reshape(-1, setting.lanes)
+    # Replica exchange: with probability min(1, exp((1 / T_i - 1 / T_j) (S_j - S_i))), which is the
+    # same seen from either of a pair.
     inverse = 1 / jnp.asarray(setting.temperatures)
     gain = (inverse - inverse[mate])[None] * (score[:, mate] - score)
     source = jnp.where(gain >= jnp.log(draws), mate[None], lane[None])
+    # From numbers within a board to those of all lanes.
     source = source + setting.lanes * jnp.arange(len(score), dtype=jnp.int32)[:, None]
     source = source.reshape(-1)
     return state._replace(
@@ -255,6 +276,8 @@ def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> T
 
 
 def _finish(setting: _Setting, state: TemperingState) -> OrderedGames:
+    # A lane's best stays there when games are exchanged, so the board's is the best of all its
+    # lanes. It is played again, as only its times are kept.
     best = jnp.argmax(state.best.reshape(-1, setting.lanes), axis=1)
     source = best + setting.lanes * jnp.arange(len(best), dtype=best.dtype)
     boards = jax.tree.map(lambda x: x[:: setting.lanes], setting.boards)

@@ -86,11 +86,13 @@ def _play(
         if greedy:
             action = jnp.argmax(logits, axis=-1)
         else:
+            # A key for each board, so that a game does not depend on the others of its batch.
             own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
             action = jax.vmap(jax.random.categorical)(own, logits)
         action = action.astype(jnp.int32)
         after, _ = play_move(env, episode, action)
         return after, (episode.state, action, episode.score)
 
+    # A scan and no loop to the last game's end, as every position is recorded.
     end, played = jax.lax.scan(body, start, jnp.arange(length))
     return record_games(start, end, *played)

@@ -21,6 +21,14 @@ Rollout = Callable[
 ]
 
 
+def longest_game(env: Env, max_moves: int | None = None) -> int:
+    """Returns L, the most moves of a game: `max_moves`, or else half the actions, at least 1.
+
+    Half of them are enough where each move takes two cells or more, as in SameGame.
+    """
+    return max_moves or max(env.num_actions // 2, 1)
+
+
 def uniform_logits(env: Env, state: Any) -> chex.Array:
     """Returns logits `[B, A]` of a policy uniform over the legal actions of `[B]` states.
 
@@ -30,6 +38,7 @@ def uniform_logits(env: Env, state: Any) -> chex.Array:
     """
     logits = jnp.zeros(env.num_actions)
     if hasattr(env, "height") and hasattr(env, "width"):
+        # Leftmost first, of a column the lowest first.
         row, column = jnp.divmod(jnp.arange(env.num_actions), env.width)
         logits = -1e-5 * (column * env.height + env.height - 1 - row).astype(jnp.float32)
     legal = state.legal_action_mask & ~state.terminated[:, None]
@@ -50,6 +59,7 @@ def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     def evaluate(params: Params, state: Any) -> chex.Array:
         observation = jax.vmap(env.observe)(state)
         if isinstance(apply_fn, SplitApplyFn):
+            # In parts the value head is not evaluated at all, not even outside of `jax.jit`.
             logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
         else:
             logits, _ = apply_fn(params, observation)
@@ -58,12 +68,14 @@ def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     return evaluate
 
 
-def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
+def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = None) -> Rollout:
     """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
 
     Args:
       env: the game. SameGame is played out by its own fast loop, others through their `step`.
       tabu: SameGame only: keep the most frequent colour for last.
+      max_moves: of other games, the most moves that one can have, as in `start_episodes`. A rollout
+        ends there, and counts with what it has earned.
 
     Returns:
       A rollout.
@@ -72,19 +84,22 @@ def random_rollouts(env: Env, *, tabu: bool = False) -> Rollout:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle, tabu=True)
     """
     if not isinstance(env, SameGame):
-        return _sampled(env, lambda params, state: uniform_logits(env, state))
+        return _sampled(env, lambda params, state: uniform_logits(env, state), max_moves)
 
     def rollout(
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
         del params, logits
+        # Mapped over, all games run in one loop; see `recorded_playout`.
         ends, moves = jax.vmap(lambda k, s: recorded_playout(env, k, s, tabu=tabu))(rng_keys, state)
         return ends.score, moves
 
     return rollout
 
 
-def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> Rollout:
+def informed_rollouts(
+    env: Env, apply_fn: ApplyFn, *, greedy: bool = False, max_moves: int | None = None
+) -> Rollout:
     """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
 
     Every move is a network call, for all positions at once.
@@ -93,6 +108,7 @@ def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> R
       env: the game.
       apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
       greedy: whether to take the likeliest action in place of drawing one.
+      max_moves: as in `random_rollouts`.
 
     Returns:
       A rollout.
@@ -105,7 +121,7 @@ def informed_rollouts(env: Env, apply_fn: ApplyFn, *, greedy: bool = False) -> R
       >>> rollout = jaxpgs.puzzles.informed_rollouts(puzzle, apply_fn)
     """
 
-    return _sampled(env, network_logits(env, apply_fn), greedy)
+    return _sampled(env, network_logits(env, apply_fn), max_moves, greedy)
 
 
 def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
@@ -129,7 +145,9 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
         action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         after = jax.vmap(env.step)(state, action)
         score, moves = rollout(params, rng_keys, after, logits)
+        # A rollout of a game that is over counts for nothing, whatever it returns.
         moves = jnp.where(after.terminated[:, None], -1, moves)
+        # The first move has taken cells, so the rest needs one place less.
         moves = jnp.concatenate([action[:, None], moves.astype(jnp.int32)[:, :-1]], axis=1)
         return after.rewards[:, 0] + jnp.where(after.terminated, 0.0, score), moves
 
@@ -137,7 +155,10 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
 
 
 def _sampled(
-    env: Env, evaluate: Callable[[Params, Any], chex.Array], greedy: bool = False
+    env: Env,
+    evaluate: Callable[[Params, Any], chex.Array],
+    max_moves: int | None,
+    greedy: bool = False,
 ) -> Rollout:
     """Makes a rollout that draws every action from a policy `(params, state) -> logits`."""
 
@@ -145,12 +166,13 @@ def _sampled(
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
         del logits
-        length = max(env.num_actions // 2, 1)
+        length = longest_game(env, max_moves)
 
         def body(carry: tuple) -> tuple:
             t, state, score, moves = carry
             logits = as_logits(evaluate(params, state))
             policy = categorical(logits)
+            # A number for each board from its own key, so that games do not depend on the batch.
             number = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, t)))(rng_keys)
             action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             if greedy:
@@ -168,6 +190,7 @@ def _sampled(
             jnp.zeros(batch_size, jnp.float32),
             jnp.full((batch_size, length), -1, jnp.int32),
         )
+        # Until all games are over; those that are earn nothing more and record -1.
         _, _, score, moves = jax.lax.while_loop(
             lambda carry: (carry[0] < length) & jnp.any(~carry[1].terminated), body, carry
         )

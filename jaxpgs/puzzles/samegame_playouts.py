@@ -1,9 +1,9 @@
 """Random games of SameGame from given positions, many at once.
 
 Uniform play chooses among all groups with equal probability. To find them all is not needed: a game
-draws one of `columns.candidates`, the few blocks that may represent a group, floods that group, and
-plays it if the block does represent it. Otherwise it draws again in the next step. About one draw
-in ten is lost that way, while finding all groups takes four times as long as playing one.
+draws one of `bitboard.candidates`, the few blocks that may represent a group, floods it, and plays
+it if the block does represent it. Otherwise it draws again in the next step. About one draw in ten
+is lost that way, while finding all groups takes four times as long as playing one.
 """
 
 import functools
@@ -79,17 +79,22 @@ def recorded_playout(
     @bitboard.batch_last
     def play(planes: chex.Array, seed: chex.Array) -> tuple[Playouts, chex.Array]:
         shape = planes.shape[2:]
-        keys = jax.random.wrap_key_data(jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1))
+        # `batch_last` puts the batch last, in the keys' numbers as well: [2, ...] to [B, 2].
+        numbers_of_keys = jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1)
+        keys = jax.random.wrap_key_data(numbers_of_keys, impl=impl)
 
         def numbers(step: chex.Array) -> chex.Array:
             return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(keys)
 
+        # One axis for the batch, whatever axes were mapped, and back.
         flat = planes.reshape(*planes.shape[:2], -1)
         ends, actions = _play_out(env, flat, numbers, tabu, max_moves(env))
         ends = jax.tree.map(lambda x: x.reshape(shape), ends)
         return ends, actions.reshape(-1, *shape)
 
+    # Keys of either kind go in as their numbers, to which `batch_last` adds the batch.
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
+    impl = jax.random.key_impl(rng_key) if is_typed else None
     return play(state.planes, jax.random.key_data(rng_key) if is_typed else rng_key)
 
 
@@ -115,6 +120,8 @@ def _play_out(
     def draw(planes: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
         blocks = bitboard.candidates(*bitboard.links(planes))
         if kept is not None:
+            # Blocks of another colour differ from the kept one in some plane; it is played where
+            # they have no group.
             differs = [plane ^ same[None] for plane, same in zip(planes, kept, strict=True)]
             others = blocks & functools.reduce(jnp.bitwise_or, differs)
             blocks = jnp.where(jnp.any(others != 0, axis=0), others, blocks)
@@ -134,11 +141,13 @@ def _play_out(
         )
         group = jnp.where(jnp.any(earlier != 0, axis=0), word(0), group)
         size = bitboard.count(group)
+        # A block that does not represent its group takes nothing: its game loses this round.
         planes = bitboard.remove(planes, group)
         played = size > 0
         score = score + jnp.where(played, jnp.square(size - 2), 0)
         if num_recorded:
             action = (env.height - 1 - _bit_number(bit)) * env.width + column
+            # A lost round writes beyond the end, where nothing is kept.
             place = jnp.where(played, moves, num_recorded)
             actions = actions.at[place, jnp.arange(batch)].set(action, mode="drop")
         # Drawn here and not in the body that plays it, where XLA would draw for every column again.
@@ -149,6 +158,7 @@ def _play_out(
     column, bit = draw(planes, numbers(jnp.int32(0)))
     actions = jnp.full((num_recorded, batch), -1, jnp.int32)
     carry = (planes, column, bit, start, start, actions, jnp.int32(1))
+    # Until no board of the batch has a group, which is where no candidate was drawn.
     planes, _, _, score, moves, actions, _ = jax.lax.while_loop(
         lambda c: jnp.any(c[2] != 0), body, carry
     )
@@ -176,6 +186,7 @@ def _pick(words: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array
     counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
     total = functools.reduce(jnp.add, counts)
     rank = jnp.floor(number * total.astype(number.dtype)).astype(jnp.int32)
+    # First the column, by how many bits are set in those before it.
     word, column, before, skipped = words[0], *[jnp.zeros_like(rank)] * 3
     for index in range(1, len(counts)):
         before = before + counts[index - 1]
@@ -184,6 +195,7 @@ def _pick(words: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array
         column = jnp.where(later, index, column)
         skipped = jnp.where(later, before, skipped)
     rank = rank - skipped
+    # Then the bit within its word, by halves: go on in the lower one if it has enough set bits.
     bit = jnp.minimum(word, 1)  # 0 if there is none
     half = 4 * words.dtype.itemsize
     while half:

@@ -16,7 +16,12 @@ from jaxpgs.base import Adapt, Env, Params, PolicyOutput
 from jaxpgs.networks import policy_head
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.episodes import make_episode_fns
-from jaxpgs.puzzles.rollouts import first_by_prior, informed_rollouts, random_rollouts
+from jaxpgs.puzzles.rollouts import (
+    first_by_prior,
+    informed_rollouts,
+    longest_game,
+    random_rollouts,
+)
 from jaxpgs.puzzles.solving import Solution, solve
 from jaxpgs.search import Nodes, batched_mcts_policy, init_adapted, mcs_policy, pgs_policy
 from jaxpgs.search.parts.backup import n_step
@@ -63,9 +68,10 @@ def plain_mcts(
       >>> solution.score.shape, solution.moves.shape
       ((2,), (2, 4))
     """
-    rollout = random_rollouts(env, tabu=tabu)
+    rollout = random_rollouts(env, tabu=tabu, max_moves=knobs.get("max_moves"))
     fns = make_episode_fns(env, rollout=rollout)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
+    # What the caller names takes the place of what the preset does.
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
     return _tree_search(env, fns, {}, rng_key, state, num_simulations, knobs)
 
@@ -118,7 +124,12 @@ def policy_mcts(
     """
     if rollout not in ("random", "informed"):
         raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
-    kind = random_rollouts(env) if rollout == "random" else informed_rollouts(env, apply_fn)
+    # Seify 2020, section 5.1: rollouts begin with the prior's favourite, whatever draws the rest.
+    most = knobs.get("max_moves")
+    if rollout == "random":
+        kind = random_rollouts(env, max_moves=most)
+    else:
+        kind = informed_rollouts(env, apply_fn, max_moves=most)
     fns = make_episode_fns(env, apply_fn, rollout=first_by_prior(env, kind))
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
@@ -175,13 +186,14 @@ def pv_mcts(
       >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
       (2,)
     """
-    rollout = random_rollouts(env) if rollout_share else None
+    rollout = random_rollouts(env, max_moves=knobs.get("max_moves")) if rollout_share else None
     share = rollout_share if rollout_share else 1.0  # without rollouts there is nothing to mix
     fns = make_episode_fns(env, apply_fn, rollout=rollout, rollout_share=share)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
     knobs = {
         "root_selection": selection,
         "simulations_per_update": simulations_per_update,
+        # The root and a node for each simulation: all of a search's tree may be handed on.
         "num_kept": num_simulations + 1,
     } | knobs
     return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
@@ -249,10 +261,12 @@ def pgs(
         "optimizer": optimizer or auto_sgd(0.1),
         "adapt": adapt,
     } | knobs
+    # Some of the arguments are those of `solve`, the others those of `pgs_policy`.
     loop, search = _split_knobs(
-        _sampling(env, depth, c_puct, virtual_loss, simulations_per_update) | knobs
+        _sampling(_depth(env, depth, knobs), c_puct, virtual_loss, simulations_per_update) | knobs
     )
     if not forget:
+        # One head for each board, which every search of its game takes over from the last.
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
     fns = make_episode_fns(env, apply_fn, split=isinstance(apply_fn, SplitApplyFn))
     return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
@@ -300,23 +314,29 @@ def mcs(
       (2,)
     """
     loop, search = _split_knobs(
-        _sampling(env, depth, c_puct, virtual_loss, simulations_per_update) | knobs
+        _sampling(_depth(env, depth, knobs), c_puct, virtual_loss, simulations_per_update) | knobs
     )
     fns = make_episode_fns(env, apply_fn)
     return _play(env, fns, params, rng_key, state, num_simulations, mcs_policy, loop, search)
 
 
+def _depth(env: Env, depth: int | None, knobs: dict[str, Any]) -> int:
+    """The moves after which a simulation stops: by default those that reach the end of any game."""
+    return longest_game(env, knobs.get("max_moves")) if depth is None else depth
+
+
 def _sampling(
-    env: Env, depth: int | None, c_puct: float, virtual_loss: float, simulations_per_update: int
+    depth: int, c_puct: float, virtual_loss: float, simulations_per_update: int
 ) -> dict[str, Any]:
     """The parts that `pgs` and `mcs` share."""
     return {
         "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
-        "truncation": fixed(max(env.num_actions // 2, 1) if depth is None else depth),
+        "truncation": fixed(depth),
         "simulations_per_update": simulations_per_update,
         "backup": n_step(),
         "target": best_value(),
         "mode": "rollouts",
+        # Below the root actions are drawn from the policy, not chosen by visits.
         "interior_selection": None,
     }
 
@@ -334,7 +354,8 @@ def _tree_search(
     knobs: dict[str, Any],
 ) -> Solution:
     loop, search = _split_knobs(knobs)
-    search = {"target": best_value(), "max_depth": min(max(env.num_actions // 2, 1), 64)} | search
+    depth = min(longest_game(env, loop.get("max_moves")), 64)
+    search = {"target": best_value(), "max_depth": depth} | search
     policy_fn = batched_mcts_policy
     return _play(env, fns, params, rng_key, state, num_simulations, policy_fn, loop, search)
 
@@ -360,6 +381,7 @@ def _play(
         nodes: Nodes | None,
         adapted: Params | None,
     ) -> PolicyOutput:
+        # PGS remembers its head from search to search, a tree search its nodes.
         kept = {"adapted_params": adapted} if policy_fn is pgs_policy else {"nodes": nodes}
         return policy_fn(
             params,

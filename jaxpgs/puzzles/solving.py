@@ -142,6 +142,7 @@ def solve(
     start = start_episodes(env, state, max_moves)
     batch_size, length = start.moves.shape
     keys = broadcast_keys(rng_key, batch_size)
+    # A game has no more moves than an episode has room for.
     count = length if num_searches is None else num_searches
     game = _Game(env, root_fn, plan, params, keys, start, adapted_params, restart, follow, num_kept)
     progress = _Progress(
@@ -153,12 +154,16 @@ def solve(
         adapted=adapted_params,
         searches=_no_searches(state, count),
     )
+    # Search and play until the searches are spent or all games are over; a loop, since games may
+    # end long before that bound.
     progress = jax.lax.while_loop(
         lambda progress: (progress.number < count) & jnp.any(~progress.episode.state.terminated),
         functools.partial(_search_and_play, game),
         progress,
     )
     best, searches = progress.best, progress.searches
+    # Searches that did not take place report the best game of the end, so that the curve of the
+    # best total over searches goes on flat.
     done = jnp.arange(count)[:, None] < progress.number
     searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
     return Solution(
@@ -249,10 +254,12 @@ def _search(
     adapted: Params | None,
 ) -> PolicyOutput:
     """Searches the positions of all games."""
+    # A board's keys depend on its own key and on the number of the search only.
     root_keys, plan_keys = jnp.moveaxis(
         jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(game.keys), 1, 0
     )
     root = game.root_fn(game.params, root_keys, episode)
+    # pgx marks every action legal in a finished game.
     legal = episode.state.legal_action_mask & ~episode.state.terminated[:, None]
     return game.plan(plan_keys, root, ~legal, nodes, adapted)
 
@@ -260,9 +267,11 @@ def _search(
 def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
     """Searches once in every game and plays a move."""
     number, episode, best, played, nodes, adapted, searches = progress
+    # Games that are over are searched with the others of the batch; what comes of it is left out.
     output = _search(game, number, episode, nodes, adapted)
     found = output.search_state
     playing = ~episode.state.terminated
+    # The best game may end far below this search's root, found by a rollout.
     best = trees.where(playing & (found.best.total > best.total), found.best, best)
     action = output.action
     if game.follow == "best":
@@ -276,9 +285,12 @@ def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
         best=best.total,
         num_evaluations=found.num_evaluations,
     )
+    # The record of this search, zeros where the game was over but for the best total.
     entry = trees.where(playing, entry, jax.tree.map(jnp.zeros_like, entry))
     entry = entry._replace(best=best.total)
     after, _ = play_move(game.env, episode, action)
+    # What the next search begins with. A new game of the same board takes over nothing but the best
+    # game: its tree is another one, and the head begins as it was before the first move.
     over = after.state.terminated
     again = over & game.restart
     if nodes is not None:
@@ -300,11 +312,13 @@ def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
 def _no_nodes(game: _Game) -> Nodes:
     """Returns an empty memory, which is full of zeros."""
     batch_size = len(game.start.score)
+    # Shapes of the nodes that a search leaves, without a search: `nodes` is None in this trace.
     shapes = jax.eval_shape(
         lambda: _search(game, jnp.int32(0), game.start, None, None).search_state.nodes
     )
 
     def zeros(x: jax.ShapeDtypeStruct) -> chex.Array:
+        # [B] is a count for each root; all else is [B, nodes, ...], cut to the nodes that are kept.
         shape = x.shape if x.ndim == 1 else (batch_size, game.num_kept, *x.shape[2:])
         return jnp.zeros(shape, x.dtype)
 
@@ -329,6 +343,7 @@ def _no_searches(state: Any, count: int) -> Searches:
 def _next_move(best: Episode, episode: Episode, otherwise: chex.Array) -> chex.Array:
     """Returns the move of the best game that follows those played, if it begins with them."""
     length = episode.moves.shape[1]
+    # The best game may have left the moves played, since another search found it elsewhere.
     earlier = jnp.arange(length)[None] < episode.num_played[:, None]
     same = jnp.all(~earlier | (best.moves == episode.moves), axis=-1)
     place = jnp.minimum(episode.num_played, length - 1)[:, None]

@@ -10,7 +10,7 @@ positional arguments of `mctx.muzero_policy`. What one needs to write a part is 
 from jaxpgs.search.anytime import Progress, search_for
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
-from jaxpgs.search.models.model import base_params_like, init_adapted, reset_adapted
+from jaxpgs.search.models.adapted import base_params_like, init_adapted, reset_adapted
 from jaxpgs.search.papers import (
     extended_pgs_policy,
     extended_pgs_search,

@@ -101,6 +101,7 @@ def search_for(
     shapes = jax.tree.map(jax.typeof, (params, rng_key, root, invalid_actions, kept))
     signature = str(shapes)
     if signature not in _compiled.setdefault(search, set()):
+        # No update is run: `advance` takes any number by one program.
         jax.block_until_ready(_finish(search, _advance(search, params, begin(), 0)))
         _compiled[search].add(signature)
 
@@ -110,9 +111,11 @@ def search_for(
     jax.block_until_ready(carry.num_updates)
     while done < search.num_updates:
         now = time.perf_counter() - start
+        # The first slice is one update, which shows how long they take.
         count = 1
         if done:
             left = seconds - now - closing
+            # By the slowest update so far, and the time that the answer takes.
             if slowest > left:
                 break
             fits = int(min(slice_seconds, left) / slowest)

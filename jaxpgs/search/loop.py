@@ -18,7 +18,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import mctx
-import numpy as np
 
 from jaxpgs import trees
 from jaxpgs.base import (
@@ -29,52 +28,32 @@ from jaxpgs.base import (
     Path,
     PolicyOutput,
     SearchState,
-    Trajectory,
     add_returns,
-    as_logits,
-    as_values,
     broadcast_keys,
     is_one_key,
-    statistics_dtype,
 )
-from jaxpgs.search import ring_buffer
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import Learned, learn
+from jaxpgs.search.learning import ring_buffer
+from jaxpgs.search.learning.learn import Learned, learn
 from jaxpgs.search.models import model
+from jaxpgs.search.models.adapted import adapt_mask, check_like, per_root, split
 from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
-from jaxpgs.search.parts.selection import Narrow, select_in_turn
+from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.root import (
+    budgets,
+    check_root,
+    count_broken,
+    known_before,
+    known_scale,
+    near_root,
+    root_stats,
+    widen,
+)
 from jaxpgs.search.stores import store_rollouts, store_tree
-from jaxpgs.search.stores.nodes import Nodes, node_stats
+from jaxpgs.search.stores.nodes import Nodes
+from jaxpgs.search.totals import Totals, add_totals, mean_of
 from jaxpgs.search.walk import Context, Store, draw, keep, walk
-
-
-class Totals(NamedTuple):
-    """What is counted or summed over the updates, `[B]` each.
-
-    Attributes:
-      simulations: int32, simulations run.
-      evaluations: int32, network evaluations used.
-      calls: int32, network calls one after another.
-      depth: int32, steps of the simulations.
-      limited: int32, simulations that `max_depth` ended.
-      entropy: the policy's entropy over the states that it acted in.
-      acted: the number of those states.
-      gradient_norm: the gradient's norm.
-      skipped: int32, updates left out.
-      not_finite: int32, evaluations with a number that is not finite.
-    """
-
-    simulations: chex.Array
-    evaluations: chex.Array
-    calls: chex.Array
-    depth: chex.Array
-    limited: chex.Array
-    entropy: chex.Array
-    acted: chex.Array
-    gradient_norm: chex.Array
-    skipped: chex.Array
-    not_finite: chex.Array
 
 
 class Carry(NamedTuple):
@@ -160,26 +139,27 @@ def init(
       >>> carry.num_updates
       Array([0, 0], dtype=int32)
     """
-    batch_size = _check_root(root, invalid_actions)
+    batch_size = check_root(root, invalid_actions)
     params, root, adapted_params, nodes = trees.stop_gradient((params, root, adapted_params, nodes))
-    mask = model.adapt_mask(params, search.adapt)
-    own, _ = model.split(params, mask)
-    adapted = model.per_root(own, batch_size)
+    mask = adapt_mask(params, search.adapt)
+    own, _ = split(params, mask)
+    adapted = per_root(own, batch_size)
     if adapted_params is not None:
-        model.check_like(adapted_params, adapted)
+        check_like(adapted_params, adapted)
         adapted = adapted_params
     keys = broadcast_keys(rng_key, batch_size)
     _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
+    # With one key for the search all roots share the key of a model's call, as in mctx.
     shared = None
     if is_one_key(rng_key):
         shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
-    stats = _root_stats(search, root, invalid_actions)
+    stats = root_stats(search, root, invalid_actions)
     if search.estimator is not None and not terms_of(search.estimator):
         raise ValueError(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
             f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
         )
-    budget = _budget(search, simulations_by_root, batch_size)
+    budget = budgets(search, simulations_by_root, batch_size)
     count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
         num_updates=count,
@@ -192,16 +172,19 @@ def init(
         adapted=adapted,
         opt_state=() if search.optimizer is None else jax.vmap(search.optimizer.init)(adapted),
         memory=None,
-        totals=Totals(count, count, count, count, count, mean, mean, mean, count, _broken(root)),
+        totals=Totals(
+            count, count, count, count, count, mean, mean, mean, count, count_broken(root)
+        ),
         best=None if search.best_of is None else root.embedding,
         budget=budget,
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
+    # Kept nodes have visits only in searches that read them.
     if nodes is not None and search.interior_selection is not None:
-        stats = _known(search, memory, stats)
+        stats = known_before(search, memory, stats)
     # Compilers would work out that nothing has been visited, entry by entry.
-    scale = jnp.abs(stats.value) / 128 if nodes is None else _scale(stats)
+    scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
     stats = stats._replace(scale=scale)
     # The first part of each root's key is left to the selection.
     num_simulations = search.num_simulations if budget is None else budget
@@ -211,24 +194,6 @@ def init(
         return carry
     ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry)[4])
     return _spread_like_roots(carry._replace(ring=ring))
-
-
-def _known(search: Search, memory: Nodes, stats: NodeStats) -> NodeStats:
-    """Goes on from the visits that the root has had as an inner node."""
-    known = node_stats(memory, jnp.zeros(stats.value.shape, jnp.int32), stats.prior_logits)
-    names = ["visits", "value_sum"] + ["lowest", "highest"] * search.root_selection.needs_range
-    # What was taken there may be illegal here.
-    return stats._replace(
-        **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
-    )
-
-
-def _scale(stats: NodeStats) -> chex.Array:
-    """Returns how much the returns differ that are known before the first simulation."""
-    distance = jnp.abs(stats.qvalues - stats.value[:, None])
-    distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
-    # Where all returns are the same, the rounding of their sums must not look like a difference.
-    return jnp.maximum(distance, jnp.abs(stats.value) / 128)
 
 
 def _num_rows(nodes: Nodes | None) -> int:
@@ -256,6 +221,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         search.reuse is not None,
     )
     is_tree = found.whole is None and search.mode != "rollouts"
+    # A search that left its mode open falls back on rollouts, which have no nodes to read.
     if not is_tree:
         search = dataclasses.replace(
             search, mode="rollouts", interior_selection=None, capacity=None
@@ -263,6 +229,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
+    # All updates have the shapes of the widest one, so that one program serves them.
     num_walks = max(search.widths)
 
     def in_walks(x: Any) -> Any:
@@ -335,6 +302,7 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       Array([1, 1], dtype=int32)
     """
     params, carry = trees.stop_gradient((params, carry))
+    # How many rows an earlier search left behind shows in the size of the memory alone.
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
@@ -351,17 +319,21 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
 def _update(store: Store, context: Context, carry: Carry) -> Carry:
     """Simulates, and learns from it."""
     search = context.search
-    near = _near(context, carry)
+    # A Gumbel root of many actions updates the columns of those alone that it considers.
+    near = near_root(context, carry.selection, carry.stats)
     context, actions, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = jax.lax.stop_gradient(search.backup(trajectory))
     if search.root_selection.rounds is not None:
+        # A round has started all simulations that might be wanted. Now their returns tell which of
+        # them a search with K = 1 would have run; the others leave no trace.
         at = (actions, started, returns[0])
         started = search.root_selection.rounds.accept(near.state, near.root, *at)
         trajectory = keep(trajectory, started)
         simulations = simulations._replace(trajectory=trajectory)
-    stats = _widen(carry.stats, add_returns(near.root, actions, returns[0], started), near.columns)
+    stats = widen(carry.stats, add_returns(near.root, actions, returns[0], started), near.columns)
+    # Estimators see the root as the simulations found it, but in a unit that covers their returns.
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -381,12 +353,13 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
     return carry._replace(
+        # A root whose budget is spent counts no updates, so that further steps change nothing.
         num_updates=carry.num_updates + _is_left(search, carry).astype(jnp.int32),
         stats=stats,
         adapted=learned.adapted,
         opt_state=learned.opt_state,
         memory=memory,
-        totals=_add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
+        totals=add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
         best=best,
         ring=ring,
     )
@@ -408,10 +381,11 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
     """
     stats, totals = carry.stats, carry.totals
     answer = jax.vmap(search.target, axis_name=ROOTS)
+    # A target may say what the root is worth, in place of the mean return.
     action, action_weights, *worth = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
-    value = worth[0] if worth else _mean(jnp.sum(stats.value_sum, axis=-1), visits)
+    value = worth[0] if worth else mean_of(jnp.sum(stats.value_sum, axis=-1), visits)
     lowest = jnp.finfo(value.dtype).min
     state = SearchState(
         visits=stats.visits,
@@ -420,10 +394,10 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         params=carry.adapted,
         num_evaluations=totals.evaluations,
         num_calls=jnp.max(totals.calls),
-        depth=_mean(totals.depth, totals.simulations),
-        depth_limited=_mean(totals.limited, totals.simulations),
-        entropy=_mean(totals.entropy, totals.acted),
-        gradient_norm=_mean(totals.gradient_norm, carry.num_updates),
+        depth=mean_of(totals.depth, totals.simulations),
+        depth_limited=mean_of(totals.limited, totals.simulations),
+        entropy=mean_of(totals.entropy, totals.acted),
+        gradient_norm=mean_of(totals.gradient_norm, carry.num_updates),
         skipped_updates=totals.skipped,
         not_finite=totals.not_finite,
         nodes=carry.memory if isinstance(carry.memory, Nodes) else None,
@@ -474,6 +448,8 @@ def run(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params,
         simulations_by_root=simulations_by_root,
     )  # fmt: skip
+    # A scan has a known number of turns; after each turn of another loop an accelerator asks the
+    # host whether to go on.
     if search.root_selection.rounds is None and carry.budget is None:
         carry, _ = jax.lax.scan(
             lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
@@ -500,101 +476,12 @@ def _is_any_left(search: Search, carry: Carry) -> chex.Array:
     return jnp.any(_is_left(search, carry))
 
 
-def _budget(search: Search, given: Any, batch_size: int) -> chex.Array | None:
-    """Returns how many simulations each root has, `[B]`, None for N."""
-    if given is None:
-        return None
-    most, shape = search.num_simulations, jnp.shape(given)
-    words = f"simulations_by_root must be [B] whole numbers from 0 to num_simulations={most}"
-    if shape != (batch_size,) or not jnp.issubdtype(jnp.result_type(given), jnp.integer):
-        raise ValueError(
-            f"{words}, one for each of the {batch_size} roots; got shape {list(shape)} and type "
-            f"{jnp.result_type(given)}."
-        )
-    if search.root_selection.rounds is not None:
-        raise ValueError(
-            "simulations_by_root is not for a root_selection in rounds, whose sizes are those of "
-            'one number of simulations: give a number in place of simulations_per_update="rounds".'
-        )
-    if not isinstance(given, jax.core.Tracer) and (np.min(given) < 0 or np.max(given) > most):
-        raise ValueError(f"{words}; got {np.asarray(given)}.")
-    return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
-
-
-def _check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
-    """Raises `ValueError` for mistakes that shapes show; returns B."""
-    if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
-        raise ValueError(
-            "root must have prior_logits [B, A] and value [B]; got shapes "
-            f"{root.prior_logits.shape} and {root.value.shape}."
-        )
-    if not root.prior_logits.size:
-        raise ValueError(
-            "root must have at least one root and one action; got prior_logits of shape "
-            f"{root.prior_logits.shape}."
-        )
-    embedding_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(root.embedding)]
-    if any(shape[:1] != root.value.shape for shape in embedding_shapes):
-        raise ValueError(
-            f"root must have an embedding with a leading axis of {root.value.shape[0]} roots; got "
-            f"leaves of shapes {embedding_shapes}."
-        )
-    model.check_logits("root", root.prior_logits)
-    if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
-        raise ValueError(
-            f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
-            f"got {invalid_actions.shape}."
-        )
-    return root.prior_logits.shape[0]
-
-
-def _broken(root: mctx.RootFnOutput) -> chex.Array:
-    """Counts the root `[B]` if its evaluation has a number that is not finite."""
-    logits = jnp.isfinite(root.prior_logits) | jnp.isneginf(root.prior_logits)
-    return 1 - (jnp.all(logits, axis=-1) & jnp.isfinite(root.value)).astype(jnp.int32)
-
-
-def _root_stats(
-    search: Search, root: mctx.RootFnOutput, invalid_actions: chex.Array | None
-) -> NodeStats:
-    """What is known at the root before the first simulation."""
-    dtype = statistics_dtype(root.prior_logits, root.value)
-    logits = as_logits(root.prior_logits, dtype)
-    valid = jnp.ones(logits.shape, bool)
-    if invalid_actions is not None:
-        valid = ~jnp.asarray(invalid_actions).astype(bool)
-    logits = jnp.where(valid, logits, jnp.finfo(dtype).min)
-    zeros = jnp.zeros(logits.shape, dtype)
-    stats = NodeStats(logits, as_values(root.value, dtype), zeros.astype(jnp.int32), zeros, valid)
-    if not search.root_selection.needs_range:
-        return stats
-    return stats._replace(lowest=zeros + jnp.inf, highest=zeros - jnp.inf)
-
-
-def _near(context: Context, carry: Carry) -> Narrow:
-    """The root with the actions alone that its selection still chooses among, or with all."""
-    narrow = context.search.root_selection.narrow
-    kept = context.rows is not None and context.rows.num_kept > 1
-    found = None if kept or narrow is None else narrow(carry.selection, carry.stats)
-    return Narrow(carry.selection, carry.stats, None) if found is None else found
-
-
-def _widen(stats: NodeStats, near: NodeStats, columns: chex.Array | None) -> NodeStats:
-    """Writes the statistics of some actions into those of all."""
-    if columns is None:
-        return near
-    put = jax.vmap(lambda x, i, new: x.at[i].set(new, unique_indices=True))
-    names, size = ("visits", "value_sum"), columns.shape[1]
-    found = {n: put(getattr(stats, n), columns, getattr(near, n)[:, :size]) for n in names}
-    return stats._replace(scale=near.scale, **found)
-
-
 def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     """Runs an update's simulations.
 
     Returns:
       The context with what the update draws by, the first actions, as the numbers by which the
-      selection knows them (`_near`), which simulations were started,
+      selection knows them (`near_root`), which simulations were started,
       the memory, the simulations, and the table that they looked things up in.
     """
     search, num_walks = context.search, max(context.search.widths)
@@ -607,17 +494,22 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
+        # Updates behind the budget or the capacity write behind the last row that is kept.
         start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
         context = context._replace(start=start)
     if len(set(search.widths)) > 1:
         context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
-        rounds, near = search.root_selection.rounds, _near(context, carry)
+        rounds, near = (
+            search.root_selection.rounds,
+            near_root(context, carry.selection, carry.stats),
+        )
         if rounds is None:
             at = (near.state, near.root, num_walks)
             chosen, wanted = select_in_turn(search.root_selection, *at), None
         else:
             chosen, wanted = rounds.propose(near.state, near.root, num_walks)
+        # The selection numbers the actions by its columns, the model by themselves.
         actions = chosen
         if near.columns is not None:
             actions = jnp.take_along_axis(near.columns, chosen, axis=1, mode="clip")
@@ -632,6 +524,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
     """Returns what belongs to an update, the last number after the last one."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    # Where all updates are of one size this is a product and takes no table.
     if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
         return numbers[0] + number * step
     return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
@@ -641,6 +534,8 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     """The K simulations before their first step; `wanted` tells which start, None for all."""
     search = context.search
     stats, num_walks = carry.stats, actions.shape[1]
+    # [B, K, K]: earlier simulations of this update with the same first action, which count as
+    # visits for truncations though they have not returned.
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     number = carry.totals.simulations[:, None] + jnp.arange(num_walks, dtype=jnp.int32)[None]
@@ -651,6 +546,7 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
     )
     playable = jnp.any(stats.valid, axis=-1, keepdims=True)
     if wanted is None:
+        # The last update starts no more simulations than the budget has left.
         budget = search.num_simulations if carry.budget is None else carry.budget[:, None]
         alive = playable & among & (number < budget)
     else:
@@ -663,38 +559,10 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
         alive=alive,
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1)
         + jnp.sum(earlier, axis=-1, dtype=jnp.int32),
+        # False everywhere, but made of data, so that it varies over devices as the roots do.
         new=playable & (counts > 0),
         simulation=number,
     )
-
-
-def _mean(total: chex.Array, count: chex.Array) -> chex.Array:
-    """The mean of what was added up, 0 where nothing was."""
-    dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
-    return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
-
-
-def _add_totals(
-    totals: Totals,
-    trajectory: Trajectory,
-    started: chex.Array,
-    norm: chex.Array,
-    skipped: chex.Array,
-) -> Totals:
-    """Adds one update to the counts and sums, so that nothing grows with their number."""
-    now = Totals(
-        simulations=jnp.sum(started, axis=1),
-        evaluations=trajectory.num_evaluations,
-        calls=trajectory.num_calls,
-        depth=jnp.sum(trajectory.depth, axis=-1),
-        limited=jnp.sum(trajectory.limited, axis=-1),
-        entropy=jnp.sum(trajectory.entropy, axis=(0, 2)),
-        acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
-        gradient_norm=norm,
-        skipped=skipped,
-        not_finite=trajectory.not_finite,
-    )
-    return jax.tree.map(lambda total, new: total + new.astype(total.dtype), totals, now)
 
 
 def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) -> Any:
@@ -702,6 +570,7 @@ def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) 
     scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
     first = jnp.argmax(scores, axis=1)
     other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
+    # Of equal states the earlier one stays.
     return trees.where(jnp.max(scores, axis=1) > best_of(best), other, best)
 
 

@@ -305,6 +305,7 @@ def takes_options(function: Function) -> Function:
                 raise TypeError(_unknown(function.__name__, argument, known))
         return function(*args, **given)
 
+    # What `help`, `inspect` and completion show.
     checked.__signature__ = signature  # type: ignore[attr-defined]
     checked.__doc__ = _with_arguments(function.__doc__, known)
     return checked  # type: ignore[return-value]
@@ -335,6 +336,7 @@ def _with_arguments(doc: str | None, names: list[str]) -> str | None:
     """Puts what is said of the arguments before the example of a docstring."""
     if doc is None:  # python -OO
         return None
+    # An entry of a docstring is a line that names the argument, and the lines indented below it.
     entry = r"^  {}: .*(?:\n    .*)*"
     texts = [inspect.cleandoc(options.__doc__ or "") for options in _DOCUMENTED]
     found = [re.search(entry.format(name), text, re.M) for name in names for text in texts]

@@ -114,8 +114,11 @@ def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
     num_blocks = -(-size // block)
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_blocks * block - size)])
     x = x.reshape(*x.shape[:-1], num_blocks, block)
+    # In full precision, as these sums decide what is drawn; an accelerator's default has fewer
+    # bits.
     within = jnp.matmul(x, np.triu(np.ones((block, block), x.dtype)), precision="highest")
     if num_blocks > 1:
+        # Sums up to the ends of blocks are added to those within the blocks that follow.
         ends = jnp.cumsum(within[..., -1], axis=-1)
         within = within.at[..., 1:, :].add(ends[..., :-1, None])
     return within.reshape(*x.shape[:-2], num_blocks * block)[..., :size]

@@ -60,6 +60,7 @@ MCS: dict[str, Any] = {
 }
 PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_sgd()}
 ROUNDS = "rounds"
+# Up to so many roots a round starts all actions that may be wanted; see `gumbel_mcts_search`.
 FEW_ROOTS = 16
 ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its former name
 
@@ -115,6 +116,7 @@ def make_search(
       is_tree: whether a selection chooses below the root, by default that of the root.
     """
     chosen = _chosen(options)
+    # Settings such as a temperature make the part that they are for.
     _describe(chosen, "target", completed_q, ("temperature",), {"qtransform": QTRANSFORM})
     _describe(chosen, "root_selection", muzero_puct, ("pb_c_init", "pb_c_base", "qtransform"), {})
     fraction, alpha = chosen.pop("dirichlet_fraction", 0.0), chosen.pop("dirichlet_alpha", 0.12)
@@ -122,6 +124,7 @@ def make_search(
     if adapt is None or isinstance(recurrent_fn, SplitRecurrentFn):
         chosen.setdefault("mode", "tree")
     per_update = default_simulations_per_update(num_simulations)
+    # What comes later wins: the preset's parts, then the user's choices.
     parts = {"simulations_per_update": per_update, **defaults, **chosen}
     if is_tree:
         if parts["mode"] in ROLLOUTS:
@@ -129,6 +132,7 @@ def make_search(
                 'A tree search keeps its states: mode must be "tree", which is its default; got '
                 f"{parts['mode']!r}. mcs_search and pgs_search can do without."
             )
+        # Dirichlet noise is added after this, for the root alone.
         inner = defaults.get("interior_selection", parts["root_selection"])
         parts["interior_selection"] = chosen.get("interior_selection") or inner
     if not (isinstance(fraction, int | float) and fraction == 0):  # a static 0 draws nothing
@@ -187,6 +191,7 @@ def _gumbel(
     num_simulations = check_count("A search", "num_simulations", num_simulations)
     chosen = _chosen(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
+    # A `qtransform` goes to all parts of a Gumbel search that read Q-values, not to the root alone.
     defaults = {"max_num_considered_actions": most, **transform}
     if chosen.get("simulations_per_update") == ROUNDS:
         if "root_selection" in chosen:
@@ -198,6 +203,7 @@ def _gumbel(
         considered = chosen.get("max_num_considered_actions", most)
         considered = check_count("gumbel_root", "max_num_considered_actions", considered)
         if tree_of is None:
+            # A policy acts below this root, which follows no order of K = 1: all of a round counts.
             widths = rounds(considered, num_simulations)
         else:
             # Few roots wait for calls, many for evaluations, as may a symbolic number.
@@ -212,6 +218,7 @@ def _gumbel(
 
 def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
     """Considers no more actions than there are, so that rounds are no wider."""
+    # A selection of the user's stays as it is, and a wrong number is refused by `gumbel_root`.
     given = options.get("max_num_considered_actions")
     if options.get("root_selection") is not None or not isinstance(given, int | None):
         return dict(options)

@@ -102,6 +102,7 @@ def stochastic_root(
     def widen(x: chex.Array, value: int) -> chex.Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_outcomes)], constant_values=value)
 
+    # The player decides at a root, so its afterstate is empty.
     nothing = jax.tree.map(lambda x: trees.zeros(x.shape, x.dtype, rows), afterstate)
     wide = mctx.RootFnOutput(
         prior_logits=widen(root.prior_logits, 0),
@@ -125,6 +126,7 @@ def _join(
     def recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: StochasticState
     ) -> tuple[mctx.RecurrentFnOutput, StochasticState]:
+        # Numbers from A on are outcomes of chance.
         by_chance = action >= num_actions
         keys = jax.random.split(rng_key)
         chosen = jnp.where(by_chance, 0, action)
@@ -148,6 +150,7 @@ def _join(
         told = (drawn.reward, drawn.discount, drawn.value)
         reward, discount, value = (jnp.asarray(x).astype(dtype) for x in told)
         output = mctx.RecurrentFnOutput(
+            # A decision earns nothing by itself: reward and discount come with the outcome.
             reward=jnp.where(by_chance, reward, 0.0),
             discount=jnp.where(by_chance, discount, 1.0),
             prior_logits=jnp.where(
@@ -199,10 +202,12 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         return selection.init(rng_key, _of_actions(root, num_actions), num_simulations)
 
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
+        # A node is of one kind, so one of the two choices is left out.
         action = selection.select(state, _of_actions(node, num_actions), pending[:, :num_actions])
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
         shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
+        # The largest p / (1 + n), where those count as visits that are pending.
         outcome = num_actions + masked_argmax(shares / (tried + 1), possible)
         return jnp.where(jnp.any(possible, axis=-1), outcome, action)
 
@@ -255,6 +260,7 @@ def stochastic_mcts_search(
     if "target" not in chosen:
         chosen["target"] = visit_counts(chosen.pop("temperature", 1.0))
     if "root_selection" not in chosen:
+        # The defaults of `mctx.stochastic_muzero_policy`.
         mctxs = {"pb_c_init": 1.25, "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.3}
         chosen = mctxs | chosen
     recurrent_fn = _join(decision_recurrent_fn, chance_recurrent_fn, num_actions)

@@ -78,10 +78,13 @@ class Context(NamedTuple):
 
         def with_first(width: int) -> Any:
             found = function(*jax.tree.map(lambda x: x[:, :width], arrays))
+            # Branches must agree in shape, so simulations that were not started repeat the results
+            # of the first one. They are not alive, so nothing reads them.
             rest = widths[-1] - width
             more = lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], rest, *x.shape[2:]))  # noqa: E731
             return jax.tree.map(lambda x: jnp.concatenate([x, more(x)], axis=1), found)
 
+        # The narrowest of the compiled widths that has room for the update.
         which = sum((self.width > width).astype(jnp.int32) for width in widths[:-1])
         return jax.lax.switch(which, [functools.partial(with_first, w) for w in widths])
 
@@ -254,6 +257,8 @@ def walk(
     Returns:
       The memory and the simulations.
     """
+    # The first action is the root selection's. So the first step is taken outside of the loop,
+    # whose turns begin with a choice of the simulation policy.
     state = _start(context, store, memory, path, actions)
     t = jnp.max(state.calls)  # not a constant 0: it varies over devices as the rows do
     told = dict.fromkeys(_told(context.needed), 0 * state.real[0, 0])
@@ -265,8 +270,11 @@ def walk(
         state, told = _choose(context, store, t, memory, table, state, uniform)
         return t, *_arrive(context, store, t, memory, state, told)
 
+    # The loop ends when the last simulation of all roots has stopped: T is a bound that few reach.
     carry = (t, memory, state)
     _, memory, state = jax.lax.while_loop(lambda c: jnp.any(c[2].path.alive), step, carry)
+    # Where every simulation stops in the first state that is not known, a tree evaluates all of
+    # these states here, in the only network call of the update.
     made = None
     if context.search.truncation.one_call:
         memory, made = store.close(context, memory, state.place, state.action, state.waiting)
@@ -284,7 +292,9 @@ def _start(context: Context, store: Store, memory: Any, path: Path, actions: che
     """The simulations before their first step."""
     rows = trees.zero_rows(actions)
     place = store.begin(context, memory, actions)
+    # [T, rows, B, K]: reward, discount, value and what is told of the choice (`_arrive`).
     steps = (context.max_depth, 3 + len(_told(context.needed)), *actions.shape)
+    # Only a gradient asks again for the states in which simulations acted.
     source = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (context.max_depth, *x.shape)),
         store.record(place) if context.needed else None,
@@ -318,15 +328,19 @@ def _arrive(
     path = state.path._replace(
         depth=state.path.depth + alive.astype(jnp.int32), new=alive & reached.new
     )
+    # Three things end a simulation: its truncation, the bound T, and the end of the episode, which
+    # has discount 0.
     own_end, at_limit = search.truncation.stop(path), path.depth >= context.max_depth
     over = reached.discount == 0
     rows = [reached.reward, reached.discount, reached.value, *told.values()]
+    # Entries of simulations that have stopped are 0, as `Trajectory` promises.
     real = jnp.where(alive, jnp.stack(rows), 0.0).astype(state.real.dtype)
     whole = jnp.where(alive, jnp.stack([state.action, reached.child]), 0)
     return memory, state._replace(
         path=path._replace(alive=alive & ~(own_end | at_limit | over)),
         place=place,
         limited=state.limited | (alive & at_limit & ~own_end & ~over),
+        # Child 0 is a state that the tree has yet to make. Rollouts make none and do not read this.
         waiting=state.waiting | (alive & own_end & (reached.child == 0)),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
@@ -351,6 +365,8 @@ def _choose(
         return _choose_alone(context, store, memory, state)
     seen = store.look(context, memory, table, state.place)
     policy = seen.policy
+    # An action is chosen by the selection of a tree search, by the counts that come closest to the
+    # policy, or by a draw from it.
     if isinstance(interior, Selection):
         choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
         action = _in_turn(seen.stats, state.place.node, path.alive, choose, context.dense)
@@ -358,6 +374,7 @@ def _choose(
         at = (seen.stats, state.place.node, path.alive)
         action = _by_counts(policy.policy, *at, context.dense)
     else:
+        # Step 1 is the first that draws, so step t takes row t - 1.
         now = jax.lax.dynamic_index_in_dim(uniform, t - 1, keepdims=False)
         action = sample_inverse_cdf(policy.cumulative, policy.last, now)
     log_prob = jnp.log(pick(policy.policy, action))
@@ -370,6 +387,7 @@ def _choose(
         record = store.record(state.place)
         source = jax.tree.map(lambda x, new: _write(x, new, t), state.source, record)
         state = state._replace(source=source)
+    # A truncation by probability reads that of the sequence, whoever chose the action.
     return _take(state, action, log_prob), {name: told[name] for name in _told(context.needed)}
 
 
@@ -385,6 +403,7 @@ def _choose_alone(
 
     def look(place: Any) -> tuple[chex.Array, ...]:
         seen = store.look(context, memory, None, place)
+        # Selections are asked about nodes `[B, A]`, so the axes B and K become one.
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen.stats)
         action = interior.select(None, flat, 0 * flat.value_sum).reshape(place.node.shape)
         return action, jnp.log(pick(seen.policy.policy, action)), seen.policy.entropy
@@ -443,7 +462,9 @@ def _in_turn(
       dense: whether the program is for an accelerator, which rather waits for nothing.
     """
     num_walks, num_actions = stats.visits.shape[1:]
+    # [B, K, K]: whether simulation i, the last axis, goes on in the node of simulation k.
     same = (node[:, :, None] == node[:, None, :]) & alive[:, None, :]
+    # [B, K, A]: what is pending in the node of each simulation.
     pending = 0 * stats.value_sum
 
     def chosen_by(k: Any, pending: chex.Array) -> chex.Array:
@@ -461,6 +482,8 @@ def _in_turn(
         none = lambda pending, k: (pending, 0 * node[:, 0])  # noqa: E731
         return jax.lax.cond(jnp.any(alive[:, k]), one, none, pending, k)
 
+    # A processor leaves out simulations that have stopped in all roots; on an accelerator each
+    # condition would wait for the host.
     step = one if dense else one_if_alive
     return jax.lax.scan(step, pending, jnp.arange(num_walks))[1].T
 
@@ -470,7 +493,10 @@ def _by_counts(
 ) -> chex.Array:
     """Chooses the actions that bring the nodes' visits closest to the shares of a policy."""
     visits = stats.visits.astype(policy.dtype)
+    # [B, K, K]: the earlier simulations of this update that are in the same node.
     same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
+    # Danihelka et al. 2022, section 5: the largest pi'(a) - n(a) / (1 + n), where those count as
+    # visits whose returns are not known yet.
     total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
 
     def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
@@ -487,10 +513,13 @@ def _simulations(
     depth, names = state.path.depth, _told(context.needed)
     number = jnp.arange(context.max_depth, dtype=jnp.int32)[:, None, None]
     alive = number < depth[None]
+    # In the order in which `_arrive` stacked them.
     reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
     action, child = state.whole[:, 0], state.whole[:, 1]
     counts = [state.evaluations, state.calls, state.not_finite]
     if made is not None:
+        # States that `close` made were not known when the last step was written down: what is known
+        # of them takes its place.
         last = state.waiting[None] & (number == depth[None] - 1)
         fresh = (made.reward, made.discount, made.value, made.child)
         reward, discount, value, child = (
@@ -515,9 +544,11 @@ def _simulations(
         last=None,
     )
     if context.search.best_of is not None:
+        # The node that the last step reached; rollouts, whose numbers are hashes, do without.
         ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)
         last_states = store.last(context, memory, state.place, ends)
         trajectory = trajectory._replace(last=last_states)
+    # A step begins where the one before it has led, and the first one in the root, which is node 0.
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = Steps(alive & (number > 0), before if state.source is None else state.source, action)
     return Simulations(trajectory, norms, steps, child)
@@ -527,6 +558,8 @@ def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
     """Leaves out simulations that do not count, `[B, K]` bool, but for what was evaluated."""
     return trajectory._replace(
         alive=trajectory.alive & counts[None],
+        # Of the policy's terms only this one is summed up: in rounds nothing adapts, so no
+        # objective reads the others.
         entropy=jnp.where(counts[None], trajectory.entropy, 0.0),
         depth=jnp.where(counts, trajectory.depth, 0),
         limited=trajectory.limited & counts,
@@ -535,6 +568,7 @@ def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
     """Hashes one more action into the codes of sequences (a multiply-and-shift mix of 32 bits)."""
+    # Plus 1, or all sequences of action 0 alone would have the code 0.
     code = (code ^ (action.astype(jnp.uint32) + 1)) * jnp.uint32(0x9E3779B1)
     code = (code ^ (code >> 15)) * jnp.uint32(0x85EBCA77)
     return code ^ (code >> 13)

@@ -22,7 +22,7 @@ from jaxpgs.networks import (
     trainable_mask,
 )
 from jaxpgs.networks.layers.convolution import same_convolution
-from jaxpgs.search.models.model import adapt_mask
+from jaxpgs.search.models.adapted import adapt_mask
 
 SHAPE, ACTIONS, BATCH = (4, 4, 3), 16, 6
 

@@ -15,7 +15,8 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs import networks, trees
 from jaxpgs.base import SplitRecurrentFn
-from jaxpgs.search.models.cut import cut_model, depends
+from jaxpgs.search.models.cut import cut_model
+from jaxpgs.search.models.dataflow import depends
 
 INPUTS, WIDTH, ACTIONS = 5, 8, 3
 BATCHES = (1, 3, 4)

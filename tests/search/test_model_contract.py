@@ -13,7 +13,7 @@ from games import lenient_promotion, mostly_slow
 
 import jaxpgs
 from jaxpgs.search import run
-from jaxpgs.search.models import cut
+from jaxpgs.search.models import dataflow
 
 B, A = 3, 4
 FIELDS = ("reward", "discount", "value", "prior_logits")
@@ -526,7 +526,7 @@ def test_which_functions_tell_rows_apart():
         for wanted, functions in ((True, tell), (False, tell_not)):
             for name, function in functions.items():
                 call = lambda params, x, f=function: f(x)  # noqa: E731
-                assert cut.tells_rows(call, ({},), jnp.ones((B, 2))) == wanted, name
+                assert dataflow.tells_rows(call, ({},), jnp.ones((B, 2))) == wanted, name
 
 
 def test_a_policy_that_needs_rows_is_refused():
@@ -611,7 +611,7 @@ def test_no_gradient_comes_out_of_a_search(name):
 
     given = make_params(), jnp.float32(0.5)
     gradient = jax.grad(lambda given: loss(*given))
-    assert not any(cut.depends(gradient, given)), "constants, zeros as the last one shows"
+    assert not any(dataflow.depends(gradient, given)), "constants, zeros as the last one shows"
     if name == FEW[-1]:
         found = jax.jit(gradient, compiler_options=games.QUICK)(given)
         for x in jax.tree.leaves(found):

@@ -11,7 +11,7 @@ import pytest
 
 import jaxpgs
 from jaxpgs.base import PolicyTerms, Trajectory
-from jaxpgs.search.learn import logit_square
+from jaxpgs.search.learning.learn import logit_square
 from jaxpgs.search.parts.estimator import auto_sgd
 
 

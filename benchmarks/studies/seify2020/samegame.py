@@ -20,7 +20,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ from jaxpgs.envs.samegame.game import standard_positions
 from jaxpgs.play import Board
 from jaxpgs.play.server import serve
 
+Row = Mapping[str, Any]  # of a file, or its setting
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "positions": [1, 5, 10, 17],
@@ -58,7 +59,7 @@ def published_scores(what: str = "scores") -> dict[str, Any]:
     return json.loads(file.read_text())[what]
 
 
-def make_boards(setting: Mapping[str, Any], numbers: Sequence[int]) -> dict[int, np.ndarray]:
+def make_boards(setting: Row, numbers: Sequence[int]) -> dict[int, np.ndarray]:
     """Returns the boards of a setting with these numbers, from 1 on."""
     random = setting["random"]
     if random is None:
@@ -68,7 +69,7 @@ def make_boards(setting: Mapping[str, Any], numbers: Sequence[int]) -> dict[int,
     return {n: np.asarray(env.board(env.init(jax.random.fold_in(key, n)))) for n in numbers}
 
 
-def make_env(setting: Mapping[str, Any]) -> SameGame:
+def make_env(setting: Row) -> SameGame:
     """Returns the game of a setting."""
     random = setting["random"] or {"size": 15, "colors": 5}
     size, colors = random["size"], random["colors"]
@@ -76,12 +77,7 @@ def make_env(setting: Mapping[str, Any]) -> SameGame:
 
 
 def verified(board: np.ndarray, actions: Sequence[int], penalty: str) -> dict[str, Any]:
-    """Replays a game by the rules in NumPy.
-
-    Args:
-      board: `[H, W]` where it starts.
-      actions: its cells.
-      penalty: as in `SameGame`.
+    """Replays a game from a board `[H, W]` by the rules in NumPy.
 
     Returns:
       `score`, `cleared` and `actions`.
@@ -138,14 +134,7 @@ def measure(
     boards: Mapping[int, np.ndarray],
     seeds: Sequence[int],
 ) -> None:
-    """Solves the boards that the file lacks with each search, and writes it after each group.
-
-    Args:
-      record: the file, with its setting.
-      searches: names of searches.
-      boards: by their numbers.
-      seeds: of the searches, which solve all boards with each.
-    """
+    """Solves the boards that the file lacks with each search and seed, and writes each group."""
     setting, env = record.setting, make_env(record.setting)
     jobs = []
     for seed, name in itertools.product(seeds, searches):
@@ -185,18 +174,21 @@ def measure(
             runs.add(record, *rows)
 
 
-def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Mapping[str, Any]]]:
+def totals(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
     """Returns the rows by search, and seed if there are several, and position."""
     several = len({row["seed"] for row in rows}) > 1
-    found: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["seed"]):
+    found: dict[str, dict[int, Row]] = {}
+    for row in _in_order(rows):
         label = f"{row['search']}, seed {row['seed']}" if several else row["search"]
         found.setdefault(label, {})[row["position"]] = row
-    order = {row["search"]: list(SEARCHES).index(row["search"]) for row in rows}
-    return dict(sorted(found.items(), key=lambda x: order[next(iter(x[1].values()))["search"]]))
+    return found
 
 
-def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def _in_order(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (list(SEARCHES).index(row["search"]), row["seed"]))
+
+
+def table(record: Row) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and rows: a position each, then their sum; * marks a cleared board."""
     solved = totals(record["rows"])
     numbers = sorted({row["position"] for row in record["rows"]})
@@ -216,13 +208,13 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return ["position", *solved, *published], lines
 
 
-def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def comparison(record: Row) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search: its score, and its gain on the first one.
 
     Scores are means over the seeds, gains those of `gains`; ± is the seeds' standard deviation in
     sums, and in gains the 95% interval over positions.
     """
-    scores = _scores(record)
+    scores = _scores(record["rows"])
     found = gains(record)
     lines: list[list[Any]] = []
     for name, by_seed in scores.items():
@@ -234,16 +226,20 @@ def comparison(record: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return ["search", "mean score", "sum", "seeds", f"gain on {next(iter(scores))}"], lines
 
 
-def standing(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+def standing(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search and publication on the 20 positions, best first.
 
-    Sums are means over the seeds; the hours of processors are those of one seed.
+    Sums are means over the seeds; hours of processors are of one seed. Each budget has its lines.
     """
     found: list[tuple[float, list[Any]]] = []
-    for name, by_seed in _scores({"rows": rows}).items():
-        sums, hours = [sum(scores.values()) for scores in by_seed.values()], 0.0
-        for row in rows:
-            hours += row["seconds"] * row["cores"] / 3600 * (row["search"] == name)
+    several = len({round(row["seconds"], -1) for row in rows}) > 1
+
+    def label(row: Row) -> str:
+        return row["search"] + f", {round(row['seconds'], -1):.0f} s" * several
+
+    for name, by_seed in _scores(rows, label).items():
+        sums = [sum(scores.values()) for scores in by_seed.values()]
+        hours = sum(r["seconds"] * r["cores"] for r in rows if label(r) == name) / 3600
         found.append((float(np.mean(sums)), [name, len(sums), f"{hours / len(sums):.2g}"]))
         if len(sums) > 1:
             best = sum(max(of) for of in zip(*(s.values() for s in by_seed.values()), strict=True))
@@ -255,13 +251,13 @@ def standing(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
     return ["search", "sum", "seeds", "CPU hours"], lines
 
 
-def gains(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def gains(record: Row) -> dict[str, tuple[float, float]]:
     """Returns the mean gain of each search on the first one, and half its 95% interval's width.
 
     The mean is over the seeds that both have, the interval over positions, of which there must be
     two.
     """
-    (_, reference), *others = _scores(record).items()
+    (_, reference), *others = _scores(record["rows"]).items()
     found: dict[str, tuple[float, float]] = {}
     for name, by_seed in others:
         of_position: dict[int, list[float]] = {}
@@ -276,13 +272,15 @@ def gains(record: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _scores(record: Mapping[str, Any]) -> dict[str, dict[int, dict[int, float]]]:
-    """Returns the scores by search, seed and position."""
+def _scores(
+    rows: Sequence[Row],
+    name: Callable[[Row], str] = lambda r: r["search"],
+) -> dict[str, dict[int, dict[int, float]]]:
+    """Returns the scores by search, or what `name` gives, and seed and position."""
     scores: dict[str, dict[int, dict[int, float]]] = {}
-    for rows in totals(record["rows"]).values():
-        for number, row in rows.items():
-            of_seed = scores.setdefault(row["search"], {}).setdefault(row["seed"], {})
-            of_seed[number] = row["score"]
+    for row in _in_order(rows):
+        of_seed = scores.setdefault(name(row), {}).setdefault(row["seed"], {})
+        of_seed[row["position"]] = row["score"]
     return scores
 
 
@@ -301,7 +299,7 @@ def best_game(record: Mapping[str, Any], number: int) -> Board:
     return jaxpgs.show(env, state, moves=best["actions"])
 
 
-def plot(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+def plot(path: pathlib.Path, record: Row) -> None:
     """Draws the mean score of all positions against the time spent on each, and published means."""
     lines = {}
     numbers = sorted({row["position"] for row in record["rows"]})
@@ -347,20 +345,15 @@ def main(argv: list[str] | None = None) -> None:
     add("--show", type=runs.positive, help="search nothing, open a position's best game so far")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
-    numbers = args.positions or preset.get("positions", [])
-    count = args.random or (None if args.positions else preset.get("random"))
-    random = None
-    if count is not None:
+    numbers, random = args.positions or preset["positions"], None
+    if args.random:
         random = {"size": args.size, "colors": args.colors, "seed": args.seed}
-        numbers = list(range(1, count + 1))
+        numbers = list(range(1, args.random + 1))
     elif not set(numbers) <= set(range(1, 21)):
         parser.error(f"--positions are from 1 to 20, got {numbers}")
-    seconds, simulations = args.seconds, args.simulations
-    if seconds is None and simulations is None:
-        seconds, simulations = preset.get("seconds"), preset.get("simulations")
     setting = {
-        "seconds": seconds,
-        "simulations": simulations,
+        "seconds": args.seconds or (None if args.simulations else preset["seconds"]),
+        "simulations": args.simulations,
         "penalty": args.penalty,
         "together": args.together or preset["together"],
         "random": random,

@@ -202,6 +202,10 @@ SEARCHES: dict[str, Search] = {
     "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
     "nrpa": nrpa_on_devices(**_NESTED),
     "tempering": tempering_on_devices(),
+    "tempering, 8 lanes": tempering_on_devices(lanes=8, steps=50),
+    "tempering, hottest 80": tempering_on_devices(hottest=80.0),
+    "tempering, moves alone": tempering_on_devices(one_block=0.0),
+    "tempering, one change": tempering_on_devices(another=0.0),
     # For accelerators: 4,096 games at once on each position.
     "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
     "mcts": whole_games(puzzles.plain_mcts, 256),

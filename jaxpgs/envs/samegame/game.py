@@ -166,6 +166,7 @@ class SameGame:
     @compiled
     def observe(self, state: SameGameState) -> chex.Array:
         """Returns `[height, width, num_colors + 1]` float32 planes: the colours, then empty."""
+        # [height, width, num_colors + 1]: each cell is compared with every colour, and with -1.
         order = np.append(np.arange(self.num_colors), -1).astype(np.int8)
         return (self.board(state)[..., None] == order[None, None]).astype(jnp.float32)
 
@@ -176,6 +177,8 @@ class SameGame:
         It is what `from_board` takes.
         """
         bits = bitboard.unpack(jnp.moveaxis(state.planes, 0, 1), self.height)
+        # Planes hold the binary digits of colour + 1, so an empty cell becomes -1. int8 is wide
+        # enough, as there are at most 127 colours.
         weights = np.left_shift(1, np.arange(bits.shape[2])).astype(np.int8)[None, None]
         return jnp.sum(bits.astype(jnp.int8) * weights, axis=2, dtype=jnp.int8) - jnp.int8(1)
 
@@ -220,8 +223,12 @@ class SameGame:
         labels, cells = self.group_labels(state), self.num_actions
         # What has no group goes to a place of its own at the end.
         labels = jnp.where(labels < 0, cells, labels)
+        # A group's logit is the log-sum-exp of its cells' logits. Without the largest of them no
+        # exponential overflows; it cancels in the gradient.
         largest = jax.ops.segment_max(jax.lax.stop_gradient(logits), labels, cells + 1)
         share = jax.ops.segment_sum(jnp.exp(logits - largest[labels]), labels, cells + 1)[:-1]
+        # A legal action's share is at least 1, that of its largest cell. The others' logarithms
+        # would be infinite, and their gradients NaN although `where` drops them.
         legal = share > 0
         joined = jnp.log(jnp.where(legal, share, 1)) + jnp.where(legal, largest[:-1], 0)
         return jnp.where(legal, joined, jnp.finfo(logits.dtype).min)
@@ -241,6 +248,7 @@ class SameGame:
         labels = self.group_labels(state)
         place = jnp.where(labels < 0, self.num_actions, labels)
         sizes = jax.ops.segment_sum(jnp.ones_like(policy), place, self.num_actions + 1)
+        # A label of -1 reads the last entry, which is dropped.
         return jnp.where(labels < 0, 0, policy[labels] / sizes[place])
 
     @compiled
@@ -271,11 +279,13 @@ class SameGame:
           The mirrored position, and the legal action that takes the same group there.
         """
         occupied = bitboard.occupied(state.planes) != 0
+        # Only the filled columns change places, since the empty ones are to stay on the right.
         last = jnp.sum(occupied, dtype=jnp.int32) - 1
         column = jnp.arange(self.width, dtype=jnp.int32)
         other = jnp.where(column <= last, last - column, column)
         mirrored = dataclasses.replace(state, planes=state.planes[:, other])
         cell = action - action % self.width + other[action % self.width]
+        # A group's legal action is its leftmost block, which in the mirror is another one.
         label = self.group_labels(mirrored)[cell]
         return mirrored, jnp.where(label < 0, action, label)
 
@@ -366,6 +376,7 @@ class SameGame:
         Returns:
           The planes, the reward `[...]`, and whether no group is left `[...]`.
         """
+        # A seed on an empty cell or on a single block floods nothing: the move takes no block.
         up, left = bitboard.links(planes)
         group = bitboard.flood(seed & bitboard.linked(up, left), up, left)
         size = bitboard.count(group)
@@ -377,6 +388,7 @@ class SameGame:
 
     def _state(self, colors: chex.Array) -> SameGameState:
         """Makes the state of a board `[height, width]` of colours and -1."""
+        # 0 stands for an empty cell; see `bitboard`.
         codes = colors + 1
         num_planes = self.num_colors.bit_length()
         cells = [(codes >> p) & 1 for p in range(num_planes)]

@@ -40,6 +40,8 @@ class OrderedGames(NamedTuple):
 
 def never(env: SameGame) -> np.unsignedinteger:
     """Returns the time of blocks that are left, the largest of the narrowest type that will do."""
+    # A game has at most half as many moves as cells, so even the time after all moves, twice their
+    # number, lies below 255.
     dtype: type[np.unsignedinteger] = np.uint8 if env.num_actions <= 252 else np.uint16
     return dtype(np.iinfo(dtype).max)
 
@@ -60,20 +62,25 @@ def play_orders(env: SameGame, state: SameGameState, times: chex.Array) -> Order
     batch, most = planes.shape[-1], max(env.num_actions // 2, 1)
     rows = times.reshape(env.height, env.width, batch)
 
+    # `planes` is the fallen board, in which groups are found. `alive` and all else are in the frame
+    # of the first board, where a block keeps its cell and so its time; see `sequences`.
     def find(planes: chex.Array, alive: chex.Array) -> chex.Array:
         return first_frame(bitboard.linked(*bitboard.links(planes)), alive)
 
     def body(carry: tuple) -> tuple:
         planes, alive, words, total, step, length, taken, action = carry
         word = planes.dtype.type
+        # Choose the block that goes first; `once` keeps XLA from choosing anew for every column.
         soonest = once(functools.partial(_soonest, words, rows), step)
         column, bit = once(functools.partial(_choose, words, alive, rows, soonest), step)
         action = action.at[step].set(cell_of(env, column, bit))
+        # Take its group away; lanes without one have a bit of 0 and lose nothing.
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         group = bitboard.flood(jnp.where(here, bit[None], word(0)), *bitboard.links(planes))
         size = bitboard.count(group)
         total = total + jnp.where(size > 0, jnp.square(size - 2), 0)
         planes = bitboard.remove(planes, group)
+        # What has gone is recorded on the first board, whatever fell since.
         left = alive & ~first_frame(group, alive)
         taken = taken.at[step].set(alive ^ left)
         length = length + (size > 0).astype(jnp.int32)
@@ -84,6 +91,7 @@ def play_orders(env: SameGame, state: SameGameState, times: chex.Array) -> Order
     taken = jnp.zeros((most, env.width, batch), planes.dtype)
     action = jnp.full((most, batch), -1, jnp.int32)
     carry = (planes, alive, find(planes, alive), zeros, jnp.int32(0), zeros, taken, action)
+    # Until no board of the batch has a group.
     carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
     planes, _, _, total, steps, length, taken, action = carry
     end = jnp.where(length > 0, env.end_reward(planes), 0.0)
@@ -96,6 +104,7 @@ def _soonest(words: chex.Array, times: chex.Array) -> chex.Array:
     one, height = words.dtype.type(1), len(times)
     latest = times.dtype.type(np.iinfo(times.dtype).max)
     found = jnp.full(words.shape, latest)
+    # Bit 0 is the bottom cell, and row 0 of the times the top.
     for h in range(height):
         found = jnp.minimum(
             found, jnp.where((words >> h) & one != 0, times[height - 1 - h], latest)
@@ -110,18 +119,22 @@ def _choose(
     one, height, batch = words.dtype.type(1), len(times), words.shape[1]
     first = functools.reduce(jnp.minimum, list(soonest))
     column = jnp.full(batch, -1, jnp.int32)
+    # From right to left, so that of equal times the leftmost stays. Columns without a block hold
+    # the greatest time, and so do blocks that are to go last: only the latter count.
     for w in reversed(range(len(words))):
         column = jnp.where((soonest[w] == first) & (words[w] != 0), w, column)
     some, column = column >= 0, jnp.maximum(column, 0)
 
     word, left = of_column(words, column), of_column(alive, column)
     rank = of_column(ranks_of(alive), column)
+    # [height, B]: the times of each lane's column, by one gather of flat numbers.
     lanes = column * batch + jnp.arange(batch, dtype=jnp.int32)
     of_rows = times.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
     bit = jnp.zeros_like(word)
     for h in range(height):
         is_first = ((word >> h) & one != 0) & (of_rows[height - 1 - h] == first)
         bit = jnp.where(is_first, words.dtype.type(1 << h), bit)
+    # On the fallen board it lies as high as there are blocks below it.
     fallen = one << jax.lax.population_count(left & (bit - one))
     return rank.astype(jnp.int32), jnp.where(some & (bit > 0), fallen, words.dtype.type(0))
 
@@ -130,6 +143,7 @@ def _times(env: SameGame, taken: chex.Array, steps: chex.Array) -> chex.Array:
     """Returns when blocks went, `[H, W, B]`, from what each move has taken, `[T, W, B]`."""
     latest = never(env)
 
+    # All lanes play their move t in round t, until they have none left, so rounds count the moves.
     def mark(step: chex.Array, times: chex.Array) -> chex.Array:
         gone = bitboard.unpack(taken[step], env.height)
         return jnp.where(gone, (2 * step + 1).astype(times.dtype), times)

@@ -50,11 +50,13 @@ def replay(
     boards, rewards = [np.array(board)], []
     legal = groups(boards[0])
     for index, action in enumerate(actions):
+        # Records may name any block of the group, as players click on any.
         group = next((group for group in legal if action in group), None)
         if group is None:
             raise ValueError(f"Move {index} plays cell {action}, which belongs to no group.")
         boards.append(_without(boards[-1], group))
         legal = groups(boards[-1])
+        # The game ends with the move after which no group is left; that move earns the rest.
         end = 0 if legal else _end_reward(boards[-1], penalty)
         rewards.append(float((len(group) - 2) ** 2 + end))
     return ReplayedGame(boards, rewards, sum(rewards), not legal, not (boards[-1] >= 0).any())
@@ -92,6 +94,7 @@ def _without(board: np.ndarray, group: list[int]) -> np.ndarray:
     height = board.shape[0]
     holes = board.copy()
     holes.flat[group] = -1
+    # What is left of each column, top to bottom; columns without a block are left out below.
     stacks = [column[column >= 0] for column in holes.T]
     after = np.full_like(board, -1)
     for c, stack in enumerate([stack for stack in stacks if len(stack)]):

@@ -3,7 +3,7 @@
 A move's code is a block: the one that stands for the moved group, named by its cell on the first
 board. So the table has one logit for each cell of the first board, of whatever boards follow, and
 a move keeps its code while blocks below it fall. What may stand for a group are
-`columns.candidates`, one or few blocks of it, found without labelling the board; a group's
+`bitboard.candidates`, one or few blocks of it, found without labelling the board; a group's
 probability is the sum over its candidates.
 
 With a table of twice that size a code is a block and whether its group is a pair: a block has one
@@ -12,7 +12,7 @@ learned of a colour can then be to spare its pairs until they have grown.
 
 All boards live in two frames: the fallen one, in which groups are found, and that of the first
 board, in which the table is. `alive`, the blocks that are left, in columns of the first board,
-connects them: it is a column's `columns.expand` mask, and its empty columns are the closed ones.
+connects them: it is a column's `bitboard.expand` mask, and its empty columns are the closed ones.
 """
 
 import functools
@@ -55,6 +55,7 @@ def play_sequences(
     planes = jnp.moveaxis(state.planes, 0, -1)
     batch = planes.shape[-1]
     alive = bitboard.occupied(planes)
+    # Unnormalised probabilities, once a game: logits of 40 do not overflow, nor do their sums.
     weights = jnp.exp(logits).reshape(env.height, -1, batch)
     find = functools.partial(_find_codes, tell_pairs=len(logits) > env.num_actions)
     most = max(env.num_actions // 2, 1)
@@ -64,6 +65,7 @@ def play_sequences(
     def body(carry: tuple) -> tuple:
         planes, alive, words, total, step, record = carry
         word = planes.dtype.type
+        # Draw a code, then record what it was drawn from, while `words` still tells.
         column, bit, chosen = once(lambda: _choose(env, words, alive, weights, numbers[step]), step)
         record = PlayedGames(
             record.score,
@@ -72,6 +74,7 @@ def play_sequences(
             record.chosen.at[step].set(chosen),
             record.action.at[step].set(cell_of(env, column, bit)),
         )
+        # Take the group away on the fallen board, and its blocks from `alive` on the first one.
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         group = bitboard.flood(jnp.where(here, bit[None], word(0)), *bitboard.links(planes))
         size = bitboard.count(group)
@@ -90,6 +93,7 @@ def play_sequences(
     )
     words = find(planes, alive)
     carry = (planes, alive, words, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
+    # Until no board of the batch has a group; in lanes that are done nothing changes any more.
     carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
     planes, _, _, total, _, record = carry
     end = jnp.where(record.length > 0, env.end_reward(planes), 0.0)
@@ -113,6 +117,7 @@ def code_features(env: SameGame, state: SameGameState, *, pairs: bool = False) -
     if not pairs:
         return of_color
     of_color = jax.vmap(functools.partial(by_pairs, env))(of_color)
+    # Codes lie in rows of 2 W, as `by_pairs` makes them: W of pairs, then W of larger groups.
     is_pair = jnp.arange(2 * env.num_actions) // env.width % 2 == 0
     is_pair = is_pair[None, :, None]
     return jnp.concatenate([of_color, of_color & is_pair, of_color & ~is_pair])
@@ -156,7 +161,10 @@ def cell_of(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
 
 def ranks_of(alive: chex.Array) -> chex.Array:
     """Returns `[W, B]` where each column of the first board is on the fallen one."""
-    filled = (alive != 0).astype(alive.dtype)
+    # Columns of the first board that have become empty are closed: the rank counts those before.
+    # As narrow as the words where it can be, so that as many lanes fit into a register.
+    dtype = alive.dtype if len(alive) <= jnp.iinfo(alive.dtype).max else jnp.uint32
+    filled = (alive != 0).astype(dtype)
     ranks = [jnp.zeros_like(filled[0])]
     for column in filled[:-1]:
         ranks.append(ranks[-1] + column)
@@ -167,8 +175,9 @@ def first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
     """Finds where blocks `[W, B]` of the fallen board are on the first one."""
     rank = ranks_of(alive)
     moved = jnp.zeros_like(words)
+    # A gather by rank, written as selections among whole columns.
     for column in range(len(words)):
-        moved = jnp.where(rank == words.dtype.type(column), words[column][None], moved)
+        moved = jnp.where(rank == rank.dtype.type(column), words[column][None], moved)
     # Also empties what comes from the right of the last column.
     return bitboard.expand(moved, alive)
 
@@ -190,6 +199,7 @@ def _choose(
       The block's column and bit on the fallen board, 0 for none, and its code.
     """
     one, height = words.dtype.type(1), env.height
+    # [W, B]: the weights of each column's codes. First a column is drawn, then a bit in it.
     sums = jnp.zeros(words.shape)
     for h in range(height):
         sums = sums + jnp.where((words >> h) & one != 0, weights[height - 1 - h], 0.0)
@@ -205,10 +215,12 @@ def _choose(
         skipped = jnp.where(later, before, skipped)
         before = before + sums[w]
 
+    # With codes of pairs there are 2 W columns of words, but W of blocks.
     word, place = of_column(words, column), column % env.width
     left, rank = of_column(alive, place), of_column(ranks_of(alive), place)
     lanes = column * column.shape[0] + jnp.arange(column.shape[0])
     of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
+    # What is left of the threshold draws the bit, again the last that begins at or before it.
     before, threshold = jnp.zeros_like(threshold), threshold - skipped
     row, bit = jnp.full(column.shape, -1, jnp.int32), jnp.zeros_like(word)
     for h in range(height):
@@ -218,5 +230,6 @@ def _choose(
         bit = jnp.where(later, words.dtype.type(1 << h), bit)
         before = before + jnp.where(is_set, of_rows[height - 1 - h], 0.0)
     chosen = jnp.where(bit > 0, row * len(words) + column, -1)
+    # On the fallen board it lies as high as there are blocks below it.
     fallen = one << jax.lax.population_count(left & (bit - one))
     return rank.astype(jnp.int32), jnp.where(bit > 0, fallen, bit), chosen

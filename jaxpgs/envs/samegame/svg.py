@@ -66,7 +66,7 @@ def samegame_svg(
       env: the game.
       state: a position, unbatched.
       policy: optional `[A]` probabilities. The cells that have one of at least 0.5% then show it
-        in percent on a white disc, whose area is proportional to it.
+        in percent on a white disc, whose radius grows with it.
 
     Returns:
       One `<svg>` element, with one `<rect class="block">` per block and one
@@ -94,6 +94,7 @@ def samegame_svg(
         )
     for row in range(env.height):
         parts.append(_text(0.65 * left, top + (row + 0.5) * _SIDE, str(row + 1), 0.42, "#6b6b72"))
+    # Bridges lie beneath the blocks, so they are drawn first though found in the same loop.
     blocks, joints = [], []
     gap = 0.06 * _SIDE
     inner = _SIDE - 2 * gap

@@ -58,6 +58,7 @@ class GTPEngine:
             (self._process.stderr, self._said.append, False),
         ):
             threading.Thread(target=_pump, args=args, daemon=True).start()
+        # Also for an engine that nobody closes: a program must not outlive it.
         self._close = weakref.finalize(self, _end, self._process)
 
     def ask(self, line: str, seconds: float) -> str:
@@ -92,10 +93,12 @@ class GTPEngine:
             if answer is None:
                 raise ConnectionError(self._last_words(line))
             text = answer.decode(errors="replace").rstrip()
+            # An empty line ends an answer; those in front of it do not count.
             if text or not lines:
                 lines += [text] * bool(text)
                 continue
             # Programs greet, log and draw on the same output.
+            # A block of lines without an answer among them is left out, and the next one awaited.
             found = itertools.dropwhile(lambda text: text[0] not in "=?", lines)
             whole, lines = "\n".join(found), []
             if whole.startswith("="):
@@ -188,19 +191,21 @@ def gtp_player(
             raise ValueError(f"The engine {command!r} cannot play: {error}.") from error
         return engine
 
+    # The first one starts at once, so that what cannot play is refused here and not in a match.
     running = [start()]
     if name is None:
         with contextlib.suppress(GTPError):
             name = running[0].ask("name", _START_SECONDS)
+    # Who is free; None is a program that starts when it is needed.
     waiting: queue.SimpleQueue[GTPEngine | None] = queue.SimpleQueue()
     for engine in [*running, *[None] * (processes - 1)]:
         waiting.put(engine)
-    running.clear()
 
     def move(lines: Sequence[str]) -> tuple[str, str]:
         """Asks for a move; returns the answer, and what went wrong."""
         engine = waiting.get()
         try:
+            # A program that has ended gets a second chance, as it is told the whole position again.
             for _ in range(2):
                 engine = engine or start()
                 try:
@@ -225,6 +230,7 @@ def gtp_player(
         boards, movers = np.sign(np.asarray(state.labels)), np.asarray(state.current_player)
         legal = np.asarray(state.legal_action_mask)
         tasks = [list(_lines(env.size, boards[g], int(movers[g]))) for g in playing]
+        # Threads suffice: all they do is wait for the programs.
         with concurrent.futures.ThreadPoolExecutor(processes) as pool:
             for g, (answer, wrong) in zip(playing, pool.map(move, tasks), strict=True):
                 action = _LOST if wrong else _action(env, answer)
@@ -241,6 +247,7 @@ def _lines(size: int, board: np.ndarray, player: int) -> Iterator[str]:
     """Yields the commands that set up the stones `[n*n]`, of which 1 is Black's, and ask a move."""
     yield "clear_board"
     cells = [np.flatnonzero(board == sign) for sign in (1, -1)]
+    # In turns as far as the stones allow, as a game would have brought them.
     for i in range(max(map(len, cells))):
         for color, own in zip(_COLORS, cells, strict=True):
             if i < len(own):

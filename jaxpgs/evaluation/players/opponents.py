@@ -144,6 +144,7 @@ def openspiel_mcts(
         for ply in range(len(sides[0]) + len(sides[1])):
             state.apply_action(sides[ply % 2][ply // 2])
         evaluator = pyspiel.RandomRolloutEvaluator(num_rollouts, bot_seed)
+        # The last four: memory in MB, whether to prove positions, the seed, whether to talk.
         bot = pyspiel.MCTSBot(game, evaluator, uct_c, num_simulations, 1000, True, bot_seed, False)
         return bot.step(state)
 

@@ -147,6 +147,7 @@ def advance_games(
     before = games.state
     after = step_with_keys(env)(before, jnp.asarray(action, jnp.int32), chance_key(rng_key))
     gain = gain_of(env, games.opener, before, after).astype(games.score.dtype)
+    # Games in which the other player is to move stay as they are.
     return games._replace(
         state=trees.where(moves, after, before),
         score=games.score + jnp.where(moves, gain, 0.0),
@@ -161,6 +162,7 @@ def open_games(
     """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
     num_games, length = openings.shape
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
+    # An environment may draw who moves first, so each game has its own.
     opener = jnp.asarray(state.current_player, jnp.int32)
     score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
     games = MatchGames(state, opener, score, moves, limit)
@@ -196,6 +198,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     check_two_players("compile_player", env)
     start = time.perf_counter()
+    # The arguments as shapes. One opening move stands for any number, as games keep their shapes.
     key = jax.eval_shape(lambda: jax.random.key(0))
     action = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
     lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
@@ -217,8 +220,10 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
         ) -> Turn:
             moves = games.going_on & (games.opener_moves == opens)
             waits = np.asarray(games.going_on & ~moves)
+            # Games of the other player's turn are shown as over: a search spends nothing on them.
             shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
             action, new_memory, stats = player.act(rng_key, shown, memory)
+            # In games in which players take turns none waits.
             if waits.any():
                 new_memory = _kept(waits, memory, new_memory, np.where)
             step = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
@@ -230,6 +235,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
         moves = games.going_on & (games.opener_moves == opens)
         shown = _over_where(~moves, games.state)
         action, new_memory, stats = player.act(rng_key, shown, memory)
+        # Checked while tracing, where the error can name the player.
         if jnp.shape(action) != (batch_size,):
             raise ValueError(
                 f"{player.name}'s act must return actions of shape {(batch_size,)}, "
@@ -249,6 +255,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
     traced, shapes = jax.make_jaxpr(turn, return_shape=True)(key, games, memory, opens)
     out_tree = jax.tree.structure(shapes)
 
+    # The jaxpr's constants become the first argument, which all calls share.
     def run(constants: list[Any], *args: Any) -> Turn:
         closed = jax_core.ClosedJaxpr(traced.jaxpr, constants)
         flat = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
@@ -281,6 +288,7 @@ def _kept(waits: Any, old: Any, new: Any, where: Callable[..., Any]) -> Any:
     """Returns a new memory, with what is a waiting game's own as it was."""
 
     def keep(old: Any, new: Any) -> Any:
+        # What has no axis of the games belongs to all of them, and goes on.
         if np.shape(new)[:1] != waits.shape:
             return new
         return where(waits.reshape(-1, *[1] * (np.ndim(new) - 1)), old, new)

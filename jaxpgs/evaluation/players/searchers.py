@@ -62,6 +62,7 @@ def search_player(
         if not keep_adapted:
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
+        # Only the shapes of what a search adapts are asked for, so nothing is searched here.
         shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states).search_state.params)
         return base_params_like(shapes, params)
 
@@ -76,6 +77,7 @@ def search_player(
             memory = output.search_state.params if keep_adapted else ()
         else:  # mctx evaluates one new node per simulation and root
             evaluations, calls = going_on * num_simulations, num_simulations
+        # The root's own evaluation is in no search's count.
         stats = {"num_evaluations": evaluations + going_on, "num_calls": calls + 1}
         return output.action, memory, stats
 

@@ -56,6 +56,7 @@ _convolve.defvjp(_forward, _backward)
 
 
 def _to_inputs(gradient: chex.Array, kernel: chex.Array) -> chex.Array:
+    # The gradient by the inputs: a convolution with the kernel turned around, filters to planes.
     return _convolve(gradient, jnp.flip(kernel, (0, 1)).swapaxes(2, 3))
 
 
@@ -93,7 +94,9 @@ def _convolution(padding: Any) -> Callable[[chex.Array, chex.Array], chex.Array]
     ) -> tuple[chex.Array, bool]:
         inputs, kernel = operands
         if all(is_batched):
+            # A kernel for each input: they take turns, as there is no fast code for groups.
             return jax.lax.map(lambda each: convolve(*each), operands), True
+        # Many inputs for one kernel are one larger batch.
         if is_batched[0]:
             out = convolve(inputs.reshape(-1, *inputs.shape[2:]), kernel)
             return out.reshape(axis_size, -1, *out.shape[1:]), True

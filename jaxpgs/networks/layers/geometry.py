@@ -78,8 +78,10 @@ class BoardGeometry:
     def codes(self, observation: chex.Array) -> chex.Array:
         """Reads `[..., cells]` int8 codes from planes `[..., rows, columns, own and other's]`."""
         planes = observation.astype(jnp.int8)
+        # No cell has stones of both, so the planes add up to a code.
         board = planes[..., 0] * jnp.int8(OWN) + planes[..., 1] * jnp.int8(OTHER)
         rows, columns = self.coordinates.T
+        # Where every place of the observation is a cell, no gather is needed.
         if self.num_cells == board.shape[-2] * board.shape[-1]:
             return board.reshape(*board.shape[:-2], -1)
         return board[..., rows, columns]
@@ -131,9 +133,11 @@ def named_geometry(
             "jaxpgs.networks.BoardGeometry for another game."
         )
     rows, columns = observation_shape[:2]
+    # Rows and columns with a margin, as far as any template reaches.
     r, c = np.indices((rows + 2 * MARGIN, columns + 2 * MARGIN)) - MARGIN
     inside = (r >= 0) & (r < rows) & (c >= 0) & (c < columns)
     if name == "yavalath":
+        # The hexagon within its square of rows and columns; see `Yavalath.coordinates`.
         inside &= (r + c >= rows // 2) & (r + c <= rows // 2 * 3)
     coordinates = np.argwhere(inside) - MARGIN
     cells = np.arange(len(coordinates))
@@ -156,10 +160,12 @@ def named_geometry(
     sites: np.ndarray | None = own_cells
     anchors = functools.partial(_empty_sites, own_cells)
     if name == "connect_four":
+        # Stones fall: only left and right are alike, and the state tells where an action lands.
         shared, anchor_names, sites = _MIRRORED, ("cell", "above"), None
         anchors = functools.partial(_landing_cells, rows)
     elif name == "breakthrough":
         shared, anchor_names, turned = _MIRRORED, ("to", "from"), cells[::-1]
+        # [cells, 3 directions]: where each action leads; beyond the board it touches nothing.
         source = coordinates[:, None]
         targets = plane[tuple(np.moveaxis(source + _AHEAD + MARGIN, -1, 0))]
         sites = np.stack([targets, np.broadcast_to(cells[:, None], targets.shape)], axis=-1)
@@ -261,6 +267,7 @@ class LastMove:
         else:
             codes = self.geometry.codes(self.env.observe(before))
             cell = self.geometry.anchors(codes)[action, 0]
+        # The cell is in the mover's frame; if the other one is next, it is as that player sees it.
         turns = (after.current_player != before.current_player) & (cell >= 0)
         cell = jnp.where(turns, jnp.asarray(self.geometry.turned, jnp.int32)[cell], cell)
         return LastMoveState(after, jnp.where(before.terminated, state.last, cell))
@@ -276,6 +283,7 @@ class LastMove:
         return jnp.where((cells == state.last) & (codes == OTHER), jnp.int8(LAST), codes)
 
     def __getattr__(self, name: str) -> Any:
+        # No methods, since `hasattr` must tell of this game what it tells of the one within.
         if name not in ("policy_logits", "network_policy"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         mapping = getattr(self.env, name)
@@ -316,6 +324,8 @@ def _generate(turn: Matrix, mirror: Matrix, order: int) -> tuple[Matrix, ...]:
     return tuple(((int(m[0, 0]), int(m[0, 1])), (int(m[1, 0]), int(m[1, 1]))) for m in product)
 
 
+# Turns by 60 degrees on hexagons and by 90 on squares, and a mirror image, as matrices on (rows
+# down, columns to the right).
 _HEXAGONAL = _generate(((0, -1), (1, 1)), ((-1, 0), (1, 1)), 6)
 _SQUARE = _generate(((0, -1), (1, 0)), ((1, 0), (0, -1)), 4)
 _MIRRORED = _generate(((1, 0), (0, 1)), ((1, 0), (0, -1)), 1)
@@ -344,6 +354,7 @@ def _landing_cells(rows: int, codes: chex.Array) -> chex.Array:
     """The lowest empty cell of each column and the one above it, which the other could take."""
     board = codes.reshape(*codes.shape[:-1], rows, -1)
     columns = board.shape[-1]
+    # Stones lie at the bottom, so the number of empty cells tells the lowest one.
     row = jnp.sum(board == EMPTY, axis=-2, dtype=jnp.int32) - 1
     row = jnp.stack([row, row - 1], axis=-1)
     column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32)[:, None], row.shape)

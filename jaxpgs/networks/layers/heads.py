@@ -63,6 +63,7 @@ class PolicyHead(nnx.Module):
         """Returns what the last layer reads, `[B, ..., inputs]`."""
         x = features.astype(jnp.float32)
         if self.per_cell:
+            # [B, cells, 2 * num_features]: each cell beside the mean of all of them.
             mean = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
             x = jnp.concatenate([x, mean], axis=-1)
         x = _squeeze(self.conv, self.norm, x)

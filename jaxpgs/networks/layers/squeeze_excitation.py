@@ -185,5 +185,6 @@ class _Block(nnx.Module):
 
     def __call__(self, x: chex.Array) -> chex.Array:
         y = self.second(jax.nn.relu(self.first(x)))
+        # [B, filters]: the planes' means say how much each plane counts.
         weight = self.excite(jax.nn.relu(self.squeeze(jnp.mean(y, axis=(1, 2)))))
         return jax.nn.relu(x + y * jax.nn.sigmoid(weight)[:, None, None])

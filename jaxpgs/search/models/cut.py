@@ -14,25 +14,34 @@ place in them.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from jaxpgs import trees
 from jaxpgs.base import Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
+from jaxpgs.search.models.dataflow import (
+    ADAPTS,
+    FROZEN,
+    STATE,
+    TRANSPARENT,
+    Atom,
+    Program,
+    are_alike,
+    body_of,
+    closed_jaxpr,
+    flow,
+    is_mutable,
+    positions_of,
+    resized,
+    trace_program,
+    union,
+)
 
-# What a value depends on, bits of its mark.
-_ADAPTS, _STATE, _FROZEN = 1, 2, 4
-
-# Calls that may be replaced by what they call.
-_TRANSPARENT = {"jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat", "remat2"}
-# Those that may not: without their call, they would lose their own rules for derivatives.
-_RULED = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
 # What the weights of a network go into.
 _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot_general", "scaled_dot"}
 _PRODUCTS |= {"pallas_call", "ffi_call", "cudnn_fusion", "dot_product_attention_fwd_wrapper"}
@@ -41,30 +50,6 @@ _PRODUCTS |= {"pallas_call", "ffi_call", "cudnn_fusion", "dot_product_attention_
 _CHEAP = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p"}
 _CHEAP |= {"convert_element_type", "select_n", "stop_gradient", "and", "or", "xor", "not"}
 _CHEAP |= {"eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "max", "min"}
-
-_Atom = Any  # a Var or a Literal
-
-
-class _Program(NamedTuple):
-    """A function as a list of equations, with the calls that mix what adapts and what not undone.
-
-    Attributes:
-      inputs: its arguments.
-      constants: what it closes over, by variable.
-      eqns: the equations, in order.
-      outputs: its results.
-      marks: by variable, what it depends on.
-      places: by variable, its number in the order in which they were made.
-      structure: of the results.
-    """
-
-    inputs: list[Var]
-    constants: dict[Var, Any]
-    eqns: list[JaxprEqn]
-    outputs: list[_Atom]
-    marks: dict[Var, int]
-    places: dict[Var, int]
-    structure: Any
 
 
 class _Cut(NamedTuple):
@@ -79,64 +64,6 @@ class _Cut(NamedTuple):
     border: list[int]
     axes: list[int]
     free: dict[int, int]
-
-
-def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
-    """Tells which results of a function are computed from its first argument.
-
-    What is multiplied by 0 or passes `stop_gradient` counts as well. Nothing is run, so shapes
-    (`jax.ShapeDtypeStruct`) suffice as arguments.
-
-    Args:
-      function: the function.
-      first: a pytree of arrays.
-      *rest: its other arguments.
-
-    Returns:
-      For each leaf of the result, whether it depends on any leaf of `first`.
-    """
-    closed = jax.make_jaxpr(function)(first, *rest)
-    num_first = len(jax.tree.leaves(first))
-    marks = [_ADAPTS * (i < num_first) for i in range(len(closed.jaxpr.invars))]
-    return [bool(mark & _ADAPTS) for mark in _through(closed, marks)]
-
-
-def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any) -> bool:
-    """Tells whether what a function returns for a row depends on the row's place.
-
-    So it is where `goals[jnp.arange(len(action))]` has a goal for each root, or `action + goals`.
-    What picks something out of each row by its number, as `logits[jnp.arange(len(action)), action]`
-    does, tells no rows apart. Nothing is run, so shapes suffice.
-
-    Args:
-      function: the function.
-      fixed: its first arguments, which have no rows: parameters, and a key.
-      *rows: the others, pytrees of arrays `[B, ...]`.
-
-    Returns:
-      Whether it does; True as well where it cannot be told, as of a function of no other B.
-    """
-    shapes = jax.eval_shape(lambda *args: args, *fixed, *rows)
-    mask = [False] * len(jax.tree.leaves(fixed[0]))
-
-    def trace(size: int) -> _Program:
-        return _trace(function, mask, _resized(shapes, size, len(fixed)), flat=True)
-
-    try:
-        two, three = trace(2), trace(3)
-    except Exception:  # whatever the function may raise
-        return True
-    if not _alike(two, three):
-        return True
-    grown, told = _grown(two, three), _positions(two, three)
-    for eqn in two.eqns:
-        operands: list[_Atom] = [x for x in eqn.invars if isinstance(x, Var)]
-        if eqn.primitive.name.startswith(("gather", "scatter")) and eqn.invars[0] in grown:
-            # The second one says where in its own row each looks.
-            operands = [x for x in operands if x is not eqn.invars[1]]
-        if any(x in told for x in operands):
-            told.update(eqn.outvars)
-    return any(x in told for x in two.outputs if isinstance(x, Var))
 
 
 def cut_model(
@@ -177,36 +104,38 @@ def cut_model(
     # Where arrays vary over devices so do those that a part is given, whatever it is called with.
     vary = functools.partial(_vary, mask) if varies else lambda like, *args: args
     shapes = vary(action, *given) if varies else jax.eval_shape(lambda *args: args, *given)
-    programs: dict[int, _Program] = {}
+    programs: dict[int, Program] = {}
 
-    def at(size: int) -> _Program:
+    def at(size: int) -> Program:
         if size not in programs:
-            programs[size] = _trace(_in_order(recurrent_fn), mask, _resized(shapes, size))
+            programs[size] = trace_program(_in_order(recurrent_fn), mask, resized(shapes, size))
         return programs[size]
 
+    # Two sizes show which axes count the states; the third is that of the search.
     for size in (2, 3, shapes[2].shape[0]):
         try:
             at(size)
         except Exception as error:  # whatever the model may raise
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             return f"the model cannot be traced for {size} states: {first_line}"
-        if size != 1 and not _alike(at(2), at(size)):
+        # A program for one state may lack steps of the others: it is then run for that state twice.
+        if size != 1 and not are_alike(at(2), at(size)):
             return f"the model is another program for {size} states than for 2"
     cut = _find_cut(at(2), at(3), max_features)
     return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn, vary)
 
 
 def _make_parts(
-    at: Callable[[int], _Program],
+    at: Callable[[int], Program],
     cut: _Cut,
     recurrent_fn: RecurrentFn,
     vary: Callable[..., tuple[Any, ...]],
 ) -> SplitRecurrentFn:
     """Makes both parts of a model from its programs for any number of states."""
 
-    def fitting(size: int) -> tuple[_Program, bool]:
+    def fitting(size: int) -> tuple[Program, bool]:
         """Returns a program for so many states, and whether it is for each of them twice."""
-        if _alike(at(2), at(size)):
+        if are_alike(at(2), at(size)):
             return at(size), False
         if size != 1:
             raise ValueError(f"The model is another program for {size} states than for 2.")
@@ -222,6 +151,7 @@ def _make_parts(
             action, embedding = jax.tree.map(_twice, (action, embedding))
         values = list(program.places)
         features = [values[place] for place in cut.border]
+        # This part runs once for each state, so the model's effects, such as prints, belong here.
         run = _part(program, program.inputs, [*program.outputs, *features], effects=True)
         results = run(*jax.tree.leaves((params, rng_key, action, embedding)))
         num_outputs = len(program.outputs)
@@ -242,6 +172,7 @@ def _make_parts(
         program, twice = fitting(size)
         if twice:
             features, rows = jax.tree.map(_twice, (features, rows))
+        # Memory has the axis of states first, the program wherever the model has it.
         moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
         values = list(program.places)
         known = [values[place] for place in (*cut.border, *cut.free)]
@@ -254,7 +185,7 @@ def _make_parts(
     return SplitRecurrentFn(expand, policy, getattr(recurrent_fn, "max_batch", None))
 
 
-_LOGITS = 3  # its place among the outputs of `_trace`
+_LOGITS = 3  # its place among the outputs of `trace_program`
 
 
 def _is_explicit(aval: Any) -> bool:
@@ -273,6 +204,7 @@ def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[
     """Returns arguments whose adapting parameters and key vary over devices as other rows do."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         like = jax.random.key_data(like)
+    # What is added is 0, but says that each device has keys and adapting parameters of its own.
     zero = trees.zero_rows(like != like)[0]
     leaves, treedef = jax.tree.flatten(params)
     leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
@@ -282,17 +214,6 @@ def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[
 
 def _twice(x: chex.Array) -> chex.Array:
     return jnp.concatenate([x, x])
-
-
-def _resized(shapes: tuple[Any, ...], size: int, num_fixed: int = 2) -> tuple[Any, ...]:
-    """Returns shapes of the arguments of a model for another number of states."""
-
-    def resize(x: Any) -> Any:
-        if not isinstance(x, jax.ShapeDtypeStruct):  # its type says how it varies over devices
-            return jnp.broadcast_to(x[:1], (size, *x.shape[1:]))
-        return jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype, weak_type=x.weak_type)
-
-    return *shapes[:num_fixed], *jax.tree.map(resize, shapes[num_fixed:])
 
 
 def _in_order(recurrent_fn: RecurrentFn) -> Callable[..., Any]:
@@ -305,205 +226,29 @@ def _in_order(recurrent_fn: RecurrentFn) -> Callable[..., Any]:
     return function
 
 
-def _trace(
-    function: Callable[..., Any], mask: Sequence[bool], shapes: tuple[Any, ...], flat: bool = False
-) -> _Program:
-    """Returns the program of a function; flat, without any calls."""
-    closed, results = jax.make_jaxpr(function, return_shape=True)(*shapes)
-    marks = [_ADAPTS if adapts else _FROZEN for adapts in mask]
-    program = _Program([], {}, [], [], {}, {}, jax.tree.structure(results))
-    for i, var in enumerate(closed.jaxpr.invars):
-        mark = marks[i] if i < len(marks) else _STATE
-        program.inputs.append(_new(program, var, mark))
-    program.outputs.extend(_inline(program, closed, program.inputs, flat))
-    return program
-
-
-def _new(program: _Program, var: Var, mark: int) -> Var:
-    """Adds a variable like another to a program."""
-    new = Var(var.aval)
-    program.marks[new] = mark
-    program.places[new] = len(program.places)
-    return new
-
-
-def _inline(
-    program: _Program, closed: ClosedJaxpr, inputs: Sequence[_Atom], flat: bool
-) -> list[_Atom]:
-    """Adds the equations of a jaxpr to a program, and returns its results there."""
-    names = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    for var, constant in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-        names[var] = _new(program, var, _FROZEN)
-        program.constants[names[var]] = constant
-
-    def read(x: _Atom) -> _Atom:
-        return x if isinstance(x, Literal) else names[x]
-
-    for eqn in closed.jaxpr.eqns:
-        operands = [read(x) for x in eqn.invars]
-        marks = [0 if isinstance(x, Literal) else program.marks[x] for x in operands]
-        body = _body(eqn)
-        mixed = flat or any(mark & _ADAPTS for mark in marks)
-        if body is not None and mixed and eqn.primitive.name in _TRANSPARENT:
-            results = _inline(program, body, operands, flat)
-        else:
-            outs = zip(eqn.outvars, _flow(eqn, marks), strict=True)
-            results = [_new(program, var, mark) for var, mark in outs]
-            program.eqns.append(eqn.replace(invars=operands, outvars=results))
-        names.update(zip(eqn.outvars, results, strict=True))
-    return [read(x) for x in closed.jaxpr.outvars]
-
-
-def _body(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """Returns what a call calls with the operands of the equation, None for anything else."""
-    if eqn.primitive.name not in _TRANSPARENT | _RULED:
-        return None
-    bodies = [_closed(x) for x in eqn.params.values() if isinstance(x, Jaxpr | ClosedJaxpr)]
-    fits = len(bodies) == 1 and len(bodies[0].jaxpr.invars) == len(eqn.invars)
-    return bodies[0] if fits and len(bodies[0].jaxpr.outvars) == len(eqn.outvars) else None
-
-
-def _closed(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
-    # Both are one class from JAX 0.11 on, where giving it other constants makes inputs of its own.
-    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, [])
-
-
-def _through(jaxpr: Jaxpr | ClosedJaxpr, marks: Sequence[int]) -> list[int]:
-    """Returns the marks of the results of a jaxpr, given those of its arguments."""
-    jaxpr = _closed(jaxpr).jaxpr
-    known = dict.fromkeys(jaxpr.constvars, _FROZEN) | dict(zip(jaxpr.invars, marks, strict=True))
-
-    def read(x: _Atom) -> int:
-        return 0 if isinstance(x, Literal) else known[x]
-
-    for eqn in jaxpr.eqns:
-        operands = [read(x) for x in eqn.invars]
-        known.update(zip(eqn.outvars, _flow(eqn, operands), strict=True))
-        for x in filter(_is_mutable, eqn.invars):  # it may have been written to
-            known[x] |= _union(operands)
-    return [read(x) for x in jaxpr.outvars]
-
-
-def _is_mutable(x: _Atom) -> bool:
-    return not isinstance(x.aval, jax.core.ShapedArray)
-
-
-def _union(marks: Sequence[int]) -> int:
-    return sum(bit for bit in (_ADAPTS, _STATE, _FROZEN) if any(mark & bit for mark in marks))
-
-
-def _flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
-    """Returns the marks of the results of an equation, given those of its operands."""
-    name, params, body = eqn.primitive.name, eqn.params, _body(eqn)
-    if any(map(_is_mutable, eqn.invars)):
-        return [_union(marks)] * len(eqn.outvars)
-    if body is not None:
-        return _through(body, marks)
-    if name == "cond":
-        results = [_through(branch, marks[1:]) for branch in params["branches"]]
-        return [_union([marks[0], *each]) for each in zip(*results, strict=True)]
-    if name == "scan":
-        num_consts, num_carry = scan_sizes(params)
-        consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
-
-        def scanned(carry: Sequence[int]) -> list[int]:
-            return _through(params["jaxpr"], [*consts, *carry, *xs])
-
-        carry = _settle(scanned, marks[num_consts : num_consts + num_carry])
-        return [*carry, *scanned(carry)[num_carry:]]
-    if name == "while":
-        ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-
-        def looped(carry: Sequence[int]) -> list[int]:
-            # How often it runs tells of what it is ended by, whatever the body does.
-            end = _union(_through(params["cond_jaxpr"], [*marks[: ends[0]], *carry]))
-            results = _through(params["body_jaxpr"], [*marks[ends[0] : ends[1]], *carry])
-            return [result | end for result in results]
-
-        return _settle(looped, marks[ends[1] :])
-    return [_union(marks)] * len(eqn.outvars)
-
-
-def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns how many constants and how many carried values a `scan` has, given its parameters."""
-    if "ft_in" in params:  # from JAX 0.11 on
-        num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
-        return num_consts, num_carry
-    return params["num_consts"], params["num_carry"]
-
-
-def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) -> list[int]:
-    """Returns the marks of what a loop carries, after any number of steps."""
-    while True:
-        joined = [a | b for a, b in zip(carry, step(carry), strict=False)]
-        if joined == list(carry):
-            return joined
-        carry = joined
-
-
-def _alike(a: _Program, b: _Program) -> bool:
-    """Tells whether two programs do the same to arrays of other shapes."""
-
-    def outline(program: _Program) -> list[Any]:
-        def place(x: _Atom) -> int:
-            return -1 if isinstance(x, Literal) else program.places[x]
-
-        steps = [(eqn.primitive.name, *map(place, eqn.invars)) for eqn in program.eqns]
-        avals: list[Any] = [x.aval for x in program.places if not _is_mutable(x)]
-        types = [(aval.ndim, aval.dtype) for aval in avals]
-        return [steps, types, [*map(place, program.outputs)], program.structure]
-
-    return a is b or outline(a) == outline(b)
-
-
-def _grown(two: _Program, three: _Program) -> set[Var]:
-    """Returns what is larger for three states than for two."""
-    pairs: Any = zip(two.places, three.places, strict=True)
-    return {x for x, y in pairs if not _is_mutable(x) and x.aval.shape != y.aval.shape}
-
-
-def _positions(two: _Program, three: _Program) -> set[Var]:
-    """Returns what there is of for each state but comes from none, nor from chance."""
-    grown = _grown(two, three)
-    found = {x for x, value in two.constants.items() if x in grown and not _is_uniform(value)}
-    steps: Any = zip(two.eqns, three.eqns, strict=True)
-    for eqn, other in steps:
-        operands = [x for x in eqn.invars if isinstance(x, Var)]
-        alike = eqn.primitive.name == "broadcast_in_dim"
-        if eqn.primitive.name == "iota":
-            shapes = eqn.outvars[0].aval.shape, other.outvars[0].aval.shape
-            alike = len({shape[eqn.params["dimension"]] for shape in shapes}) == 1
-        if not (alike or any(x in grown or two.marks[x] & _STATE for x in operands)):
-            found.update(x for x in eqn.outvars if x in grown)
-    return found
-
-
-def _is_uniform(x: Any) -> bool:
-    """Tells whether a constant is known to have equal rows."""
-    return isinstance(x, np.ndarray) and bool((x == x[:1]).all())
-
-
-def _remark(program: _Program, found: set[Var]) -> None:
+def _remark(program: Program, found: set[Var]) -> None:
     """Marks values as if states had made them, and what comes of them."""
-    program.marks.update((x, program.marks[x] | _STATE) for x in found)
+    program.marks.update((x, program.marks[x] | STATE) for x in found)
     for eqn in program.eqns if found else ():
         marks = [0 if isinstance(x, Literal) else program.marks[x] for x in eqn.invars]
-        for x, mark in zip(eqn.outvars, _flow(eqn, marks), strict=True):
+        for x, mark in zip(eqn.outvars, flow(eqn, marks), strict=True):
             program.marks[x] |= mark
 
 
-def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut | str:
+def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | str:
     """Finds where to cut a model, given its programs for two states and for three."""
-    _remark(two, _positions(two, three))
+    # What is a row's own by its place is remembered as if the state had made it.
+    _remark(two, positions_of(two, three))
     after = two.outputs[_LOGITS + 1 :]
-    if any(two.marks.get(x, 0) & _ADAPTS for x in after if isinstance(x, Var)):
+    if any(two.marks.get(x, 0) & ADAPTS for x in after if isinstance(x, Var)):
         return "the embedding that the model returns depends on the parameters that adapt"
-    if any(_is_mutable(x) or _is_explicit(x.aval) for x in two.places):
+    if any(is_mutable(x) or _is_explicit(x.aval) for x in two.places):
         return "the model has mutable arrays, or axes that a mesh of devices shares out"
     axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
+    # A search keeps the embedding anyway: what is a leaf of it needs no place among the features.
     leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
-    free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & _STATE}
+    free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & STATE}
     border = _border(two, sizes, free)
     for x in border:
         if math.isinf(sizes[x]):
@@ -512,6 +257,7 @@ def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut 
                 f"its policy depends on the state by {x.aval} of {(*makers, 'an argument')[0]} for "
                 "two states, which has no axis that counts them, or a type that is not of numbers"
             )
+    # Without a product of the network in the first part, remembering it would save nothing.
     evaluated = _needed(two, [], [*border, *two.outputs[:_LOGITS], *after])
     if not any(_multiplies(eqn) and _is_torso(two, eqn) for eqn in evaluated):
         return "nothing of the network is independent of the parameters that adapt"
@@ -531,14 +277,14 @@ def _find_cut(two: _Program, three: _Program, max_features: int | None) -> _Cut 
     )
 
 
-def _row_axis(two: _Atom, three: _Atom) -> int | None:
+def _row_axis(two: Atom, three: Atom) -> int | None:
     """Returns the axis in which the same value for two states and for three differs, if one."""
     pairs = list(zip(two.aval.shape, three.aval.shape, strict=True))
     axes = [i for i, (m, n) in enumerate(pairs) if m != n]
     return axes[0] if len(axes) == 1 and pairs[axes[0]] == (2, 3) else None
 
 
-def _row_bytes(two: _Atom, axis: int | None) -> float:
+def _row_bytes(two: Atom, axis: int | None) -> float:
     """Returns the bytes that a value takes for each state, inf where it cannot be kept."""
     dtype = two.aval.dtype
     if axis is None or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
@@ -546,17 +292,19 @@ def _row_bytes(two: _Atom, axis: int | None) -> float:
     return math.prod(two.aval.shape) // 2 * dtype.itemsize
 
 
-def _border(program: _Program, sizes: dict[Var, float], free: dict[Var, int]) -> list[Var]:
+def _border(program: Program, sizes: dict[Var, float], free: dict[Var, int]) -> list[Var]:
     """Returns what the policy needs to be given but for parameters and what is free."""
     cost = sizes | dict.fromkeys(free, 0.0)
-    kept = {x for x, mark in program.marks.items() if mark & _STATE and not mark & _ADAPTS}
+    kept = {x for x, mark in program.marks.items() if mark & STATE and not mark & ADAPTS}
     for eqn in program.eqns:
+        # What is cheap to work out of fewer bytes is left to the policy, and its operands are kept.
         if _is_cheap(eqn) and eqn.outvars[0] in kept:
-            operands = {x for x in eqn.invars if isinstance(x, Var) and program.marks[x] & _STATE}
+            operands = {x for x in eqn.invars if isinstance(x, Var) and program.marks[x] & STATE}
             again = sum(cost[x] for x in operands)
             if again < cost[eqn.outvars[0]]:
                 cost[eqn.outvars[0]] = again
                 kept.remove(eqn.outvars[0])
+    # Backwards from the logits, as far as what is kept: what is reached of that is the border.
     wanted = set(filter(lambda x: isinstance(x, Var), program.outputs[_LOGITS:][:1]))
     for eqn in reversed(program.eqns):
         if any(x in wanted and x not in kept for x in eqn.outvars):
@@ -566,29 +314,29 @@ def _border(program: _Program, sizes: dict[Var, float], free: dict[Var, int]) ->
 
 def _is_cheap(eqn: JaxprEqn) -> bool:
     """Tells whether an equation costs next to nothing, such as `jnp.where`, which is a call."""
-    body = _body(eqn) if eqn.primitive.name in _TRANSPARENT else None
+    body = body_of(eqn) if eqn.primitive.name in TRANSPARENT else None
     inner = [] if body is None else body.jaxpr.eqns
     cheap = eqn.primitive.name in _CHEAP or (body is not None and all(map(_is_cheap, inner)))
     return cheap and len(eqn.outvars) == 1
 
 
-def _is_torso(program: _Program, eqn: JaxprEqn) -> bool:
+def _is_torso(program: Program, eqn: JaxprEqn) -> bool:
     """Tells whether parts of the network that do not adapt meet the state in an equation."""
-    mark = _union([program.marks[x] for x in eqn.outvars])
-    return mark == _STATE | _FROZEN
+    mark = union([program.marks[x] for x in eqn.outvars])
+    return mark == STATE | FROZEN
 
 
 def _multiplies(eqn: JaxprEqn) -> bool:
     """Tells whether an equation has a product of matrices or a convolution in it."""
     parts = [x for value in eqn.params.values() for x in jax.tree.leaves(value)]
-    inner = [_closed(x).jaxpr for x in parts if isinstance(x, Jaxpr | ClosedJaxpr)]
+    inner = [closed_jaxpr(x).jaxpr for x in parts if isinstance(x, Jaxpr | ClosedJaxpr)]
     return eqn.primitive.name in _PRODUCTS or any(
         _multiplies(each) for jaxpr in inner for each in jaxpr.eqns
     )
 
 
 def _needed(
-    program: _Program, inputs: Sequence[Var], outputs: Sequence[_Atom], effects: bool = False
+    program: Program, inputs: Sequence[Var], outputs: Sequence[Atom], effects: bool = False
 ) -> list[JaxprEqn]:
     """Returns the equations that lead from some values to others."""
     wanted, eqns = {x for x in outputs if isinstance(x, Var)}, []
@@ -601,7 +349,7 @@ def _needed(
 
 
 def _part(
-    program: _Program, inputs: Sequence[Var], outputs: Sequence[_Atom], effects: bool = False
+    program: Program, inputs: Sequence[Var], outputs: Sequence[Atom], effects: bool = False
 ) -> Callable[..., list[chex.Array]]:
     """Returns the part of a program that leads from some values to others, and its effects."""
     eqns = _needed(program, inputs, outputs, effects)

@@ -24,7 +24,9 @@ from jaxpgs.base import (
     as_logits,
     as_values,
 )
-from jaxpgs.search.models.cut import cut_model, depends, tells_rows
+from jaxpgs.search.models.adapted import adapt_mask, merge, split
+from jaxpgs.search.models.cut import cut_model
+from jaxpgs.search.models.dataflow import depends, tells_rows
 
 
 class Keys(NamedTuple):
@@ -108,10 +110,12 @@ def make_model(
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
         logits = jnp.asarray(output.prior_logits)
+        # A logit of -inf is no mistake: many a model marks illegal actions so.
         finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
         told = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
         return check(inputs[1], Expansion(*told), after)
 
+    # Traces the model, so at most once, and only where roots are asked about one by one.
     tells = functools.cache(
         lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
     )
@@ -140,6 +144,7 @@ def make_model(
         reason = _what_is_remembered(found, params, mask, key, action, embedding)
     else:
         reason = found
+    # A model that cannot be cut is called whole, by each root with parameters of its own.
     if reason:
         _tell(reason, mode, reuse)
         return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
@@ -165,6 +170,7 @@ def _of_arrays(
     is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
     if all(is_array):
         return recurrent_fn, params, mask
+    # Transformations of JAX take arrays only, so the others are closed over.
     arrays, others = split(params, is_array)
 
     def closed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,6 +209,7 @@ def _in_two(
         return as_logits(logits, plain.dtype)
 
     def policy(adapted: Params, *state: Any) -> chex.Array:
+        # [B, R, ...]: each root applies its own parameters to its R states.
         apply = jax.vmap(lambda own, *state: head(merge(own, frozen), *state))
         return apply(adapted, *state)
 
@@ -278,6 +285,7 @@ def _tells_roots(
     tells = tells_rows(recurrent_fn, (params, key), action, embedding)
     if not tells:
         shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
+        # A model that cannot be traced for a single row needs them all.
         try:
             one = jax.tree.map(shape, (action, embedding))
             jax.eval_shape(functools.partial(evaluate, params), key, *one)
@@ -316,6 +324,7 @@ def _call_by_root(
     if not tells():
 
         def one(own: Any, key: chex.PRNGKey, *row: Any) -> Any:
+            # A model takes rows, so a state goes in as a batch of one.
             found = function(own, key, *jax.tree.map(lambda x: x[None], row))
             return jax.tree.map(lambda x: x[0], found)
 
@@ -324,6 +333,8 @@ def _call_by_root(
     def among(own: Any, root: chex.Array, key: chex.PRNGKey, *rows: Any) -> Any:
         return jax.tree.map(lambda x: x[root], function(own, key, *rows))
 
+    # The inner map is over the K simulations, the outer one over roots: each call has the rows of
+    # all B roots, and only that of `root` counts.
     calls = jax.vmap(among, (None, None, 0, 1, 1))
     return jax.vmap(calls, (0, 0, 0, None, None))(
         own, jnp.arange(action.shape[0]), each, action, embedding
@@ -346,6 +357,7 @@ def _call_in_rows(
     """
     batch_size, num_walks = action.shape
     if max_batch is not None and batch_size * num_walks > max_batch:
+        # Whole roots at a time, each with its K states and its key.
         at_once = max(max_batch // num_walks, 1)
         inputs = (keys.roots, action, embedding)
         if at_once >= batch_size:
@@ -356,6 +368,7 @@ def _call_in_rows(
         return _call_by_root(tells, alone, (), keys, action, embedding)
     if keys.shared is None:
         return jax.vmap(function)(keys.roots, action, embedding)
+    # A key for each of the K calls, which its B rows share, as in mctx.
     each = jax.random.split(keys.shared, num_walks)
     like: list[Any] = []  # shapes alone: a traced array must not outlive its call
 
@@ -393,6 +406,7 @@ def _check(
         cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
     reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
     if expansion.finite is not None:
+        # What was found of the logits counts like the value: behind an end neither matters.
         value &= expansion.finite
     over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
     finite = reward & discount & (value | over)
@@ -425,6 +439,7 @@ def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
     x = jnp.asarray(x)
     if x.dtype == dtype:
         return x
+    # Integers may become real numbers, but not the other way around, and keys are no numbers.
     kinds = [jnp.issubdtype(t, jnp.inexact) for t in (x.dtype, dtype)]
     is_key = any(jnp.issubdtype(t, jax.dtypes.prng_key) for t in (x.dtype, dtype))
     if is_key or kinds == [True, False]:
@@ -447,6 +462,7 @@ def _what_is_remembered(
     if not remembers(mask):
         return ""
     names = [".".join(name) for name in trees.leaf_names(params)]
+    # Each of them alone, to name those at fault.
     alone = [[k == i for k in range(len(mask))] for i in range(len(mask)) if mask[i]]
     some = [names[one.index(True)] for one in alone if remembers(one)][:5]
     return (
@@ -454,164 +470,3 @@ def _what_is_remembered(
         f"{some}, which adapt. Others may be like them. Adapt less, such as "
         'adapt="policy_head" or "policy_head.linear"'
     )
-
-
-# --- which parameters adapt -----------------------------------------------------------------
-
-
-def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
-    """Resolves `adapt` to one boolean per leaf of `params`.
-
-    Args:
-      params: the network's parameters.
-      adapt: a pytree of booleans with the structure of `params`; a predicate
-        `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
-        `networks.policy_head(path=...)` takes them, or "everything" but batch normalisation. None
-        adapts nothing. Of the leaves that it names, arrays of real numbers adapt; keys, counters,
-        functions and Python's numbers go along as they are.
-
-    Returns:
-      A list in the order of `jax.tree.leaves(params)`.
-
-    Raises:
-      ValueError: if the structures differ or if not one leaf is chosen.
-    """
-    treedef: Any  # its class does not say what it can do
-    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
-    if adapt is None:
-        return [False] * len(paths_and_leaves)
-    if isinstance(adapt, str):
-        mask = trees.mask_of(params, None if adapt == "everything" else adapt)
-        mask = mask or [False] * len(paths_and_leaves)
-    elif callable(adapt):
-        mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
-    else:
-        leaves, structure = jax.tree.flatten(adapt)
-        if structure != treedef:
-            raise ValueError(
-                "adapt must have the structure of params, be a predicate (path, leaf) -> bool, a "
-                "name such as 'policy_head', or 'everything'; "
-                f"params is {treedef}, adapt is {structure}."
-            )
-        mask = [bool(leaf) for leaf in leaves]
-    mask = [
-        adapts and trees.is_weight(leaf)
-        for adapts, (_, leaf) in zip(mask, paths_and_leaves, strict=True)
-    ]
-    if not any(mask):
-        names = [jax.tree_util.keystr(path) for path, x in paths_and_leaves if trees.is_weight(x)]
-        named = f" {adapt!r}" * isinstance(adapt, str)
-        raise ValueError(
-            f"adapt{named} chooses none of the parameters; it may choose any of {names}."
-        )
-    return mask
-
-
-def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
-    """Splits `params` into the chosen leaves and the others, with None in the places left out."""
-    leaves, treedef = jax.tree.flatten(params)
-    pairs = list(zip(leaves, mask, strict=True))
-    chosen = jax.tree.unflatten(treedef, [x if m else None for x, m in pairs])
-    others = jax.tree.unflatten(treedef, [None if m else x for x, m in pairs])
-    return chosen, others
-
-
-def merge(chosen: Params, others: Params) -> Params:
-    """Puts together what `split` took apart."""
-    return jax.tree.map(
-        lambda a, b: b if a is None else a, chosen, others, is_leaf=lambda x: x is None
-    )
-
-
-def per_root(chosen: Params, batch_size: int) -> Params:
-    """Gives every leaf a leading axis of `batch_size` equal copies."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *jnp.shape(x))), chosen)
-
-
-def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
-    """Returns the network's own parameters as `adapted_params` of a first search.
-
-    For loops of searches that hand `search_state.params` on from move to move and need something of
-    that shape to begin with.
-
-    Args:
-      params: the network's parameters.
-      adapt: which of them adapt, as in `pgs_search`.
-      batch_size: B.
-
-    Returns:
-      A pytree like `params`: adapting leaves `[B, ...]`, None elsewhere.
-
-    Raises:
-      ValueError: if `adapt` does not fit `params` or chooses nothing.
-
-    Example:
-      >>> heads = jaxpgs.search.init_adapted(params, "policy_head", batch_size=2)
-      >>> heads["policy_head"]["linear"]["kernel"].shape, heads["value_head"]["linear"]["kernel"]
-      ((2, 8, 9), None)
-    """
-    return per_root(split(params, adapt_mask(params, adapt))[0], batch_size)
-
-
-def base_params_like(shapes: Params, params: Params) -> Params:
-    """Returns the network's own parameters, one copy per root, for a search yet to come.
-
-    Args:
-      shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
-      params: the network's parameters.
-
-    Example:
-      >>> heads = jaxpgs.search.base_params_like(output.search_state.params, params)
-      >>> heads["policy_head"]["linear"]["kernel"].shape
-      (2, 8, 9)
-    """
-    return jax.tree.map(
-        lambda shape, own: None if shape is None else jnp.broadcast_to(own, shape.shape),
-        shapes,
-        params,
-        is_leaf=lambda x: x is None,
-    )
-
-
-def check_like(adapted_params: Params, expected: Params) -> None:
-    """Raises `ValueError` unless the two agree in structure, shapes and dtypes."""
-    paths_and_leaves, got = jax.tree_util.tree_flatten_with_path(adapted_params)
-    likes, want = jax.tree.flatten(expected)
-    if want != got:  # type: ignore[operator]
-        raise ValueError(
-            "adapted_params must have a leaf for each parameter that adapts and None elsewhere; "
-            f"expected {want}, got {got}."
-        )
-    for (path, leaf), like in zip(paths_and_leaves, likes, strict=True):
-        if (jnp.shape(leaf), leaf.dtype) != (like.shape, like.dtype):
-            raise ValueError(
-                f"adapted_params{jax.tree_util.keystr(path)} must be {like.dtype}"
-                f"{list(like.shape)}, one per root; got {leaf.dtype}{list(jnp.shape(leaf))}."
-            )
-
-
-def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> Params:
-    """Returns to the network's own parameters where a game has ended.
-
-    Anthony et al. (2019, section 3) reset the simulation policy at the start of each game; a batch
-    of games does it root by root.
-
-    Args:
-      adapted_params: `search_state.params` of the last search, adapted leaves `[B, ...]`.
-      params: the network's parameters.
-      done: `[B]` bool, True where the next search belongs to a new game.
-
-    Returns:
-      A pytree like `adapted_params`.
-
-    Example:
-      >>> done = jnp.array([True, False])
-      >>> heads = jaxpgs.search.reset_adapted(output.search_state.params, params, done)
-    """
-
-    def reset(adapted: chex.Array | None, own: chex.Array) -> chex.Array | None:
-        if adapted is None:
-            return None
-        return jnp.where(done.reshape(-1, *[1] * (adapted.ndim - 1)), own, adapted)
-
-    return jax.tree.map(reset, adapted_params, params, is_leaf=lambda x: x is None)

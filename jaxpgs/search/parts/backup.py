@@ -181,6 +181,7 @@ def _in_blocks(
     rows = [trajectory.alive, reward, trajectory.discount, trajectory.value]
     rest = [(0, 0)] * (reward.ndim - 1)
     rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
+    # If there are few steps, all are gone through: a loop of unknown length waits for the host.
     if size > 1 and num_blocks * size <= _FEW_STEPS:
         end: Any = num_blocks  # a loop whose turns are known
     else:
@@ -190,6 +191,7 @@ def _in_blocks(
         returns, later, later_alive = carry
         start = (end - 1 - i) * size
         found = []
+        # From the last block to the first, and in each from the last step to the first.
         block = [jax.lax.dynamic_slice_in_dim(x, start, size) for x in rows]
         for alive, paid, discount, value in reversed(list(zip(*block, strict=True))):
             target = jnp.where(later_alive, later, value)

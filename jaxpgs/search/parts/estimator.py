@@ -112,6 +112,7 @@ def reinforce(
             advantage /= unit[None, :, None]
         if normalize:
             count = jnp.maximum(jnp.sum(alive, axis=(0, 2)), 1).astype(advantage.dtype)
+            # The root mean square over all steps of the update.
             scale = jnp.sqrt(jnp.sum(jnp.square(advantage), axis=(0, 2)) / count)
             advantage /= jnp.maximum(scale, 1e-6)[None, :, None]
         return jnp.sum(jax.lax.stop_gradient(advantage) * trajectory.log_prob[1:], axis=(0, 2))
@@ -286,7 +287,9 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
         logits = state.logit_square + logit_square.astype(state.logit_square.dtype)
         state = AutoState(square, logits, state.longest)
         tiny = jnp.finfo(square.dtype).tiny
+        # 1 / (|g|^2 / |u|^2): the inverse of the Rayleigh quotient, over all updates of the search.
         scale = step_size * state.logit_square / jnp.maximum(square, tiny)
+        # A step that would be longer than the bound is cut to it.
         length = jnp.maximum(scale * jnp.sqrt(now), tiny)
         scale = jnp.where(now > 0, scale * jnp.minimum(state.longest / length, 1.0), 0.0)
         return optax.tree.scale(-scale, updates), state

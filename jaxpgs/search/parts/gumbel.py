@@ -5,8 +5,10 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 `mctx.gumbel_muzero_policy`, choice by choice.
 """
 
+import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -120,6 +122,7 @@ def gumbel_root(
         rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array
     ) -> GumbelState:
         shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
+        # mctx splits its key in two and draws the noise by the second part.
         if is_one_key(rng_key):
             noise = jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
         else:
@@ -137,6 +140,7 @@ def gumbel_root(
         # The Q-values of all actions that have not been taken yet are the same.
         scores = _considered(root, state, 0 * root.value_sum, root.valid)
         columns = jax.lax.top_k(scores, num_columns)[1]
+        # In the order of the actions, so that ties have the same winner as among all actions.
         return state._replace(columns=jnp.sort(columns, axis=-1))
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
@@ -159,6 +163,7 @@ def gumbel_root(
         lowest = jnp.finfo(scores.dtype).min
         scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
         num_actions = scores.shape[1]
+        # Scores: above the lowest float if due, at it if legal but not due, -inf if illegal.
         best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
         more = [(0, 0), (0, max(num_walks - num_actions, 0))]
         best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
@@ -174,26 +179,6 @@ def gumbel_root(
         started: chex.Array,
         returns: chex.Array,
     ) -> chex.Array:
-        def follow(carry: tuple, _: Any) -> tuple[tuple, None]:
-            node, waiting, goes_on = carry
-            action = select(state, node, 0 * node.value_sum)
-            found = waiting & (actions == action[:, None])
-            found &= jnp.cumsum(found, axis=-1) == 1
-            left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
-            goes_on &= left & jnp.any(found, axis=-1)
-            found &= goes_on[:, None]
-            returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
-            node = add_returns(node, action[:, None], returned, goes_on[:, None])
-            return (node, waiting & ~found, goes_on), None
-
-        def followed() -> chex.Array:
-            carry = (root, started, root.value == root.value)
-            (_, waiting, _), _ = jax.lax.scan(follow, carry, length=actions.shape[1])
-            accepted = started & ~waiting
-            # Should rounding choose differently here, the search goes on nevertheless.
-            none = ~jnp.any(accepted, axis=-1, keepdims=True)
-            return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
-
         # K = 1 takes the actions of a round one after another. If those that may be taken are as
         # many as it takes, their order, and so their returns, decide nothing.
         visits = root.visits - state.before
@@ -205,7 +190,8 @@ def gumbel_root(
         last = scheduled_visits(number + ready - 1, state.halvings)
         whole = (last == wanted[:, 0]) & (number + ready <= state.num_simulations)
         known = (num_started == 0) | (whole & (num_started == ready))
-        return jax.lax.cond(jnp.all(known), lambda: started, followed)
+        follow = functools.partial(_follow, select, state, root, actions, started, returns)
+        return jax.lax.cond(jnp.all(known), lambda: started, follow)
 
     def wanted_by(state: GumbelState, visits: chex.Array) -> chex.Array:
         number = jnp.sum(visits, axis=-1, dtype=jnp.int32)
@@ -213,6 +199,38 @@ def gumbel_root(
 
     at_once = Rounds(propose, accept) if in_rounds else None
     return Selection(select, init, rounds=at_once, narrow=_narrow)
+
+
+def _follow(
+    select: Callable[..., chex.Array],
+    state: GumbelState,
+    root: NodeStats,
+    actions: chex.Array,
+    started: chex.Array,
+    returns: chex.Array,
+) -> chex.Array:
+    """Returns which of a round's simulations K = 1 would have run, `[B, K]`; see `gumbel_root`."""
+
+    def take(carry: tuple, _: Any) -> tuple[tuple, None]:
+        node, waiting, goes_on = carry
+        action = select(state, node, 0 * node.value_sum)
+        # The simulation that took this action, if it was started and has not been followed yet.
+        found = waiting & (actions == action[:, None])
+        found &= jnp.cumsum(found, axis=-1) == 1
+        left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
+        # This ends where K = 1 would run a simulation that was not started, or none.
+        goes_on &= left & jnp.any(found, axis=-1)
+        found &= goes_on[:, None]
+        returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
+        node = add_returns(node, action[:, None], returned, goes_on[:, None])
+        return (node, waiting & ~found, goes_on), None
+
+    carry = (root, started, root.value == root.value)
+    (_, waiting, _), _ = jax.lax.scan(take, carry, length=actions.shape[1])
+    accepted = started & ~waiting
+    # Should rounding choose differently here, the search goes on nevertheless.
+    none = ~jnp.any(accepted, axis=-1, keepdims=True)
+    return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
 
 
 def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
@@ -245,12 +263,16 @@ def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int)
       most: how many actions are considered at most.
     """
     powers = range(max(1, (most - 1).bit_length()))
+    # mctx's ceil(log2(num_considered)), without a logarithm that may be rounded.
     rounds = sum((num_considered > 2**i).astype(jnp.int32) for i in powers)
     lines = [Halvings(0 * num_considered, 0 * num_considered, jnp.maximum(num_considered, 1))]
     for i in powers:
         start, times, remaining = lines[-1]
         share = jnp.maximum(rounds, 1) * remaining
+        # How often each action that is left is visited until the next halving; `div` truncates,
+        # which is enough as nothing is negative.
         more = jnp.maximum(jax.lax.div(0 * share + num_simulations, share), 1)
+        # As in mctx never fewer than two are left, if there are two.
         left = jnp.maximum(num_considered >> (i + 1), jnp.clip(num_considered, 1, 2))
         lines.append(Halvings(start + more * remaining, times + more, left))
     return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *lines[:-1])
@@ -267,6 +289,7 @@ def scheduled_visits(number: chex.Array, halvings: Halvings) -> chex.Array:
       halvings: the schedule.
     """
     passed = number[..., None] - halvings.start
+    # Lines that have not begun are negative or 0 here, and left out below.
     lines = halvings.times + jax.lax.div(passed, halvings.remaining)
     return jnp.max(jnp.where(passed >= 0, lines, 0), axis=-1)
 
@@ -359,6 +382,7 @@ def _considered(
 ) -> chex.Array:
     """Scores `[..., A]` of the actions chosen, -inf for the others."""
     logits = as_logits(node.prior_logits - state.top)
+    # As in mctx: however low it is, an action that is due is above all that are not.
     scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), state.gumbel + logits + bonus)
     return jnp.where(chosen, scores, -jnp.inf)
 
@@ -422,6 +446,7 @@ def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tu
     """
     sizes = rounds(num_considered, num_simulations)
     starts = [max(pair) if sure else pair[1] for pair in itertools.pairwise((sizes[0], *sizes))]
+    # The updates that a root with fewer legal actions takes, each starting what its width allows.
     longest = 0
     for count in range(2, num_considered):
         number = 0

@@ -69,9 +69,11 @@ def reweigh(reuse: Reuse, gradient: chex.Array, log_ratio: chex.Array) -> chex.A
       `[T, B, W]`.
     """
     if reuse.clip is None:
+        # Brosseit 2023, eq. D.1: the product of the ratios of all steps so far.
         weight = jnp.exp(jnp.cumsum(log_ratio, axis=0))
     else:
         weight = jnp.exp(log_ratio)
+        # Schulman et al. 2017: nothing is learned past the clip, in the direction of the gradient.
         past = jnp.where(gradient > 0, weight > 1 + reuse.clip, weight < 1 - reuse.clip)
         weight = jnp.where(past, 0.0, weight)
     if reuse.max_weight is not None:

@@ -20,6 +20,7 @@ from jaxpgs.checks import by_root, check_number, check_part, check_word
 from jaxpgs.search.parts.target import QTransform, of_node
 from jaxpgs.search.policy import masked_argmax
 
+# Up to so many choices are written out one after another for an accelerator, more are a loop.
 UNROLLED = 8
 
 
@@ -236,6 +237,7 @@ def puct(
         if virtual_loss is None:
             tried, value_sum, count = node.visits > 0, node.value_sum, node.visits
         else:
+            # What is pending counts as visits that returned minus the virtual loss.
             tried, value_sum, count = visits > 0, node.value_sum - virtual_loss * pending, visits
         default = 0.0 if unvisited == "zero" else node.value[:, None]
         qvalues = jnp.where(tried, value_sum / jnp.maximum(count, 1), default)
@@ -330,7 +332,10 @@ def muzero_puct(
         scaled = transform(node)
         visits = node.visits + pending
         if virtual_loss:
+            # Q n(a) / (n(a) + pending): pending visits count as if they had returned 0, the lowest
+            # Q.
             scaled *= 1 - pending / jnp.maximum(visits, 1)
+        # As in mctx, where the evaluation of the node is its first visit.
         node_visits = 1 + jnp.sum(visits, axis=-1, keepdims=True)
         weight = pb_c_init + jnp.log((node_visits + pb_c_base + 1) / pb_c_base)
         return scaled + weight * prior * jnp.sqrt(node_visits) / (1 + visits)
@@ -388,6 +393,7 @@ def max_min_puct(
             assert node.lowest is not None and node.highest is not None
             low = jnp.where(tried, node.lowest, qvalues)
             high = jnp.where(tried, node.highest, qvalues)
+        # Eq. 4.2 or 4.3, over the legal actions; bounds that are equal make every `Qn(a)` 1.
         low = jnp.min(jnp.where(node.valid, low, jnp.inf), axis=-1, keepdims=True)
         high = jnp.max(jnp.where(node.valid, high, -jnp.inf), axis=-1, keepdims=True)
         spread = high - low
@@ -395,6 +401,7 @@ def max_min_puct(
         visits = node.visits + pending
         total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
         explore = c_puct * prior * jnp.sqrt(total) / (1 + visits)
+        # Eq. 4.4: the virtual loss is a share of the normalised value.
         return scaled * (1 - virtual_loss * pending) + explore
 
     return by_score(score, needs_range=bounds == "returns")
@@ -450,6 +457,7 @@ def with_dirichlet_noise(
         return noisy, selection.init(rng_key, root, num_simulations)
 
     def select(state: tuple | None, node: NodeStats, pending: chex.Array) -> chex.Array:
+        # Below the root there is no noise.
         if state is None:
             return selection.select(None, node, pending)
         noisy, inner = state

@@ -41,6 +41,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
         parameters = list(inspect.signature(qtransform).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+    # Arguments that have a default, or have one by `functools.partial`, are settings.
     needed = [p for p in parameters if p.default is p.empty]
     own = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     missing = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
@@ -55,6 +56,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 
     def transform(node: NodeStats) -> chex.Array:
         call = lambda node: qtransform(_as_tree(node), jnp.int32(0))  # type: ignore[call-arg]  # noqa: E731
+        # mctx's functions read one node: the axes before A are mapped over.
         for _ in node.value.shape:
             call = jax.vmap(call)
         return call(node)
@@ -65,6 +67,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 def _as_tree(node: NodeStats) -> mctx.Tree:
     """One node as a tree of mctx's without children, whose Q-values are the rewards."""
     visits = node.visits.astype(jnp.int32)
+    # As in mctx, the mean of a node's returns counts the network's value as one of them.
     total = jnp.sum(node.value_sum) + node.value
     count = 1 + jnp.sum(visits)
     zeros = 0 * node.value_sum
@@ -77,6 +80,7 @@ def _as_tree(node: NodeStats) -> mctx.Tree:
         "children_index": visits * 0 - 1,
         "children_prior_logits": node.prior_logits,
         "children_visits": visits,
+        # Behind a discount of 0 the rewards are all that mctx makes Q-values of.
         "children_rewards": node.qvalues,
         "children_discounts": zeros,
         "children_values": zeros,
@@ -110,6 +114,8 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
     prior = jax.nn.softmax(node.prior_logits, axis=-1)
     # An action that the prior rules out may have been tried.
     prior = jnp.maximum(jnp.asarray(jnp.finfo(prior.dtype).tiny, prior.dtype), prior)
+    # Eq. 33: the mean Q-value of the actions tried, weighed by the prior, with the weight of all
+    # visits; the network's value has the weight of one.
     mass = jnp.sum(jnp.where(tried, prior, 0.0), axis=-1, keepdims=True)
     share = prior * node.qvalues / jnp.where(tried, mass, 1.0)
     mean = jnp.sum(jnp.where(tried, share, 0.0), axis=-1, keepdims=True)
@@ -350,6 +356,7 @@ def best_value() -> Target:
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         tried = root.valid & (root.visits > 0)
+        # Without a barrier both sides of the comparison may be rounded differently.
         qvalues = jax.lax.optimization_barrier(jnp.where(tried, root.qvalues, -jnp.inf))
         best = tried & (qvalues == jnp.max(qvalues))
         ties = jnp.where(best, jax.random.uniform(rng_key, best.shape), -1.0)
@@ -367,6 +374,7 @@ def _noise(
     if isinstance(temperature, int | float) and temperature == 0:
         return jnp.zeros_like(weights)  # the generator is dear to compile
     if jnp.ndim(temperature):
+        # A target is asked about one root: which one it is tells the axis that it is mapped over.
         num_roots = jax.lax.axis_size(ROOTS)
         rows = by_root("the target", "temperature", temperature, num_roots, weights.dtype)
         temperature = rows[jax.lax.axis_index(ROOTS), 0]

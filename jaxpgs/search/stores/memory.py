@@ -100,6 +100,7 @@ def estimate_memory(
         max_depth=max_depth,
         capacity=capacity,
     )
+    # Shapes suffice: nothing of the search is run or compiled.
     key = jax.eval_shape(lambda: jax.random.key(0))
     kept = None
     if search.mode != "rollouts" and num_kept > 1:

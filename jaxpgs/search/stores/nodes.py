@@ -134,6 +134,7 @@ def find(
     """Returns the children `[B, K]` that actions lead to, 0 for none, and their visits if asked."""
     num_actions = nodes.num_actions
     if nodes.arrivals is not None:
+        # [B, K, M]: with many actions the child is the row, if any, whose edge is the wanted one.
         wanted = place.node * num_actions + action
         rows = jnp.arange(nodes.edge.shape[1], dtype=jnp.int32)
         child = jnp.max(jnp.where(nodes.edge[:, None] == wanted[..., None], rows, 0), axis=-1)
@@ -144,6 +145,7 @@ def find(
     def read(section: int) -> chex.Array:
         if place.links is not None:
             return pick(place.links[..., section * num_actions :][..., :num_actions], action)
+        # A processor reads the one entry and not the row.
         at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
         return at(nodes.links, place.node, section * num_actions + action)
 
@@ -162,6 +164,7 @@ def by_action(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
 
     def spread(node: chex.Array, root: tuple[chex.Array, ...]) -> tuple[chex.Array, ...]:
         parent, action, *known = root
+        # Rows that are no children of the node are sent behind the last action and dropped.
         at = jnp.where(parent == node, action, num_actions)
         empty = (jnp.zeros((*x.shape[1:], num_actions), x.dtype) for x in known)
         return tuple(
@@ -205,6 +208,7 @@ def stats_of(rows: Any, logits: chex.Array, scale: chex.Array | None) -> NodeSta
     )
     if sections < 3:
         return stats
+    # From the end: reward, discount and value; the greatest returns; the smallest returns.
     low, high = (numbers[..., -3 - i * num_actions : -3 - (i - 1) * num_actions] for i in (2, 1))
     low, high = jnp.where(visits > 0, low, jnp.inf), jnp.where(visits > 0, high, -jnp.inf)
     return stats._replace(lowest=low, highest=high)
@@ -249,10 +253,12 @@ def link(
     num_rows = links.shape[1]
     if dense and is_few(links.size * node.shape[1], FEW_PAIRS):
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        # [B, M, K]: whether row m is the parent of simulation k. Comparisons replace a scatter.
         here = (rows == node[:, None]) & kept[:, None]
         there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
         both = here[..., None] & there[:, None]
         found = jnp.max(jnp.where(both, child[:, None, :, None], 0), axis=2)
+        # A new child's entry was 0, so adding sets it; the visits behind it stay as they are.
         return links + jnp.pad(found, [(0, 0), (0, 0), (0, nodes.num_actions)])
     place = jnp.where(kept, node, num_rows)
     put = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
@@ -296,6 +302,7 @@ def add(
     few = is_few(nodes.edge.size * node.shape[1], FEW_PAIRS)
     if dense and not ranges and few:
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
+        # [B, M, S]: one product of this with ones and with returns adds up both by node and action.
         member = (rows == node[:, None]) & counts[:, None]
         chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)
         both = jnp.concatenate([chosen, chosen * returns[..., None]], axis=-1)
@@ -308,10 +315,12 @@ def add(
             links=nodes.links + visits,
             numbers=nodes.numbers + jnp.pad(sums, [*rest, (0, width)]),
         )
+    # Steps that do not count are sent behind the last row, where scatters drop them.
     node = jnp.where(counts, node, num_rows)
     put = jax.vmap(lambda x, n, a, new: x.at[n, a].add(new, mode="drop"))
     numbers = nodes.numbers
     if ranges:
+        # The greatest return is the smallest of negated ones.
         numbers = _extend(numbers, 2, nodes.visits, node, action, returns)
         numbers = -_extend(-numbers, 1, nodes.visits, node, action, -returns)
     return nodes._replace(
@@ -329,6 +338,7 @@ def _arrive(arrivals: Arrivals, child: chex.Array, returns: chex.Array) -> Arriv
         return at(x, child, returns.astype(x.dtype))
 
     if known.shape[-1] > 1:
+        # Before the first visit the bounds hold the 0 of an empty row, which is no return.
         unknown = jnp.array([0, jnp.inf, -jnp.inf], known.dtype)
         known = jnp.where((visits == 0)[..., None], unknown, known)
         known = put(put(known, 1, "min"), 2, "max")
@@ -416,6 +426,7 @@ def reroot(
         kept &= ~reset[:, None]
     if state is not None:
         kept &= _is_state(nodes, root, state)[:, None]
+    # New numbers, in the old order: of too many rows those that were made last are dropped.
     rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
     kept &= rank < num_kept
     size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
@@ -426,6 +437,7 @@ def reroot(
     renamed = jnp.where(kept, rank, 0)
     below_root = used & (jnp.arange(num_kept)[None] > 0)
     num_actions, links = nodes.num_actions, nodes.links
+    # Links get new numbers below, and with many actions they have no rows: edges stand in.
     rows = trees.take(nodes._replace(links=nodes.edge), order)
     edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
     numbers = rows.numbers
@@ -479,6 +491,7 @@ def pack(tree: Any) -> tuple[chex.Array, ...]:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
         rows.setdefault(str(x.dtype), []).append(x.reshape(*x.shape[:2], -1))
+    # In the order of the types' names, by which `unpack` finds them.
     return tuple(jnp.concatenate(rows[name], axis=-1) for name in sorted(rows))
 
 

@@ -21,7 +21,7 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, Params, Path
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import compact, in_rows
+from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.policy import categorical, needs_prior
 from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 
@@ -99,9 +99,11 @@ def follow(
         if prior is not None:
             prior = model.expand(keys._replace(shared=None), action, start)[0].features
     if context.search.best_of is not None:
+        # `last` reads the places at the end, so who has stopped must stay where it stopped.
         after = trees.where(path.alive, after, start)
     number = path.alive.astype(jnp.int32)
     reached = Reached(
+        # States have no numbers here. The hash tells `remember` which flag to set.
         child=jax.lax.bitcast_convert_type(path.code, jnp.int32),
         new=_is_new(memory.seen, path.code),
         reward=expansion.reward,
@@ -148,6 +150,7 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
     """The states in which simulations acted, those of dead simulations left out; see `Store`."""
     del table
     shape = steps.acting.shape
+    # Nobody knows whether two simulations are in the same state, so each is the first in its own.
     own = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
     if context.model.whole is not None:
         return _blocks_of_whole(context, memory, steps, own)
@@ -175,6 +178,7 @@ def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.A
     """The same where the model is whole: block i calls what led to step i + 1."""
     number = jnp.arange(len(own), dtype=jnp.int32)
     last = jnp.max(jnp.where(jnp.any(steps.acting, axis=(1, 2)), number, 0))
+    # Step t is in block t - 1, as step 0 is the selection's; its row there is the simulation.
     row = in_rows(own + (number[:, None, None] - 1) * own.shape[2])
 
     def evaluate(adapted: Params, i: Any) -> tuple[chex.Array, chex.Array | None, Any]:
@@ -184,6 +188,7 @@ def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.A
         acting, first = steps.acting[t], steps.action[0]
         given = jax.tree.map(lambda x: x[t], steps.source)
         before, action = trees.where(acting, given, (_spread(memory.embedding, first), first))
+        # By these keys step i has made the states, so that a model that draws draws the same.
         keys = context.keys.fold_in(i)
         call = lambda own: context.model.whole(own, keys, action, before)[0].features  # noqa: E731
         logits, pull = jax.vjp(call, adapted)
@@ -225,6 +230,7 @@ def _spread(embedding: Embedding, like: chex.Array) -> Embedding:
 
 
 def _locate(seen: chex.Array, code: chex.Array) -> chex.Array:
+    # The size is a power of two, so the lowest bits of a hash are an index.
     return (code & jnp.uint32(max(seen.shape[1], 1) - 1)).astype(jnp.int32)
 
 

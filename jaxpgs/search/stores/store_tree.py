@@ -21,7 +21,7 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Embedding, Params
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import compact, in_rows
+from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import categorical, needs_prior, numbers_of
 from jaxpgs.search.stores.nodes import (
@@ -93,6 +93,8 @@ def layout(search: Search, num_kept: int) -> Layout:
     starts = tuple(itertools.accumulate(sizes, initial=num_kept))
     num_new = starts[-1] - num_kept
     limit = num_kept + min(search.capacity or num_new, num_new) - 1
+    # By action: the sum of the returns, the logits where no head computes them, and the smallest
+    # and the greatest return where a selection reads them.
     sections = 1 + (search.adapt is None) + 2 * _keeps_ranges(search)
     return Layout(num_kept, limit + 1 + largest, limit, starts, sections)
 
@@ -150,6 +152,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
             numbers=jnp.where(known[:, None, None], kept.numbers, 0.0),
         )
         nodes = jax.tree.map(lambda old, new: new.at[:, : old.shape[1]].set(old), kept, nodes)
+        # The root is the state given here, from which the kept one may differ by rounding.
         start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
         nodes = nodes._replace(embedding=tuple(start))
     return nodes
@@ -191,6 +194,8 @@ def follow(
     if in_rounds:
         new = visits == 0  # what was made of it may not have counted
     made = _nothing(child, nodes.numbers.dtype)
+    # Simulations may go on from a new state, so it is made at once. Otherwise `close` makes those
+    # of all simulations in one call.
     if not context.search.truncation.one_call:
         nodes, made = jax.lax.cond(
             jnp.any(wanted),
@@ -206,6 +211,7 @@ def follow(
         told = numbers[..., -3:]
     else:
         told = trees.take(nodes.numbers[..., -3:], child)
+    # A state that `close` has yet to make has discount 1 until then, as 0 would end the episode.
     reached = made._replace(
         child=child,
         new=new,
@@ -224,6 +230,7 @@ def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
         policy, prior = trees.take(table[:2], place.node)
         return Seen(policy, prior, stats_of(place, policy.policy, context.scale))
     reads_nodes = context.search.interior_selection is not None
+    # Rows that the simulations have not carried along are read here.
     if place.links is None and reads_nodes:
         place = Place(place.node, *by_action(nodes, place.node))
     logits = _logits(context, nodes, context.adapted, place.node, place)
@@ -253,6 +260,7 @@ def _logits(
 ) -> chex.Array:
     """The logits `[B, R, A]` that simulations draw by, in the nodes given or in all."""
     if context.adapts:
+        # The head alone runs here, on the features that the nodes remember.
         logits = context.model.policy(adapted, *_states(context, nodes, node))
     elif rows.numbers is not None and nodes.arrivals is None:
         logits = logits_of(nodes, rows.numbers)
@@ -262,6 +270,7 @@ def _logits(
     if not isinstance(interior, SampledPolicy):
         return logits
     stats = stats_of(rows, logits, context.scale)
+    # A `SampledPolicy` is asked about nodes `[B, A]`, so the axes B and R become one.
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
     return interior.logits(flat).reshape(logits.shape)
 
@@ -304,15 +313,18 @@ def _expand(
     rows, num_walks = context.rows, node.shape[1]
     edge = node * nodes.num_actions + action
     numbers = jnp.arange(num_walks, dtype=jnp.int32)
+    # [B, K, K]: whether simulation i, the last axis, wants the same child as simulation k.
     same = (edge[:, :, None] == edge[:, None, :]) & wanted[:, None, :]
     # Minima, as they are faster reductions than argmax.
     first = jnp.min(jnp.where(same, numbers, num_walks - 1), axis=-1)
     embedding = unpack(trees.take(nodes.embedding, node), context.embedding)
     expand = functools.partial(context.model.expand, context.keys.fold_in(t))
     expansion, after = context.in_width(expand, action, embedding)
+    # With one call an update has K rows, else K rows for each step.
     start = context.start + (0 if context.search.truncation.one_call else t * num_walks)
     child = start + first
     made = wanted & (first == numbers_of(first))
+    # Where the memory is full, nodes are evaluated and counted, but no parent is told of them.
     kept = made & (child <= rows.limit)
     told = jnp.stack([expansion.reward, expansion.discount, expansion.value], axis=-1)
     block = Nodes(
@@ -324,6 +336,7 @@ def _expand(
     )
 
     def write(old: chex.Array, new: chex.Array, column: int = 0) -> chex.Array:
+        # All indices of a slice must be of one type.
         at = (start * 0, start, *[start * 0 + column] * (old.ndim - 2))
         return jax.lax.dynamic_update_slice(old, new, at)
 
@@ -366,10 +379,12 @@ def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
         seen = lambda adapted, i: (policy.policy, prior, pull)  # noqa: E731
         return Blocks(in_rows(steps.source), nodes.edge.shape[1], 1, seen)
     num_walks = steps.acting.shape[2]
+    # [T, B, K, K]: a node has one depth, so simulations can share it in the same step only.
     same = steps.source[..., :, None] == steps.source[..., None, :]
     same &= steps.acting[..., None, :]
     numbers = jnp.arange(num_walks, dtype=jnp.int32)
     first = jnp.min(jnp.where(same, numbers, num_walks - 1), axis=-1)
+    # One block of 2 K states is mostly enough; a larger one would evaluate rows of nobody.
     size = min(2 * num_walks, steps.acting.shape[0] * num_walks)
     row, num_blocks, steps_of = compact(steps.acting, first, size)
     source = in_rows(steps.source)
@@ -390,6 +405,7 @@ def remember(
     if context.search.interior_selection is None:
         return nodes
     child = simulations.child
+    # A return from behind a node that is forgotten would count for an action without a child.
     counts = simulations.trajectory.alive & (child <= context.rows.limit)
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = (before, simulations.steps.action, child, returns, counts)

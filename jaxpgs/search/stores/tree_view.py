@@ -205,6 +205,7 @@ def tree_svg(
         shown = below[row][:width] if level < depth else []
         levels = max(levels, level)
         places = [draw(node.row, level + 1, is_best and not i) for i, node in enumerate(shown)]
+        # Leaves stand side by side in the order in which they are met, parents above the middle.
         if not shown:
             leaves += 1
             return leaves - 0.5
@@ -256,6 +257,7 @@ def _children(nodes: Nodes) -> list[list[_Node]]:
     """Returns the children of every row, the most visited first."""
     states, returns = _behind(nodes)
     arrivals = nodes.arrivals
+    # Visits below the root are not counted where no action depends on them: states stand for them.
     counts_visits = (nodes.visits if arrivals is None else arrivals.visits).any()
     below: list[list[_Node]] = [[] for _ in nodes.edge]
     for row in np.flatnonzero(nodes.edge >= 0).tolist():
@@ -291,6 +293,7 @@ def _ranges(nodes: Nodes) -> dict[int, tuple[float, float]]:
     reward, discount = np.zeros(size), np.ones(size)  # of the way from the root to each row
     first = np.full(size, -1)
     found: dict[int, list[float]] = {}
+    # Parents have smaller numbers, so the way to a row is known when its turn comes.
     for row in np.flatnonzero(nodes.edge >= 0):
         parent, action = divmod(int(nodes.edge[row]), nodes.num_actions)
         first[row] = first[parent] if parent else action

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpgs.base import Params
-from jaxpgs.search.models.model import merge, split
+from jaxpgs.search.models.adapted import merge, split
 from jaxpgs.training.runtime import loggers, sharding
 from jaxpgs.training.runtime.checkpoint import describe, opened
 from jaxpgs.trees import is_weight

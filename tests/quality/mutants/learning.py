@@ -10,7 +10,7 @@ _REPLAY = "../training/two_player/replay.py"
 _LOSSES = "../training/two_player/losses.py"
 _UNROLLS = "../training/models/unrolls.py"
 _TREES = "../trees.py"
-_LEARNING = "learn.py"
+_LEARNING = "learning/learn.py"
 _ESTIMATOR = "parts/estimator.py"
 
 MUTATIONS = (

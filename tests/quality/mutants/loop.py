@@ -7,6 +7,7 @@ _LOOP = "loop.py"
 _MEMORY = "stores/memory.py"
 _MODEL = "models/model.py"
 _ROLLOUTS = "stores/store_rollouts.py"
+_ROOT = "root.py"
 _TREE, _NODES = "stores/store_tree.py", "stores/nodes.py"
 _WALK = "walk.py"
 
@@ -46,8 +47,8 @@ MUTATIONS = (
     ),
     Mutation(
         "the share of the limited is of the updates", _LOOP,
-        "depth_limited=_mean(totals.limited, totals.simulations),",
-        "depth_limited=_mean(totals.limited, carry.num_updates),", "bound_ended and rollouts",
+        "depth_limited=mean_of(totals.limited, totals.simulations),",
+        "depth_limited=mean_of(totals.limited, carry.num_updates),", "bound_ended and rollouts",
     ),
     Mutation(
         "rollouts: another bound by default", _ROLLOUTS,
@@ -149,7 +150,7 @@ MUTATIONS = (
         "behind_the_limit",
     ),
     Mutation(
-        "dense: log probabilities without weights", "learn.py",
+        "dense: log probabilities without weights", "learning/learn.py",
         'own = jnp.where(member, weights["log_prob"][:, None], 0.0)',
         "own = member.astype(policy.dtype)", "same_answer and pgs", "test_dense.py",
     ),
@@ -212,12 +213,12 @@ MUTATIONS = (
         "if nodes is not None and search.interior_selection is not None:", "if False:", "kept_root",
     ),
     Mutation(
-        "a kept root counts what is forbidden now", _LOOP,
+        "a kept root counts what is forbidden now", _ROOT,
         "jnp.where(stats.valid, getattr(known, n), getattr(stats, n))", "getattr(known, n)",
         "forbidden",
     ),
     Mutation(
-        "a kept root forgets its visits", _LOOP,
+        "a kept root forgets its visits", _ROOT,
         '["visits", "value_sum"] +', '["value_sum"] +', "kept_root",
     ),
     Mutation(
@@ -328,7 +329,7 @@ MUTATIONS = (
         "test_budgets.py",
     ),
     Mutation(
-        "budgets: what is out of range stays", _LOOP,
+        "budgets: what is out of range stays", _ROOT,
         "jnp.clip(jnp.asarray(given), 0, most)", "jnp.asarray(given)", "clipped",
         "test_budgets.py",
     ),

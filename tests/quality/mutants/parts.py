@@ -259,7 +259,7 @@ MUTATIONS = (
         "if not fits or", "if", "other_transforms", _MANY,
     ),
     Mutation(
-        "many actions: kept nodes change nothing", "loop.py",
+        "many actions: kept nodes change nothing", "root.py",
         "None if kept or narrow is None", "None if narrow is None", "kept", _MANY,
     ),
     Mutation(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxpgs import trees
 from jaxpgs.base import NodeStats, PolicyTerms, Trajectory
 from jaxpgs.search.definition import Search
-from jaxpgs.search.learn import (
+from jaxpgs.search.learning.learn import (
     Learned,
     ascend,
     differentiate,
@@ -72,6 +72,7 @@ def _entry(simulations: Simulations, returns: chex.Array | None) -> Ring:
         log_prob=trajectory.log_prob,
         returns=trajectory.value if returns is None else returns,
     )
+    # In the carry the axis B comes first.
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), entry)
 
 
@@ -113,6 +114,7 @@ def learn_from_ring(
     def epoch(carry: tuple, _: None) -> tuple[tuple, tuple]:
         adapted, opt_state = carry
         now = context._replace(adapted=adapted)
+        # Without the update's table, which the parameters before the first epoch made.
         blocks = store.blocks(now, memory, None, old.steps)
         found, norms = _terms_now(now, blocks, old.steps)
         trajectory = _trajectory(old, found)
@@ -143,6 +145,7 @@ def _trajectory(old: Ring, found: dict[str, chex.Array]) -> Trajectory:
         value=old.value,
         **{name: found.get(name, 0 * old.value) for name in PolicyTerms._fields},
         depth=depth,
+        # False, and 0 below: the updates of these simulations have counted them.
         limited=depth < 0,
         num_evaluations=0 * depth[:, 0],
         num_calls=0 * depth[:, 0],
@@ -159,6 +162,7 @@ def _terms_now(
     def one(i: Any) -> dict[str, chex.Array]:
         policy, prior, _ = blocks.evaluate(context.adapted, i)
         row = blocks.row - i * blocks.num_rows
+        # A step is in one block, so that the sum over blocks is the entry of that one.
         here = acting & (row >= 0) & (row < blocks.num_rows)
         entropy = -jnp.sum(policy * safe_log(policy), axis=-1)
         found, slopes = terms_and_slopes(policy, prior, entropy, context.needed)
@@ -167,6 +171,7 @@ def _terms_now(
         told = rows | {"log_prob": jnp.log(pick(rows.pop("policy"), action))}
         return {name: jnp.where(here, x, 0.0) for name, x in told.items()}
 
+    # The first block is evaluated in any case, as the sum needs a start.
     zero = jnp.zeros_like(blocks.num_blocks)
     add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
     told = jax.lax.while_loop(lambda c: c[0] < blocks.num_blocks, add, (zero + 1, one(zero)))[1]
@@ -179,6 +184,7 @@ def _put(ring: Ring, entry: Ring, slot: chex.Array) -> Ring:
     """Puts an update into slots `[B]` of the ring."""
 
     def put(old: chex.Array, new: chex.Array, slot: chex.Array) -> chex.Array:
+        # Slots differ by root, as a root without simulations fills none.
         start = slot * new.shape[1]
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1)
 

@@ -105,10 +105,13 @@ def differentiate(
 
     def one(i: Any) -> Params:
         policy, prior, pull = blocks.evaluate(context.adapted, i)
+        # Counted from this block's first row: steps of other blocks fall out of its range, and -1
+        # is out of the range of every block.
         row = jnp.where(acting, blocks.row - i * blocks.num_rows, -1)
         return pull(_by_logits(context, policy, prior, row, action, weights))
 
     found = one(0)
+    # A table of all nodes is a single block.
     if isinstance(blocks.num_blocks, int):
         assert blocks.num_blocks == 1
         return found
@@ -140,14 +143,19 @@ def _by_logits(
 ) -> chex.Array:
     """The gradient by the logits `[B, R, A]` of states in which steps `[B, S]` were taken."""
     num_rows, num_actions = policy.shape[1:]
+    # [B, R, S]: whether step s was taken in state r.
     member = row[:, None, :] == jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
     total = jnp.zeros_like(policy)
+    # d log pi(a) / dl = e_a - pi: the weights of the steps in a state, added up by action, less
+    # their sum times the policy.
     if "log_prob" in weights:
         if context.dense:
+            # A scatter may be a loop over roots here, so one-hot rows are multiplied instead.
             chosen = jax.nn.one_hot(action, num_actions, dtype=policy.dtype)
             own = jnp.where(member, weights["log_prob"][:, None], 0.0)
             chosen = jnp.einsum("brs,bsa->bra", own, chosen, precision="highest")
         else:
+            # Steps of other blocks are sent behind the last row, where they are dropped.
             place = jnp.where((row >= 0) & (row < num_rows), row, num_rows)
             add = jax.vmap(lambda x, i, j, w: x.at[i, j].add(w, mode="drop"))
             chosen = add(total, place, action, weights["log_prob"])
@@ -156,6 +164,7 @@ def _by_logits(
         entropy = -jnp.sum(policy * safe_log(policy), axis=-1)
         _, slopes = terms_and_slopes(policy, prior, entropy, frozenset(weights))
         for name in sorted(slopes):
+            # The other terms depend on the state alone, so the weights of its steps add up.
             share = jnp.sum(jnp.where(member, weights[name][:, None], 0.0), axis=-1)
             total += share[..., None] * slopes[name]
     return total
@@ -178,6 +187,7 @@ def compact(
     num_walks = acting.shape[2]
     fresh = acting & (first == numbers_of(first))
     flat = in_rows(fresh)
+    # A state has the number of the first step in it, and every step reads that one's.
     rank = jnp.cumsum(flat, axis=-1, dtype=jnp.int32) - 1
     start = num_walks * jnp.arange(len(first), dtype=jnp.int32)
     row = trees.take(rank, in_rows(start[:, None, None] + first))
@@ -192,6 +202,7 @@ def compact(
         # Rows that are not real read a real state, as a head may have no derivative at zeros.
         return jnp.minimum(jnp.where(found < size, found, some), size - 1)
 
+    # As many as the root needs that has the most states.
     num_blocks = -(-(jnp.max(rank) + 1) // num_rows)
     return row, num_blocks, steps_of
 
@@ -239,11 +250,13 @@ def ascend(
     assert search.optimizer is not None
     with jax.named_scope("optimizer"):
         norm = jax.vmap(optax.tree.norm)(gradient)
+        # An optimizer that knows nothing of `logit_square` is not given it.
         update = optax.with_extra_args_support(search.optimizer).update
         updates, new_state = jax.vmap(lambda g, s, p, square: update(g, s, p, logit_square=square))(
             gradient, opt_state, adapted, square
         )
         moved = optax.apply_updates(adapted, updates)
+        # A NaN in the optimizer's state would spoil all later updates.
         sound = jnp.isfinite(norm) & _all_finite(moved) & ~_any_nan(new_state, norm)
     adapted, opt_state = trees.where(sound & ran, (moved, new_state), (adapted, opt_state))
     return Learned(adapted, opt_state, jnp.where(sound & ran, norm, 0.0), ran & ~sound)
@@ -264,4 +277,5 @@ def _all_finite(tree: Any) -> chex.Array:
 def _any_nan(tree: Any, like: chex.Array) -> chex.Array:
     """Tells root by root whether any number is NaN."""
     rows = [jnp.any(jnp.isnan(x).reshape(x.shape[0], -1), axis=1) for x in jax.tree.leaves(tree)]
+    # A norm is never below 0: the row of False is for a state that has no arrays.
     return jnp.any(jnp.stack([*rows, like < 0]), axis=0)

@@ -1,0 +1,1 @@
+"""What a search learns from its simulations: gradients of its objective, and their steps."""

@@ -1,0 +1,67 @@
+"""What a search counts or sums over its updates, for the numbers that its answer comes with."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs.base import Trajectory
+
+
+class Totals(NamedTuple):
+    """What is counted or summed over the updates, `[B]` each.
+
+    Attributes:
+      simulations: int32, simulations run.
+      evaluations: int32, network evaluations used.
+      calls: int32, network calls one after another.
+      depth: int32, steps of the simulations.
+      limited: int32, simulations that `max_depth` ended.
+      entropy: the policy's entropy over the states that it acted in.
+      acted: the number of those states.
+      gradient_norm: the gradient's norm.
+      skipped: int32, updates left out.
+      not_finite: int32, evaluations with a number that is not finite.
+    """
+
+    simulations: chex.Array
+    evaluations: chex.Array
+    calls: chex.Array
+    depth: chex.Array
+    limited: chex.Array
+    entropy: chex.Array
+    acted: chex.Array
+    gradient_norm: chex.Array
+    skipped: chex.Array
+    not_finite: chex.Array
+
+
+def add_totals(
+    totals: Totals,
+    trajectory: Trajectory,
+    started: chex.Array,
+    norm: chex.Array,
+    skipped: chex.Array,
+) -> Totals:
+    """Adds one update to the counts and sums, so that nothing grows with their number."""
+    now = Totals(
+        simulations=jnp.sum(started, axis=1),
+        evaluations=trajectory.num_evaluations,
+        calls=trajectory.num_calls,
+        depth=jnp.sum(trajectory.depth, axis=-1),
+        limited=jnp.sum(trajectory.limited, axis=-1),
+        entropy=jnp.sum(trajectory.entropy, axis=(0, 2)),
+        # Without the first actions, which the selection at the root has chosen.
+        acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
+        gradient_norm=norm,
+        skipped=skipped,
+        not_finite=trajectory.not_finite,
+    )
+    return jax.tree.map(lambda total, new: total + new.astype(total.dtype), totals, now)
+
+
+def mean_of(total: chex.Array, count: chex.Array) -> chex.Array:
+    """The mean of what was added up, 0 where nothing was."""
+    dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
+    return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)
