@@ -97,7 +97,8 @@ WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     name: dict.fromkeys(MOVES, (16, 64)) for name in SEARCHES
-} | {
+}
+BUDGETS |= {
     "random play": dict.fromkeys(MOVES, (0,)),
     "network alone": dict.fromkeys(MOVES, (0,)),
     "MCTS": {7: (16, 64, 256), 10: (16, 64, 256), 15: (16, 64)},
