@@ -291,7 +291,7 @@ BLOCKS: dict[str, Block] = {
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
         "continuous_full", "continuous_wind", "root_values", "noisy_bandit", "chance_full",
-        "wide_full", "tspg_deep_full", "policy_targets", "ppo_learning_ppo-5x5",
+        "wide_full", "tspg_deep_full", "policy_targets", "entropic", "ppo_learning_ppo-5x5",
         "model_learning_ve-3x3", "model_learning_ve-4x4", "model_learning_ve-5x5", "models",
     )},
 }  # fmt: skip

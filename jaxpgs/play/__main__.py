@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--simulations", type=positive, help="a move; 400, or with --seconds as many as fit")
     add("--seconds", type=float, default=0.0, help="for a move")
     add("--first", action="store_true", help="the search moves first")
+    add("--moves", nargs="+", default=(), metavar="MOVE", help="of a game to look at")
     add("--port", type=int, default=8137, help="0 for any that is free (default: 8137)")
     add("--seed", type=int, default=0)
     args = parser.parse_args(argv)
@@ -49,10 +50,11 @@ def main(argv: list[str] | None = None) -> None:
             network = jaxpgs.load_pretrained(name, directory=args.directory)
             env = network.env
         puzzle = getattr(env, "num_players", 2) == 1
+        humans = (True,) if puzzle else (not args.first, args.first)
         simulations = args.simulations or (0 if args.seconds else 400)
         board = show(
             env, None, network, args.search, simulations=simulations, seconds=args.seconds,
-            humans=(True,) if puzzle else (not args.first, args.first), seed=args.seed,
+            humans=None if args.moves else humans, seed=args.seed, moves=args.moves,
         )  # fmt: skip
         serve(board, args.port)
 

@@ -40,6 +40,10 @@ function render({ model, el }) {
   const ui = build();
   ui.stage.innerHTML = model.get?.("picture") ?? ""; // until a visit answers, if one does
   el.append(ui.root);
+  (el.closest(".jaxpgs-page") ?? ui.root).addEventListener("keydown", (event) => {
+    const button = { ArrowLeft: ui.undo, ArrowRight: ui.redo }[event.key];
+    if (button && !event.target.closest("input, select, textarea")) button.click();
+  });
   model.on("msg:custom", heard);
   send("hello");
   return () => model.off?.("msg:custom", heard);
@@ -189,7 +193,7 @@ function render({ model, el }) {
       if (document.activeElement !== ui[key]) ui[key].value = options[key];
     }
     ui.undo.disabled = position.moves.length === 0;
-    ui.redo.disabled = position.redo === 0;
+    ui.redo.disabled = position.future.length === 0;
     ui.swap.hidden = layout.kind !== "hex";
     ui.swap.disabled = position.swap === null || !humans[position.mover];
     ui.analyse.classList.toggle("on", position.analysing);
@@ -202,9 +206,14 @@ function render({ model, el }) {
     ui.save.hidden = position.sgf === undefined;
     if (position.sgf !== undefined && document.activeElement !== ui.text) ui.text.value = position.sgf;
     ui.link.href = position.link ?? "#";
-    ui.moves.replaceChildren(...position.moves.map((name, i) =>
-      make("span", {}, make("i", {}, `${i + 1}`), name)));
-    ui.moves.scrollTop = ui.moves.scrollHeight;
+    const played = position.moves.length;
+    const steps = [...position.moves, ...position.future].map((name, i) =>
+      make("button", { type: "button", class: i < played ? "" : "later", title: "Goes there",
+        onclick: () => send("go", { count: i + 1, number: position.number }) },
+      make("i", {}, `${i + 1}`), name));
+    ui.moves.replaceChildren(...steps);
+    const now = steps[played - 1];
+    ui.moves.scrollTop = now ? now.offsetTop - ui.moves.offsetTop - now.offsetHeight : 0;
     drawBoard();
     drawStatus();
     drawThought();
@@ -288,6 +297,10 @@ function render({ model, el }) {
       const [x, y] = layout.cells[last[0]];
       const r = layout.kind === "breakthrough" ? 0.12 : 0.2;
       board.append(make("svg:circle", { class: "last", "data-cell": last[0], cx: x, cy: y, r }));
+    }
+    for (const cell of legal.find((m) => m.action === position.next)?.cells ?? []) {
+      const [x, y] = layout.cells[cell];
+      board.append(make("svg:circle", { class: "next", "data-cell": cell, cx: x, cy: y, r: 0.2 }));
     }
     for (const [x, y, text] of layout.labels) {
       board.append(make("svg:text", { class: "label", x, y: y + 0.2 }, text));

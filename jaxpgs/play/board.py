@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -285,10 +285,7 @@ class Board:
 
     def play(self, move: int | str) -> None:
         """Plays a move for whoever is to move, by its number or by its name."""
-        for choice in playing.legal(self.visit):
-            if move in (choice.action, choice.name):
-                move = choice.action
-        self._do({"type": "play", "action": move})
+        self._do({"type": "play", "action": playing.action_of(self.visit, move)})
 
     def name(self, action: int) -> str:
         """Returns what a move is called, as `search_summary` and `tree_svg` ask for it."""
@@ -370,6 +367,7 @@ def show(
     seconds: float = 0.0,
     humans: tuple[bool, ...] | None = None,
     seed: int = 0,
+    moves: Sequence[int | str] = (),
 ) -> Board:
     """Makes a board to play on and to look at what a search thinks.
 
@@ -389,12 +387,13 @@ def show(
       seconds: for each move; 0 for no limit.
       humans: for each player whether a person moves; None is all.
       seed: the same seed, moves and simulations give the same game.
+      moves: of a game to look at, by their numbers or names; the board stands before the first.
 
     Returns:
       A `Board`.
 
     Raises:
-      ValueError: if the network is of another game, or the search unknown.
+      ValueError: if the network is of another game, the search unknown, or a move illegal.
 
     Example:
       >>> board = jaxpgs.show(env, network=(params, apply_fn), search="mcts", simulations=16)
@@ -417,5 +416,8 @@ def show(
     if own is None and search not in SEARCHES:
         raise ValueError(f"show: search is one of {', '.join(SEARCHES)}; got {search!r}.")
     begun = playing.begin(env, state, options=options, seed=seed)
+    for move in moves:
+        begun = playing.play(begun, playing.action_of(begun, move))
+    begun = dataclasses.replace(playing.go(begun, 0), number=0)
     humans = humans or (True,) * len(begun.humans)
     return Board(env, dataclasses.replace(begun, humans=humans), make_brain(env, network), own)

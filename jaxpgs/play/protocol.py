@@ -16,6 +16,7 @@ from jaxpgs.play.visit import (
     Visit,
     begin,
     game_of,
+    go,
     legal,
     load,
     moved,
@@ -49,7 +50,7 @@ def handle(visit: Visit, said: Any) -> Visit:
     kind = said["type"]
     if kind not in TYPES:
         raise ValueError(f"no such message: {kind[:20]!r}")
-    if kind in ("play", "undo", "redo") and said.get("number", visit.number) != visit.number:
+    if kind in ("play", "undo", "redo", "go") and said.get("number", visit.number) != visit.number:
         raise ValueError("the position has changed meanwhile")
     return TYPES[kind](visit, said)
 
@@ -68,6 +69,11 @@ def _redo(visit: Visit, said: Mapping[str, Any]) -> Visit:
     while after.future and not after.humans[after.mover]:
         after = redo(after)
     return after
+
+
+def _go(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    # Else the search would play another move there at once.
+    return dataclasses.replace(go(visit, said.get("count")), humans=_all(visit))  # type: ignore[arg-type]
 
 
 def _all(visit: Visit) -> tuple[bool, ...]:
@@ -122,6 +128,7 @@ TYPES: dict[str, Callable[[Visit, Mapping[str, Any]], Visit]] = {
     "play": lambda visit, said: play(visit, said.get("action")),  # type: ignore[arg-type]
     "undo": _undo,
     "redo": _redo,
+    "go": _go,
     "new": _new,
     "load": _load,
     "humans": _humans,
@@ -133,7 +140,7 @@ TYPES: dict[str, Callable[[Visit, Mapping[str, Any]], Visit]] = {
 def message(visit: Visit, **more: Any) -> dict[str, Any]:
     """Tells a page all it needs of a position, ready for JSON."""
     env, state = visit.env, visit.state
-    last = visit.past[-1]
+    last, next_move = visit.past[-1], visit.future[0].move if visit.future else None
     files = {}
     if visit.start is not None:
         game = game_of(visit)
@@ -150,7 +157,8 @@ def message(visit: Visit, **more: Any) -> dict[str, Any]:
         "mover": visit.mover,
         "last": list(last.cells),
         "moves": [position.name for position in visit.past[1:]],
-        "redo": len(visit.future),
+        "future": [position.name for position in visit.future],
+        "next": next_move and next_move.action,
         "over": visit.over,
         "result": result(visit),
         "winner": winner(visit),

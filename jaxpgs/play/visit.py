@@ -122,6 +122,19 @@ def swap_action(visit: Visit) -> int | None:
     return board.size if by_rules or (visit.swap and single and not swapped) else None
 
 
+def action_of(visit: Visit, move: int | str) -> int:
+    """Returns the action of a move, given by its number, name or cell, as of any block of a group.
+
+    Raises:
+      ValueError: if it is not legal.
+    """
+    for choice in legal(visit):
+        on_cell = choice.source is None and move in choice.cells
+        if on_cell or move in (choice.action, choice.name):
+            return choice.action
+    raise ValueError("the game is over" if visit.over else f"no legal move: {move!r:.20}")
+
+
 def play(visit: Visit, action: int) -> Visit:
     """Plays a move; raises `ValueError` if it is not legal."""
     found = {choice.action: choice for choice in legal(visit)}
@@ -147,18 +160,22 @@ def moved(
     return dataclasses.replace(visit, past=past, future=future, number=visit.number + 1, **changes)
 
 
+def go(visit: Visit, count: int) -> Visit:
+    """Goes to the position after so many moves; raises `ValueError` if there are not so many."""
+    line = (*visit.past, *visit.future)
+    if type(count) is not int or not 0 <= count < len(line):
+        raise ValueError("the game has no such move")
+    return moved(visit, line[: count + 1], line[count + 1 :])
+
+
 def undo(visit: Visit, count: int = 1) -> Visit:
     """Takes moves back; raises `ValueError` if there are not so many."""
-    if not 1 <= count < len(visit.past):
-        raise ValueError("there is no move to take back")
-    return moved(visit, visit.past[:-count], (*visit.past[-count:], *visit.future))
+    return go(visit, len(visit.past) - 1 - count)
 
 
 def redo(visit: Visit) -> Visit:
     """Plays a move again that was taken back; raises `ValueError` if there is none."""
-    if not visit.future:
-        raise ValueError("there is no move to play again")
-    return moved(visit, (*visit.past, visit.future[0]), visit.future[1:])
+    return go(visit, len(visit.past))
 
 
 def game_of(visit: Visit) -> HexGame:

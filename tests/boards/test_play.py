@@ -99,6 +99,40 @@ def test_undo_takes_back_to_where_a_person_is_to_move():
     assert names(said(both, "undo", "new")) == []
 
 
+@pytest.mark.parametrize("env", GAMES, ids=repr)
+def test_a_finished_game_is_looked_at_move_by_move(env):
+    visit, moves = playing.begin(env), []
+    while not visit.over and len(moves) < 5:
+        moves.append(playing.legal(visit)[-1].action)
+        visit = playing.play(visit, moves[-1])
+    played, last = names(visit), len(moves)
+    for given in (played, moves):
+        board = jaxpgs.show(env, search="mcts", moves=given)
+        told = protocol.message(board.visit)
+        assert (told["moves"], told["future"]) == ([], played)
+    assert protocol.message(said(board.visit, "redo", "redo", "undo"))["next"] == (
+        visit.past[2].move.action
+    )
+    there = said(board.visit, {"type": "go", "count": last})
+    assert games.stones(env, there.state) == games.stones(env, visit.state)
+    assert protocol.message(there)["next"] is None
+    back = said(there, {"type": "go", "count": 1}, "redo", "undo")
+    assert (names(back), len(back.future)) == (played[:1], last - 1)
+    # What is clicked ends what came after, and a search that was to move does not do so.
+    assert not said(back, {"type": "play", "action": playing.legal(back)[0].action}).future
+    searching = dataclasses.replace(there, humans=(False,) * len(there.humans))
+    assert all(said(searching, {"type": "go", "count": 0}).humans)
+
+
+def test_a_move_is_given_by_any_block_of_its_group():
+    visit = playing.begin(SameGame(4, 5, num_colors=3))
+    for choice in playing.legal(visit):
+        for move in (choice.name, np.int64(choice.action), *choice.cells):
+            assert playing.action_of(visit, move) == choice.action
+    with pytest.raises(ValueError, match="no legal move: 99"):
+        jaxpgs.show(visit.env, moves=[99])
+
+
 def test_the_swap_takes_the_stone_over_mirrored():
     for env in (Hex(3), Hex(3, swap=True)):
         visit = said(playing.begin(env), cell("c1"))
@@ -138,6 +172,8 @@ def test_a_game_is_saved_and_loaded():
         {"type": "play", "action": 0}, {"type": "play", "action": "4"},
         {"type": "play", "action": True}, {"type": "play", "action": 4, "number": 0},
         {"type": "play", "action": 10**30}, {"type": "redo"}, {"type": "load"},
+        {"type": "go"}, {"type": "go", "count": 2}, {"type": "go", "count": -1},
+        {"type": "go", "count": 0, "number": 0},
         {"type": "load", "text": "(;GM[11]SZ[5])"}, {"type": "load", "text": "#3c1,a1a1"},
         {"type": "load", "text": "(" * 200_000}, {"type": "humans", "humans": [True]},
         {"type": "humans", "humans": "yes"}, {"type": "options", "simulations": 0},
@@ -603,6 +639,13 @@ def test_undo_swap_load_save_and_colours(page, chromium):
     until(chromium, f"{STONES}[3] == 1")
     press(chromium, "redo")
     until(chromium, f"{STONES}[15] == 2")
+    # A click on a move of the list goes there, and the arrow keys step.
+    click(chromium, ".moves button")
+    until(chromium, f"{STONES}[3] == 1")
+    assert len(chromium.find_elements("css selector", ".moves .later")) == 1
+    for key, stone in (("\ue012", "!{}[3]"), ("\ue014", "{}[3] == 1"), ("\ue014", "{}[15] == 2")):
+        chromium.find_element("css selector", "body").send_keys(key)
+        until(chromium, stone.format(STONES))
     click(chromium, ".files summary")
     text = chromium.execute_script("return document.querySelector('textarea').value")
     assert text.endswith(";B[d1];W[swap-pieces])\n")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import runs
-from benchmarks.studies.seify2020 import puzzle_searches, puzzles, value_targets
+from benchmarks.studies.seify2020 import puzzle_searches, puzzles, samegame, value_targets
+from jaxpgs.play import protocol
 from jaxpgs.training.recipes.samegame_networks import RECIPES
 
 
@@ -53,6 +54,22 @@ def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
     _, log, seconds = learn(first=2, last=3)  # the second one was lost
     assert [row["score"] for row in log] == [10.0, 20.0, 30.0]
     assert told == [1, 2, 2, 3] and seconds >= 0
+
+
+@pytest.mark.slow  # it compiles for 15x15
+def test_the_best_game_of_a_position_is_shown_from_its_start(monkeypatch):
+    shown = []
+    monkeypatch.setattr(samegame, "serve", lambda *x: shown.append(x))
+    samegame.main(["--preset", "full", "--show", "3"])
+    ((board, port),) = shown
+    rows = runs.load(runs.RESULTS / "samegame_full.json")["rows"]
+    best = max((row for row in rows if row["position"] == 3), key=lambda row: row["score"])
+    told = protocol.message(board.visit)
+    assert told["moves"] == [] and len(told["future"]) == len(best["actions"]) and port == 8137
+    end = protocol.handle(board.visit, {"type": "go", "count": len(best["actions"])})
+    assert protocol.message(end)["result"] == f"score {best['score']:g}, the end"
+    with pytest.raises(SystemExit, match="no game of position 21"):
+        samegame.main(["--preset", "full", "--show", "21"])
 
 
 @pytest.mark.slow

@@ -84,33 +84,26 @@ SEARCHES: dict[str, Solve] = {
 # PGS's step from 0.01 to 3 (commit 0bc35d3). MCTS and Policy-MCTS were tuned on the larger boards
 # too, with an earlier network; the others take there what 7x7 has. MCS has what PGS has: the
 # interval to the best of its own sweep includes 0.
-TUNED: dict[str, dict[int, Knobs]] = {
-    "random play": {size: Knobs() for size in MOVES},
-    "network alone": {size: Knobs() for size in MOVES},
-    "MCTS": {7: Knobs(30.0), 10: Knobs(30.0), 15: Knobs(30.0)},
+TUNED = {name: dict.fromkeys(MOVES, Knobs()) for name in SEARCHES} | {
+    "MCTS": dict.fromkeys(MOVES, Knobs(30.0)),
     "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(3.0)},
-    "Policy-MCTS informed": {size: Knobs(3.0) for size in MOVES},
-    "PV-MCTS": {size: Knobs(3.0) for size in MOVES},
-    "PV-MCTS mixed": {size: Knobs(3.0) for size in MOVES},
-    "MCS": {size: Knobs(10.0) for size in MOVES},
-    "PGS": {size: Knobs(10.0, 1.0, 0.1) for size in MOVES},
-    "NRPA": {size: Knobs() for size in MOVES},
-    "NRPA with pairs": {size: Knobs() for size in MOVES},
-    "NRPA without pairs": {size: Knobs() for size in MOVES},
-    "GNRPA": {size: Knobs() for size in MOVES},
+    "Policy-MCTS informed": dict.fromkeys(MOVES, Knobs(3.0)),
+    "PV-MCTS": dict.fromkeys(MOVES, Knobs(3.0)),
+    "PV-MCTS mixed": dict.fromkeys(MOVES, Knobs(3.0)),
+    "MCS": dict.fromkeys(MOVES, Knobs(10.0)),
+    "PGS": dict.fromkeys(MOVES, Knobs(10.0, 1.0, 0.1)),
 }
 WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs")  # a network
 # Simulations a move, by search and size: as far as a small machine goes in minutes.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
-    "random play": {size: (0,) for size in MOVES},
-    "network alone": {size: (0,) for size in MOVES},
+    name: dict.fromkeys(MOVES, (16, 64)) for name in SEARCHES
+}
+BUDGETS |= {
+    "random play": dict.fromkeys(MOVES, (0,)),
+    "network alone": dict.fromkeys(MOVES, (0,)),
     "MCTS": {7: (16, 64, 256), 10: (16, 64, 256), 15: (16, 64)},
-    "Policy-MCTS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
-    "Policy-MCTS informed": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "PV-MCTS mixed": {7: (16, 64), 10: (16, 64), 15: (16,)},
-    "MCS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
-    "PGS": {7: (16, 64), 10: (16, 64), 15: (16, 64)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
     # Each size has the one that is not the default there.
     "NRPA with pairs": {7: (16, 64), 10: (16, 64)},
@@ -118,27 +111,17 @@ BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
 }
 PAIRS = [
-    ("network alone", "random play"),
-    ("Policy-MCTS", "MCTS"),
-    ("Policy-MCTS informed", "Policy-MCTS"),
-    ("Policy-MCTS informed", "MCTS"),
-    ("PV-MCTS", "Policy-MCTS"),
-    ("PV-MCTS", "MCTS"),
-    ("PV-MCTS mixed", "PV-MCTS"),
-    ("PV-MCTS mixed", "MCTS"),
-    ("PV-MCTS mixed", "Policy-MCTS"),
-    ("PV-MCTS mixed", "Policy-MCTS informed"),
-    ("PV-MCTS mixed", "PGS"),
-    ("PGS", "MCS"),
-    ("PGS", "MCTS"),
-    ("PGS", "Policy-MCTS"),
-    ("PGS", "Policy-MCTS informed"),
-    ("NRPA", "MCTS"),
-    ("NRPA", "Policy-MCTS"),
-    ("NRPA", "Policy-MCTS informed"),
-    ("NRPA", "PGS"),
-    ("NRPA", "PV-MCTS mixed"),
-    ("NRPA", "NRPA with pairs"),
-    ("NRPA", "NRPA without pairs"),
-    ("GNRPA", "NRPA"),
-]
+    (first, second)
+    for first, others in {
+        "network alone": ("random play",),
+        "Policy-MCTS": ("MCTS",),
+        "Policy-MCTS informed": ("Policy-MCTS", "MCTS"),
+        "PV-MCTS": ("Policy-MCTS", "MCTS"),
+        "PV-MCTS mixed": ("PV-MCTS", "MCTS", "Policy-MCTS", "Policy-MCTS informed", "PGS"),
+        "PGS": ("MCS", "MCTS", "Policy-MCTS", "Policy-MCTS informed"),
+        "NRPA": ("MCTS", "Policy-MCTS", "Policy-MCTS informed", "PGS", "PV-MCTS mixed",
+                 "NRPA with pairs", "NRPA without pairs"),
+        "GNRPA": ("NRPA",),
+    }.items()
+    for second in others
+]  # fmt: skip

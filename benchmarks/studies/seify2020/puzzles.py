@@ -79,6 +79,7 @@ def run(
     env = SameGame(size, size, 5)
     board_keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), size), num_boards)
     states = jax.jit(jax.vmap(env.init))(board_keys)
+    boards = np.asarray(jax.vmap(env.board)(states))
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), num_boards)
     some = lambda x, i: jax.tree.map(lambda y: y[i : i + at_once], x)  # noqa: E731
     compiled, compile_seconds = _compiled(name, size, num_simulations, at_once)
@@ -87,14 +88,9 @@ def run(
         begin = time.perf_counter()
         found = jax.block_until_ready(compiled(some(keys, i), some(states, i), knobs))
         seconds = time.perf_counter() - begin
-        games = [
-            verified(
-                np.asarray(env.board(jax.tree.map(lambda x, b=b, i=i: x[i + b], states))),
-                np.asarray(found.moves[b])[: int(found.num_moves[b])].tolist(),
-                env.penalty,
-            )
-            for b in range(at_once)
-        ]
+        lengths = np.asarray(found.num_moves)
+        moves = [x[:n].tolist() for x, n in zip(np.asarray(found.moves), lengths, strict=True)]
+        games = [verified(boards[i + b], moves[b], env.penalty) for b in range(at_once)]
         scores = [round(game["score"]) for game in games]
         cleared = sum(game["cleared"] for game in games)
         done.append({"scores": scores, "cleared": cleared, "seconds": seconds})
@@ -171,17 +167,11 @@ def differences(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
                 continue
             a, b = found[first], found[second]
             both = max(set(a) & set(b), default=None)
-            cells: list[Any] = [f"{size}x{size}", f"{first} − {second}", both]
-            if both is None:
-                cells.append(None)
-            else:
-                cells.append(_interval(*paired(scores_of(a[both]), scores_of(b[both]))))
+            equal = (None if both is None else scores_of(x[both]) for x in (a, b))
+            cells: list[Any] = [f"{size}x{size}", f"{first} − {second}", both, _gain(*equal)]
             most = min(max(row["seconds"] for row in x.values()) for x in (a, b))
-            scores = [at_time(list(x.values()), most) for x in (a, b)]
-            if scores[0] is None or scores[1] is None:
-                cells += [None, None]
-            else:
-                cells += [f"{most:.3g}", _interval(*paired(scores[0], scores[1]))]
+            gain = _gain(*(at_time(list(x.values()), most) for x in (a, b)))
+            cells += [gain and f"{most:.3g}", gain]
             table.append(cells)
     return table
 
@@ -337,7 +327,10 @@ def _knobs(row: Mapping[str, Any]) -> Knobs:
     return Knobs(row["c_puct"], row["temperature"], row.get("step_size", 0.0))
 
 
-def _interval(mean: float, half_width: float) -> str:
+def _gain(first: np.ndarray | None, second: np.ndarray | None) -> str | None:
+    if first is None or second is None:
+        return None
+    mean, half_width = paired(first, second)
     return f"{mean:+.0f} ± {half_width:.0f}"
 
 

@@ -3,6 +3,7 @@
     python -m benchmarks.studies.seify2020.samegame                  # 4 positions, 5 seconds
     python -m benchmarks.studies.seify2020.samegame --preset full    # 20, a minute, thrice
     python -m benchmarks.studies.seify2020.samegame --search nrpa --random 8 --size 10 --colors 4
+    python -m benchmarks.studies.seify2020.samegame --preset full --show 5   # its best game
 
 A search uses all cores for as many positions at once as `--together` says, which share the time:
 `--together 5 --seconds 60` searches five positions for 300 seconds. Compiling is not counted. Only
@@ -25,11 +26,14 @@ from typing import Any
 import jax
 import numpy as np
 
+import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, Run
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.game import standard_positions
+from jaxpgs.play import Board
+from jaxpgs.play.server import serve
 
 Row = Mapping[str, Any]  # of a file, or its setting
 PRESETS: dict[str, dict[str, Any]] = {
@@ -59,14 +63,10 @@ def make_boards(setting: Row, numbers: Sequence[int]) -> dict[int, np.ndarray]:
     """Returns the boards of a setting with these numbers, from 1 on."""
     random = setting["random"]
     if random is None:
-        boards = standard_positions()
-        return {number: boards[number - 1] for number in numbers}
+        return {number: standard_positions()[number - 1] for number in numbers}
     env = make_env(setting)
     key = jax.random.key(random["seed"])
-    return {
-        number: np.asarray(env.board(env.init(jax.random.fold_in(key, number))))
-        for number in numbers
-    }
+    return {n: np.asarray(env.board(env.init(jax.random.fold_in(key, n)))) for n in numbers}
 
 
 def make_env(setting: Row) -> SameGame:
@@ -284,6 +284,21 @@ def _scores(
     return scores
 
 
+def best_game(record: Mapping[str, Any], number: int) -> Board:
+    """Returns the best game of a position, to look at move by move.
+
+    Raises:
+      SystemExit: if the file has no game of the position.
+    """
+    rows = [row for row in record["rows"] if row["position"] == number]
+    if not rows:
+        raise SystemExit(f"The file has no game of position {number}.")
+    best, env = max(rows, key=lambda row: row["score"]), make_env(record["setting"])
+    state = env.from_board(make_boards(record["setting"], [number])[number])
+    print(f"{best['search']}, seed {best['seed']}, score {best['score']:,.0f}", flush=True)
+    return jaxpgs.show(env, state, moves=best["actions"])
+
+
 def plot(path: pathlib.Path, record: Row) -> None:
     """Draws the mean score of all positions against the time spent on each, and published means."""
     lines = {}
@@ -327,6 +342,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--size", type=runs.positive, default=15, help="of random boards")
     add("--colors", type=runs.positive, default=5, help="of random boards")
     add("--repeats", type=runs.positive, help="seeds, from --seed on")
+    add("--show", type=runs.positive, help="search nothing, open a position's best game so far")
     args = parser.parse_args(argv)
     preset = PRESETS[args.preset]
     numbers, random = args.positions or preset["positions"], None
@@ -348,6 +364,9 @@ def main(argv: list[str] | None = None) -> None:
         with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
             jax.config.update("jax_num_cpu_devices", report.num_cores())
     record = runs.open_record(parser, args, setting, ("position", "search", "seed"))
+    if args.show:
+        serve(best_game(runs.load(record.path), args.show), 8137)
+        return
     repeats = args.repeats or preset.get("repeats", 1)
     seeds = range(args.seed, args.seed + repeats)
     measure(record, args.searches or preset["searches"], make_boards(setting, numbers), seeds)
