@@ -590,5 +590,7 @@ def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
 
 def is_one_key(rng_key: chex.PRNGKey) -> bool:
     """Tells one key, new-style or raw, from an array of keys."""
+    if not hasattr(rng_key, "dtype"):
+        raise ValueError(f"rng_key must be made by jax.random.key, got {rng_key!r}.")
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
     return bool(rng_key.ndim == (0 if is_typed else 1))

@@ -100,8 +100,13 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
         fits = callable(part) and not makes
     if fits:
         return
-    called = getattr(part, "__name__", None)
-    advice = f" Call it: {name}={called}(...)." if called and callable(part) else ""
+    called, advice = getattr(part, "__name__", None), ""
+    if called and callable(part):
+        advice = f" Call it: {name}={called}(...)."
+        one = kind[0] if isinstance(kind, tuple) else kind
+        makes = isinstance(part, type) or "return" in getattr(part, "__annotations__", {})
+        if is_type and not makes:  # a rule, and not what makes one
+            advice = f" Put it into one: {name}={one.__name__}({called})."
     raise ValueError(f"{owner} needs {name} to be a part, such as {example}; got {part!r}.{advice}")
 
 
@@ -156,6 +161,24 @@ def refusals_in_one_line(command: str) -> Iterator[None]:
         if isinstance(error, OSError) or pathlib.Path(__file__).parent in raiser.parents:
             raise SystemExit(f"{command}: {error}") from error
         raise
+
+
+def check_returned(what: str, found: Any, shape: tuple[int, ...], kind: str) -> None:
+    """Raises `ValueError` unless what a part returned has the shape that a search reads.
+
+    Args:
+      what: which part's result it is, for the message.
+      found: the result.
+      shape: the shape.
+      kind: "bool", "integer" or "real".
+    """
+    wanted = {"bool": jnp.bool_, "integer": jnp.integer, "real": jnp.floating}[kind]
+    got, dtype = jnp.shape(found), jnp.result_type(found)
+    if got != shape or not jnp.issubdtype(dtype, wanted):
+        raise ValueError(
+            f"{what} must be of shape {list(shape)} and type {kind}; got shape {list(got)} and "
+            f"type {dtype}."
+        )
 
 
 def check_finite(owner: str, name: str, value: Any) -> None:

@@ -55,6 +55,8 @@ def nrpa(
       >>> solution.moves.shape  # the best game of each board
       (2, 4)
     """
+    if not isinstance(env, SameGame):
+        raise TypeError(f"nrpa is for SameGame, got {env!r}; nrpa_policy searches any game.")
     if num_simulations < 1:
         raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
     pairs = default_pairs(env) if pairs is None else pairs
@@ -140,12 +142,12 @@ def replayed(env: SameGame, state: Any, actions: chex.Array) -> Solution:
     start = start_episodes(env, state)
 
     def body(episode: Episode, action: chex.Array) -> tuple[Episode, tuple]:
-        # After the end any action will do, since the game stays as it is.
-        action = jnp.maximum(action, 0)
-        after, _ = play_move(env, episode, action)
-        # The games name a group by any of its cells; searches name it by the legal action.
+        # The games name a group by any of its cells, solutions by the legal one.
         labels = jax.vmap(env.group_labels)(episode.state)
-        legal = jnp.take_along_axis(labels, action[:, None], axis=1)[:, 0]
+        # After the end any action will do, since the game stays as it is.
+        legal = jnp.take_along_axis(labels, jnp.maximum(action, 0)[:, None], axis=1)[:, 0]
+        legal = jnp.clip(legal, 0, env.num_actions - 1)
+        after, _ = play_move(env, episode, legal)
         return after, (episode.state, legal, episode.score)
 
     end, played = jax.lax.scan(body, start, actions)

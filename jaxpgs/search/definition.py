@@ -38,10 +38,10 @@ class Search:
       recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
         With one key for the search it is called as mctx calls it, with B rows in the order of the
         roots, once for each of the K simulations of an update (`jax.vmap` over K). In two cases
-        it gets K rows of one root at a time: with a key for each root, as what a root draws must
-        not depend on the others, and where parameters adapt inside of it, of which each root has
-        its own. Its logits are treated as the root's; rewards, discounts and values that are not
-        finite count as 0.
+        it gets fewer: K rows of one root with a key for each root, as what a root draws must not
+        depend on the others, and one row where parameters adapt inside of it, of which each root
+        has its own. Its logits are treated as the root's; rewards, discounts and values that are
+        not finite count as 0.
       num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
       simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
         K does not divide N, the last update runs the simulations that are left. A sequence has the

@@ -27,11 +27,13 @@ from jaxpgs.base import (
     Params,
     Path,
     PolicyOutput,
+    PolicyTerms,
     SearchState,
     add_returns,
     broadcast_keys,
     is_one_key,
 )
+from jaxpgs.checks import check_returned, check_word
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learning import ring_buffer
 from jaxpgs.search.learning.learn import Learned, learn
@@ -154,6 +156,8 @@ def init(
     if is_one_key(rng_key):
         shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
     stats = root_stats(search, root, invalid_actions)
+    for term in terms_of(search.estimator):
+        check_word("estimator", "terms", term, PolicyTerms._fields)
     if search.estimator is not None and not terms_of(search.estimator):
         raise ValueError(
             "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
@@ -219,6 +223,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         dtype,
         "tree" if search.capacity is not None else search.mode,  # which it is for
         search.reuse is not None,
+        carry.update_keys,
     )
     is_tree = found.whole is None and search.mode != "rollouts"
     # A search that left its mode open falls back on rollouts, which have no nodes to read.
@@ -324,7 +329,9 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     context, actions, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
-        returns = jax.lax.stop_gradient(search.backup(trajectory))
+        returns = search.backup(trajectory)
+        check_returned("What backup returns", returns, trajectory.reward.shape, "real")
+        returns = jax.lax.stop_gradient(returns)
     if search.root_selection.rounds is not None:
         # A round has started all simulations that might be wanted. Now their returns tell which of
         # them a search with K = 1 would have run; the others leave no trace.
@@ -380,7 +387,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
       (2,)
     """
     stats, totals = carry.stats, carry.totals
-    answer = jax.vmap(search.target, axis_name=ROOTS)
+    answer = jax.vmap(functools.partial(_answer, search), axis_name=ROOTS)
     # A target may say what the root is worth, in place of the mean return.
     action, action_weights, *worth = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
@@ -406,6 +413,23 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
         prior_logits=stats.prior_logits,
     )
     return PolicyOutput(action=action, action_weights=action_weights, search_state=state)
+
+
+def _answer(
+    search: Search, rng_key: chex.PRNGKey, root: NodeStats, state: Any
+) -> tuple[chex.Array, ...]:
+    """Asks the target about one root."""
+    found = search.target(rng_key, root, state)
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
+        raise ValueError(
+            "target must return an action and weights of the actions, and may return the root's "
+            f"value as well; got {found!r}."
+        )
+    names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
+    wanted = (((), "integer"), (root.valid.shape, "real"), ((), "real"))
+    for name, x, (shape, kind) in zip(names, found, wanted, strict=False):
+        check_returned(name, x, shape, kind)
+    return found
 
 
 def advance(search: Search, params: Params, carry: Carry, num_updates: chex.Array) -> Carry:

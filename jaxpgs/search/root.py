@@ -22,6 +22,8 @@ from jaxpgs.search.walk import Context
 
 def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
     """Raises `ValueError` for mistakes that shapes show; returns B."""
+    if not hasattr(root, "prior_logits"):
+        raise ValueError(f"root must be a mctx.RootFnOutput, got {type(root).__name__}.")
     if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
         raise ValueError(
             "root must have prior_logits [B, A] and value [B]; got shapes "
@@ -39,10 +41,10 @@ def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> i
             f"leaves of shapes {embedding_shapes}."
         )
     model.check_logits("root", root.prior_logits)
-    if invalid_actions is not None and invalid_actions.shape != root.prior_logits.shape:
+    if invalid_actions is not None and jnp.shape(invalid_actions) != root.prior_logits.shape:
         raise ValueError(
             f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
-            f"got {invalid_actions.shape}."
+            f"got {jnp.shape(invalid_actions)}."
         )
     return root.prior_logits.shape[0]
 
@@ -86,8 +88,11 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
             "simulations_by_root is not for a root_selection in rounds, whose sizes are those of "
             'one number of simulations: give a number in place of simulations_per_update="rounds".'
         )
-    if not isinstance(given, jax.core.Tracer) and (np.min(given) < 0 or np.max(given) > most):
-        raise ValueError(f"{words}; got {np.asarray(given)}.")
+    if not isinstance(given, jax.core.Tracer):
+        # As NumPy has it: in a function that is traced `jnp.min` would be traced as well.
+        given = np.asarray(given)
+        if given.size and (given.min() < 0 or given.max() > most):
+            raise ValueError(f"{words}; got {given}.")
     # Traced numbers cannot be refused, only brought into range.
     return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxpgs import trees
 from jaxpgs.base import Embedding, NodeStats, Params, Path, PolicyTerms, Trajectory
+from jaxpgs.checks import check_returned
 from jaxpgs.search.definition import Search
 from jaxpgs.search.models.model import Model
 from jaxpgs.search.parts.selection import UNROLLED, Selection, in_turn, masked_argmax
@@ -333,6 +334,7 @@ def _arrive(
     # Three things end a simulation: its truncation, the bound T, and the end of the episode, which
     # has discount 0.
     own_end, at_limit = search.truncation.stop(path), path.depth >= context.max_depth
+    check_returned("What truncation.stop returns", own_end, path.depth.shape, "bool")
     over = reached.discount == 0
     rows = [reached.reward, reached.discount, reached.value, *told.values()]
     # Entries of simulations that have stopped are 0, as `Trajectory` promises.
@@ -477,6 +479,7 @@ def _in_turn(
 
     def one(pending: chex.Array, k: Any) -> tuple[chex.Array, chex.Array]:
         action = chosen_by(k, pending[:, k])
+        check_returned("What interior_selection chooses", action, node.shape[:1], "integer")
         chosen = jax.nn.one_hot(action, num_actions, dtype=pending.dtype)
         return pending + jnp.where(same[:, :, k, None], chosen[:, None], 0.0), action
 

@@ -15,6 +15,7 @@ from jaxpgs.envs import Hex, SameGame
 from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.orders import never, play_orders
 from jaxpgs.puzzles import parallel_tempering as tempering
+from jaxpgs.puzzles.nrpa_samegame import replayed
 
 SMALL = SameGame(height=6, width=5, num_colors=3)
 BOARDS = [
@@ -149,6 +150,14 @@ def test_the_best_is_kept_and_lanes_hold_what_they_say(three_boards):
     assert int(last.sweeps) == 8 and (last.score != seen[-2].score).any()
     best = small_finish(three_boards, last)
     np.testing.assert_array_equal(best.score, last.best.reshape(3, 4).max(axis=1))
+    # A solution names groups as everybody else does, by their legal actions.
+    found = jax.jit(functools.partial(replayed, SMALL))(three_boards, best.action)
+    np.testing.assert_array_equal(found.score, best.score)
+    state, moves = three_boards, np.asarray(found.moves)
+    for t in range(int(best.length.max())):
+        legal, going = np.asarray(state.legal_action_mask), moves[:, t] >= 0
+        assert legal[going, moves[going, t]].all()
+        state = jax.vmap(SMALL.step)(state, jnp.maximum(moves[:, t], 0).astype(jnp.int32))
 
 
 def test_boards_do_not_touch_each_other_and_nothing_is_traced_twice(three_boards):

@@ -376,6 +376,17 @@ def drawn(of_rows):
 SIZES = [*((name, 4) for name in FEW), ("mcs", 1)]
 
 
+@pytest.mark.parametrize("name", mostly_slow(["pgs", "pgs, whole"], "pgs"))
+@pytest.mark.parametrize("by_root", [False, True])
+def test_raw_keys_are_those_of_typed_ones(name, by_root):
+    search = search_of(name, drawn(True), 4, simulations_per_update=2)
+    raw, typed = jax.random.PRNGKey(3), jax.random.key(3)
+    if by_root:
+        raw, typed = jax.random.split(raw, B), jax.random.split(typed, B)
+    found, wanted = (searched(search, key, make_root()) for key in (raw, typed))
+    np.testing.assert_array_equal(found.qvalues, wanted.qvalues)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_walks"), mostly_slow(SIZES, ("mcs", 4)))
 def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):

@@ -47,6 +47,10 @@ def call(**changes):
     return jaxpgs.pgs_policy(**(arguments | changes))
 
 
+def stops(rule):
+    return jaxpgs.truncation.fixed(2)._replace(stop=rule)
+
+
 def only(name, value=True):
     return {key: key == name and value for key in game()}
 
@@ -212,6 +216,7 @@ def test_estimator_without_optimizer_is_named():
         )
 
 
+@pytest.mark.filterwarnings("ignore:The search takes mode")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -278,6 +283,37 @@ def test_estimator_without_optimizer_is_named():
         (lambda: jaxpgs.truncation.until_new(0), "table_size to be .*at least 1.*; got 0"),
         (lambda: jaxpgs.truncation.until_new(-4), "table_size to be .*at least 1.*; got -4"),
         (lambda: jaxpgs.truncation.until_new(3), "power of two; got 3"),
+        (lambda: call(root=(1, 2)), "root must be a mctx.RootFnOutput, got tuple"),
+        (lambda: call(rng_key=0), "rng_key must be made by jax.random.key, got 0"),
+        (lambda: call(recurrent_fn=lambda *args: args[3]), r"must return two things.*got \(3,\)"),
+        (
+            lambda: call(backup=lambda t: t.reward[0]),
+            r"backup returns must be .*got shape \[3, 2\]",
+        ),
+        (
+            lambda: call(truncation=stops(lambda path: True)),
+            r"stop returns .*type bool; got shape \[\]",
+        ),
+        (lambda: call(truncation=stops(lambda path: path.depth)), "type bool; got .* type int32"),
+        (lambda: call(truncation=lambda path: path.new), "Put it into one: truncation=Truncation"),
+        (lambda: call(truncation=jaxpgs.truncation.fixed), r"Call it: truncation=fixed\(...\)"),
+        (
+            lambda: call(root_selection=jaxpgs.selection.Selection(lambda *_: jnp.int32(0))),
+            r"root_selection chooses must be of shape \[3\] and type integer; got shape \[\]",
+        ),
+        (
+            lambda: call(root_selection=jaxpgs.selection.by_score(lambda *_: jnp.zeros(3))),
+            r"score returns must be of shape \[3, 2\] and type real; got shape \[3\]",
+        ),
+        (lambda: call(target=lambda *_: jnp.int32(0)), "an action and weights of the actions"),
+        (
+            lambda: call(target=lambda *_: (jnp.zeros(3, jnp.int32), jnp.zeros((3, 2)))),
+            r"The action of target, for one root, must be of shape \[\]",
+        ),
+        (
+            lambda: call(estimator=jaxpgs.estimator.Estimator(lambda *_: 0.0, ("logprob",))),
+            "estimator needs terms to be one of \"log_prob\".*got 'logprob'",
+        ),
     ],
 )
 def test_mistakes_in_parts_are_named(make, message):

@@ -353,5 +353,10 @@ def _part(
 ) -> Callable[..., list[chex.Array]]:
     """Returns the part of a program that leads from some values to others, and its effects."""
     eqns = _needed(program, inputs, outputs, effects)
-    jaxpr = Jaxpr([*program.constants], [*inputs], [*outputs], eqns)
+    # Inputs and results of a part have no names of their own.
+    names = {"arg_names": ("",) * len(inputs), "result_paths": ("",) * len(outputs)}
+    jaxpr = Jaxpr(
+        [*program.constants], [*inputs], [*outputs], eqns,
+        debug_info=program.source._replace(**names),
+    )  # fmt: skip
     return jaxpr_as_fun(ClosedJaxpr(jaxpr, [*program.constants.values()]))

@@ -33,6 +33,7 @@ class Program(NamedTuple):
       marks: by variable, what it depends on.
       places: by variable, its number in the order in which they were made.
       structure: of the results.
+      source: where the function is in the user's code, as JAX tells of its jaxpr.
     """
 
     inputs: list[Var]
@@ -42,6 +43,7 @@ class Program(NamedTuple):
     marks: dict[Var, int]
     places: dict[Var, int]
     structure: Any
+    source: Any
 
 
 def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
@@ -120,7 +122,8 @@ def trace_program(
     """Returns the program of a function; flat, without any calls."""
     closed, results = jax.make_jaxpr(function, return_shape=True)(*shapes)
     marks = [ADAPTS if adapts else FROZEN for adapts in mask]
-    program = Program([], {}, [], [], {}, {}, jax.tree.structure(results))
+    source = closed.jaxpr.debug_info
+    program = Program([], {}, [], [], {}, {}, jax.tree.structure(results), source)
     for i, var in enumerate(closed.jaxpr.invars):
         mark = marks[i] if i < len(marks) else STATE
         program.inputs.append(_new(program, var, mark))

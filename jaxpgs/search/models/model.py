@@ -81,6 +81,7 @@ def make_model(
     dtype: Any,
     mode: str | None,
     reuse: bool,
+    rng_keys: chex.PRNGKey,
 ) -> Model:
     """Prepares the model of a search.
 
@@ -93,6 +94,7 @@ def make_model(
       dtype: of the statistics.
       mode: the search's.
       reuse: whether the search learns from simulations of earlier updates.
+      rng_keys: keys of the kind that the model will be given; that alone counts.
 
     Raises:
       ValueError: if what the model returns does not fit, or a tree is wanted and the model cannot
@@ -103,17 +105,23 @@ def make_model(
     recurrent_fn, params, mask = _of_arrays(recurrent_fn, params, mask)
     own, frozen = split(params, mask)
     check = functools.partial(_check, embedding, dtype)
-    key, action = jax.random.key(0), trees.zero_rows(logits > 0)
+    key, action = _any_key_like(rng_keys), trees.zero_rows(logits > 0)
 
     def evaluate(params: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
-        output, after = recurrent_fn(params, *inputs)
+        told = recurrent_fn(params, *inputs)
+        if not isinstance(told, tuple) or len(told) != 2 or not hasattr(told[0], "prior_logits"):
+            raise ValueError(
+                "recurrent_fn must return two things, a mctx.RecurrentFnOutput and the embedding "
+                f"of the next states; got {jax.tree.map(jnp.shape, told)!r}."
+            )
+        output, after = told
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
         logits = jnp.asarray(output.prior_logits)
         # A logit of -inf is no mistake: many a model marks illegal actions so.
         finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
-        told = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
-        return check(inputs[1], Expansion(*told), after)
+        found = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
+        return check(inputs[1], Expansion(*found), after)
 
     # Traces the model, so at most once, and only where roots are asked about one by one.
     tells = functools.cache(
@@ -146,11 +154,20 @@ def make_model(
         reason = found
     # A model that cannot be cut is called whole, by each root with parameters of its own.
     if reason:
+        # First the model, which may be at fault itself: then it says so, and no warning does.
+        made = _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
         _tell(reason, mode, reuse)
-        return _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
+        return made
     if isinstance(recurrent_fn, SplitRecurrentFn):
         _check_policy(found, params, key, action, embedding)
     return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _any_key_like(rng_keys: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns one key of the same kind, typed or raw, to trace a model with."""
+    if jnp.issubdtype(rng_keys.dtype, jax.dtypes.prng_key):
+        return jax.random.key(0, impl=jax.random.key_impl(rng_keys))
+    return jnp.zeros(rng_keys.shape[1:], rng_keys.dtype)
 
 
 def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None:

@@ -16,7 +16,7 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.base import NodeStats, as_logits, broadcast_keys
-from jaxpgs.checks import by_root, check_number, check_part, check_word
+from jaxpgs.checks import by_root, check_number, check_part, check_returned, check_word
 from jaxpgs.search.parts.target import QTransform, of_node
 from jaxpgs.search.policy import masked_argmax
 
@@ -123,6 +123,7 @@ def select_in_turn(
 
     def one(pending: chex.Array, _: Any) -> tuple[chex.Array, chex.Array]:
         action = selection.select(state, node, pending)
+        check_returned("What root_selection chooses", action, pending.shape[:1], "integer")
         chosen = jax.nn.one_hot(action, pending.shape[-1], dtype=pending.dtype)
         return pending + chosen, action.astype(jnp.int32)
 
@@ -189,7 +190,9 @@ def by_score(
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         del state
         node = node._replace(visits=node.visits.astype(pending.dtype))
-        return masked_argmax(score(node, pending), node.valid)
+        scores = score(node, pending)
+        check_returned("What score returns", scores, pending.shape, "real")
+        return masked_argmax(scores, node.valid)
 
     return Selection(select, needs_range=needs_range, score=score)
 
