@@ -55,7 +55,7 @@ from jaxpgs.search.root import (
 from jaxpgs.search.stores import store_rollouts, store_tree
 from jaxpgs.search.stores.nodes import Nodes
 from jaxpgs.search.totals import Totals, add_totals, mean_of
-from jaxpgs.search.walk import Context, Store, draw, keep, walk
+from jaxpgs.search.walk import Context, Simulations, Store, draw, keep, walk
 
 
 class Carry(NamedTuple):
@@ -196,7 +196,7 @@ def init(
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
     if search.reuse is None:
         return carry
-    ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry)[4])
+    ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry).simulations)
     return _spread_like_roots(carry._replace(ring=ring))
 
 
@@ -326,7 +326,7 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     search = context.search
     # A Gumbel root of many actions updates the columns of those alone that it considers.
     near = near_root(context, carry.selection, carry.stats)
-    context, actions, started, memory, simulations, table = simulate(store, context, carry)
+    context, chosen, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
     with jax.named_scope("backup"):
         returns = search.backup(trajectory)
@@ -335,11 +335,11 @@ def _update(store: Store, context: Context, carry: Carry) -> Carry:
     if search.root_selection.rounds is not None:
         # A round has started all simulations that might be wanted. Now their returns tell which of
         # them a search with K = 1 would have run; the others leave no trace.
-        at = (actions, started, returns[0])
+        at = (chosen, started, returns[0])
         started = search.root_selection.rounds.accept(near.state, near.root, *at)
         trajectory = keep(trajectory, started)
         simulations = simulations._replace(trajectory=trajectory)
-    stats = widen(carry.stats, add_returns(near.root, actions, returns[0], started), near.columns)
+    stats = widen(carry.stats, add_returns(near.root, chosen, returns[0], started), near.columns)
     # Estimators see the root as the simulations found it, but in a unit that covers their returns.
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
@@ -500,14 +500,28 @@ def _is_any_left(search: Search, carry: Carry) -> chex.Array:
     return jnp.any(_is_left(search, carry))
 
 
-def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
-    """Runs an update's simulations.
+class Simulated(NamedTuple):
+    """What an update has simulated, before anything is learned from it.
 
-    Returns:
-      The context with what the update draws by, the first actions, as the numbers by which the
-      selection knows them (`near_root`), which simulations were started,
-      the memory, the simulations, and the table that they looked things up in.
+    Attributes:
+      context: with the keys and the rows of the update.
+      chosen: `[B, K]` int32, the first actions by the numbers that `near_root` gives them.
+      started: `[B, K]` bool, which simulations there are.
+      memory: the store's, with the states that are new.
+      simulations: step by step.
+      table: what they looked up in the memory.
     """
+
+    context: Context
+    chosen: chex.Array
+    started: chex.Array
+    memory: Any
+    simulations: Simulations
+    table: Any
+
+
+def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
+    """Runs an update's simulations."""
     search, num_walks = context.search, max(context.search.widths)
     number = jnp.max(carry.num_updates)  # the same for all roots that have simulations left
     keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
@@ -524,10 +538,8 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
     if len(set(search.widths)) > 1:
         context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
-        rounds, near = (
-            search.root_selection.rounds,
-            near_root(context, carry.selection, carry.stats),
-        )
+        rounds = search.root_selection.rounds
+        near = near_root(context, carry.selection, carry.stats)
         if rounds is None:
             at = (near.state, near.root, num_walks)
             chosen, wanted = select_in_turn(search.root_selection, *at), None
@@ -542,7 +554,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> tuple[Any, ...]:
         table = store.make_table(context, carry.memory)
     with jax.named_scope("simulate"):
         memory, simulations = walk(context, store, carry.memory, table, path, actions, uniform)
-    return context, chosen, path.alive, memory, simulations, table
+    return Simulated(context, chosen, path.alive, memory, simulations, table)
 
 
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:

@@ -111,7 +111,7 @@ def estimate_memory(
     )  # fmt: skip
 
     def walks_of(params: Params, carry: Carry) -> Simulations:
-        return simulate(*prepare(search, params, carry, num_kept), carry)[4]
+        return simulate(*prepare(search, params, carry, num_kept), carry).simulations
 
     walks = num_bytes(trees.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
