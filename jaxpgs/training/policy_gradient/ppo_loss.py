@@ -152,7 +152,7 @@ def moves_of(
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:
     """Brings the learner's advantages to mean 0 and deviation 1, together."""
     count = jnp.maximum(jnp.sum(mine), 1)
-    # By hand, as a masked mean; games of all devices count together.
+    # Masked: replies alone, which hold anything, count in neither the mean nor the deviation.
     centred = advantage - jnp.sum(jnp.where(mine, advantage, 0.0)) / count
     variance = jnp.sum(jnp.where(mine, jnp.square(centred), 0.0)) / count
     return jnp.where(mine, centred / (jnp.sqrt(variance) + 1e-8), 0.0)

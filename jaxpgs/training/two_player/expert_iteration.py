@@ -269,7 +269,6 @@ def train(
         experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert,
         experts.fast_expert(expert, games.fast_simulations),
     )
-    # Weights given by the caller must have the names and shapes of the network's own.
     own_params, _ = functional(network)
     params = own_params if init_params is None else iterations.like(init_params, own_params)
     setting = _make_setting(env, network, searches, games, fit, optimizer, model_fns, model, mesh)
@@ -330,9 +329,9 @@ def _make_setting(
 ) -> _Setting:
     """Makes the step of the optimizer, and puts it together with all that it belongs to."""
     trainable = trainable_mask(network)
-    # Without a model the network learns from single positions, and may have several policies.
     optimizer = iterations.of_weights(optimizer, trainable)
     own, further = objectives_of(network, fit.objective, fit.offsets)
+    # Without a model the network learns from single positions, and may have several policies.
     if model is None:
         losses_fn = losses.make_losses(network, own, further, fit.value_weight)
         update = iterations.make_update(losses_fn, optimizer, trainable)
