@@ -87,7 +87,7 @@ def make_fit(
         examples, size = training
         carried = sharding.everywhere(mesh, (params, opt_state, examples, validation[0]))
         params, opt_state, examples, held_out = carried
-        # Section 6.1.2: so the value's error weighs the same at any scale of scores.
+        # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
         largest = max(
             float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
             for part, count in (training, validation)
