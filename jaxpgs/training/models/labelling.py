@@ -79,6 +79,7 @@ def label_games(
       >>> games = {"num_games": 8, "games_at_once": 8, "num_steps": 4}
       >>> labelled = labelling.label_games(env, apply_fn, params, **games)
     """
+    # First of all, while the arguments are the only local names.
     arguments = dict(locals())
     del arguments["num_games"]  # how many there are may change
     for name, count in {
@@ -91,6 +92,7 @@ def label_games(
     judge = experts.epsilon_greedy(expert or experts.raw_policy(), epsilon)
     play_key, games_key = jax.random.split(jax.random.key(seed))
 
+    # Games are on axis 0 of the state, and on axis 1 of what was seen, `[S, G]`.
     mesh = sharding.make_mesh(devices, {"games_at_once": games_at_once})
     own_play = functools.partial(
         _play, env, apply_fn, judge, num_steps, max_moves, replay.observation_dtype(env)
@@ -104,6 +106,7 @@ def label_games(
 
     games, finished = selfplay.init_games(env, games_key, games_at_once), 0
     waited = 0  # moves since a game ended
+    # Shapes of what a call returns, to tell whether a file is of this run.
     like = jax.eval_shape(play, params, play_key, games)
     parts: list[selfplay.Experience] = []
     call = loggers.together(callback)
@@ -112,15 +115,18 @@ def label_games(
         caught: list[int] = []
         if directory is not None:
             folder = pathlib.Path(directory)
+            # One hash for all weights of the judge, in place of one for each array.
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
             run = describe("labelling", arguments | weights, {"max_moves": None})
             stack.enter_context(lock_run(folder, run))
             files = Parts(folder)
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
         show = stack.enter_context(loggers.own_bar("games", num_games, progress))
+        # Each file also holds the games to go on from, so the last one is enough to continue.
         while finished < num_games:
             found = None if files is None else files.read(len(parts), like)
             if found is None:
+                # The key comes of the file's number: a file is the same whichever call wrote it.
                 found = play(params, jax.random.fold_in(play_key, len(parts)), games)
                 found = sharding.fetch(found)
                 if files is not None and sharding.is_first_process():
@@ -131,6 +137,7 @@ def label_games(
             show(None, {"iteration": min(finished, num_games)})
             if should_stop(call(finished), caught):
                 break
+            # Games that never end would be labelled for ever.
             waited = 0 if count else waited + num_steps
             if max_moves is None and waited >= LONGEST_GAME:
                 raise ValueError(
@@ -152,10 +159,12 @@ def _play(
     games: selfplay.SelfPlayGames,
 ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, chex.Array]:
     """Plays on in the games that a device has."""
+    # All moves are `Decision.action`, mostly random ones, and the targets are the judge's own.
     games, experience, report = selfplay.play(
         env, apply_fn, judge, params, rng_key, games, num_steps,
         sampled_moves=2**30, keep_played=True, value_target="search", max_moves=max_moves,
     )  # fmt: skip
+    # In a byte where that holds them: observations are most of what is kept.
     seen = experience.observation.astype(observation_dtype)
     return games, experience._replace(observation=seen), report.finished
 

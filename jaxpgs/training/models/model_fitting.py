@@ -129,17 +129,22 @@ def fit(
       RuntimeError: if another process trains in the directory.
       FloatingPointError: if the loss is no longer finite.
     """
+    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "steps", "validation", "run")
     del arguments["max_epochs"]  # how long it is may change
     _check_arguments(max_epochs, steps, validation)
+    # The last columns of `[T, G]` are held out as a whole: neighbouring positions are so alike that
+    # they would tell nothing of games that were not learned.
     num_train = _split(env, model, experience, steps.unroll, validation.held_out)
     mesh = sharding.make_mesh(run.devices, {"batch_size": steps.batch_size})
+    # All data are on each device, so that any batch can be read without asking the others.
     data = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
     params, _ = functional(model)
     params = params if init_params is None else iterations.like(init_params, params)
     optimizer = steps.optimizer or optax.adam(6e-5)
     trainable = trainable_mask(model)
+    # Two programs: one whose batch statistics move, and one that normalises as a search does.
     updates = [
         make_model_update(
             model, optimizer, trainable, steps.gradient_scale, steps.value_weight, moving
@@ -149,6 +154,7 @@ def fit(
     step = functools.partial(_step, env, updates, steps, num_train, mesh)
     evaluate = _make_evaluate(env, model, steps, validation.validation_batches, mesh)
     setting = _Setting(
+        # The data are an argument: as a constant of the program they would be compiled into it.
         step=jax.jit(step, static_argnums=3, donate_argnums=0),
         evaluate=functools.partial(evaluate, steps=data, first=num_train, num_games=num_games),
         data=data,
@@ -158,6 +164,7 @@ def fit(
         seed=run.seed,
         mesh=mesh,
     )
+    # No loss is above infinity, so the first epoch is the best so far.
     state = FitState(
         params=params,
         opt_state=optimizer.init(params),
@@ -216,11 +223,15 @@ def _step(
 def _iterate(setting: _Setting, state: FitState) -> tuple[FitState, dict[str, float]]:
     """Does one epoch, and measures what came of it."""
     epoch = int(state.epoch)
+    # Keys come of seed and epoch alone, so that a run that goes on draws the same batches.
     epoch_key = jax.random.fold_in(jax.random.key(setting.seed), epoch)
+    # A copy: a step overwrites what it is given, and `best` may be the same arrays.
     carry = jax.tree.map(jnp.copy, (state.params, state.opt_state))
     total: dict[str, float] = {}
+    # Patience counts anew: with other statistics the losses are not comparable to those before.
     if epoch == setting.first_settling:
         state = state._replace(waited=jnp.int32(0))
+    # Losses add up on the device; to read each one would wait for every step.
     for i in range(setting.num_batches):
         key = jax.random.fold_in(epoch_key, i)
         carry, parts = setting.step(carry, setting.data, key, epoch >= setting.first_settling)
@@ -275,6 +286,7 @@ def make_model_update(
 
     def losses_fn(params: Params, batch: unrolls.Unrolls) -> tuple[chex.Array, tuple]:
         found = unroll(params, batch.observation, batch.action)
+        # Where statistics stay, the unroll returns none, and the parameters stand in for them.
         (logits, value), moved = found if moving_statistics else (found, params)
         loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
         return loss, (parts, moved)
@@ -297,7 +309,9 @@ def _make_evaluate(
     def measure(
         params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array
     ) -> dict[str, chex.Array]:
+        # Places count the steps of one game, then those of the next, from the first one held out.
         time, game = place % steps.length, first + place // steps.length
+        # A fixed key: actions behind the end of a game are the same ones in every epoch.
         batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), setting.unroll)
         batch = sharding.split_rows(mesh, batch)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
@@ -308,6 +322,7 @@ def _make_evaluate(
     ) -> dict[str, float]:
         count = (num_games - first) * int(steps.length)
         num_batches = math.ceil(count / batch_size)
+        # The last batch is filled up with the last position, as all have one shape.
         places = np.minimum(np.arange(num_batches * batch_size), count - 1)
         if most_batches is not None and most_batches < num_batches:
             num_batches = most_batches
@@ -331,6 +346,7 @@ def _split(
     """Returns how many of the games to learn from; raises `ValueError` for data that do not fit."""
     check_number("fit", "held_out", held_out, 0, 1, open_low=True)
     num_steps, num_games = experience.value.shape
+    # An unroll that is as long as the data would have no known end.
     if unroll >= num_steps:
         raise ValueError(
             f"An unroll of {unroll} actions needs more steps of a game than the data hold; got "

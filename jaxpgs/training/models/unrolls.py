@@ -76,6 +76,7 @@ def replay_timeline(replay: Replay) -> Timeline:
     """Takes the steps of a replay buffer, whose blocks are one after another."""
     num_blocks, num_steps = replay.blocks.value.shape[:2]
     joined = timeline(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), replay.blocks))
+    # The slot that is written next holds the oldest block, once all are full.
     oldest = jnp.where(replay.added > num_blocks, replay.added % num_blocks, 0)
     length = jnp.minimum(replay.added, num_blocks) * num_steps
     return joined._replace(first=oldest * num_steps, length=length)
@@ -132,6 +133,7 @@ def unrolls_at(
     """
     played = steps.played
     numbers = jnp.arange(unroll + 1, dtype=jnp.int32)
+    # [B, K + 1]: steps of the unroll. Behind the data the last step is read, with weight 0.
     step = time[:, None] + numbers[None]
     known = step < steps.length
     place = (steps.first + jnp.minimum(step, steps.length - 1)) % len(steps.value)
@@ -143,18 +145,25 @@ def unrolls_at(
     # Whether the game has ended before this step.
     over = jnp.cumsum(ends, axis=1) - ends.astype(jnp.int32) > 0
     real = known & ~over
+    # Players take turns, so step k is seen by the other player than step 0 where k is odd.
     sign = jnp.where(numbers % 2 == 0, 1.0, -1.0)[None]
     mover = read(played.state.current_player)
+    # A player that moves twice breaks this; NaN then ends the training with a message.
     again = jnp.any(real[:, 1:] & (mover[:, 1:] == mover[:, :-1]), axis=1, keepdims=True)
+    # What the last move paid, by the view of step 0; at most one step of an unroll ends the game.
     outcome = jnp.sum(jnp.where(ends & real, sign * read(played.reward), 0.0), axis=1)
     state = jax.tree.map(read, played.state)
+    # The model is shown the first observation alone, so actions and policies of all steps are told
+    # in its frame. As rows of one-hot, actions turn as policies do.
     start = jax.tree.map(lambda x: x[:, 0], state)
     action = jax.nn.one_hot(read(played.action)[:, :-1], steps.policy.shape[-1])
     policy = read(steps.policy)
     if hasattr(env, "network_policy") and hasattr(env, "policy_logits"):
+        # From the frame of each step to actions, and from those to the frame of the first step.
         policy = jax.vmap(jax.vmap(env.policy_logits))(state, policy)
         to_start = jax.vmap(jax.vmap(env.network_policy, (None, 0)))
         action, policy = to_start(start, action), to_start(start, policy)
+    # Behind the end any action leads on to the absorbing state, which random ones teach.
     anything = jax.random.randint(rng_key, action.shape[:2], 0, action.shape[2], jnp.int32)
     return Unrolls(
         observation=jax.vmap(env.observe)(start),
@@ -175,6 +184,7 @@ def turned(env: Env, unrolls: Unrolls, rng_key: chex.PRNGKey) -> Unrolls:
         return unrolls
     num_actions, unroll = unrolls.policy.shape[-1], unrolls.action.shape[1]
     action = jax.nn.one_hot(unrolls.action, num_actions)
+    # [B, K + K + 1, A]: actions and policies go through a symmetry together.
     rows = jnp.concatenate([action, unrolls.policy], axis=1)
     observation = unrolls.observation
     forms = jax.vmap(lambda x: env.symmetries(observation, x), in_axes=1, out_axes=1)(rows)

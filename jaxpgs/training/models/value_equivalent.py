@@ -165,6 +165,7 @@ def model_expert(
     if not isinstance(expert, str):
         return expert
     if expert == "extended" or expert in experts.ADAPTING:
+        # As in the thesis, of the policy head the linear layer alone adapts.
         knobs = {"adapt": policy_head(params, part="linear")} | knobs
     if expert != "extended":
         return experts.make_expert(expert, num_simulations, **knobs)

@@ -146,14 +146,17 @@ def play(
     step_games, num_opponents = step_with_keys(env), len(opponents.age)
 
     def replies(rng_key: chex.PRNGKey, state: Any) -> chex.Array:
+        # Sharpness 0 makes all logits equal: uniformly random play by the same program.
         def one(inputs: tuple[Params, chex.Array, Any]) -> chex.Array:
             theirs, sharpness, state = inputs
             return root_fn(theirs, rng_key, state).prior_logits * sharpness
 
+        # [C, G / C, ...]: neighbouring games have the same opponent.
         groups = jax.tree.map(lambda x: x.reshape(num_opponents, -1, *x.shape[1:]), state)
         # One after another: a convolution whose kernel differs by game is many times slower.
         logits = jax.lax.map(one, (opponents.params, opponents.sharpness, groups))
         logits = logits.reshape(-1, logits.shape[-1])
+        # Masked once more: times 0, the lowest float of illegal actions was 0 as well.
         logits = jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
         return sharding.own_categorical(rng_key, logits)
 
@@ -161,6 +164,7 @@ def play(
         act_key, reply_key, start_key = jax.random.split(rng_key, 3)
         state, learner = games.state, games.learner
 
+        # Moves are made in all games and kept where it is that player's turn.
         def move(
             state: Any, action: chex.Array, takes: chex.Array, key: chex.PRNGKey
         ) -> tuple[Any, chex.Array]:
@@ -169,12 +173,15 @@ def play(
             gain = gain_of(env, learner, state, after)
             return trees.where(takes, after, state), jnp.where(takes, gain, 0.0)
 
+        # The learner's move, which is left out where a game begins with the opponent.
         mine = state.current_player == learner
         root = root_fn(params, act_key, state)
         logits = root.prior_logits.astype(jnp.float32)
         action = sharding.own_categorical(act_key, logits)
         log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
         after, gained = move(state, action, mine, act_key)
+        # The opponent's reply, unless the game is over or the learner moves once more. The gain is
+        # the learner's here as well: both add up to the reward of one transition.
         theirs = ~after.terminated & (after.current_player != learner)
         after, lost = move(after, replies(reply_key, after), theirs, reply_key)
 
@@ -183,9 +190,11 @@ def play(
             move=games.move + mine.astype(jnp.int32) + theirs.astype(jnp.int32),
             score=games.score + gained + lost,
         )
+        # A game that ends by the limit has no value behind it, just as one that ends by the rules.
         finished = after.terminated
         if max_moves is not None:
             finished |= going_on.move >= max_moves
+        # What the loss sees is in the network's frame, as its logits are.
         legal = state.legal_action_mask
         if hasattr(env, "network_policy"):
             legal = jax.vmap(env.network_policy)(state, legal)
@@ -200,10 +209,12 @@ def play(
             finished=finished,
         )
         result = Result(going_on.score, going_on.move, games.moved_first)
+        # The learner changes seats after every game.
         fresh = start(env, start_key, ~games.moved_first, max_random_moves=max_random_moves)
         return trees.where(finished, fresh, going_on), (seen, result)
 
     games, (rollout, result) = jax.lax.scan(step, games, jax.random.split(rng_key, num_steps))
+    # What follows the last step is worth what the network says of it.
     value = root_fn(params, rng_key, games.state).value.astype(jnp.float32)
     # A value is the mover's, and what one player gains the other loses.
     last = jnp.where(games.state.current_player == games.learner, value, -value)
@@ -236,8 +247,10 @@ def advantages(
         goes_on = jnp.where(finished, 0.0, 1.0)
         gained = reward + goes_on * gained
         value, advantage = goes_on * value, goes_on * advantage
+        # Eq. 16 as a recursion, V' and A' of the next move: A = r + gamma (V' + lambda A') - V.
         own = gained + discount * (value + gae_lambda * advantage) - own_value
         own = jnp.where(mine, own, 0.0)
+        # A reply alone hands on what it gained to the learner's move before it.
         before = (
             jnp.where(mine, 0.0, gained),
             jnp.where(mine, own_value, value),

@@ -82,6 +82,7 @@ def add(history: History, params: Params, iteration: chex.Array) -> History:
 
 def window(history: History, delta: float) -> chex.Array:
     """Returns how many versions opponents are drawn from, `[]` int32: delta of all, at least 1."""
+    # The ring holds fewer than H until it is full.
     known = jnp.minimum(history.taken, len(history.iteration))
     # What is left of a product that is a whole number but for rounding must not count.
     share = jnp.ceil(delta * known.astype(jnp.float32) - 1e-4).astype(jnp.int32)
@@ -120,7 +121,10 @@ def draw(
     Returns:
       The opponents; those of one kind side by side if they are drawn in turn.
     """
+    # One point in [0, 1) decides all of an opponent: below `random_fraction` it plays at random, up
+    # to `others` it is of the pool, and above a version of the learner, the newest first.
     point = jax.random.uniform(rng_key, (num_opponents,))
+    # Systematic sampling: evenly spaced points with one common offset.
     if schedule == "in_turn":
         point = (jnp.arange(num_opponents, dtype=jnp.float32) + point[0]) / num_opponents
     point = jnp.minimum(point, 0.999999)  # rounding may have made it 1
@@ -134,12 +138,15 @@ def draw(
 
     others = random_fraction + pool_fraction
     age = choose(others, 1.0 - others, window(history, delta))
+    # Snapshot number n is at place n modulo H of the ring; the last one has number taken - 1.
     params = jax.tree.map(lambda x: x[(history.taken - 1 - age) % len(x)], history.params)
+    # The newest version is the learner as it is now, with what it learned since its snapshot.
     same = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_opponents, *x.shape)), newest)
     params = trees.where(age == 0, same, params)
     if pool is not None:
         size = len(jax.tree.leaves(pool)[0])
         chosen = choose(random_fraction, pool_fraction, size)
+        # Ages and parameters of versions are overwritten for those who are none.
         in_pool = (point >= random_fraction) & (point < others)
         params = trees.where(in_pool, jax.tree.map(lambda x: x[chosen], pool), params)
         age = jnp.where(in_pool, POOL, age)
@@ -222,14 +229,18 @@ def elo_along(
     if num_players < 2:
         raise ValueError(f"elo_along needs num_players to be at least 2, got {num_players}.")
     taken, size = int(history.taken), len(history.iteration)
+    # From the oldest snapshot in the ring to the last one; the newest version comes by itself.
     places = [n % size for n in range(max(taken - size, 0), taken)]
     when = np.asarray(history.iteration)
     places = [place for place in places if when[place] < iteration]
     if not places:
         raise ValueError("elo_along needs an older version than the newest, and there is none.")
+    # Evenly spaced; the number behind the last place stands for the newest version.
     chosen = np.linspace(0, len(places), min(num_players, len(places) + 1)).round().astype(int)
     players = [jax.tree.map(lambda x, i=i: x[places[i]], history.params) for i in chosen[:-1]]
     players.append(newest)
+    # Each pair plays once, as `compare` plays both colours. A version scores a half against itself,
+    # which is no game.
     scores = np.full((len(players), len(players)), 0.5)
     for i in range(len(players)):
         for j in range(i):

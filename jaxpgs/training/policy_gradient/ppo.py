@@ -192,6 +192,7 @@ def train(
       >>> int(state.iteration)
       1
     """
+    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "opponents", "fit", "run")
     _check_arguments(env, arguments)
     shared = {"num_games": games.num_games, "batch_size": fit.batch_size}
@@ -203,6 +204,7 @@ def train(
     frozen = [
         iterations.like(one, own_params, "The parameters of the pool") for one in opponents.pool
     ]
+    # [N, ...]: one array for each leaf, so that an opponent is read by its number.
     pool = jax.tree.map(lambda *x: jnp.stack(x), *frozen) if frozen else None
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(fit.optimizer or paper_optimizer(), trainable)
@@ -247,6 +249,7 @@ class _Setting(NamedTuple):
 
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> PPOState:
     rng_key, games_key = jax.random.split(rng_key)
+    # Neighbouring games, which have the same opponent, begin with the learner in different seats.
     first = jnp.arange(setting.games.num_games) % 2 == 0
     return PPOState(
         params=params,
@@ -279,8 +282,11 @@ def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, ch
     """Takes a snapshot, draws opponents, plays and learns."""
     given, fit = setting.opponents, setting.fit
     own_play = functools.partial(_play, setting)
+    # Games and opponents are shared out; each device plays its games against its own opponents.
     play = sharding.per_device(setting.mesh, own_play, (None, 0, None, 0), (0, 1, 0, 1))
     rng_key, draw_key, play_key, fit_key = jax.random.split(state.rng_key, 4)
+    # The snapshot comes before the draw, which needs one, so the newest version is among those
+    # that may be met, and the first iteration has an opponent.
     history = jax.lax.cond(
         state.iteration % given.snapshot_every == 0,
         lambda: past_selves.add(state.history, state.params, state.iteration),
@@ -291,8 +297,10 @@ def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, ch
         schedule=given.schedule, pool=setting.pool, pool_fraction=given.pool_fraction,
         random_fraction=given.random_fraction,
     )  # fmt: skip
+    # [C * share]: where devices outnumber opponents, each device that shares one has it.
     met = jax.tree.map(lambda x: jnp.repeat(x, setting.share, axis=0), met)
     games, rollout, last_value, result = play(state.params, met, play_key, state.games)
+    # Advantages are computed once, by the values of the network that played, for all epochs.
     moves = moves_of(rollout, last_value, fit.discount, fit.gae_lambda, fit.normalize_advantages)
     carry, parts = _learn(setting, (state.params, state.opt_state), moves, fit_key)
     metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
@@ -311,6 +319,7 @@ def _learn(
         batch = jax.tree.map(lambda x: x[index // num_games, index % num_games], moves)
         return setting.update(carry, sharding.split_rows(setting.mesh, batch))
 
+    # [epochs * S * G / batch, batch]: a batch divides S * G, so none reaches into another epoch.
     keys = jax.random.split(rng_key, setting.fit.epochs)
     order = jax.vmap(lambda key: jax.random.permutation(key, moves.mine.size))(keys)
     return jax.lax.scan(minibatch, carry, order.reshape(-1, setting.fit.batch_size))
@@ -330,6 +339,7 @@ def _measured(
     metrics = {name: float(value) for name, value in found.items()}
     metrics |= {"iteration": iteration, "positions": positions}
     if evaluate_every and iteration % evaluate_every == 0:
+        # Before the matches, so that NaN weights are reported as such and not rated.
         iterations.check_losses(metrics)
         along = past_selves.elo_along(
             state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
@@ -353,6 +363,7 @@ def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     check_players("ppo.train", env, (2,), "puzzle_iteration.train is for one player.")
     num_games, num_opponents = arguments["num_games"], arguments["num_opponents"]
     num_moves, batch_size = num_games * arguments["num_steps"], arguments["batch_size"]
+    # Arrays have fixed shapes: opponents share the games evenly, and no minibatch is short.
     if num_games % num_opponents or num_moves % batch_size:
         raise ValueError(
             "num_opponents must divide num_games, and batch_size num_games * num_steps = "
@@ -419,6 +430,7 @@ def _count_games(
     """Returns the metrics of the games: how many ended, how long they were and who won."""
     finished = rollout.finished
     count = jnp.maximum(jnp.sum(finished), 1)
+    # Won, drawn or lost, whatever the size of the rewards.
     points = (jnp.sign(result.score) + 1) / 2
     return {
         "finished_games": jnp.sum(finished),

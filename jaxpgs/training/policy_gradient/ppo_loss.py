@@ -50,6 +50,8 @@ def clipped(
     Returns:
       The surrogate, of the same shape. At a ratio of 1 its gradient is the policy gradient.
     """
+    # The minimum makes it a lower bound: where the ratio has gone too far in the direction that the
+    # advantage asks for, the constant is taken and the gradient is 0; the way back stays open.
     ratio = jnp.exp(log_prob - old_log_prob)
     bounded = jnp.clip(ratio, 1 - clip, 1 + clip)
     return jnp.minimum(ratio * advantage, bounded * advantage)
@@ -79,6 +81,7 @@ def ppo_loss(
       policy that played to this one, and `clipped`, the share of moves whose ratio is out of
       bounds.
     """
+    # The lowest float, as 0 times the logarithm -inf would make the entropy's gradient NaN.
     logits = jnp.where(moves.legal, logits.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     log_policy = jax.nn.log_softmax(logits)
     log_prob = jnp.take_along_axis(log_policy, moves.action[:, None], axis=-1)[:, 0]
@@ -88,12 +91,14 @@ def ppo_loss(
     ratio = jnp.exp(log_ratio)
     count = jnp.maximum(jnp.sum(moves.mine), 1).astype(jnp.float32)
 
+    # Means over the learner's moves alone.
     def mean(x: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(moves.mine, x, 0.0)) / count
 
     advantage = jnp.where(moves.mine, moves.advantage, 0.0)
     value = values_like(value, moves.value).astype(jnp.float32)
     error = jnp.where(moves.mine, value - moves.value, 0.0)
+    # Eq. 9 with the sign of a loss. The surrogate is given the log of the ratio, made safe above.
     policy_loss = -mean(clipped(log_ratio, jnp.zeros_like(log_ratio), advantage, clip))
     value_loss = mean(jnp.square(error))
     entropy = mean(-jnp.sum(shares, axis=-1))
@@ -102,6 +107,7 @@ def ppo_loss(
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
+        # (r - 1) - log r, whose mean is the KL divergence, and which is never negative.
         "approximate_kl": mean(ratio - 1 - log_ratio),
         "clipped": mean((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
     }
@@ -146,6 +152,7 @@ def moves_of(
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:
     """Brings the learner's advantages to mean 0 and deviation 1, together."""
     count = jnp.maximum(jnp.sum(mine), 1)
+    # Masked: replies alone, which hold anything, count in neither the mean nor the deviation.
     centred = advantage - jnp.sum(jnp.where(mine, advantage, 0.0)) / count
     variance = jnp.sum(jnp.where(mine, jnp.square(centred), 0.0)) / count
     return jnp.where(mine, centred / (jnp.sqrt(variance) + 1e-8), 0.0)

@@ -50,6 +50,7 @@ def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
     size, length = int(queue.size), len(queue.examples.action)
     new = min(size + len(examples.action), length)
 
+    # The arrays keep their length C, padded with zeros, so that what is jitted compiles once.
     def add(old: chex.Array, added: np.ndarray) -> chex.Array:
         both = np.concatenate([np.asarray(old)[:size], added])[-new:] if new else np.asarray(old)
         padding = [(0, length - new)] + [(0, 0)] * (both.ndim - 1)

@@ -87,6 +87,7 @@ def make_fit(
         examples, size = training
         carried = sharding.everywhere(mesh, (params, opt_state, examples, validation[0]))
         params, opt_state, examples, held_out = carried
+        # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
         largest = max(
             float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
             for part, count in (training, validation)
@@ -95,14 +96,17 @@ def make_fit(
         num_batches = math.ceil(size / batch_size)
         lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
         for number in range(max_epochs):
+            # A new order each epoch. `np.resize` repeats it from its start to fill the last batch.
             order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
             key = jax.random.fold_in(rng_key, number)
             total = dict(_NOTHING)
+            # Losses add up on the device; to read each one would wait for every step.
             for i, index in enumerate(order):
                 params, opt_state, total = step(
                     params, opt_state, total, examples, index, key, i, value_weight
                 )
             parts = jax.tree.map(lambda x: x / num_batches, total)
+            # Without patience the last weights are kept, and nothing is measured in between.
             if patience is None:
                 best = (params, opt_state, number + 1)
                 continue
@@ -113,6 +117,7 @@ def make_fit(
                 lowest, best, waited = loss, (params, opt_state, number + 1), 0
             if waited >= patience:
                 break
+        # Back to the best weights, which are measured once more for the record.
         params, opt_state, num_epochs = best
         checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
         metrics = {name: float(x) for name, x in parts.items()}
@@ -134,6 +139,7 @@ def _make_loss_parts(
     def loss_parts(
         logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
     ) -> _Losses:
+        # The loss is that of actions, so logits of cells become those of actions first.
         if hasattr(env, "policy_logits"):
             logits = jax.vmap(env.policy_logits)(batch.state, logits)
         logits = jnp.where(batch.state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
@@ -185,10 +191,12 @@ def _make_step(
         if augment and hasattr(env, "mirror"):
             state, action = jax.vmap(env.mirror)(batch.state, batch.action)
             turned = batch._replace(state=state, action=action)
+            # Every other row: the order is random already, so no coin is needed.
             batch = trees.where(jnp.arange(batch_size) % 2 == 0, batch, turned)
         observation = jax.vmap(env.observe)(batch.state)
         if augment and hasattr(env, "permute_colors"):
             keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
+            # Colours change in what the network sees; actions are cells and stay what they are.
             observation = jax.vmap(env.permute_colors)(keys, observation)
         carry, parts = update((params, opt_state), (observation, batch, value_weight))
         return *carry, jax.tree.map(jnp.add, total, parts)
@@ -211,6 +219,7 @@ def _make_validate(
         params: Params, examples: Examples, size: chex.Array, value_weight: chex.Array
     ) -> _Losses:
         def body(i: chex.Array, total: _Losses) -> _Losses:
+            # The last batch reads the last example again where there is none, and leaves it out.
             place = i * batch_size + jnp.arange(batch_size)
             batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
             batch = sharding.split_rows(mesh, batch)
@@ -221,6 +230,7 @@ def _make_validate(
             )
 
         zeros = jax.tree.map(jnp.asarray, _NOTHING)
+        # An XLA loop is fast enough where nothing is differentiated. `size` is traced: queues grow.
         total = jax.lax.fori_loop(0, -(-size // batch_size), body, zeros)
         return jax.tree.map(lambda x: x / jnp.maximum(size, 1), total)
 

@@ -30,6 +30,7 @@ def jit_solver(solver: Solver, mesh: jax.sharding.Mesh | None) -> Solver:
     """
     if mesh is None:
         return jax.jit(solver)
+    # Boards are on axis 0, but for `searches`, which are `[S, B]`.
     by_board = Solution(0, 0, 0, 0, 1)  # type: ignore[arg-type]
     shared = sharding.per_device(mesh, solver, (None, 0, 0), by_board)
 
@@ -70,12 +71,15 @@ def search_boards(
         solution = sharding.fetch(solver(params, play_key, boards))
         searches = solution.searches
         value = searches.value
+        # Eq. 6.2: what the game played earned in all, less what it had before this position.
         if value_target == "return":
             value = solution.played[None] - searches.score
         examples = Examples(searches.state, searches.action, value.astype(np.float32))
+        # A game that was not played to its end has no return, and teaches nothing then.
         keep = searches.searched & np.isfinite(value)
         found.append(jax.tree.map(lambda x, keep=keep: x[keep], examples))
         scores.append(solution.score)
+        # A game without an end counts as a very bad one, as -inf would hide all others in the mean.
         played.append(np.maximum(solution.played, -1e6))
     examples = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
     return examples, {
@@ -112,6 +116,7 @@ def make_measure(
             ("random_score", random_rollouts(env)),
         ):
             score, _ = rollout(params, keys, state, logits)
+            # A board that is over at once earns nothing.
             scores[name] = jnp.mean(jnp.where(state.terminated, 0.0, score))
         return scores
 

@@ -160,8 +160,10 @@ def train(
     Deviations from the thesis: the best action is what the solver's Solution played; vmax is that
     of the iteration's training and validation queues.
     """
+    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "fit", "run")
     first_runs, validation_length = games.first_runs or games.num_runs, fit.validation_length
+    # Both queues then reach back over as many iterations.
     if validation_length is None:
         length = fit.training_length * fit.validation_share / max(1 - fit.validation_share, 1e-6)
         validation_length = max(math.ceil(length), 1)
@@ -170,6 +172,7 @@ def train(
     mesh = sharding.make_mesh(run.devices, shared)
     network = make_network(run.seed)
     optimizer = fit.optimizer or optax.adam(5e-4)
+    # The policy is measured on the same boards after every iteration.
     base_key, test_key = jax.random.split(jax.random.key(run.seed))
     measure = None
     if games.num_test_boards:
@@ -180,6 +183,7 @@ def train(
     )
     new_weights = functools.partial(_new_weights, make_network, run.seed, optimizer)
     setting = _Setting(
+        # Two searches: the first iteration has no network worth asking.
         first_search=functools.partial(
             search, jit_solver(first_solver, mesh), num_runs=first_runs
         ),
@@ -199,6 +203,7 @@ def train(
     params, opt_state = new_weights(0)
     if init_params is not None:
         params = iterations.like(init_params, params)
+    # Queues hold whole positions, from which observations are made when they are learned.
     template = jax.eval_shape(env.init, base_key)
     training, validation = (
         example_queue.empty(template, length) for length in (fit.training_length, validation_length)
@@ -262,6 +267,7 @@ def _iterate(
 ) -> tuple[PuzzleIterationState, dict[str, float]]:
     """Searches, adds to the queues what was found, and fits the network."""
     iteration = int(state.iteration)
+    # Chance comes of seed and iteration alone, so a run that goes on needs no state of it.
     keys = jax.random.split(jax.random.fold_in(setting.base_key, iteration), 3)
     rng = np.random.default_rng((setting.seed, iteration))
     search = setting.search if iteration else setting.first_search
@@ -269,6 +275,7 @@ def _iterate(
     count = len(examples.action)
     if not count:
         raise ValueError("The searches found no move on any board: is every game over at once?")
+    # Shuffled, as examples come board by board, and split into those to learn from and to check.
     order = rng.permutation(count)
     # At least one for each, so that tiny runs work.
     split = min(max(round(count * setting.validation_share), 1), max(count - 1, 0))
@@ -278,6 +285,7 @@ def _iterate(
         for queue, index in zip((state.training, state.validation), parts, strict=True)
     )
     params, opt_state = state.params, state.opt_state
+    # Algorithm 1: each network is fitted anew, except for weights that were given to begin with.
     if setting.new_weights is not None and (iteration or not setting.keep_first_weights):
         params, opt_state = setting.new_weights(iteration)
     params, opt_state, fitted = setting.learn(

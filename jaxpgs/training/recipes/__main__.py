@@ -18,6 +18,7 @@ def main(argv: list[str] | None = None) -> None:
     """Hands over to the command of the network that is named."""
     argv = sys.argv[1:] if argv is None else argv
     for kind in KINDS:
+        # Each kind has arguments of its own, so the name alone is looked for, wherever it stands.
         if kind.RECIPES.keys() & set(argv):
             return kind.main(argv)
     parser = argparse.ArgumentParser(

@@ -91,6 +91,7 @@ def distill(
       >>> int(state.iteration)
       1
     """
+    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "run")
     check_counts({"num_iterations": num_iterations, "batch_size": batch_size})
     check_number("distill", "random_fraction", random_fraction, 0, 1)
@@ -155,10 +156,12 @@ def _iterate(
 ) -> tuple[DistillationState, dict[str, chex.Array]]:
     """Learns from the positions, and plays a move in each."""
     keys = jax.random.split(state.rng_key, 6)
+    # The teacher looks once: what it says is both the lesson and the move.
     root = setting.root_fn(keys[0], state.games)
     lesson = _lesson(setting.env, keys[0], state.games, root)
     (params, opt_state), metrics = setting.update((state.params, state.opt_state), lesson)
     drawn = jax.random.categorical(keys[1], root.prior_logits)
+    # log 0 is -inf: illegal actions are never drawn.
     anything = jax.random.categorical(keys[2], jnp.log(state.games.legal_action_mask))
     is_random = jax.random.bernoulli(keys[3], setting.random_fraction, drawn.shape)
     action = jnp.where(is_random, anything, drawn)
@@ -192,6 +195,7 @@ class _Lesson(NamedTuple):
 def _lesson(env: Env, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
     """Turns a teacher's answers, which are over the actions, into what its student has to say."""
     observation, policy = jax.vmap(env.observe)(games), jax.nn.softmax(root.prior_logits)
+    # The student learns in the frame in which networks see the board.
     if hasattr(env, "network_policy"):
         policy = jax.vmap(env.network_policy)(games, policy)
     if hasattr(env, "symmetries"):

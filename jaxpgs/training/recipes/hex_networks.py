@@ -134,6 +134,7 @@ def main(argv: list[str] | None = None) -> None:
     log = loggers.log_to(folder / "metrics.jsonl")
     fields = _card_fields(recipe, parser.prog, args)
 
+    # Saved is the module in float32, to which parameters of training in bfloat16 belong as well.
     def save(place: pathlib.Path, name: str, state: expert_iteration.ExpertIterationState) -> None:
         save_pretrained(
             place,
@@ -151,6 +152,7 @@ def main(argv: list[str] | None = None) -> None:
             show(state, metrics)
             log(state, metrics | {"seconds": round(clock.seconds(), 1)})
             iteration = int(metrics["iteration"])
+            # As often as checkpoints: what a killed run repeats is not counted twice.
             if iteration % 50 == 0:
                 clock.note()
             if args.snapshots and iteration % args.snapshots == 0:
@@ -216,6 +218,7 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
     """
     if name is None:
         return None
+    # A parent that was trained here takes precedence, so that a chain of recipes can be run anew.
     own = (out / f"{name}.json").exists()
     parent = load_pretrained(name, directory=out if own else None)
     return networks.resize(parent.params, parent.module, module)

@@ -114,6 +114,7 @@ def main(argv: list[str] | None = None) -> None:
         return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
     experience = _label(args.name, recipe, args.out, args.seed, late)
+    # Labelling may have been stopped by the minutes, with too few games.
     if late():
         print("Stopped before the fitting; call again to go on.")
         return
@@ -181,6 +182,7 @@ def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
     rows = [row for row in rows if all(isinstance(row.get(name), float) for name in names)]
     if not rows:
         return {}
+    # The epoch that early stopping took.
     best = min(rows, key=lambda row: sum(row[name] for name in names))
     return {"epoch": best["iteration"]} | {
         name: [round(best[f"validation_{name}_{k}"], 4) for k in range(unroll + 1)]

@@ -225,6 +225,7 @@ def _train(
 def _training(recipe: SameGameRecipe) -> dict[str, Any]:
     """Returns the settings of `puzzle_iteration.train` that a recipe has itself."""
     training = _TRAINING | dict(recipe.training)
+    # Few boards, as in trials, are searched all at once.
     training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
     return {"first_runs": recipe.num_runs} | training
 
@@ -232,6 +233,8 @@ def _training(recipe: SameGameRecipe) -> dict[str, Any]:
 def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
     """Makes Adam, whose step decays to a hundredth along all iterations, with L2 regularisation."""
     boards = (training["first_runs"] + i * recipe.num_runs for i in range(recipe.num_iterations))
+    # An estimate of the optimizer's steps: positions of an iteration, at most a full queue, in
+    # batches. The schedule needs a length, and games have none that is known before.
     positions = (round(count * _MOVES * recipe.env.num_actions) for count in boards)
     seen = sum(min(count, training["training_length"]) for count in positions)
     steps = seen * training["max_epochs"] // training["batch_size"]

@@ -32,6 +32,7 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
       Nested dicts and lists of numbers, words and None.
     """
     if isinstance(value, _PLAIN):
+        # A long text would fill the file and every message; its hash tells it apart as well.
         return value if len(str(value)) <= 300 else _digest(str(value).encode())
     if id(value) in _above:  # a function that calls itself
         return "..."
@@ -50,6 +51,7 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return [fingerprint(item, above) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
+    # The order of a set changes with the process, as strings are hashed by a seed.
     if isinstance(value, set | frozenset):
         return sorted((fingerprint(item, above) for item in value), key=json.dumps)
     if isinstance(value, bytes):
@@ -60,6 +62,7 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return f"{_name(type(value))}.{value.name}"
     if isinstance(value, type | types.ModuleType):
         return _name(value)
+    # Data classes may be callable, too, such as modules, and are told by their fields.
     found = None if dataclasses.is_dataclass(value) else _function(value, above)
     return _object(value, above) if found is None else found
 
@@ -93,6 +96,7 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
     if not callable(value):
         return None
     owner = getattr(value, "__self__", None)
+    # A decorator hides the function that it wraps, and with it what that closes over.
     function = inspect.unwrap(getattr(value, "__func__", value))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -105,6 +109,7 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
             continue
     if owner is not None:
         inside["self"] = fingerprint(owner, above)
+    # A user's function may change under the same name; the constants in it tell most changes.
     if _package(function) not in _OURS:
         held = [x for x in code.co_consts if isinstance(x, _PLAIN) and x is not None]
         inside["holds"] = fingerprint([x for x in held if x != function.__doc__])
@@ -133,6 +138,7 @@ def _array(value: Any) -> Any:
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)
+    # Short arrays are readable in `run.json` and in messages; of long ones the hash is kept.
     if array.size <= 16:
         return fingerprint(array.tolist())
     return f"{array.dtype}{list(array.shape)} {_digest(array.tobytes())}"

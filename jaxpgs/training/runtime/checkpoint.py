@@ -48,6 +48,7 @@ def opened(
       RuntimeError: if another process trains there.
     """
     folder = pathlib.Path(directory).absolute()
+    # Under the lock, so that nobody else writes or removes states in the folder meanwhile.
     with lock_run(folder, run):
         checkpoints = Checkpoints(folder, keep=keep)
         try:
@@ -95,6 +96,7 @@ class Checkpoints:
             leaves = _to_dict(state)
             leaves[_CHECKSUM] = _checksum(leaves)
             self._manager.save(step, args=self._ocp.args.StandardSave(leaves))
+            # Orbax writes in the background; the next iteration would overwrite what it reads.
             self._manager.wait_until_finished()
         except Exception as error:
             raise OSError(
@@ -113,17 +115,20 @@ class Checkpoints:
           ValueError: if the checkpoint's leaves do not have the shapes of the template's, it cannot
             be read, or a leaf differs from its checksum.
         """
+        # Orbax renames a folder when all of it is written, so the latest step is a whole one.
         step = self._manager.latest_step()
         if step is None:
             return None
         shapes = jax.tree.map(_place, _to_dict(template))
         try:
             found = self._manager.item_metadata(step)
+            # Earlier versions kept no checksum; their states are read all the same, with a warning.
             kept = {_CHECKSUM: jax.ShapeDtypeStruct((len(shapes),), jnp.uint32)}
             wanted = shapes | (kept if _CHECKSUM in found else {})
             self._check(step, wanted, found)
             saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(wanted))
             self._verify(step, saved)
+        # What is whole but of another run must not be called damaged.
         except _OtherRun as error:
             raise ValueError(str(error)) from None
         except Exception as error:
@@ -151,6 +156,8 @@ class Checkpoints:
         """Keeps the names of the leaves, so that who reads them needs no state of the run."""
         if self._is_named or not sharding.is_first_process():
             return
+        # Arrays are saved under their places in this list, and random keys as their data alone, so
+        # their kind is noted here.
         paths = jax.tree_util.tree_flatten_with_path(state)[0]
         names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
         keys = {
@@ -211,6 +218,7 @@ def read_leaves(
       ImportError: if Orbax is not installed.
       ValueError: if the names are not kept, or the state is damaged.
     """
+    # A folder under a number alone is whole: while Orbax writes, its name has more to it.
     while steps := [int(path.name) for path in folder.iterdir() if path.name.isdigit()]:
         step = max(steps)
         if not (folder / _NAMES).exists():
@@ -223,6 +231,7 @@ def read_leaves(
         except ImportError:
             raise
         except Exception as error:
+            # A failure counts only if the folder is still there: a run removes its oldest states.
             if (folder / str(step)).exists():
                 logging.getLogger("asyncio").addFilter(_is_no_failed_read)
                 raise ValueError(
@@ -247,6 +256,8 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
         saved = reader.restore(folder / str(step) / "default", args=args)
     expected = saved.pop(_CHECKSUM)
     leaves = [saved[str(i)] for i in places]
+    # A checksum tells places within an array, not the array's number, so those that are read may be
+    # numbered anew.
     sums = _checksum({str(n): _words(leaf) for n, leaf in enumerate(leaves)})
     differ = np.asarray(sums) != expected[list(places)]
     if differ.any() or len(expected) != len(known["leaves"]):
@@ -284,6 +295,7 @@ def _word_sum(leaf: chex.Array) -> chex.Array:
         leaf = leaf.astype(jnp.uint8)
     width = min(leaf.dtype.itemsize, 4)
     words = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * width}")).astype(jnp.uint32)
+    # A word's place in row-major order, by its indices, which does not depend on sharding.
     place = jnp.zeros(words.shape, jnp.uint32)
     for axis, length in enumerate(words.shape):
         place = place * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
@@ -314,6 +326,7 @@ def describe(
     Returns:
       A `run` for `opened` and `lock_run`.
     """
+    # What is left names the run: two that differ in any of it must not share a folder.
     kept = {name: x for name, x in arguments.items() if name not in _FREE}
     env, seed = kept.pop("env"), kept.pop("seed")
     network = next(kept.pop(name) for name in ("network", "model", "apply_fn") if name in kept)
@@ -347,12 +360,14 @@ def lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
       RuntimeError: if another process trains there.
     """
     with contextlib.ExitStack() as stack:
+        # The first process holds the lock for all, until the block ends.
         sharding.in_first_process(lambda: stack.enter_context(_lock_run(folder, run)))
         yield
 
 
 @contextlib.contextmanager
 def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
+    # Through JSON, so that it is compared as it is read: with lists for tuples, and words for keys.
     path, given = folder / "run.json", json.loads(json.dumps(run))
     formerly = given.pop("formerly", {})
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
@@ -361,6 +376,7 @@ def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
             "Name another directory."
         )
     folder.mkdir(parents=True, exist_ok=True)
+    # Under the lock: of two processes that begin at once, one alone may write the file.
     with _locked(folder):
         if not path.exists() or _is_earlier(path, given, formerly):
             write_atomically(path, (json.dumps(given, indent=2) + "\n").encode())
@@ -393,7 +409,9 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
         given = {name: x for name, x in given.items() if name in known}
     else:
         known = {name: x for name, x in known.items() if name != "arguments"} | known["arguments"]
+        # An argument that is newer than the file had, in effect, the value of that time.
         known |= {name: x for name, x in formerly.items() if known.get(name) is None}
+    # Present names first; what an earlier version called by other names is tried as renamed.
     found = first_difference(known, given)
     if found and (found := first_difference(renamed(known), given)):
         place, old, new = found
@@ -432,6 +450,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
+    # The file stays behind: the lock is the system's, and ends even if the process is killed.
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

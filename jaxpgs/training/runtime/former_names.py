@@ -83,8 +83,10 @@ def renamed(known: Any) -> Any:
     """
     text = json.dumps(known)
     for names, after in ((MODULES, r"(?=\.)"), (FUNCTIONS, r"\b")):
+        # The longest first: a regular expression takes the first alternative that fits.
         old = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
         pieces = re.split(rf"\bjaxpgs\.({old}){after}", text)
+        # `re.split` with a group puts the matches at odd places, and what is between at even ones.
         pieces[1::2] = [f"jaxpgs.{names[name]}" for name in pieces[1::2]]
         text = "".join(pieces)
     return json.loads(text)

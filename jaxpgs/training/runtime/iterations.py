@@ -60,6 +60,7 @@ def of_weights(
       The optimizer of the weights alone.
     """
     frozen = jax.tree.map(lambda x: not x, trainable)
+    # `optax.masked` hands on the gradients of other leaves, so they are set to zero first.
     return optax.chain(
         optax.masked(optax.set_to_zero(), frozen), optax.masked(optimizer, trainable)
     )
@@ -91,6 +92,7 @@ def make_update(
         )(own)
         updates, opt_state = optimizer.update(gradient, opt_state, own)
         stepped = merge(optax.apply_updates(own, updates), others)
+        # Weights take their step, batch statistics what the forward pass made of them.
         params = jax.tree.map(
             lambda train, new, stat: new if train else stat, trainable, stepped, moved
         )
@@ -146,13 +148,16 @@ def run(
             if sharding.is_first_process():
                 call = loggers.together([loggers.log_to(pathlib.Path(directory) / CURVE), call])
             caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
+        # The bar opens last and so closes first, before `stopping` prints its line.
         title = trainer.replace("_", " ")
         show = stack.enter_context(loggers.own_bar(title, num_iterations, settings.progress))
         while (iteration := int(state.iteration)) < num_iterations and not done(state):
             state, metrics = iterate(state)
+            # Before callback and checkpoint: the last state saved is from before the loss broke.
             check_losses(metrics)
             iteration += 1
             show(state, metrics)
+            # All processes ask in every iteration, as they wait for one another there.
             stop = should_stop(call(state, metrics), caught)
             stop = stop or iteration == num_iterations or done(state)
             if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
@@ -180,6 +185,7 @@ def should_stop(stop: bool, caught: list[int]) -> bool:
       stop: whether the callback asked for it.
       caught: what `stopping` yielded; a signal that came to another process is added.
     """
+    # A state is saved by all processes together, so all must stop after the same iteration.
     any_stop, number = sharding.largest(stop, caught[0] if caught else 0)
     if number and not caught:
         caught.append(number)
@@ -203,6 +209,7 @@ def stopping(advice: str) -> Iterator[list[int]]:
         return
     before: dict[int, Any] = {}
 
+    # A handler that was not set from Python is told as None, and cannot be put back.
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -210,6 +217,7 @@ def stopping(advice: str) -> Iterator[list[int]]:
     def note(number: int, frame: Any) -> None:
         del frame
         caught.append(number)
+        # From here on signals act as usual, so that a second one ends the process at once.
         restore()
         # Not print: the signal may have come in the midst of one.
         os.write(2, f"{signal.Signals(number).name}: ends after this iteration.\n".encode())
@@ -223,6 +231,7 @@ def stopping(advice: str) -> Iterator[list[int]]:
     if caught:
         name = signal.Signals(caught[0]).name
         line = f"Stopped by {name} and saved{advice}."
+        # An interactive session, which must not end, is given its prompt again.
         if hasattr(sys, "ps1"):
             raise KeyboardInterrupt(line)
         print(line, file=sys.stderr)

@@ -37,6 +37,7 @@ def together(callback: Callable[..., Any] | Sequence[Callable[..., Any]] | None)
     for one in several:
         if not callable(one):
             raise ValueError(f"callback must be a function or a list of functions, got {one!r}.")
+    # A list, not a generator: all are called, whatever the first one answers.
     return lambda *args: any([bool(one(*args)) for one in several])
 
 
@@ -64,7 +65,9 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
     def callback(state: Any, metrics: dict[str, float]) -> None:
         nonlocal whole
         del state
+        # NaN and infinity are no JSON.
         row = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        # A run that goes on from a checkpoint repeats iterations, so their old rows go.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
             whole = False
@@ -91,6 +94,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
       A dict for each iteration. None where a metric was not measured or not finite.
     """
     file = pathlib.Path(path)
+    # A machine that stops may leave zeros or half a character at the end.
     lines = file.read_text(errors="replace").replace("\0", "").splitlines()
     rows = []
     if file.suffix == ".csv":
@@ -174,6 +178,7 @@ def own_bar(title: str, num_iterations: int, progress: bool | None) -> Iterator[
     Raises:
       ImportError: if `progress` is true and rich is not installed.
     """
+    # Two live bars on one terminal would write over each other.
     if progress is None:
         progress = sys.stderr.isatty() and not _BARS and sharding.is_first_process()
         progress = progress and importlib.util.find_spec("rich") is not None
@@ -282,6 +287,7 @@ def picture(
         raise ImportError('Pictures need matplotlib: pip install "jaxpgs[plot]"') from error
     rows = read_log(log) if isinstance(log, str | os.PathLike) else list(log)
     names = dict.fromkeys(n for row in rows for n, x in row.items() if isinstance(x, int | float))
+    # Each metric is drawn once, in the first panel that one of its endings names.
     left, panels = list(names), []
     for title, ends in _PANELS.items():
         # The losses at each step of an unroll would hide their mean.

@@ -65,6 +65,7 @@ def read_run(
     settings = _settings(folder)
     curve = pathlib.Path(log) if log is not None else folder / CURVE
     rows = read_log(curve) if log is not None or curve.exists() else []
+    # Parameters alone: games and experience may be many times larger.
     found = read_leaves(folder, lambda name: name.partition(".")[0] in ("params", "best"))
     iteration, leaves = found if found is not None else (0, {})
     tree = unflatten(leaves)

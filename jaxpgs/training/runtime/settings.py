@@ -70,6 +70,7 @@ def flat(arguments: Mapping[str, Any], *groups: str) -> dict[str, Any]:
     """
     found = {name: x for name, x in arguments.items() if name not in groups}
     for group in (arguments[name] for name in groups):
+        # By fields: runs of versions that took them one by one have the same `run.json`.
         found |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
     return found
 
@@ -89,6 +90,7 @@ def by_name(trainer: Callable[..., _Result]) -> Callable[..., _Result]:
 
     @functools.wraps(trainer)
     def train(*args: Any, **arguments: Any) -> _Result:
+        # Each field is taken out of the arguments and put in its settings, which the trainer takes.
         for name, default in groups.items():
             fields = {field.name for field in dataclasses.fields(default)} & set(arguments)
             given = {field: arguments.pop(field) for field in fields}

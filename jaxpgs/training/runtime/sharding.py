@@ -41,6 +41,7 @@ def make_mesh(devices: Sequence[jax.Device] | None, counts: Mapping[str, int]) -
     """
     if devices is not None and not len(devices):
         raise ValueError("devices must name at least one device, or be None for the default one.")
+    # Every process runs the trainer, so each must have a part in it.
     have = {device.process_index for device in devices or jax.local_devices()[:1]}
     if len(have) != jax.process_count():
         raise ValueError(
@@ -108,6 +109,7 @@ def per_device(
     if mesh is None:
         return fn
 
+    # None is on every device; else the named axis of the mesh splits that axis of the array.
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
 
@@ -144,6 +146,7 @@ def own_categorical(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
     """Draws from each row of `[num_rows, A]` logits, as `jax.random.categorical` of all rows."""
     if not is_shared():
         return jax.random.categorical(rng_key, logits)
+    # Gumbel-max by hand: the noise of all rows is drawn, and the device adds its own part.
     shape = logits.shape[1:]
     noise = own_rows(lambda n: jax.random.gumbel(rng_key, (n, *shape), logits.dtype), len(logits))
     return jnp.argmax(noise + logits, axis=-1)
@@ -151,6 +154,7 @@ def own_categorical(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
 
 def is_shared() -> bool:
     """Tells whether this is traced inside of `per_device`."""
+    # JAX has no question for it; an axis that is not bound raises NameError.
     try:
         jax.lax.axis_size(AXIS)
     except NameError:
@@ -167,6 +171,7 @@ def fetch(tree: Any) -> Any:
     """Copies arrays to this process as NumPy arrays, with the rows of other processes."""
 
     def copy(x: Any) -> Any:
+        # What is whole here is read; rows of other processes are gathered, for which all must ask.
         if getattr(x, "is_fully_addressable", True) or x.is_fully_replicated:
             return jax.device_get(x)
         return multihost_utils.process_allgather(x, tiled=True)
@@ -193,6 +198,7 @@ def in_first_process(call: Callable[[], Any]) -> None:
             call()
         except Exception as raised:  # the others must not wait for ever
             error = raised
+    # The others wait here, so none goes on with a folder that is not ready, and all fail together.
     failed = any(largest(error is not None))
     if error is not None:
         raise error

@@ -255,10 +255,12 @@ def train(
       >>> int(state.iteration)
       1
     """
+    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "fit", "run")
     if evaluate_every is None:
         evaluate_every = 0 if env.num_players == 1 else 25
     optimizer = default_optimizer() if fit.optimizer is None else fit.optimizer
+    # Defaults are spelled out, so that a run's folder says what they were when it began.
     arguments |= {"evaluate_every": evaluate_every, "optimizer": optimizer}
     _check_arguments(env, arguments)
     shared = {"num_games": games.num_games, "batch_size": fit.batch_size}
@@ -279,6 +281,7 @@ def train(
         functools.partial(_iterate, setting), donate_argnums=0,
         out_shardings=sharding.beside(mesh, shardings),
     )  # fmt: skip
+    # The watch compares with random play, which it plays only if positions repeat.
     counts = games.num_games, games.num_steps
     watch = game_warnings.make_watch(
         games.num_steps, lambda: game_warnings.distinct_at_random(env, network, *counts)
@@ -328,10 +331,12 @@ def _make_setting(
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(optimizer, trainable)
     own, further = objectives_of(network, fit.objective, fit.offsets)
+    # Without a model the network learns from single positions, and may have several policies.
     if model is None:
         losses_fn = losses.make_losses(network, own, further, fit.value_weight)
         update = iterations.make_update(losses_fn, optimizer, trainable)
         step = functools.partial(_step, env, update, fit.batch_size, mesh)
+    # A model learns from unrolls by a loss of its own, which has no place for these settings.
     elif model_fns is not None or further or own.needs_root:
         raise ValueError(
             "With model, which has a loss and functions of its own, leave objective, offsets and "
@@ -371,6 +376,7 @@ def _start(games: Games) -> dict[str, Any]:
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIterationState:
     games = setting.games
     rng_key, games_key = jax.random.split(rng_key)
+    # The buffer holds whole blocks, each what one iteration plays.
     buffer = replay.init(
         setting.env, setting.fit.buffer_size // (games.num_games * games.num_steps),
         games.num_steps, games.num_games, keep_played=setting.keep_played,
@@ -411,17 +417,21 @@ def _iterate(
 ) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
     """Plays, remembers and learns."""
     own_play = functools.partial(_play, setting)
+    # Games are on axis 0 of the state, and on axis 1 of experience and report, `[S, G]`.
     play = sharding.per_device(setting.mesh, own_play, (None, None, None, 0), (0, 1, 1))
     rng_key, play_key, fit_key = jax.random.split(state.rng_key, 3)
+    # Self-play: S moves in each game, with the threshold that earlier iterations calibrated.
     resign_below = resignation.threshold(state.resignation)
     games, experience, report = play(state.params, play_key, resign_below, state.games)
     buffer = replay.add(state.replay, experience)
+    # Learning: each step draws a new batch from the buffer, the newest block among the others.
     (params, opt_state), parts = jax.lax.scan(
         lambda carry, key: setting.step(carry, buffer, key),
         (state.params, state.opt_state),
         jax.random.split(fit_key, setting.fit.updates_per_iteration),
     )
     metrics = jax.tree.map(jnp.mean, parts) | selfplay.count_games(report)
+    # For the warning that games repeat each other.
     distinct = replay.distinct(experience.observation)
     metrics |= {"resign_below": resign_below, "distinct_positions": distinct}
     state = state._replace(
@@ -452,6 +462,7 @@ def _measured(
     metrics |= {"iteration": iteration, "positions": positions}
     watch(metrics)
     if evaluate_every and iteration % evaluate_every == 0:
+        # Before the match, whose rating would refuse NaN without telling where it came from.
         iterations.check_losses(metrics)
         score = float(compare(state.params, state.best.params))
         state, elo = _rate(state, score, 2 * num_openings)
@@ -494,6 +505,7 @@ def _rate(
     """Rates the network by its match against the best one, whose place it may take."""
     difference = elo_difference(score * num_games, num_games).elo
     elo = state.best.elo + difference  # as the state is, on every device
+    # An even score is no proof of strength: the older network stays the one to beat.
     if score > 0.5:
         # A copy: the next iteration overwrites the state's own arrays.
         params = jax.tree.map(jnp.copy, state.params)
@@ -503,6 +515,7 @@ def _rate(
 
 def _shardings(state: ExpertIterationState, mesh: jax.sharding.Mesh) -> ExpertIterationState:
     """Shares the axis of the games among devices; everything else is on each of them."""
+    # Blocks are `[C, S, G]`.
     blocks = sharding.rows(mesh, state.replay.blocks, axis=2)
     return sharding.whole(mesh, state)._replace(
         games=sharding.rows(mesh, state.games),

@@ -97,6 +97,7 @@ def make_expert(
     """
     if name not in NAMES:
         raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
+    # None means the default, as 0 is a weight that callers may want.
     given = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
     noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.12}
     noise |= {knob: x for knob, x in given.items() if x is not None}
@@ -144,6 +145,7 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
         found = output.search_state
         return Decision(
             action=output.action,
+            # The action was drawn to explore, so the best is read off the weights.
             best=jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype),
             policy=output.action_weights,
             value=found.value,
@@ -208,12 +210,14 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
     ) -> Decision:
+        # Of keys `[B]` each is split by itself, with the new axis first, so that they unpack alike.
         split = (
             jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
         )
         rng_key, coin_key, action_key = split(rng_key, 3)
         decision = expert(params, rng_key, root, recurrent_fn, invalid_actions)
         at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
+        # One key for all rows, or one for each where devices share the games.
         if is_one_key(coin_key):
             luck = jax.random.uniform(coin_key, at_random.shape)
         else:
@@ -235,6 +239,7 @@ def fast_expert(expert: str | Expert, fast_simulations: int | Expert | None) -> 
             'one for the fast moves, such as make_expert("pgs", 16, dirichlet_fraction=0.0); got '
             f"{fast_simulations!r}."
         )
+    # Fast moves are to be strong, not to explore (Wu 2019, section 3.1).
     return make_expert(expert, fast_simulations, dirichlet_fraction=0.0)
 
 
@@ -256,10 +261,12 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
     ) -> Decision:
+        # mctx takes one key, so its noise depends on how the games are shared.
         rng_key = sharding.one_key(rng_key)
         output = mctx.gumbel_muzero_policy(
             params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
         )
+        # mctx's action has the Gumbel noise in it, which its weights have not.
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
         found = output.search_tree.summary()
         return Decision(

@@ -44,6 +44,8 @@ def head_to_head(
     limit = LONGEST_GAME if max_moves is None else max_moves
     root_fn = make_root_fn(env, apply_fn)
     key = jax.random.key(0)
+    # [2 * A]: each opening by each side. Illegal ones are played too, as shapes are fixed, and left
+    # out of the result.
     actions = jnp.tile(jnp.arange(env.num_actions), 2)
     side = jnp.repeat(jnp.arange(2), env.num_actions)  # the player that `first` is
     start = jax.vmap(lambda _: env.init(key))(actions)
@@ -56,8 +58,10 @@ def head_to_head(
     ) -> tuple[Any, chex.Array]:
         after = step_games(state, action, jax.random.fold_in(key, number))
         gain = gain_of(env, side, state, after).astype(score.dtype)
+        # A game that is over steps on with the others, and nothing that it pays counts.
         return after, score + jnp.where(state.terminated, 0.0, gain)
 
+    # Who moves differs from game to game, so both networks look at all positions.
     def ply(carry: tuple[Any, chex.Array, chex.Array]) -> tuple[Any, chex.Array, chex.Array]:
         state, score, number = carry
         one, other = (root_fn(params, key, state).prior_logits for params in (first, second))
@@ -71,6 +75,7 @@ def head_to_head(
     state, score, _ = jax.lax.while_loop(
         lambda carry: jnp.any(legal & ~carry[0].terminated) & (carry[2] <= limit), ply, carry
     )
+    # Games that the limit cut short are draws.
     points = (jnp.where(state.terminated, jnp.sign(score), 0.0) + 1) / 2
     return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)
 

@@ -38,6 +38,7 @@ def policy_value_loss(
       The loss `[]`, and its parts: `policy_loss`, of which 0 is perfect, and `value_loss`.
     """
     policy_loss = objective_loss(logits, target, objective or cross_entropy())
+    # Games that are not over yet have no return to learn; the mean is over the others.
     known = target.open == 0
     value = values_like(value, target.value)
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
@@ -51,6 +52,7 @@ def objective_loss(logits: chex.Array, target: Experience, objective: Objective)
 
     The mean is over the positions whose target has a policy; 0 if there is none.
     """
+    # The lowest float, not -inf, whose product with a target of 0 would be NaN.
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
     known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
@@ -101,9 +103,11 @@ def unroll_loss(
     """
     value = values_like(value, target.value)
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
+    # A constant, so the gradient is that of the cross-entropy, and 0 is the best loss.
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
     error = target.value_weight * jnp.square(value - target.value)
 
+    # The mean of what is known; 0 where nothing is.
     def mean(x: chex.Array, weight: chex.Array) -> chex.Array:
         return jnp.sum(x) / jnp.maximum(jnp.sum(weight), 1.0)
 

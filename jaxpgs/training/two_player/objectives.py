@@ -76,6 +76,8 @@ def tspg(untried: str = "completed") -> Objective:
         if target.root is None:
             raise ValueError("tspg needs experience with root: selfplay.play(..., keep_root=True).")
         qvalues = action_values(target.root, untried)
+        # The regret: a constant less the policy's value, whose gradient is eq. 10 and 11.
+        # Illegal actions have values and probabilities 0.
         most = jnp.max(jnp.where(target.legal, qvalues, -jnp.inf), axis=-1)
         return most - jnp.sum(jax.nn.softmax(logits, axis=-1) * qvalues, axis=-1)
 
@@ -131,6 +133,7 @@ def action_values(root: NodeStats, untried: str) -> chex.Array:
         if untried == "parent":
             total = jnp.sum(root.value_sum, axis=-1, keepdims=True)
             mean = total / jnp.maximum(visits, 1).astype(total.dtype)
+            # Without any simulation the network's value stands for the parent's.
             filler = jnp.where(visits > 0, mean, root.value[..., None])
         else:
             lowest = jnp.min(jnp.where(tried, root.qvalues, jnp.inf), axis=-1, keepdims=True)

@@ -48,6 +48,7 @@ def init(
       The buffer.
     """
     axes = (num_blocks, num_steps, num_games)
+    # Shapes alone are needed, so no game is begun.
     state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
     observation = observed(env)
     played = None
@@ -110,6 +111,7 @@ def observation_dtype(env: Env) -> jnp.dtype:
 
     @jax.jit
     def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
+        # Positions of all ages, as counters and planes may grow along a game.
         games = init_games(env, rng_key, 64, max_random_moves=64)
         observation = jax.vmap(env.observe)(games.state)
         return observation, jnp.all(
@@ -132,10 +134,13 @@ def add(replay: Replay, experience: Experience) -> Replay:
       The buffer with the block.
     """
     blocks = replay.blocks
+    # What a game lacks is a multiple of its next position's return, for all steps `[C, S, G]` of it
+    # the same position: the first of this block. That one may be open itself, and so they stay.
     first_value, first_open = experience.value[None, :1], experience.open[None, :1]
     blocks = blocks._replace(
         value=blocks.value + blocks.open * first_value, open=blocks.open * first_open
     )
+    # A ring: the slot is that of the oldest block.
     slot = replay.added % blocks.value.shape[0]
     blocks = jax.tree.map(
         lambda old, new: old.at[slot].set(new.astype(old.dtype)), blocks, experience
@@ -153,12 +158,15 @@ def distinct(observation: chex.Array) -> chex.Array:
         word = (word ^ (word >> 15)) * jnp.uint32(0x85EBCA6B)
         return word ^ (word >> 13)
 
+    # Each word is mixed, weighed by an odd number of its place, and added up modulo 2^32. Mixed
+    # first, as plain words times weights add up alike too easily.
     code = jnp.zeros(jax.tree.leaves(observation)[0].shape[:2], jnp.uint32)
     for number, leaf in enumerate(jax.tree.leaves(observation)):
         words = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
         words = words.reshape(*code.shape, -1)
         weights = jax.random.bits(jax.random.key(number), words.shape[-1:], jnp.uint32) | 1
         code += jnp.sum(mixed(words) * weights[None, None], axis=-1, dtype=jnp.uint32)
+    # Sorted, equal codes are neighbours.
     ordered = jnp.sort(mixed(code).ravel())
     return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
 
@@ -177,7 +185,9 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
     """
     *keys, turn_key = jax.random.split(rng_key, 4)
     num_blocks, *rest = replay.blocks.value.shape
+    # Until the buffer is full, only the blocks that were added count.
     limits = (jnp.minimum(replay.added, num_blocks), *rest)
+    # `[C, S, G]` is not made flat, as devices share its last axis.
     index = tuple(
         jax.random.randint(key, (batch_size,), 0, limit)
         for key, limit in zip(keys, limits, strict=True)
@@ -187,6 +197,7 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
         return batch
     forms = env.symmetries(batch.observation, batch.policy)
     turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
+    # All forms are made and each row takes one, as `symmetries` has no other way.
     rows = jnp.arange(batch_size)
 
     def turned(by_action: chex.Array) -> chex.Array:

@@ -39,6 +39,7 @@ def add(record: Resignation, winner_lowest: chex.Array) -> Resignation:
     """
     found = winner_lowest.reshape(-1)
     is_game = ~jnp.isnan(found)
+    # Games are numbered one after another, and each goes to the ring's place of its number.
     number = jnp.cumsum(is_game) - 1
     total, room = jnp.sum(is_game), len(record.lowest)
     # No slot is written twice, whose order the device could choose.
@@ -59,6 +60,8 @@ def threshold(
       min_games: nobody resigns before so many games are known.
     """
     known = jnp.minimum(record.count, len(record.lowest))
+    # Slots without a game hold infinity and sort behind the others. At most `rank` of the known
+    # winners saw a value below the one at that place, and would have resigned.
     rank = jnp.floor(false_positives * known.astype(jnp.float32)).astype(jnp.int32)
     value = jnp.sort(record.lowest)[rank]
     return jnp.where(known < min_games, -jnp.inf, value)

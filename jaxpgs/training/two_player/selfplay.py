@@ -140,17 +140,21 @@ def init_games(
 
     def start(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
+        # One coin decides: its lower half means one move, its top `start_fraction` none, what is
+        # between a number from 1 to M.
         coin, count = jax.random.uniform(count_key, (2,))
         count = 1 + jnp.floor(count * max_random_moves).astype(jnp.int32)
         count = jnp.where(coin < 0.5, 1, count)
         count = jnp.where(coin < 1 - start_fraction, count, 0)
 
+        # All games of a batch scan over M moves, and each keeps as many as it drew.
         def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
             state, made = carry
             number, rng_key = inputs
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
             action = jax.random.categorical(rng_key, logits)
             after = step(state, action, chance_key(rng_key))
+            # A move that would end the game is left out, so that there is a position to search.
             take = (number < count) & ~after.terminated
             state = trees.where(take, after, state)
             return (state, made + take.astype(jnp.int32)), None
@@ -159,6 +163,8 @@ def init_games(
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
     state, made = jax.vmap(start)(sharding.own_keys(start_key, num_games))
+    # Who may resign is drawn at the start and apart from the moves, so that the games in which
+    # nobody may are a fair sample.
     luck = sharding.own_rows(lambda number: jax.random.uniform(resign_key, (number,)), num_games)
     return SelfPlayGames(
         state=state,
@@ -245,14 +251,17 @@ def play(
         start, sampled_moves, resign_below, max_moves, keep_adapted, keep_played, keep_root,
         value_target,
     )  # fmt: skip
+    # [S]: one draw for all games of a step, so that `lax.cond` can leave out the other search.
     is_full = jnp.ones(num_steps, bool)
     if fast is not None:
         rng_key, full_key = jax.random.split(rng_key)
         is_full = draw_full(full_key, num_steps, full_share)
+    # Shapes alone are read with this key, so it is still unused below.
     kept = _network_own(setting, rng_key, games.state) if keep_adapted else {}
     inputs = (jax.random.split(rng_key, num_steps), is_full)
     (games, _), seen = jax.lax.scan(functools.partial(_step, setting), (games, kept), inputs)
     experience, reward, discount, strayed, report = seen
+    # `_step` has filled in the search's values already; the others need what came later.
     if value_target == "search":
         return games, experience, report
 
@@ -287,6 +296,8 @@ def _decide(
 ) -> tuple[Decision, NodeStats | None]:
     """Searches positions, in full or fast."""
     legal, expert, fast = state.legal_action_mask, setting.expert, setting.fast
+    # Devices have the same key: a key for each game keeps their noise apart, and the same however
+    # many devices there are.
     if sharding.is_shared():
         rng_key = sharding.own_keys(rng_key, len(legal))
     root = setting.root_fn(setting.params, sharding.one_key(rng_key), state)
@@ -294,6 +305,7 @@ def _decide(
     if fast is None:
         decision = expert(*data, **kept)
     else:
+        # A condition without axes is a branch; with one for each game both searches would run.
         full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
         decision = jax.lax.cond(is_full, full, quick)
     return decision, root_stats(root, decision, legal) if setting.keep_root else None
@@ -302,6 +314,7 @@ def _decide(
 def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[str, Params]:
     """Returns what a search adapts, as the network has it."""
     decide = functools.partial(_decide, setting)
+    # A search that is traced, not run, tells which parameters it adapts.
     adapted = jax.eval_shape(decide, rng_key, state, True)[0].adapted_params
     if not jax.tree.leaves(adapted):
         raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
@@ -319,13 +332,16 @@ def _step(
     state = games.state
     legal = state.legal_action_mask
     decision, root = _decide(setting, search_key, state, is_full, **kept)
+    # Exploration: the first moves of a game are drawn, the later ones are the best.
     action = jnp.where(games.move < setting.sampled_moves, decision.action, decision.best)
     chances = sharding.own_keys(chance_key(rng_key), len(action))
     after = step_with_keys(env)(state, action, chances)
     mover = state.current_player
+    # [G, P]: whose move it is. Each player remembers the lowest value of its own moves.
     own = mover[:, None] == jnp.arange(games.lowest.shape[1])[None]
     lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
 
+    # Who resigns loses, whatever its move would have paid; behind an end nothing is counted.
     resigned = games.may_resign & (decision.value < setting.resign_below)
     finished = after.terminated | resigned
     if setting.max_moves is not None:
@@ -334,7 +350,9 @@ def _step(
     discount = jnp.where(after.current_player == mover, 1.0, -1.0)
     discount = jnp.where(finished, 0.0, discount)
 
+    # A fast search is too weak to imitate; zeros mark that there is no target.
     policy = jnp.where(is_full, decision.policy, 0.0)
+    # What the network learns is in the frame in which it sees the board.
     if hasattr(env, "network_policy"):
         turn = functools.partial(jax.vmap(env.network_policy), state)
         policy, legal = turn(policy), turn(legal)
@@ -354,9 +372,11 @@ def _step(
         num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
     )
 
+    # New games are made for all and taken by those that ended: under `jit` shapes cannot vary.
     fresh = init_games(env, reset_key, len(reward), **setting.start)
     going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
     games = trees.where(finished, fresh, going_on)
+    # A search that follows the end of a game belongs to another one and starts from the network.
     if setting.keep_adapted:
         adapted = reset_adapted(decision.adapted_params, setting.params, finished)
         kept = {"adapted_params": adapted}
@@ -365,6 +385,7 @@ def _step(
     wrong = jnp.isnan(reward)
     value, known = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
     seen = Experience(observation, legal, policy, value, known, played, root)
+    # From here on the game does not show what best play leads to.
     strayed = (action != decision.best) & (setting.value_target == "best")
     return (games, kept), (seen, reward, discount, strayed, report)
 
@@ -384,6 +405,7 @@ def count_games(report: Report) -> dict[str, chex.Array]:
 def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array:
     """Draws `[S]` bool which steps are searched in full, as near to a share of them as may be."""
     count_key, order_key = jax.random.split(rng_key)
+    # Rounded up or down at random, so that the mean is the share where it is no whole number.
     count = jnp.floor(share * num_steps + jax.random.uniform(count_key))
     return jax.random.permutation(order_key, num_steps) < count.astype(jnp.int32)
 
@@ -400,12 +422,15 @@ def _with_returns(
       strayed: `[S, G]` bool, where the search's value is the target, as the game was left.
     """
 
+    # G_t = reward + discount * G_(t+1), from the last step back. `is_open` is the product of the
+    # discounts: how much of the return is still to come; 0 once the game has ended.
     def back(later: tuple[chex.Array, chex.Array], now: tuple[chex.Array, ...]) -> Any:
         reward, discount, strayed, searched = now
         value, is_open = reward + discount * later[0], discount * later[1]
         target = (jnp.where(strayed, searched, value), jnp.where(strayed, 0.0, is_open))
         return target, target
 
+    # Behind the last step nothing is known, so all of that return is open.
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
     moves = (reward, discount, strayed, experience.value)
     _, (value, is_open) = jax.lax.scan(back, nothing, moves, reverse=True)
@@ -423,6 +448,7 @@ def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -
             "keep_root, which objectives that read values need, wants an expert that fills in "
             "Decision.visits and Decision.qvalues; this one does not."
         )
+    # Without a visit a Q-value may hold anything, and 0 times NaN would still be NaN.
     qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
     return NodeStats(
         prior_logits=root.prior_logits,
