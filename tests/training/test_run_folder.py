@@ -1,5 +1,6 @@
 """Reading what a trainer keeps in its folder; the loop and the checkpoints are every trainer's."""
 
+import importlib
 import json
 import shutil
 import threading
@@ -13,7 +14,8 @@ import optax
 import pytest
 
 from jaxpgs.training import Run, RunRecord, read_run
-from jaxpgs.training.runtime import iterations, loggers
+from jaxpgs.training.runtime import former_names, iterations, loggers
+from jaxpgs.training.runtime.former_names import renamed
 from jaxpgs.training.two_player.expert_iteration import Best
 
 GIVEN = {"env": None, "network": None, "seed": 0, "optimizer": optax.adam(1e-3)}
@@ -164,3 +166,21 @@ def test_folders_that_cannot_be_read(tmp_path):
     (run / "run.json").write_text("[]")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
         read_run(run)
+
+
+def test_present_names_of_modules_stay():
+    former = {"expert": "jaxpgs.adapters.f", "optimizer": "jaxpgs.search.replay.g"}
+    present = renamed(former)
+    assert present == {
+        "expert": "jaxpgs.adapters.environments.f",
+        "optimizer": "jaxpgs.search.learning.ring_buffer.g",
+    }
+    assert renamed(present) == present
+    for name in (*former_names.MODULES, *former_names.FUNCTIONS):
+        found = renamed({"it": f"jaxpgs.{name}.f"})
+        assert found != {"it": f"jaxpgs.{name}.f"} and renamed(found) == found
+        module = found["it"].removesuffix(".f").rpartition(".")
+        if name in former_names.MODULES:
+            importlib.import_module(found["it"].removesuffix(".f"))
+        else:
+            assert hasattr(importlib.import_module(module[0]), module[2])

@@ -79,14 +79,16 @@ def renamed(known: Any) -> Any:
       known: what `run.json` holds.
 
     Returns:
-      The same with the present names of modules and functions.
+      The same with the present names of modules and functions. Present names stay as they are.
     """
     text = json.dumps(known)
     for names, after in ((MODULES, r"(?=\.)"), (FUNCTIONS, r"\b")):
-        # The longest first: a regular expression takes the first alternative that fits.
-        old = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-        pieces = re.split(rf"\bjaxpgs\.({old}){after}", text)
+        # The longest first, as a regular expression takes the first alternative that fits. Present
+        # names are among them, since one may begin with a former one: "adapters.environments".
+        either = sorted({*names, *names.values()}, key=len, reverse=True)
+        pattern = rf"\bjaxpgs\.({'|'.join(map(re.escape, either))}){after}"
+        pieces = re.split(pattern, text)
         # `re.split` with a group puts the matches at odd places, and what is between at even ones.
-        pieces[1::2] = [f"jaxpgs.{names[name]}" for name in pieces[1::2]]
+        pieces[1::2] = [f"jaxpgs.{names.get(name, name)}" for name in pieces[1::2]]
         text = "".join(pieces)
     return json.loads(text)

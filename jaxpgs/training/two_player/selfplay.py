@@ -383,8 +383,8 @@ def _step(
     played = Played(state, action, reward, finished) if setting.keep_played else None
     # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
     wrong = jnp.isnan(reward)
-    value, known = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
-    seen = Experience(observation, legal, policy, value, known, played, root)
+    value, none_open = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
+    seen = Experience(observation, legal, policy, value, none_open, played, root)
     # From here on the game does not show what best play leads to.
     strayed = (action != decision.best) & (setting.value_target == "best")
     return (games, kept), (seen, reward, discount, strayed, report)
