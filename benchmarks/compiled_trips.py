@@ -149,7 +149,8 @@ def _evaluate(
         elif not _counts_in(eqn):
             atoms = {a: read(a) for a in eqn.invars if not isinstance(a, core.Literal)}
             parts = {"constvars": [], "invars": list(atoms), "outvars": eqn.outvars, "eqns": [eqn]}
-            one = jaxpr.replace(**parts, debug_info=None)
+            names = {"arg_names": ("",) * len(atoms), "result_paths": ("",) * len(eqn.outvars)}
+            one = jaxpr.replace(**parts, debug_info=jaxpr.debug_info._replace(**names))
             outputs = jax.core.eval_jaxpr(one, (), *atoms.values())
         elif name in _RULES:
             outputs, counts = _RULES[name](eqn, inputs, counts, platform)

@@ -426,7 +426,10 @@ def _answer(
             f"value as well; got {found!r}."
         )
     names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
-    wanted = (((), "integer"), (root.valid.shape, "real"), ((), "real"))
+    # Of nodes with chance the weights are those of the actions alone, which come first.
+    fits = jnp.ndim(found[1]) == 1 and len(found[1]) <= len(root.valid)
+    weights = jnp.shape(found[1]) if fits else root.valid.shape
+    wanted = (((), "integer"), (weights, "real"), ((), "real"))
     for name, x, (shape, kind) in zip(names, found, wanted, strict=False):
         check_returned(name, x, shape, kind)
     return found

@@ -79,7 +79,6 @@ def label_games(
       >>> games = {"num_games": 8, "games_at_once": 8, "num_steps": 4}
       >>> labelled = labelling.label_games(env, apply_fn, params, **games)
     """
-    # First of all, while the arguments are the only local names.
     arguments = dict(locals())
     del arguments["num_games"]  # how many there are may change
     for name, count in {

@@ -129,7 +129,6 @@ def fit(
       RuntimeError: if another process trains in the directory.
       FloatingPointError: if the loss is no longer finite.
     """
-    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "steps", "validation", "run")
     del arguments["max_epochs"]  # how long it is may change
     _check_arguments(max_epochs, steps, validation)

@@ -192,7 +192,6 @@ def train(
       >>> int(state.iteration)
       1
     """
-    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "opponents", "fit", "run")
     _check_arguments(env, arguments)
     shared = {"num_games": games.num_games, "batch_size": fit.batch_size}

@@ -160,7 +160,6 @@ def train(
     Deviations from the thesis: the best action is what the solver's Solution played; vmax is that
     of the iteration's training and validation queues.
     """
-    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "fit", "run")
     first_runs, validation_length = games.first_runs or games.num_runs, fit.validation_length
     # Both queues then reach back over as many iterations.

@@ -91,7 +91,6 @@ def distill(
       >>> int(state.iteration)
       1
     """
-    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "run")
     check_counts({"num_iterations": num_iterations, "batch_size": batch_size})
     check_number("distill", "random_fraction", random_fraction, 0, 1)

@@ -255,7 +255,6 @@ def train(
       >>> int(state.iteration)
       1
     """
-    # First of all, while the arguments are the only local names.
     arguments = flat(locals(), "games", "fit", "run")
     if evaluate_every is None:
         evaluate_every = 0 if env.num_players == 1 else 25
