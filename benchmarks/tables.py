@@ -229,6 +229,7 @@ _PGX = ("roots", "search", "K", "ms", "x bare network", "x faster than mctx's fa
         "calls in a row", "scratch MB")  # fmt: skip
 BLOCKS: dict[str, Block] = {
     "strength": (STRENGTH, _strength),
+    "strength-empty": ("strength_empty_hex-7x7-early_64", _strength),
     "networks": (f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,
@@ -259,11 +260,11 @@ BLOCKS: dict[str, Block] = {
                  "M cycles", "without estimate", "scratch MB"),
     ),
     "environments": _rows(
-        "environments_full", environments.table,
+        "environments_quick", environments.table,
         lambda row: row["size"] == 11 and row["batch"] == 1024,
     ),
     "environments-samegame": _rows(
-        "environments_samegame_full", environments_samegame.table, lambda row: row["batch"] == 1024
+        "environments_samegame_quick", environments_samegame.table, lambda row: row["batch"] == 1024
     ),
     "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
