@@ -6,8 +6,7 @@
 
 All players have their defaults, but for mctx's search with as few actions at the root as Gumbel PGS
 has. The tournaments of Gumbel searches in rounds (the presets rounds, rounds-time-1 and -64) go to
-`rounds.json`. Nothing is played here: every pairing is one of a tournament, whose file has the
-commands.
+`rounds.json`. Nothing is played here: tournaments' files have the pairings and the commands.
 """
 
 import pathlib
@@ -47,8 +46,9 @@ def _pairings(folder: pathlib.Path, preset: str) -> Iterator[tuple[dict[str, Any
         if equal == "time":
             equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
         cell = (setting["network"], equal, setting["num_simulations"])
+        played = ", ".join(dict.fromkeys(str(row["commit"])[:7] for row in data["rows"]))
         for pair in data.get("pairings", ()):  # none before the first is whole
-            yield dict(zip(_CELL, cell, strict=True)), pair
+            yield dict(zip(_CELL, cell, strict=True)) | {"played": played}, pair
 
 
 def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
@@ -79,9 +79,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     for about, found in cells.items():
         openings = " or ".join(map(str, sorted({row["openings"] for row in found.values()})))
         texts = [report.interval_text(found[name]) if name in found else None for name in OURS]
-        lines.append([*about, openings, *texts])
+        played = ", ".join(dict.fromkeys(row["played"] for row in found.values()))
+        lines.append([*about, openings, *texts, played])
     heads = [f"Elo of {name.removesuffix(' default')}" for name in OURS]
-    return ["network", "equal", "simulations", "rival", "openings", *heads], lines
+    return ["network", "equal", "simulations", "rival", "openings", *heads, "commit"], lines
 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -343,9 +343,9 @@ def _dumps(data: Mapping[str, Any]) -> str:
     """JSON with a row on each line, so that a file's changes can be read."""
 
     def text(value: Any) -> str:
-        return json.dumps(
-            value, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")
-        )
+        form: Any = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+        words = json.dumps(value, default=_plain, **form)
+        return re.sub(r"(?<=[\[,])(\d)\.0(?=[,\]])", r"\1", words)  # lists of 1.0 are long
 
     first = ("setting", "machines", "fingerprints")
     order = (*first, *(n for n in data if n not in (*first, "rows")))

@@ -7,12 +7,11 @@
     python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
     python -m benchmarks.speed --preset many-actions  # as many as chess has, and an empty game
 
-Ours run with K = 32 and with the K that plays well, their default, as trees ("cached" in the names)
-and as rollouts ("constant"). The limit is the time of the network evaluations alone, so every
-search is shown beside the bare network on as many states, in the batch that suits it best; searches
-evaluate in pieces of that `max_batch`. Ratios to mctx are to the faster of its two searches.
-Machines are noisy: the searches take turns, and what counts is the median of their ratios within a
-turn, with the quartiles. Started again with the same file, the command goes on.
+Ours run with K = 32 and with their default, as trees ("cached" in the names) and as rollouts
+("constant"). The limit is the time of the network evaluations alone, so every search is shown
+beside the bare network on as many states, in the batch that suits it best; searches evaluate in
+pieces of that `max_batch`. Ratios to mctx are to the faster of its two searches. As machines are
+noisy, the searches take turns, and what counts is the median of their ratios within a turn.
 """
 
 import dataclasses

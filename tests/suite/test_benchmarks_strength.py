@@ -317,12 +317,14 @@ def test_rivals_are_found_whoever_is_named_first(tmp_path):
     for name, equal, batch in [("hex-9x9", "simulations", None), ("hex-5x5", "time", 1)]:
         setting = {"network": name, "equal": equal, "batch_size": batch, "num_simulations": 64}
         path = tmp_path / f"strength_defaults_{name}.json"
-        path.write_text(json.dumps({"setting": setting, "rows": [], "pairings": pairings}))
+        rows = [{"commit": "0123456789"}]
+        path.write_text(json.dumps({"setting": setting, "rows": rows, "pairings": pairings}))
     rivals.main(["--folder", str(tmp_path), "--out", str(tmp_path / "rivals.json")])
     data = runs.load(tmp_path / "rivals.json")
+    met = ["mctx Gumbel", "8", "-20 (-31 to -10)", "+20 (+10 to +31)"]
     assert rivals.table(data["rows"])[1] == [
-        ["hex-5x5", "time, 1 root", 64, "mctx Gumbel", "8", "-20 (-31 to -10)", "+20 (+10 to +31)"],
-        ["hex-9x9", "simulations", 64, "mctx Gumbel", "8", "-20 (-31 to -10)", "+20 (+10 to +31)"],
+        ["hex-5x5", "time, 1 root", 64, *met, "0123456"],
+        ["hex-9x9", "simulations", 64, *met, "0123456"],
     ]
 
 
