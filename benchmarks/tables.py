@@ -227,6 +227,7 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 
 _PGX = ("roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
         "calls in a row", "scratch MB")  # fmt: skip
+_RANDOM = ("samegame_random", samegame.comparison)
 BLOCKS: dict[str, Block] = {
     "strength": (STRENGTH, _strength),
     "strength-empty": ("strength_empty_hex-7x7-early_64", _strength),
@@ -287,7 +288,8 @@ BLOCKS: dict[str, Block] = {
         "samegame_full",
         lambda rows: samegame.standing(rows + runs.load(RESULTS / "samegame_150.json")["rows"]),
     ),
-    "samegame-random": _rows("samegame_random", lambda rows: samegame.comparison({"rows": rows})),
+    "samegame-random": _rows(*_RANDOM, lambda row: "," not in row["search"]),
+    "samegame-settings": _rows(*_RANDOM, lambda row: row["search"] != "nrpa"),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (

@@ -103,10 +103,11 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
     called, advice = getattr(part, "__name__", None), ""
     if called and callable(part):
         advice = f" Call it: {name}={called}(...)."
-        one = kind[0] if isinstance(kind, tuple) else kind
-        makes = isinstance(part, type) or "return" in getattr(part, "__annotations__", {})
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        returned = getattr(part, "__annotations__", {}).get("return")
+        makes = isinstance(part, type) or returned in kinds
         if is_type and not makes:  # a rule, and not what makes one
-            advice = f" Put it into one: {name}={one.__name__}({called})."
+            advice = f" Put it into one: {name}={kinds[0].__name__}({called})."
     raise ValueError(f"{owner} needs {name} to be a part, such as {example}; got {part!r}.{advice}")
 
 

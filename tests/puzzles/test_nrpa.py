@@ -437,14 +437,14 @@ def test_seeds_are_compared():
     assert lines[-1] == ["sum", "30", "38", "24", "28"]
     # Means of positions are 12 and 22, and 9 and 17: gains of -3 and -5.
     half = 1.96 * 2**0.5 / 2**0.5
-    assert bench.comparison(record)[1] == [
+    assert bench.comparison(record["rows"])[1] == [
         ["nrpa", "17", "34 ± 6", 2, None],
         ["nrpa wide", "13", "26 ± 3", 2, f"-4 ± {half:.0f}"],
     ]
     # A search of one seed is compared on that seed alone.
     known = [row for row in rows if (row["search"], row["seed"]) == ("nrpa", 0)]
     rows += [row | {"search": "mcts", "score": row["score"] + 2} for row in known]
-    assert bench.gains(record)["mcts"] == (2.0, 0.0)
+    assert bench.gains(record["rows"])["mcts"] == (2.0, 0.0)
 
 
 def test_a_network_gives_the_bias():

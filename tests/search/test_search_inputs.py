@@ -47,6 +47,10 @@ def call(**changes):
     return jaxpgs.pgs_policy(**(arguments | changes))
 
 
+def never(path) -> bool:  # annotated, and still no maker of truncations
+    return path.depth < 0
+
+
 def stops(rule):
     return jaxpgs.truncation.fixed(2)._replace(stop=rule)
 
@@ -296,6 +300,7 @@ def test_estimator_without_optimizer_is_named():
         ),
         (lambda: call(truncation=stops(lambda path: path.depth)), "type bool; got .* type int32"),
         (lambda: call(truncation=lambda path: path.new), "Put it into one: truncation=Truncation"),
+        (lambda: call(truncation=never), r"Put it into one: truncation=Truncation\(never\)"),
         (lambda: call(truncation=jaxpgs.truncation.fixed), r"Call it: truncation=fixed\(...\)"),
         (
             lambda: call(root_selection=jaxpgs.selection.Selection(lambda *_: jnp.int32(0))),

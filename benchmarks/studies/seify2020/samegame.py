@@ -208,14 +208,14 @@ def table(record: Row) -> tuple[list[str], list[list[Any]]]:
     return ["position", *solved, *published], lines
 
 
-def comparison(record: Row) -> tuple[list[str], list[list[Any]]]:
+def comparison(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search: its score, and its gain on the first one.
 
     Scores are means over the seeds, gains those of `gains`; ± is the seeds' standard deviation in
     sums, and in gains the 95% interval over positions.
     """
-    scores = _scores(record["rows"])
-    found = gains(record)
+    scores = _scores(rows)
+    found = gains(rows)
     lines: list[list[Any]] = []
     for name, by_seed in scores.items():
         sums = [sum(of_seed.values()) for of_seed in by_seed.values()]
@@ -251,13 +251,13 @@ def standing(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     return ["search", "sum", "seeds", "CPU hours"], lines
 
 
-def gains(record: Row) -> dict[str, tuple[float, float]]:
+def gains(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Returns the mean gain of each search on the first one, and half its 95% interval's width.
 
     The mean is over the seeds that both have, the interval over positions, of which there must be
     two.
     """
-    (_, reference), *others = _scores(record["rows"]).items()
+    (_, reference), *others = _scores(rows).items()
     found: dict[str, tuple[float, float]] = {}
     for name, by_seed in others:
         of_position: dict[int, list[float]] = {}
@@ -372,7 +372,7 @@ def main(argv: list[str] | None = None) -> None:
     measure(record, args.searches or preset["searches"], make_boards(setting, numbers), seeds)
     data = runs.load(record.path)
     report.print_table("SameGame", *table(data))
-    report.print_table("Comparison", *comparison(data))
+    report.print_table("Comparison", *comparison(data["rows"]))
     plot(record.path.with_suffix(".png"), data)
     print(f"Wrote {record.path} and {record.path.with_suffix('.png')}.")
 
