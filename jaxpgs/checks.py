@@ -91,21 +91,19 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
         returns this kind of part: then it makes one and is none.
       example: an expression that makes such a part.
     """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    returned = getattr(part, "__annotations__", {}).get("return")
+    # An optimizer's maker is annotated with a subclass of the part's type.
+    of_kind = isinstance(returned, type) and issubclass(
+        returned, tuple(each for each in kinds if isinstance(each, type))
+    )
+    makes = isinstance(part, type) or of_kind or returned in kinds
     is_type = isinstance(kind, tuple) or (isinstance(kind, type) and "__call__" not in vars(kind))
-    if is_type:
-        fits = isinstance(part, kind)
-    else:
-        # A function that is annotated to return a part makes one and was not called.
-        makes = isinstance(part, type) or getattr(part, "__annotations__", {}).get("return") == kind
-        fits = callable(part) and not makes
-    if fits:
+    if isinstance(part, kind) if is_type else callable(part) and not makes:
         return
     called, advice = getattr(part, "__name__", None), ""
     if called and callable(part):
         advice = f" Call it: {name}={called}(...)."
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        returned = getattr(part, "__annotations__", {}).get("return")
-        makes = isinstance(part, type) or returned in kinds
         if is_type and not makes:  # a rule, and not what makes one
             advice = f" Put it into one: {name}={kinds[0].__name__}({called})."
     raise ValueError(f"{owner} needs {name} to be a part, such as {example}; got {part!r}.{advice}")
