@@ -7,9 +7,10 @@ The value of every position after one move, by the network alone and by searches
 exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on larger boards. With
 `--hold`, PGS plays the side that wins by the table, after each first move, against a program that
 speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search (a line as in `strength --sweep`).
-Where the table is not known, it plays both sides. `--sgf FOLDER` keeps the games.
+Where no table is known, it plays the side that it says wins. `--sgf FOLDER` keeps the games.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,25 +72,47 @@ def hold(
         theirs = make_player(read_specs(opponent)[0], network, num_simulations)
     else:
         theirs = evaluation.gtp_player(network.env, opponent)
-    key = jax.random.key(seed)
-    match = evaluation.play_match(network.env, ours, theirs, key, sgf_folder=sgf)
-    return count_held(match.outcomes[:, 0], network.env.size)
+    wins = winners(network.env.size)
+    if wins is None:
+        wins = values(network, "PGS", num_simulations, seed) > 0
+    return held(network.env, ours, theirs, wins, jax.random.key(seed), sgf)
 
 
-def count_held(outcomes: np.ndarray, size: int) -> dict[str, Any]:
-    """Counts games won from openings that are won, or all where the table is not known.
+def held(
+    env: Any,
+    ours: evaluation.Player,
+    theirs: evaluation.Player,
+    wins: np.ndarray,
+    key: Any,
+    sgf: pathlib.Path | None = None,
+) -> dict[str, Any]:
+    """Plays every first move: the side that wins by `wins` `[size, size]` is ours."""
+    lost: list[int] = []
+    for opens in (True, False):
+        openings = np.flatnonzero(wins.ravel() == opens)
+        if not len(openings):
+            continue
+        match = evaluation.play_match(
+            env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=sgf
+        )
+        outcomes = match.outcomes[0 if opens else 1, 0]  # where we opened, or the other did
+        lost += openings[outcomes < 0.5].tolist()
+    names = [cell_name(env.size, cell) for cell in sorted(lost)]
+    return {"held": wins.size - len(lost), "of": wins.size, "lost": names}
 
-    Args:
-      outcomes: `[2, cells]`, ours: where we made the first move, and where the other did.
-      size: of the board.
-    """
-    first, second = outcomes > 0.5
-    known = winners(size)
-    if known is None:
-        return {"held": int(first.sum() + second.sum()), "of": 2 * first.size, "lost": []}
-    held = np.where(known.ravel(), first, second)
-    lost = [cell_name(size, int(cell)) for cell in np.flatnonzero(~held)]
-    return {"held": int(held.sum()), "of": held.size, "lost": lost}
+
+def give_up(player: evaluation.Player, *, opener: bool) -> evaluation.Player:
+    """Returns a player of Hex who resigns at once where it opened the game, or where it did not."""
+
+    def act(rng_key: Any, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
+        # Whoever opened is to move where the number of stones is even.
+        opened = (state.labels != 0).sum(axis=-1) % 2 == 0
+        resigned = ~state.terminated & (opened == opener)
+        playing = dataclasses.replace(state, terminated=state.terminated | resigned)
+        action, memory, stats = player.act(rng_key, playing, memory)
+        return (np if player.host else jnp).where(resigned, -1, action), memory, stats
+
+    return dataclasses.replace(player, act=act)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

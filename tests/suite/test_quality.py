@@ -2,9 +2,12 @@
 
 import json
 
+import jax
 import numpy as np
 from quality import RESULTS, floors, newcomer, openings
 
+import jaxpgs
+from jaxpgs import evaluation
 from jaxpgs.evaluation import hex_openings
 
 
@@ -30,10 +33,25 @@ def test_values_of_openings_are_judged_by_their_sign():
     row = openings.judge(found)
     assert (row["right"], row["wrong"]) == (15, ["a1 +0.12"])
     assert openings.judge(np.zeros((8, 8)))["right"] is None  # no table
-    ours = np.stack([hex_openings(4).ravel(), ~hex_openings(4).ravel()]).astype(float)
-    assert openings.count_held(ours, 4) == {"held": 16, "of": 16, "lost": []}
-    ours[1, 0] = 0.0  # after a1 the other side wins, and did not
-    assert openings.count_held(ours, 4) == {"held": 15, "of": 16, "lost": ["a1"]}
-    assert openings.count_held(1 - ours, 4)["held"] == 1
     row |= {"network": "net", "player": "PGS", "simulations": 8, "opponent": None}
     assert openings.table([row])[1] == [["net", "PGS", 8, "the table", "15 of 16", "a1 +0.12"]]
+
+
+def test_openings_are_held_by_the_side_that_wins():
+    env, key = jaxpgs.envs.Hex(size=4), jax.random.key(0)
+    perfect, random = evaluation.perfect_hex(env), evaluation.uniform_random(env)
+    wins = hex_openings(4)
+    assert openings.held(env, perfect, random, wins, key) == {"held": 16, "of": 16, "lost": []}
+    found = openings.held(env, random, perfect, wins, key)
+    assert found["held"] + len(found["lost"]) == 16 and found["held"] < 6  # a game is held by luck
+
+
+def test_a_player_gives_up_games_that_it_opened_or_the_others():
+    env = jaxpgs.envs.Hex(size=4)
+    perfect, random = evaluation.perfect_hex(env), evaluation.uniform_random(env)
+    for opener in (True, False):
+        player = openings.give_up(perfect, opener=opener)
+        lengths = evaluation.play_match(env, random, player, jax.random.key(0)).lengths
+        where = 1 if opener else 0  # the other opened there, which is `player`
+        assert (lengths[where] == (3 if opener else 2)).all()
+        assert (lengths[1 - where] > 3).any()
