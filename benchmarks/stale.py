@@ -140,8 +140,10 @@ def needs(
         return "answers", {"match", *(key_of(players[row[x]]) for x in ("first", "second"))}
     if command in ("networks", "openings"):
         return "answers", {"match", family}
-    if command == "samegame" and label == "tempering":
+    if command == "samegame" and label in ("nrpa", "tempering"):
         return "answers", {label}
+    if command in ("environments", "environments_samegame"):
+        return "program", {"games"}
     if command in COSTS:
         if label.endswith("default"):
             return "program", {family}
@@ -152,7 +154,7 @@ def needs(
 def key_of(player: Mapping[str, Any]) -> str:
     """Returns the name of a player's probe; one without a search of ours has the network's."""
     name, settings = player["search"], own_settings(player)
-    if name not in (*OURS, "match", "tempering"):
+    if name not in (*OURS, "match", "games", "tempering", "nrpa"):
         return "network"
     return f"{name} {runs.digest(settings)}" if settings else name
 
