@@ -64,7 +64,8 @@ def made_of() -> dict[str, str]:
     """Returns the parts of the library that this process has imported, with digests of their code.
 
     A part is a module or a package at the top of `jaxpgs`, such as `search` or `envs`; where two
-    digests of it are equal, only comments and docstrings differ.
+    digests of it are equal, only comments and docstrings differ. Versions of Python write code in
+    different ways, so each has its own digests.
     """
     names = {name.split(".")[1] for name in sys.modules if name.startswith("jaxpgs.")}
     return {name: digest for name in sorted(names) if (digest := code_digest(name)) is not None}
