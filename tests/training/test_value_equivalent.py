@@ -258,7 +258,7 @@ def played(**knobs):
         networks.FullyConnectedResNet((3, 3, 3), 9, width=2, num_blocks=0, rngs=nnx.Rngs(0))
     )
     play = functools.partial(
-        selfplay.play, ENV, apply_fn, first_legal, num_steps=9, keep_played=True, **knobs
+        by_name(selfplay.play), ENV, apply_fn, first_legal, num_steps=9, keep_played=True, **knobs
     )
     start = jax.jit(functools.partial(selfplay.init_games, ENV, num_games=1))
     games = start(jax.random.key(0))
@@ -359,9 +359,8 @@ def test_loss_of_an_unroll_by_hand():
 def labelled():
     net = networks.FullyConnectedResNet((3, 3, 3), 9, width=8, num_blocks=0, rngs=nnx.Rngs(0))
     params, apply_fn = functional(net)
-    return labelling.label_games(
-        ENV, apply_fn, params, num_games=60, games_at_once=16, num_steps=16, epsilon=0.5
-    )
+    games = labelling.Games(epsilon=0.5, games_at_once=16, num_steps=16)
+    return labelling.label_games(ENV, apply_fn, params, num_games=60, games=games)
 
 
 @pytest.mark.slow

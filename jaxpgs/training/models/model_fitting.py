@@ -22,7 +22,7 @@ from jaxpgs.networks import (
 )
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, flat
+from jaxpgs.training.runtime.settings import Run, flat, in_settings
 from jaxpgs.training.two_player import selfplay
 from jaxpgs.training.two_player.losses import unroll_loss
 
@@ -95,6 +95,7 @@ class Validation:
     validation_batches: int | None = None
 
 
+@in_settings
 def fit(
     env: Env,
     model: ValueEquivalentModel,

@@ -24,7 +24,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient import learner_games, past_selves
 from jaxpgs.training.policy_gradient.ppo_loss import Moves, make_losses, moves_of
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player.head_to_head import make_compare
 
 
@@ -137,6 +137,7 @@ def paper_optimizer(step_size: float = 6e-4) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(step_size))
 
 
+@in_settings
 def train(
     env: Env,
     network: nnx.Module,

@@ -26,7 +26,7 @@ from jaxpgs.training.puzzles.example_queue import ExampleQueue
 from jaxpgs.training.puzzles.fitting import Examples
 from jaxpgs.training.puzzles.puzzle_data import Solver, jit_solver, make_measure, search_boards
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 
 _VALUE_TARGETS = ("none", "return", "q")
 # The fields of `Fit` that are arguments of `fitting.make_fit`.
@@ -112,6 +112,7 @@ class Fit:
     augment: bool = True
 
 
+@in_settings
 def train(
     env: Env,
     make_network: Callable[[int], nnx.Module],

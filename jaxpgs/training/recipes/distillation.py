@@ -27,7 +27,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training.recipes.hex_networks import Clock, origin
 from jaxpgs.training.runtime import iterations, loggers, sharding
-from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat, in_settings
 
 
 class DistillationState(NamedTuple):
@@ -48,6 +48,7 @@ class DistillationState(NamedTuple):
     rng_key: chex.PRNGKey
 
 
+@in_settings
 def distill(
     env: Env,
     network: nnx.Module,

@@ -22,7 +22,7 @@ from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import functional, trainable_mask
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player import (
     experts,
     game_warnings,
@@ -194,6 +194,7 @@ def paper_settings() -> dict[str, Any]:
     }
 
 
+@in_settings
 def train(
     env: Env,
     network: nnx.Module,
@@ -307,8 +308,7 @@ class _Setting(NamedTuple):
     games: Games
     fit: Fit
     model_fns: tuple[RootFn, RecurrentFn] | None
-    keep_played: bool
-    keep_root: bool
+    kept: selfplay.Kept
     observation_dtype: Any
     optimizer: optax.GradientTransformation
     step: Callable[..., Any]
@@ -346,8 +346,11 @@ def _make_setting(
         step, model_fns = model.make_fit(optimizer, trainable, mesh), model.model_fns
     return _Setting(
         env, functional(network)[1], *searches, games, fit, model_fns,
-        keep_played=model is not None,
-        keep_root=any(one.needs_root for one in (own, *further.values())),
+        kept=selfplay.Kept(
+            fit.value_target,
+            keep_played=model is not None,
+            keep_root=any(one.needs_root for one in (own, *further.values())),
+        ),
         observation_dtype=replay.observation_dtype(env), optimizer=optimizer, step=step, mesh=mesh,
     )  # fmt: skip
 
@@ -366,10 +369,8 @@ def _step(
     return update(carry, sharding.split_rows(mesh, batch))
 
 
-def _start(games: Games) -> dict[str, Any]:
-    """How games begin, as `selfplay.init_games` takes it."""
-    names = ("max_random_moves", "start_fraction", "resign_fraction")
-    return {name: getattr(games, name) for name in names}
+def _start(games: Games) -> selfplay.Start:
+    return selfplay.Start(games.max_random_moves, games.start_fraction, games.resign_fraction)
 
 
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIterationState:
@@ -378,13 +379,13 @@ def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIte
     # The buffer holds whole blocks, each what one iteration plays.
     buffer = replay.init(
         setting.env, setting.fit.buffer_size // (games.num_games * games.num_steps),
-        games.num_steps, games.num_games, keep_played=setting.keep_played,
-        keep_root=setting.keep_root, observation_dtype=setting.observation_dtype,
+        games.num_steps, games.num_games, keep_played=setting.kept.keep_played,
+        keep_root=setting.kept.keep_root, observation_dtype=setting.observation_dtype,
     )  # fmt: skip
     return ExpertIterationState(
         params=params,
         opt_state=setting.optimizer.init(params),
-        games=selfplay.init_games(setting.env, games_key, games.num_games, **_start(games)),
+        games=selfplay.init_games(setting.env, games_key, games.num_games, **vars(_start(games))),
         replay=buffer,
         resignation=resignation.init(),
         best=Best(params, jnp.int32(0), jnp.float32(0)),
@@ -402,12 +403,13 @@ def _play(
 ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, selfplay.Report]:
     """Plays the moves of an iteration in the games that a device has."""
     given = setting.games
+    moves = selfplay.Moves(
+        given.sampled_moves, given.max_moves, given.keep_adapted, setting.fast, given.full_share
+    )
     return selfplay.play(
         setting.env, setting.apply_fn, setting.expert, params, rng_key, games, given.num_steps,
-        sampled_moves=given.sampled_moves, resign_below=resign_below, max_moves=given.max_moves,
-        keep_adapted=given.keep_adapted, value_target=setting.fit.value_target,
-        keep_played=setting.keep_played, keep_root=setting.keep_root, model_fns=setting.model_fns,
-        fast=setting.fast, full_share=given.full_share, **_start(given),
+        start=_start(given), moves=moves, kept=setting.kept, resign_below=resign_below,
+        model_fns=setting.model_fns,
     )  # fmt: skip
 
 
