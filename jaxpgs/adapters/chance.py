@@ -84,28 +84,16 @@ def make_stochastic_fns(
         seen = look(params, rng_key, state)
         # An afterstate knows who acted, so it stands for the state before in signs and rewards.
         reward, discount = reward_and_discount(env, embedding, state)
+        dtype = seen.value.dtype
         output = mctx.ChanceRecurrentFnOutput(
-            action_logits=seen.prior_logits,
-            value=seen.value,
-            reward=reward.astype(seen.value.dtype),
-            discount=discount.astype(seen.value.dtype),
+            seen.prior_logits, seen.value, reward.astype(dtype), discount.astype(dtype)
         )
         return output, state
 
     def mean_value(
         params: Params, rng_key: chex.PRNGKey, logits: chex.Array, embedding: Afterstate
     ) -> chex.Array:
-        def value_of(outcome: chex.Array) -> chex.Array:
-            # The same outcome in all B rows, spread over devices as they are.
-            outcomes = outcome + trees.zero_rows(embedding.current_player)
-            output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
-            return output.reward + output.discount * output.value
-
-        # [B, C]: each outcome's reward and value, from the view of the player who acted.
-        values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
-        shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
-        # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
-        return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
+        return _mean_over_chance(chance_recurrent_fn, params, rng_key, logits, embedding)
 
     def decision_recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, state: Embedding
@@ -116,7 +104,28 @@ def make_stochastic_fns(
             value = mean_value(params, rng_key, logits, embedding)
         else:
             value = afterstate_value(params, afterstate)
-        output = mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value)
-        return output, embedding
+        return mctx.DecisionRecurrentFnOutput(logits, value), embedding
 
     return decision_recurrent_fn, chance_recurrent_fn
+
+
+def _mean_over_chance(
+    chance_recurrent_fn: ChanceRecurrentFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    logits: chex.Array,
+    embedding: Afterstate,
+) -> chex.Array:
+    """Returns `[B]` the mean value of afterstates over outcomes with these logits `[B, C]`."""
+
+    def value_of(outcome: chex.Array) -> chex.Array:
+        # The same outcome in all B rows, spread over devices as they are.
+        outcomes = outcome + trees.zero_rows(embedding.current_player)
+        output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
+        return output.reward + output.discount * output.value
+
+    # [B, C]: each outcome's reward and value, from the view of the player who acted.
+    values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
+    shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+    # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
+    return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)

@@ -164,20 +164,24 @@ def fit(
         seed=run.seed,
         mesh=mesh,
     )
-    # No loss is above infinity, so the first epoch is the best so far.
-    state = FitState(
-        params=params,
-        opt_state=optimizer.init(params),
-        best=params,
-        lowest=jnp.float32(jnp.inf),
-        waited=jnp.int32(0),
-        epoch=jnp.int32(0),
-    )
+    state = sharding.everywhere(mesh, _begin(params, optimizer))
     return iterations.run(
-        sharding.everywhere(mesh, state), functools.partial(_iterate, setting), max_epochs,
+        state, functools.partial(_iterate, setting), max_epochs,
         trainer="model_fitting", arguments=arguments, settings=run, checkpoint_every=1,
         done=lambda state: int(state.waited) >= validation.patience,
     )  # fmt: skip
+
+
+def _begin(params: Params, optimizer: optax.GradientTransformation) -> FitState:
+    """The state before the first epoch."""
+    return FitState(
+        params=params,
+        opt_state=optimizer.init(params),
+        best=params,
+        lowest=jnp.float32(jnp.inf),  # no loss is above it, so the first epoch is the best so far
+        waited=jnp.int32(0),
+        epoch=jnp.int32(0),
+    )
 
 
 class _Setting(NamedTuple):
