@@ -52,8 +52,7 @@ def make_stochastic_fns(
         `(state, action)` will do for an afterstate.
       draw: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return anything.
       afterstate_value: `(params, afterstates [B, ...]) -> [B]`, from the view of the player who
-        acted. None takes the mean over chance of what the network says of the next states, which
-        evaluates C of them for each afterstate.
+        acted. None takes the mean over chance of what the network says of all C next states.
 
     Returns:
       `decision_recurrent_fn` and `chance_recurrent_fn`, for `stochastic_mcts_policy` and
@@ -83,10 +82,10 @@ def make_stochastic_fns(
         state = jax.vmap(draw)(embedding.state, outcome)
         seen = look(params, rng_key, state)
         # An afterstate knows who acted, so it stands for the state before in signs and rewards.
-        reward, discount = reward_and_discount(env, embedding, state)
-        dtype = seen.value.dtype
+        told = reward_and_discount(env, embedding, state)
+        reward, discount = (x.astype(seen.value.dtype) for x in told)
         output = mctx.ChanceRecurrentFnOutput(
-            seen.prior_logits, seen.value, reward.astype(dtype), discount.astype(dtype)
+            action_logits=seen.prior_logits, value=seen.value, reward=reward, discount=discount
         )
         return output, state
 
@@ -104,7 +103,8 @@ def make_stochastic_fns(
             value = mean_value(params, rng_key, logits, embedding)
         else:
             value = afterstate_value(params, afterstate)
-        return mctx.DecisionRecurrentFnOutput(logits, value), embedding
+        told = mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value)
+        return told, embedding
 
     return decision_recurrent_fn, chance_recurrent_fn
 

@@ -65,9 +65,8 @@ def make_sampled_fns(
 
     Raises:
       ValueError: if there are more than two players, the bounds are missing, not finite or in the
-        wrong order, or a number is out of range; from `root_fn` if candidates are NaN or infinite.
-        Under `jax.jit`, where nobody can look, such candidates lead to values of NaN, which
-        searches leave out of what they learn.
+        wrong order, or a number is out of range; from `root_fn` if candidates are not finite. Under
+        `jax.jit`, where nobody can look, they lead to values of NaN, which no search learns from.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -103,7 +102,8 @@ def make_sampled_fns(
         candidates = draw(params, rng_key, features, state)
         check_finite("make_sampled_fns", "candidates of the policy head", candidates.actions)
         value = mask_value(apply_fn.value_head(params, features), state)
-        return mctx.RootFnOutput(policy(params, features, candidates), value, candidates)
+        logits = policy(params, features, candidates)
+        return mctx.RootFnOutput(prior_logits=logits, value=value, embedding=candidates)
 
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Candidates

@@ -140,8 +140,7 @@ def fit(
     # All data are on each device, so that any batch can be read without asking the others.
     data = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
-    params, _ = functional(model)
-    params = params if init_params is None else iterations.like(init_params, params)
+    params = iterations.like(init_params, functional(model)[0])
     optimizer = steps.optimizer or optax.adam(6e-5)
     trainable = trainable_mask(model)
     # Two programs: one whose batch statistics move, and one that normalises as a search does.

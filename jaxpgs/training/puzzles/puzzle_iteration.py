@@ -184,8 +184,7 @@ def train(
         mesh=mesh,
     )  # fmt: skip
     params, opt_state = new_weights(0)
-    if init_params is not None:
-        params = iterations.like(init_params, params)
+    params = iterations.like(init_params, params)
     training, validation = _empty_queues(env, fit.training_length, validation_length)
     state = PuzzleIterationState(params, opt_state, training, validation, jnp.int32(0))
     return iterations.run(
