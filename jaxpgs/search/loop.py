@@ -42,6 +42,7 @@ from jaxpgs.search.models.adapted import adapt_mask, check_like, per_root, split
 from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.root import (
     budgets,
     check_root,
@@ -453,10 +454,11 @@ def _answer(
             f"value as well; got {found!r}."
         )
     names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
-    # Of nodes with chance the weights are those of the actions alone, which come first.
-    fits = jnp.ndim(found[1]) == 1 and len(found[1]) <= len(root.valid)
-    weights = jnp.shape(found[1]) if fits else root.valid.shape
-    wanted = (((), "integer"), (weights, "real"), ((), "real"))
+    num_actions = len(root.valid)
+    # Further columns of a root are outcomes of chance, which no target weighs.
+    if isinstance(search.target, TargetOfActions):
+        num_actions = search.target.num_actions
+    wanted = (((), "integer"), ((num_actions,), "real"), ((), "real"))
     for name, x, (shape, kind) in zip(names, found, wanted, strict=False):
         check_returned(name, x, shape, kind)
     return found
