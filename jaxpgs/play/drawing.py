@@ -65,7 +65,7 @@ def draw(visit: Visit, points: list[dict[str, Any]], heat: str = "policy") -> st
             'stroke-width="0.04"/>'
         )
         if stone and not blocks:
-            inner += _circle(x, y, stone_radius(layout), COLORS[stone - 1])
+            inner += _circle(x, y, layout["stone"], COLORS[stone - 1])
         parts.append(f'<g class="cell">{inner}</g>')
     if told["last"] and not blocks:
         x, y = layout["cells"][told["last"][0]]
@@ -192,11 +192,6 @@ def _curves(
 def caption(visit: Visit) -> str:
     """Says whose turn it is, or how the game ended."""
     return result(visit) or f"player {visit.mover} to move"
-
-
-def stone_radius(layout: dict[str, Any]) -> float:
-    """How large a stone is, with a cell's side as unit."""
-    return 0.36 if layout["kind"] == "breakthrough" else 0.66
 
 
 def _points(points: Any) -> str:

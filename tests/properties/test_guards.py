@@ -64,6 +64,8 @@ def recipe(x):
     if callable(x) and hasattr(x, "__code__"):
         cells = [cell.cell_contents for cell in x.__closure__ or ()]
         return x.__code__, [recipe(cell) for cell in cells]
+    if isinstance(x, TargetOfActions):
+        return recipe(x.target), x.num_actions
     if isinstance(x, tuple):
         return type(x).__name__, [recipe(y) for y in x]
     return x

@@ -426,6 +426,19 @@ def test_a_fit_refuses_weights_of_another_model():
         fit(init_params=others)
 
 
+@pytest.mark.parametrize("batch_size", [9, 5, 4, 20])
+def test_validation_counts_each_position_once(batch_size):
+    # Without weights all values are 0 and all logits equal. The value is known at seven of nine
+    # positions, and 1 or -1 there; the last positions, with which batches are filled up, are not.
+    model, steps = make_model(), timeline_of(played())
+    params = jax.tree.map(jnp.zeros_like, functional(model)[0])
+    settings = model_fitting.Steps(unroll=1, batch_size=batch_size)
+    evaluate = model_fitting._make_evaluate(ENV, model, settings, None, None)
+    found = evaluate(params, steps=steps, first=0, num_games=1)
+    np.testing.assert_allclose(found["value_loss_0"], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found["policy_loss_0"], np.log(9), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_statistics_that_stay_are_those_of_a_search():
     model, optimizer = make_model(), optax.sgd(0.1)

@@ -7,6 +7,7 @@ is the mean of the returns. Improved policies rest on completed Q-values (Danihe
 2022, section 4 and appendix D); simulations may follow them, too.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
 QTransform = Callable[[NodeStats], chex.Array] | Callable[[mctx.Tree, Any], chex.Array]
 
 
-class TargetOfActions(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TargetOfActions:
     """A target that sees the actions alone, of roots whose further columns are chance's outcomes.
 
     Attributes:
