@@ -42,6 +42,7 @@ from jaxpgs.search.models.adapted import adapt_mask, check_like, per_root, split
 from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
 from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.root import (
     budgets,
     check_root,
@@ -143,26 +144,10 @@ def init(
     """
     batch_size = check_root(root, invalid_actions)
     params, root, adapted_params, nodes = trees.stop_gradient((params, root, adapted_params, nodes))
-    mask = adapt_mask(params, search.adapt)
-    own, _ = split(params, mask)
-    adapted = per_root(own, batch_size)
-    if adapted_params is not None:
-        check_like(adapted_params, adapted)
-        adapted = adapted_params
-    keys = broadcast_keys(rng_key, batch_size)
-    _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
-    # With one key for the search all roots share the key of a model's call, as in mctx.
-    shared = None
-    if is_one_key(rng_key):
-        shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
+    adapted = _adapted(search, params, batch_size, adapted_params)
+    update_keys, target_keys, shared = _split_keys(rng_key, batch_size)
     stats = root_stats(search, root, invalid_actions)
-    for term in terms_of(search.estimator):
-        check_word("estimator", "terms", term, PolicyTerms._fields)
-    if search.estimator is not None and not terms_of(search.estimator):
-        raise ValueError(
-            "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
-            f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
-        )
+    _check_estimator(search)
     budget = budgets(search, simulations_by_root, batch_size)
     count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
@@ -184,12 +169,7 @@ def init(
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
-    # Kept nodes have visits only in searches that read them.
-    if nodes is not None and search.interior_selection is not None:
-        stats = known_before(search, memory, stats)
-    # Compilers would work out that nothing has been visited, entry by entry.
-    scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
-    stats = stats._replace(scale=scale)
+    stats = _with_known(search, stats, memory, nodes)
     # The first part of each root's key is left to the selection.
     num_simulations = search.num_simulations if budget is None else budget
     selection = search.root_selection.init(jax.random.clone(rng_key), stats, num_simulations)
@@ -198,6 +178,54 @@ def init(
         return carry
     ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry).simulations)
     return _spread_like_roots(carry._replace(ring=ring))
+
+
+def _adapted(
+    search: Search, params: Params, batch_size: int, adapted_params: Params | None
+) -> Params:
+    """Returns what adapts, `[B, ...]`: what an earlier search left behind, or the network's own."""
+    own, _ = split(params, adapt_mask(params, search.adapt))
+    fresh = per_root(own, batch_size)
+    if adapted_params is None:
+        return fresh
+    check_like(adapted_params, fresh)
+    return adapted_params
+
+
+def _split_keys(
+    rng_key: chex.PRNGKey, batch_size: int
+) -> tuple[chex.PRNGKey, chex.PRNGKey, chex.PRNGKey | None]:
+    """Returns `[B]` keys of the updates, of the answer, and of the model's calls if one is given.
+
+    With one key for the search all roots share the key of a model's call, as in mctx.
+    """
+    keys = broadcast_keys(rng_key, batch_size)
+    _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
+    shared = None
+    if is_one_key(rng_key):
+        shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
+    return update_keys, target_keys, shared
+
+
+def _with_known(search: Search, stats: NodeStats, memory: Any, nodes: Nodes | None) -> NodeStats:
+    """Adds to a root's statistics what kept nodes know of it, and the scale of its values."""
+    # Kept nodes have visits only in searches that read them.
+    if nodes is not None and search.interior_selection is not None:
+        stats = known_before(search, memory, stats)
+    # Compilers would work out that nothing has been visited, entry by entry.
+    scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
+    return stats._replace(scale=scale)
+
+
+def _check_estimator(search: Search) -> None:
+    """Raises `ValueError` if the objective reads terms that are unknown, or none at all."""
+    for term in terms_of(search.estimator):
+        check_word("estimator", "terms", term, PolicyTerms._fields)
+    if search.estimator is not None and not terms_of(search.estimator):
+        raise ValueError(
+            "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
+            f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
+        )
 
 
 def _num_rows(nodes: Nodes | None) -> int:
@@ -426,10 +454,11 @@ def _answer(
             f"value as well; got {found!r}."
         )
     names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
-    # Of nodes with chance the weights are those of the actions alone, which come first.
-    fits = jnp.ndim(found[1]) == 1 and len(found[1]) <= len(root.valid)
-    weights = jnp.shape(found[1]) if fits else root.valid.shape
-    wanted = (((), "integer"), (weights, "real"), ((), "real"))
+    num_actions = len(root.valid)
+    # Further columns of a root are outcomes of chance, which no target weighs.
+    if isinstance(search.target, TargetOfActions):
+        num_actions = search.target.num_actions
+    wanted = (((), "integer"), ((num_actions,), "real"), ((), "real"))
     for name, x, (shape, kind) in zip(names, found, wanted, strict=False):
         check_returned(name, x, shape, kind)
     return found

@@ -316,6 +316,14 @@ def test_estimator_without_optimizer_is_named():
             r"The action of target, for one root, must be of shape \[\]",
         ),
         (
+            lambda: call(target=lambda *_: (jnp.int32(0), jnp.zeros(1))),
+            r"The weights of target, for one root, must be of shape \[2\].*got shape \[1\]",
+        ),
+        (
+            lambda: call(target=lambda *_: (jnp.int32(0), jnp.zeros(3))),
+            r"The weights of target, for one root, must be of shape \[2\].*got shape \[3\]",
+        ),
+        (
             lambda: call(estimator=jaxpgs.estimator.Estimator(lambda *_: 0.0, ("logprob",))),
             "estimator needs terms to be one of \"log_prob\".*got 'logprob'",
         ),

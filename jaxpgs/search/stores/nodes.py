@@ -405,13 +405,7 @@ def reroot(
       >>> nodes.parent.shape
       (2, 8)
     """
-    if not isinstance(nodes, Nodes):
-        raise ValueError(
-            'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
-            f"{nodes!r}. Rollouts leave none."
-        )
-    if num_kept < 1:
-        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+    _check_reroot(nodes, num_kept)
     batch_size, num_nodes = nodes.edge.shape
     numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
     start = jnp.zeros((batch_size, 1), jnp.int32)
@@ -443,19 +437,51 @@ def reroot(
     numbers = rows.numbers
     # What returned from a node that is dropped goes with it, as it may be made once more.
     if nodes.arrivals is None:
-        links = trees.take(links, order)
-        children = links[..., :num_actions]
-        children = trees.take(renamed, children.reshape(batch_size, -1)).reshape(children.shape)
-        children = jnp.where(used[..., None], children, 0)
-        visits = jnp.where(children > 0, links[..., num_actions:], 0)
-        links = jnp.concatenate([children, visits], axis=-1)
-        sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
-        numbers = numbers.at[..., :num_actions].set(sums)
+        links, numbers = _relink(links, numbers, num_actions, order, renamed, used)
     return rows._replace(
         edge=jnp.where(below_root, edge + rows.edge % num_actions, -1),
         links=links,
         numbers=jnp.where(used[..., None], numbers, 0.0),
     )
+
+
+def _check_reroot(nodes: Any, num_kept: int) -> None:
+    """Raises `ValueError` for arguments of `reroot` that it cannot follow."""
+    if not isinstance(nodes, Nodes):
+        raise ValueError(
+            'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
+            f"{nodes!r}. Rollouts leave none."
+        )
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+
+
+def _relink(
+    links: chex.Array,
+    numbers: chex.Array,
+    num_actions: int,
+    order: chex.Array,
+    renamed: chex.Array,
+    used: chex.Array,
+) -> tuple[chex.Array, chex.Array]:
+    """Gives children their new numbers, and forgets visits and sums of those that are dropped.
+
+    Args:
+      links: `[B, N, 2 A]` the children and their visits, before.
+      numbers: `[B, N', ...]` the nodes' numbers, in the new order; the first A are the sums.
+      num_actions: A.
+      order: `[B, N']` which node comes where.
+      renamed: `[B, N]` the new numbers.
+      used: `[B, N']` bool, which rows hold a node.
+    """
+    links = trees.take(links, order)
+    children = links[..., :num_actions]
+    children = trees.take(renamed, children.reshape(len(links), -1)).reshape(children.shape)
+    children = jnp.where(used[..., None], children, 0)
+    visits = jnp.where(children > 0, links[..., num_actions:], 0)
+    links = jnp.concatenate([children, visits], axis=-1)
+    sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
+    return links, numbers.at[..., :num_actions].set(sums)
 
 
 def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:

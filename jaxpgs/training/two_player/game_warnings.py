@@ -70,8 +70,8 @@ def distinct_at_random(env: Env, network: nnx.Module, num_games: int, num_steps:
     def share(params: Params, rng_key: chex.PRNGKey) -> chex.Array:
         games = selfplay.init_games(env, rng_key, num_games)
         _, seen, _ = selfplay.play(
-            env, apply_fn, expert, params, rng_key, games, num_steps, sampled_moves=2**30,
-            value_target="search",
+            env, apply_fn, expert, params, rng_key, games, num_steps,
+            moves=selfplay.Moves(sampled_moves=2**30), kept=selfplay.Kept(value_target="search"),
         )  # fmt: skip
         return replay.distinct(seen.observation)
 
