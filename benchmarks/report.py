@@ -124,6 +124,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
         yield update
 
 
+def present_name(search: str) -> str:
+    """Returns a search's name with today's words for its mode; rows have former ones."""
+    return search.replace(" cached", ", tree").replace(" constant", ", rollouts")
+
+
 def interval_text(row: Mapping[str, Any]) -> str:
     """Writes the Elo of a row and its interval, such as "+41 (+20 to +62)"."""
     return f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"

@@ -233,7 +233,7 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
     return lambda rows: tspg.tables(rows)[number][1:]
 
 
-_PGX = ("roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
+_PGX = ("roots", "search", "K", "ms", "x bare network", "x as fast as mctx's faster",
         "calls in a row", "scratch MB")  # fmt: skip
 _RANDOM = ("samegame_random", samegame.comparison)
 BLOCKS: dict[str, Block] = {
@@ -243,23 +243,24 @@ BLOCKS: dict[str, Block] = {
     "speed": _rows(
         "speed_quick", speed.table, _usual,
         ("network", "roots", "search", "K", "ms", "x bare network",
-         "x faster than mctx's faster", "calls in a row"),
+         "x as fast as mctx's faster", "calls in a row"),
     ),
     "speed-pgx": _rows("speed_pgx", speed.table, columns=_PGX),
     "speed-accelerator": _rows("speed_pgx_accelerator", speed.table, columns=_PGX),
     "many-actions": _rows(
         "speed_many-actions", speed.table, lambda row: row["K"] is not None,
-        ("network", "search", "K", "ms", "x faster than mctx's faster", "calls in a row",
+        ("network", "search", "K", "ms", "x as fast as mctx's faster", "calls in a row",
          "scratch MB"),
     ),
     "speed-short": _rows(
         "speed_quick", speed.table,
         lambda row: _usual(row) and row["roots"] == 64 and row["network"] == "hex-7x7",
-        ("search", "K", "ms", "x bare network", "x faster than mctx's faster", "calls in a row"),
+        ("search", "K", "ms", "x bare network", "x as fast as mctx's faster", "calls in a row"),
     ),
     "memory": _rows("memory_quick", memory.table),
     "memory-short": _rows(
-        "memory_quick", memory.table, columns=("space", "search", "bytes a simulation and root"),
+        "memory_quick", memory.table,
+        columns=("space", "search", "MB with N = 64", "bytes a simulation and root"),
     ),
     "compiled": _rows(
         "compiled", compiled.table,

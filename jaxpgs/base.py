@@ -590,7 +590,9 @@ def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
 
 def is_one_key(rng_key: chex.PRNGKey) -> bool:
     """Tells one key, new-style or raw, from an array of keys."""
-    if not hasattr(rng_key, "dtype"):
+    dtype = getattr(rng_key, "dtype", None)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    # A raw key is an array of words. A seed is a number, or has lost its axis.
+    if not is_typed and (dtype != jnp.uint32 or not rng_key.ndim):
         raise ValueError(f"rng_key must be made by jax.random.key, got {rng_key!r}.")
-    is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
     return bool(rng_key.ndim == (0 if is_typed else 1))

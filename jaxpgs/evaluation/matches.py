@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
-from jaxpgs.base import Env
+from jaxpgs.base import Env, is_one_key
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
 from jaxpgs.evaluation.openings import checked_lines
@@ -416,6 +416,8 @@ def _pair_number(first: str, second: str) -> np.uint32:
 
 
 def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    if not is_one_key(rng_key):
+        raise ValueError(f"rng_key must be one key, got an array of shape {rng_key.shape}.")
     # Players are compiled for typed keys, and refuse raw ones.
     if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         return rng_key

@@ -113,7 +113,7 @@ class Search:
             if name == "simulations_per_update" and isinstance(count, tuple | list):
                 count = tuple(check_count("A search", name, each) for each in count)
                 object.__setattr__(self, name, count)
-            elif isinstance(count, str):
+            elif name == "simulations_per_update" and isinstance(count, str):
                 raise ValueError(
                     f"A search needs {name} to be a whole number or a sequence of them; "
                     f'"rounds" is for Gumbel searches; got {count!r}.'

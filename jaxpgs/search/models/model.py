@@ -253,8 +253,8 @@ def _tell(reason: str, mode: str | None, reuse: bool) -> None:
         )
     if mode == "tree":
         raise ValueError(
-            f'mode="tree" remembers the evaluation of every state but for what adapts: {reason}, '
-            'or use mode="rollouts".'
+            'mode="tree" remembers the evaluation of every state but for what adapts, which it '
+            f'cannot do here: {reason}. Use mode="rollouts".'
         )
     if mode is None:
         warnings.warn(
