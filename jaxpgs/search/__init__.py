@@ -40,7 +40,8 @@ from jaxpgs.search.stochastic import (
     stochastic_root,
 )
 from jaxpgs.search.stores.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.stores.nodes import Nodes, node_stats, reroot
+from jaxpgs.search.stores.nodes import Nodes, node_stats
+from jaxpgs.search.stores.rerooting import reroot
 from jaxpgs.search.stores.tree_view import (
     ActionSummary,
     SearchTable,

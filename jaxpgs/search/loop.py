@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
+from jaxpgs.arrays import broadcast_keys, is_one_key
 from jaxpgs.base import (
     ROOTS,
     Embedding,
@@ -30,8 +31,6 @@ from jaxpgs.base import (
     PolicyTerms,
     SearchState,
     add_returns,
-    broadcast_keys,
-    is_one_key,
 )
 from jaxpgs.checks import check_returned, check_word
 from jaxpgs.search.definition import Search
@@ -54,9 +53,10 @@ from jaxpgs.search.root import (
     widen,
 )
 from jaxpgs.search.stores import store_rollouts, store_tree
+from jaxpgs.search.stores.contract import Context, Simulations, Store
 from jaxpgs.search.stores.nodes import Nodes
 from jaxpgs.search.totals import Totals, add_totals, mean_of
-from jaxpgs.search.walk import Context, Simulations, Store, draw, keep, walk
+from jaxpgs.search.walk import draw, keep, walk
 
 
 class Carry(NamedTuple):

@@ -16,15 +16,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    Embedding,
-    NodeStats,
-    Params,
-    PolicyOutput,
-    RecurrentFn,
-    cast_logits,
-    statistics_dtype,
-)
+from jaxpgs.arrays import cast_logits, statistics_dtype
+from jaxpgs.base import Embedding, NodeStats, Params, PolicyOutput, RecurrentFn
 from jaxpgs.checks import check_part
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import run

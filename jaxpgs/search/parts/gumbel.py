@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
+from jaxpgs.arrays import as_logits, broadcast_keys, is_one_key
+from jaxpgs.base import NodeStats, add_returns
 from jaxpgs.checks import by_root, check_count, check_number
 from jaxpgs.search.parts.selection import Narrow, Rounds, Selection
 from jaxpgs.search.parts.target import (

@@ -13,8 +13,8 @@ from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.presets import mcs_search, pgs_search
+from jaxpgs.search.stores.contract import Simulations
 from jaxpgs.search.stores.nodes import Nodes
-from jaxpgs.search.walk import Simulations
 
 
 class MemoryEstimate(NamedTuple):

@@ -9,6 +9,7 @@ _MODEL = "models/model.py"
 _ROLLOUTS = "stores/store_rollouts.py"
 _ROOT = "root.py"
 _TREE, _NODES = "stores/store_tree.py", "stores/nodes.py"
+_PACKING, _REROOTING = "stores/packing.py", "stores/rerooting.py"
 _WALK = "walk.py"
 
 MUTATIONS = (
@@ -112,7 +113,7 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: types are joined in another order than they are taken apart", _NODES,
+        "tree: types are joined in another order than they are taken apart", _PACKING,
         "axis=-1) for name in sorted(rows))", "axis=-1) for name in rows)", "is_packed",
         "test_cached.py",
     ),
@@ -129,7 +130,7 @@ MUTATIONS = (
         "test_many_actions.py",
     ),
     Mutation(
-        "many actions: rows above the new root keep their edge", _NODES,
+        "many actions: rows above the new root keep their edge", _REROOTING,
         "edge=jnp.where(below_root, edge", "edge=jnp.where(used, edge", "hold_the_same",
         "test_many_actions.py",
     ),
@@ -186,24 +187,24 @@ MUTATIONS = (
         "value_sum=jnp.where(known, -numbers[..., :num_actions], 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes' returns change sign", _NODES,
+        "kept nodes' returns change sign", _REROOTING,
         "jnp.where(used[..., None], numbers, 0.0)",
         "jnp.where(used[..., None], -numbers, 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes count visits of what was dropped", _NODES,
+        "kept nodes count visits of what was dropped", _REROOTING,
         "visits = jnp.where(children > 0, links[..., num_actions:], 0)\n",
         "visits = links[..., num_actions:]\n",
         "reroot_keeps", "test_tree.py",
     ),
     Mutation(
-        "kept nodes sum returns of what was dropped", _NODES,
+        "kept nodes sum returns of what was dropped", _REROOTING,
         "sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)\n",
         "sums = numbers[..., :num_actions]\n",
         "were_dropped",
     ),
     Mutation(
-        "kept nodes have their parent's former number", _NODES,
+        "kept nodes have their parent's former number", _REROOTING,
         "edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions)",
         "edge = (jnp.maximum(rows.edge, 0) // num_actions)", "reroot_keeps",
         "test_tree.py",

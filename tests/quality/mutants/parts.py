@@ -256,7 +256,7 @@ MUTATIONS = (
     ),
     Mutation(
         "many actions: every transform of Q-values is asked about a few", _GUMBEL,
-        "if not fits or", "if", "other_transforms", _MANY,
+        "size = num_columns if fits else 0", "size = num_columns", "other_transforms", _MANY,
     ),
     Mutation(
         "many actions: kept nodes change nothing", "root.py",
