@@ -14,7 +14,8 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import advance, finish, init, loop, node_stats, run, stochastic
-from jaxpgs.search.parts.gumbel import GumbelState, considered_visits, halvings
+from jaxpgs.search.parts.gumbel import GumbelState
+from jaxpgs.search.parts.halving import considered_visits, halvings
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.stores import store_tree
