@@ -17,11 +17,7 @@ from jaxpgs.base import NodeStats, Path, PolicyTerms, Trajectory
 from jaxpgs.checks import check_returned
 from jaxpgs.search.parts.selection import UNROLLED, Selection, in_turn, masked_argmax
 from jaxpgs.search.parts.target import SampledPolicy
-from jaxpgs.search.policy import (
-    pick,
-    sample_inverse_cdf,
-    terms_and_slopes,
-)
+from jaxpgs.search.policy import pick, sample_inverse_cdf, terms_and_slopes
 from jaxpgs.search.stores.contract import Context, Reached, Simulations, Steps, Store
 
 

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from jaxpgs.base import Embedding, Params, Trajectory
 from jaxpgs.search.definition import Search
 from jaxpgs.search.models.model import Model
-from jaxpgs.search.policy import (
-    Categorical,
-)
+from jaxpgs.search.policy import Categorical
 
 
 class Context(NamedTuple):

@@ -9,7 +9,9 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.device_memory import num_bytes
-from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
+from jaxpgs.search.carry import Carry
+from jaxpgs.search.learning.update import simulate
+from jaxpgs.search.loop import init, init_nodes, prepare
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.presets import mcs_search, pgs_search

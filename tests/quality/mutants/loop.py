@@ -9,6 +9,7 @@ _MODEL = "models/model.py"
 _ROLLOUTS = "stores/store_rollouts.py"
 _ROOT = "root.py"
 _TREE, _NODES = "stores/store_tree.py", "stores/nodes.py"
+_UPDATE = "learning/update.py"
 _PACKING, _REROOTING = "stores/packing.py", "stores/rerooting.py"
 _WALK = "walk.py"
 
@@ -93,7 +94,7 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: an update's rows begin at the last one's", _LOOP,
+        "tree: an update's rows begin at the last one's", _UPDATE,
         "_of_update(context.rows.starts, number)", "_of_update(context.rows.starts, number // 2)",
         "until_new_is_a_set", "test_cached.py",
     ),
@@ -157,17 +158,17 @@ MUTATIONS = (
     ),
     # The best state.
     Mutation(
-        "best_of: an equal state takes the place", _LOOP,
+        "best_of: an equal state takes the place", _UPDATE,
         "jnp.max(scores, axis=1) > best_of(best)", "jnp.max(scores, axis=1) >= best_of(best)",
         "bound_ended and rollouts",
     ),
     Mutation(
-        "best_of: not the best of the update", _LOOP,
+        "best_of: not the best of the update", _UPDATE,
         "first = jnp.argmax(scores, axis=1)", "first = jnp.argmin(scores, axis=1)",
         "optimizers_state",
     ),
     Mutation(
-        "best_of: only the last update's", _LOOP,
+        "best_of: only the last update's", _UPDATE,
         "best = _better(search.best_of, best, trajectory.last)",
         "best = jax.tree.map(lambda x: x[:, 0], trajectory.last)", "bound_ended and rollouts",
     ),
@@ -267,7 +268,7 @@ MUTATIONS = (
         "behind_the_limit",
     ),
     Mutation(
-        "capacity: rows behind the limit are not used again", _LOOP,
+        "capacity: rows behind the limit are not used again", _UPDATE,
         "context.rows.starts, number), context.rows.limit + 1)",
         "context.rows.starts, number), number + 2**20)", "full_memory", "test_contract.py",
     ),
@@ -313,13 +314,13 @@ MUTATIONS = (
     ),
     # Budgets by root.
     Mutation(
-        "budgets: a root goes on within its last update", _LOOP,
+        "budgets: a root goes on within its last update", _UPDATE,
         "playable & among & (number < budget)",
         "playable & among & (number < search.num_simulations)", "answer_of_n and mcs",
         "test_budgets.py",
     ),
     Mutation(
-        "budgets: the search goes on to N", _LOOP,
+        "budgets: the search goes on to N", _UPDATE,
         "left = carry.totals.simulations < budget", "left = carry.num_updates < search.num_updates",
         "ends_with", "test_budgets.py",
     ),
