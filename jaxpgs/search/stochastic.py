@@ -83,6 +83,7 @@ def stochastic_root(
       ((2, 11), Array([2, 2], dtype=int32))
     """
     rows = trees.zero_rows(root.prior_logits > 0)
+    # Shapes tell how many outcomes there are; nothing is evaluated.
     told, afterstate = trees.eval_shape(
         decision_recurrent_fn, params, jax.random.key(0), rows, root.embedding
     )
@@ -122,6 +123,7 @@ def _join(
         # Numbers from A on are outcomes of chance.
         by_chance = action >= num_actions
         keys = jax.random.split(rng_key)
+        # Any action will do in the rows of chance, as what comes of it is left out.
         chosen = jnp.where(by_chance, 0, action)
         moved, afterstate = decision_recurrent_fn(params, keys[0], chosen, embedding.state)
         outcome = jnp.where(by_chance, action - num_actions, 0)
@@ -153,6 +155,7 @@ def _join(
             ),
             value=jnp.where(by_chance, value, moved.afterstate_value.astype(dtype)),
         )
+        # Each node holds a state or an afterstate, and zeros in place of the other.
         after = StochasticState(
             trees.where(by_chance, state, _zeros(state)),
             trees.where(by_chance, _zeros(afterstate), afterstate),

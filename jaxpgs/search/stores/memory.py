@@ -115,6 +115,7 @@ def estimate_memory(
     def walks_of(params: Params, carry: Carry) -> Simulations:
         return simulate(*prepare(search, params, carry, num_kept), carry).simulations
 
+    # What lives within an update alone comes on top of that.
     walks = num_bytes(trees.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
     nodes, per_node = 0, 0
