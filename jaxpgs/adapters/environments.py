@@ -14,16 +14,8 @@ import jax.numpy as jnp
 import mctx
 from flax import nnx
 
-from jaxpgs.base import (
-    Embedding,
-    Env,
-    Expansion,
-    Params,
-    RecurrentFn,
-    SplitRecurrentFn,
-    broadcast_keys,
-    values_like,
-)
+from jaxpgs.arrays import broadcast_keys, values_like
+from jaxpgs.base import Embedding, Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
 from jaxpgs.search.models.dataflow import depends

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
-from jaxpgs.base import Env, is_one_key
+from jaxpgs.arrays import is_one_key
+from jaxpgs.base import Env
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
 from jaxpgs.evaluation.openings import checked_lines

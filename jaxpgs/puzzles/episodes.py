@@ -21,7 +21,8 @@ from jaxpgs.adapters.environments import (
     mask_logits,
     mask_value,
 )
-from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, longest_game, uniform_logits
 

@@ -7,7 +7,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Params, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Params
 from jaxpgs.checks import check_count
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences

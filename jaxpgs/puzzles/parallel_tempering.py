@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import broadcast_keys
+from jaxpgs.arrays import broadcast_keys
 from jaxpgs.checks import check_count, check_number
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.orders import OrderedGames, never, play_orders

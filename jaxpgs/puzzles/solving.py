@@ -11,7 +11,8 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import RootFn
-from jaxpgs.base import Env, Params, PolicyOutput, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Env, Params, PolicyOutput
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot
 

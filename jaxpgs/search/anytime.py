@@ -12,8 +12,9 @@ import mctx
 
 from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
+from jaxpgs.search.carry import Carry
 from jaxpgs.search.definition import Search
-from jaxpgs.search.loop import Carry, advance, finish, init
+from jaxpgs.search.loop import advance, finish, init
 from jaxpgs.search.stores.nodes import Nodes
 
 _init = jax.jit(init, static_argnums=0)

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 
-from jaxpgs.base import NodeStats, as_logits, as_values, statistics_dtype
+from jaxpgs.arrays import as_logits, as_values, statistics_dtype
+from jaxpgs.base import NodeStats
 from jaxpgs.search.definition import Search
 from jaxpgs.search.models import model
 from jaxpgs.search.parts.selection import Narrow
+from jaxpgs.search.stores.contract import Context
 from jaxpgs.search.stores.nodes import Nodes, node_stats
-from jaxpgs.search.walk import Context
 
 
 def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:

@@ -16,15 +16,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    Embedding,
-    NodeStats,
-    Params,
-    PolicyOutput,
-    RecurrentFn,
-    cast_logits,
-    statistics_dtype,
-)
+from jaxpgs.arrays import cast_logits, statistics_dtype
+from jaxpgs.base import Embedding, NodeStats, Params, PolicyOutput, RecurrentFn
 from jaxpgs.checks import check_part
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import run
@@ -90,6 +83,7 @@ def stochastic_root(
       ((2, 11), Array([2, 2], dtype=int32))
     """
     rows = trees.zero_rows(root.prior_logits > 0)
+    # Shapes tell how many outcomes there are; nothing is evaluated.
     told, afterstate = trees.eval_shape(
         decision_recurrent_fn, params, jax.random.key(0), rows, root.embedding
     )
@@ -129,6 +123,7 @@ def _join(
         # Numbers from A on are outcomes of chance.
         by_chance = action >= num_actions
         keys = jax.random.split(rng_key)
+        # Any action will do in the rows of chance, as what comes of it is left out.
         chosen = jnp.where(by_chance, 0, action)
         moved, afterstate = decision_recurrent_fn(params, keys[0], chosen, embedding.state)
         outcome = jnp.where(by_chance, action - num_actions, 0)
@@ -160,6 +155,7 @@ def _join(
             ),
             value=jnp.where(by_chance, value, moved.afterstate_value.astype(dtype)),
         )
+        # Each node holds a state or an afterstate, and zeros in place of the other.
         after = StochasticState(
             trees.where(by_chance, state, _zeros(state)),
             trees.where(by_chance, _zeros(afterstate), afterstate),

@@ -14,7 +14,9 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import advance, finish, init, loop, node_stats, run, stochastic
-from jaxpgs.search.parts.gumbel import GumbelState, considered_visits, halvings
+from jaxpgs.search.learning import update
+from jaxpgs.search.parts.gumbel import GumbelState
+from jaxpgs.search.parts.halving import considered_visits, halvings
 from jaxpgs.search.parts.selection import select_in_turn
 from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.stores import store_tree
@@ -845,7 +847,7 @@ def test_visits_behind_the_limit_are_nobodys(ranges, dense):
     def added():
         carry = init(search, params, keys(0, 2), toy.root(params, [0, 1]))
         store, context = loop.prepare(search, params, carry, 1)
-        *_, memory, simulations, _ = loop.simulate(store, context, carry)
+        *_, memory, simulations, _ = update.simulate(store, context, carry)
 
         def padded(rows):  # [T, B, K] for as many T as there are
             rows = jnp.asarray(rows)

@@ -204,6 +204,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
     lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
     limit, opens = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
     games = jax.eval_shape(functools.partial(open_games, env), key, lines, limit)
+    # Which games the player moves in.
     moves = jax.ShapeDtypeStruct((batch_size,), jnp.bool_)
 
     def step(

@@ -14,16 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    Adapt,
-    Embedding,
-    Expansion,
-    Params,
-    RecurrentFn,
-    SplitRecurrentFn,
-    as_logits,
-    as_values,
-)
+from jaxpgs.arrays import as_logits, as_values
+from jaxpgs.base import Adapt, Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.models.adapted import adapt_mask, merge, split
 from jaxpgs.search.models.cut import cut_model
 from jaxpgs.search.models.dataflow import depends, tells_rows

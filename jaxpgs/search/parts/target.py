@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import ROOTS, NodeStats, as_logits
+from jaxpgs.arrays import as_logits
+from jaxpgs.base import ROOTS, NodeStats
 from jaxpgs.checks import by_root, check_number
 from jaxpgs.search.policy import masked_argmax
 

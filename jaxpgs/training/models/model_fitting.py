@@ -14,12 +14,7 @@ import optax
 
 from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number
-from jaxpgs.networks import (
-    ValueEquivalentModel,
-    functional,
-    functional_call,
-    trainable_mask,
-)
+from jaxpgs.networks import ValueEquivalentModel, functional, functional_call, trainable_mask
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.runtime import iterations, sharding
 from jaxpgs.training.runtime.settings import Run, flat, in_settings

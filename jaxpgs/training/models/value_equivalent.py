@@ -163,6 +163,7 @@ def model_expert(
     Returns:
       An expert.
     """
+    # One's own expert knows by itself what it adapts.
     if not isinstance(expert, str):
         return expert
     if expert == "extended" or expert in experts.ADAPTING:

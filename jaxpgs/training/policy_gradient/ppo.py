@@ -201,6 +201,7 @@ def train(
 
     own_params, apply_fn = functional(network)
     params = iterations.like(init_params, own_params)
+    # Of the pool's weights those that do not fit are refused here, not in the first iteration.
     pool = _stack(opponents.pool, own_params)
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(fit.optimizer or paper_optimizer(), trainable)
@@ -208,6 +209,7 @@ def train(
     update = iterations.make_update(make_losses(network, **weights), optimizer, trainable)
     setting = _Setting(env, apply_fn, games, opponents, fit, pool, share, optimizer, update, mesh)
 
+    # Compiled where it is first called, so that runs without ratings do not wait for it.
     match = make_compare(env, apply_fn, games.max_moves)
     return iterations.run_jitted(
         functools.partial(_init, setting, jax.random.key(run.seed)),

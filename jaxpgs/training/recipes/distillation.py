@@ -21,7 +21,8 @@ from flax import nnx
 
 from jaxpgs import networks, trees
 from jaxpgs.adapters.environments import chance_key, make_root_fn, step_with_keys
-from jaxpgs.base import Env, Params, values_like
+from jaxpgs.arrays import values_like
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained

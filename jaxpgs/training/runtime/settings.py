@@ -90,6 +90,7 @@ def in_settings(trainer: Callable[_Given, _Result]) -> Callable[_Given, _Result]
 
     @functools.wraps(trainer)
     def train(*args: _Given.args, **arguments: _Given.kwargs) -> _Result:
+        # Python itself would say no more than that the name is unknown.
         for name, default in _settings_of(parameters).items():
             for field in dataclasses.fields(default):
                 if field.name in arguments and field.name not in parameters:

@@ -23,14 +23,7 @@ from jaxpgs.networks import functional, trainable_mask
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.runtime import iterations, sharding
 from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
-from jaxpgs.training.two_player import (
-    experts,
-    game_warnings,
-    losses,
-    replay,
-    resignation,
-    selfplay,
-)
+from jaxpgs.training.two_player import experts, game_warnings, losses, replay, resignation, selfplay
 from jaxpgs.training.two_player.head_to_head import make_compare
 from jaxpgs.training.two_player.objectives import Objective, objectives_of
 

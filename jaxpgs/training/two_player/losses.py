@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params, values_like
+from jaxpgs.arrays import values_like
+from jaxpgs.base import Params
 from jaxpgs.networks import functional_call
 from jaxpgs.training.models.unrolls import Unrolls
 from jaxpgs.training.two_player.objectives import Objective, cross_entropy

@@ -111,6 +111,7 @@ def objectives_of(
 ) -> tuple[Objective, dict[str, Objective]]:
     """Returns the objectives of the network's policy and of its further ones."""
     further = {name: make_objective(one) for name, one in (offsets or {}).items()}
+    # An offset without an objective would never learn, and an objective without one is a typo.
     names = sorted(network.offsets) if isinstance(network, WithOffsets) else []
     if sorted(further) != names:
         raise ValueError(

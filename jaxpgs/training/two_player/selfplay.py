@@ -279,6 +279,7 @@ def play(
       TypeError: if an argument is unknown, or is a field of one of the settings.
     """
     check_word("play", "value_target", kept.value_target, VALUE_TARGETS)
+    # Without a model the search plans with the rules themselves.
     root_fn, recurrent_fn = model_fns or (
         make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn),
     )  # fmt: skip
