@@ -239,11 +239,11 @@ def train(
       FloatingPointError: if a loss is no longer finite.
 
     Example:
-      >>> from jaxpgs.training.expert_iteration import Fit, Games, train
-      >>> state = train(
+      >>> from jaxpgs.training import expert_iteration as ei
+      >>> state = ei.train(
       ...     env, module, expert=jaxpgs.training.make_expert("mcs", 4), num_iterations=1,
-      ...     games=Games(num_games=8, num_steps=4),
-      ...     fit=Fit(buffer_size=64, batch_size=16, updates_per_iteration=1), evaluate_every=0,
+      ...     games=ei.Games(num_games=8, num_steps=4),
+      ...     fit=ei.Fit(buffer_size=64, batch_size=16, updates_per_iteration=1), evaluate_every=0,
       ... )
       >>> int(state.iteration)
       1
