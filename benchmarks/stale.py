@@ -117,7 +117,11 @@ def _lead_here(
         if all(is_same(part, digest) for part, digest in version.items()):
             return True
         # The parts that both know are the same.
-        fit = [c for c in left if all(version.get(p, x) == x for p, x in c["parts"].items())]
+        fit = [
+            c
+            for c in left
+            if all(p in REFUSING or version.get(p, x) == x for p, x in c["parts"].items())
+        ]
         left = [c for c in left if c not in fit]
         todo += [
             {part: x for part, x in version.items() if part not in c["parts"]}
