@@ -98,6 +98,7 @@ def solve(
     seconds: float | None,
     simulations: int | None,
     update: Any,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Best, list[list[float]], float]:
     """Runs a search until its budget is used up.
 
@@ -108,6 +109,7 @@ def solve(
       seconds: M times this long, unless None.
       simulations: this many games on each board, rounded up to whole steps, unless None.
       update: called with the share that is done, 0 to 1, and the best so far.
+      clock: tells the seconds.
 
     Returns:
       The best games; the way there, `[seconds per board, mean score]` where it rose; and the
@@ -116,9 +118,9 @@ def solve(
     allowed = math.inf if seconds is None else seconds * len(boards)
     most = math.inf if simulations is None else simulations
     curve: list[list[float]] = []
-    begin = time.perf_counter()
+    begin = clock()
     for best in run(boards, key):
-        spent = time.perf_counter() - begin
+        spent = clock() - begin
         mean = sum(best.scores) / len(boards)
         if not curve or mean > curve[-1][1]:
             curve.append([round(spent / len(boards), 3), mean])
@@ -126,6 +128,11 @@ def solve(
         if spent >= allowed or best.simulations >= most:
             return best, curve, spent
     raise RuntimeError("A search ended before its budget.")
+
+
+def cpu_clock() -> float:
+    """Tells the seconds of processor time for each device, whatever else the machine does."""
+    return time.process_time() / jax.device_count()
 
 
 def measure(
@@ -136,6 +143,7 @@ def measure(
 ) -> None:
     """Solves the boards that the file lacks with each search and seed, and writes each group."""
     setting, env = record.setting, make_env(record.setting)
+    clock = cpu_clock if setting["clock"] == "cpu" else time.perf_counter
     jobs = []
     for seed, name in itertools.product(seeds, searches):
         known = functools.partial(runs.has, record, search=name, seed=seed)
@@ -157,9 +165,8 @@ def measure(
 
             key = jax.random.fold_in(jax.random.key(seed), numbers[0])
             group = np.stack([boards[number] for number in numbers])
-            best, curve, seconds = solve(
-                prepared[shape], group, key, setting["seconds"], setting["simulations"], update
-            )
+            budget = setting["seconds"], setting["simulations"]
+            best, curve, seconds = solve(prepared[shape], group, key, *budget, update, clock)
             about = {
                 "seconds": round(seconds / len(numbers), 2),
                 "simulations": best.simulations,
@@ -336,6 +343,7 @@ def main(argv: list[str] | None = None) -> None:
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--seconds", type=float, help="a position")
     budget.add_argument("--simulations", type=runs.positive, help="games a position instead")
+    add("--clock", choices=("cpu",), help="count seconds of processor time, not of the wall")
     add("--penalty", choices=("per_color", "total", "none"), default="per_color")
     add("--together", type=runs.positive, help="positions searched at once")
     add("--random", type=runs.positive, help="random boards, in place of the standard ones")
@@ -354,6 +362,7 @@ def main(argv: list[str] | None = None) -> None:
     setting = {
         "seconds": args.seconds or (None if args.simulations else preset["seconds"]),
         "simulations": args.simulations,
+        "clock": args.clock,
         "penalty": args.penalty,
         "together": args.together or preset["together"],
         "random": random,
