@@ -169,10 +169,13 @@ def main(argv: list[str] | None = None) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each search in each space."""
-    columns = ["space", "actions", "search", "bytes a simulation and root", "by the formula"]
+    few = min(rows[0]["bytes"], key=int)
+    columns = ["space", "actions", "search", f"MB with N = {few}", "bytes a simulation and root",
+               "by the formula"]  # fmt: skip
     sizes = [f"largest N, {rows[0]['roots']} roots in {gib} GiB" for gib in rows[0]["largest"]]
     return [*columns, *sizes], [
-        [row["space"], row["num_actions"], row["search"], row["per_simulation_and_root"],
+        [row["space"], row["num_actions"], report.present_name(row["search"]),
+         row["bytes"][few] and round(row["bytes"][few] / 1e6, 1), row["per_simulation_and_root"],
          row["formula"], *("any" if n is None else n for n in row["largest"].values())]
         for row in rows
     ]  # fmt: skip
@@ -184,7 +187,9 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [spaces[i] for i in sorted({0, len(spaces) // 2, len(spaces) - 1})]
     panels = {
         f"{space}: {next(r['num_actions'] for r in rows if r['space'] == space):,} actions": {
-            row["search"]: [(int(n), b / 2**30) for n, b in row["bytes"].items() if b is not None]
+            report.present_name(row["search"]): [
+                (int(n), b / 2**30) for n, b in row["bytes"].items() if b is not None
+            ]
             for row in rows
             if row["space"] == space
         }

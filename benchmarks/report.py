@@ -64,7 +64,8 @@ def made_of() -> dict[str, str]:
     """Returns the parts of the library that this process has imported, with digests of their code.
 
     A part is a module or a package at the top of `jaxpgs`, such as `search` or `envs`; where two
-    digests of it are equal, only comments and docstrings differ.
+    digests of it are equal, only comments and docstrings differ. Versions of Python write code in
+    different ways, so each has its own digests.
     """
     names = {name.split(".")[1] for name in sys.modules if name.startswith("jaxpgs.")}
     return {name: digest for name in sorted(names) if (digest := code_digest(name)) is not None}
@@ -121,6 +122,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total, description=description)
 
         yield update
+
+
+def present_name(search: str) -> str:
+    """Returns a search's name with today's words for its mode; rows have former ones."""
+    return search.replace(" cached", ", tree").replace(" constant", ", rollouts")
 
 
 def interval_text(row: Mapping[str, Any]) -> str:

@@ -287,11 +287,11 @@ def main(argv: list[str] | None = None) -> None:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a line for each search of each setting."""
     columns = ["network", "simulations", "roots", "search", "K", "ms", "searches a second",
-               "x bare network", "% of its evaluations a second", "x faster than mctx's faster",
+               "x bare network", "% of its evaluations a second", "x as fast as mctx's faster",
                "calls in a row", "max_batch", "scratch MB", "compile s"]  # fmt: skip
     return columns, [
-        [row["network"], row["simulations"], row["roots"], row["search"], row.get("K"), row["ms"],
-         row["searches_per_second"], quartiles_text(row["over_bare"]),
+        [row["network"], row["simulations"], row["roots"], report.present_name(row["search"]),
+         row.get("K"), row["ms"], row["searches_per_second"], quartiles_text(row["over_bare"]),
          round(100 * row["evaluations_per_root"] / row["simulations"] / row["over_bare"][1])
          if "evaluations_per_root" in row else None,
          quartiles_text(row["mctx_over_this"]), row.get("sequential_calls"), row["max_batch"],
@@ -321,7 +321,9 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
             and row["search"] != "bare network"
         ):
             lines = panels.setdefault(row["network"], {})
-            lines.setdefault(row["search"], []).append((row["roots"], row["over_bare"]))
+            lines.setdefault(report.present_name(row["search"]), []).append(
+                (row["roots"], row["over_bare"])
+            )
     if not panels:
         return
     pictures.line_plot(

@@ -30,6 +30,7 @@ SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
 ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
 # Commands whose rows are of programs, not of answers.
 COSTS = ("compiled", "memory", "model_memory", "speed")
+REFUSING = ("checks", "model_checks")  # parts that raise errors, and decide no row
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -83,7 +84,7 @@ def judged(
     """
     for row in data.get("rows", ()):
         made = data.get("fingerprints", {}).get(row.get("fingerprint"))
-        changed = [part for part, digest in (made or {}).items() if digest != now(part)]
+        changed = [part for part, digest in (made or {}).items() if not is_same(part, digest)]
         if made and not changed:
             yield row, None, False
             continue
@@ -97,7 +98,9 @@ def judged(
         ]  # fmt: skip
         commit = row.get("commit")
         own = {p: x for p, x in (made or {}).items() if kind == "answers" or " of " not in p}
-        starts = [own] if made else [c["parts"] for c in holding if c["commit_before"] == commit]
+        # By commit as well: the same code has other digests in another version of Python.
+        starts = [own] * bool(made)
+        starts += [c["parts"] for c in holding if c["commit_before"] == commit]
         if any(_lead_here(start, holding, known.get("fingerprints", {})) for start in starts):
             yield row, f"same {kind}", False
         else:
@@ -111,7 +114,7 @@ def _lead_here(
     todo = [dict(start)]
     while todo:
         version = todo.pop()
-        if all(now(part) == digest for part, digest in version.items()):
+        if all(is_same(part, digest) for part, digest in version.items()):
             return True
         # The parts that both know are the same.
         fit = [c for c in left if all(version.get(p, x) == x for p, x in c["parts"].items())]
@@ -130,13 +133,22 @@ def needs(
 
     There are none for what trains networks, plays other games or gathers other files.
     """
-    command = re.search(r"benchmarks\.(?:\w+\.)*(\w+)", row.get("command") or "")
-    if command and command[1] == "strength":
+    found = re.search(r"(?:benchmarks\.(?:\w+\.)*|quality )(\w+)", row.get("command") or "")
+    command = found and found[1]
+    label = f"{row.get('search', row.get('player'))}".lower().replace(" ", "-").replace("mctx", "")
+    family = next((s for s in sorted(OURS, key=len, reverse=True) if s in label), "network")
+    if command == "strength":
         players = data["setting"]["players"]
         return "answers", {"match", *(key_of(players[row[x]]) for x in ("first", "second"))}
-    if command and command[1] in COSTS:
-        label = f"{row.get('search')}".lower().replace(" ", "-").replace("mctx", "")
-        family = next((s for s in sorted(OURS, key=len, reverse=True) if s in label), "network")
+    if command in ("networks", "openings"):
+        return "answers", {"match", family}
+    if command == "samegame" and label in ("nrpa", "tempering"):
+        return "answers", {label}
+    if command in ("environments", "environments_samegame"):
+        return "program", {"games"}
+    if command in COSTS:
+        if label.endswith("default"):
+            return "program", {family}
         return "program", {key for key, p in probes.items() if p["search"] == family}
     return "answers", set()
 
@@ -144,7 +156,7 @@ def needs(
 def key_of(player: Mapping[str, Any]) -> str:
     """Returns the name of a player's probe; one without a search of ours has the network's."""
     name, settings = player["search"], own_settings(player)
-    if name not in (*OURS, "match"):
+    if name not in (*OURS, "match", "games", "tempering", "nrpa"):
         return "network"
     return f"{name} {runs.digest(settings)}" if settings else name
 
@@ -153,6 +165,11 @@ def now(part: str) -> str | None:
     """Returns the digest that a part of a fingerprint has in this checkout."""
     kind, _, name = part.partition(" of ")
     return report.weights_digest(name) if kind == "weights" else report.code_digest(part)
+
+
+def is_same(part: str, digest: str | None) -> bool:
+    """Whether a part of a fingerprint has this digest in this checkout, or decides nothing."""
+    return part in REFUSING or now(part) == digest
 
 
 def own_settings(player: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jaxpgs
 from benchmarks import (
@@ -29,7 +29,6 @@ from benchmarks import (
 from benchmarks.report import ROOT, write_text
 from benchmarks.runs import RESULTS
 from benchmarks.studies.anthony2019 import learning
-from benchmarks.studies.beyond import playout_cap
 from benchmarks.studies.brosseit2023 import ablation, model_memory, unroll
 from benchmarks.studies.seify2020 import puzzles, samegame, value_targets
 from benchmarks.studies.soemers2019 import tspg
@@ -40,7 +39,16 @@ PAGES = (README, RESULTS.parent / "README.md", PAGE,
          *sorted(RESULTS.parent.glob("studies/*/README.md")))  # fmt: skip
 STRENGTH = "strength_defaults_hex-7x7-early_64"  # the tournament that the README shows
 Draw = Callable[[Mapping[str, Any], str], str]  # (a file's data, a link to it) -> Markdown
-Block = tuple[str, Draw]  # the file's name, and what is drawn of it
+
+
+class Block(NamedTuple):
+    """A table: its file's name, what draws it, and which rows of the file it shows."""
+
+    file: str
+    draw: Draw
+    keep: Callable[[Mapping[str, Any]], bool] = lambda row: True
+
+
 _QUALITY = "../../tests/quality/results"
 _PLACE = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
 
@@ -67,10 +75,10 @@ def fill(text: str, page: pathlib.Path) -> str:
     def put(found: re.Match[str]) -> str:
         if found[2] not in BLOCKS:
             raise ValueError(f"There is no table {found[2]!r}; there are {', '.join(BLOCKS)}.")
-        file, draw = BLOCKS[found[2]]
-        path = (RESULTS / f"{file}.json").resolve()
+        block = BLOCKS[found[2]]
+        path = (RESULTS / f"{block.file}.json").resolve()
         place = os.path.relpath(path, page.parent)
-        return found[1] + draw(runs.load(path), f"[`{path.name}`]({place})") + found[3]
+        return found[1] + block.draw(runs.load(path), f"[`{path.name}`]({place})") + found[3]
 
     return re.sub(_PLACE, put, text, flags=re.DOTALL)
 
@@ -114,7 +122,7 @@ def _rows(
             + f"\n{source(data, link)}\n"
         )  # fmt: skip
 
-    return file, draw
+    return Block(file, draw, keep)
 
 
 def _archived(name: str) -> Block:
@@ -122,7 +130,7 @@ def _archived(name: str) -> Block:
         found = data[name]
         return f"{markdown_table(found['columns'], found['lines'])}\n{found['origin']}; {link}.\n"
 
-    return "archived", draw
+    return Block("archived", draw)
 
 
 def _strength(data: Mapping[str, Any], link: str) -> str:
@@ -225,32 +233,33 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
     return lambda rows: tspg.tables(rows)[number][1:]
 
 
-_PGX = ("roots", "search", "K", "ms", "x bare network", "x faster than mctx's faster",
+_PGX = ("roots", "search", "K", "ms", "x bare network", "x as fast as mctx's faster",
         "calls in a row", "scratch MB")  # fmt: skip
 BLOCKS: dict[str, Block] = {
-    "strength": (STRENGTH, _strength),
-    "strength-empty": ("strength_empty_hex-7x7-early_64", _strength),
-    "networks": (f"{_QUALITY}/networks", _networks),
+    "strength": Block(STRENGTH, _strength),
+    "strength-empty": Block("strength_empty_hex-7x7-early_64", _strength),
+    "networks": Block(f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,
         ("network", "roots", "search", "K", "ms", "x bare network",
-         "x faster than mctx's faster", "calls in a row"),
+         "x as fast as mctx's faster", "calls in a row"),
     ),
     "speed-pgx": _rows("speed_pgx", speed.table, columns=_PGX),
     "speed-accelerator": _rows("speed_pgx_accelerator", speed.table, columns=_PGX),
     "many-actions": _rows(
         "speed_many-actions", speed.table, lambda row: row["K"] is not None,
-        ("network", "search", "K", "ms", "x faster than mctx's faster", "calls in a row",
+        ("network", "search", "K", "ms", "x as fast as mctx's faster", "calls in a row",
          "scratch MB"),
     ),
     "speed-short": _rows(
         "speed_quick", speed.table,
         lambda row: _usual(row) and row["roots"] == 64 and row["network"] == "hex-7x7",
-        ("search", "K", "ms", "x bare network", "x faster than mctx's faster", "calls in a row"),
+        ("search", "K", "ms", "x bare network", "x as fast as mctx's faster", "calls in a row"),
     ),
     "memory": _rows("memory_quick", memory.table),
     "memory-short": _rows(
-        "memory_quick", memory.table, columns=("space", "search", "bytes a simulation and root"),
+        "memory_quick", memory.table,
+        columns=("space", "search", "MB with N = 64", "bytes a simulation and root"),
     ),
     "compiled": _rows(
         "compiled", compiled.table,
@@ -266,18 +275,21 @@ BLOCKS: dict[str, Block] = {
     "environments-samegame": _rows(
         "environments_samegame_quick", environments_samegame.table, lambda row: row["batch"] == 1024
     ),
-    "rivals": _rows("rivals", rivals.table, lambda row: row["equal"] == "simulations"),
+    # Those on 9x9 have a table of their own.
+    "rivals": _rows(
+        "rivals", rivals.table,
+        lambda row: row["equal"] == "simulations" and row["network"] != "hex-9x9",
+    ),
     "rivals-evaluations": _rows("rivals", rivals.table, lambda row: row["equal"] != "simulations"),
     "rounds": _rows("rounds", rivals.rounds_table),
-    "pgx-time": ("strength_pgx-time_conv-7x7-large_32", _strength),
-    "playout-cap": _rows("playout_cap", playout_cap.table),
-    "order-9x9": ("strength_defaults_hex-9x9_800", _strength),
-    "order-7x7": ("strength_full", _strength),
-    "unfrozen": ("strength_unfrozen", _strength),
+    "pgx-time": Block("strength_pgx-time_conv-7x7-large_32", _strength),
+    "order-9x9": Block("strength_defaults_hex-9x9_800", _strength),
+    "order-7x7": Block("strength_full", _strength),
+    "unfrozen": Block("strength_unfrozen", _strength),
     "teachers": _rows("learning", learning.table, lambda row: row["iteration"] % 100 == 0),
     "ablation": _rows("ablation", ablation.table, lambda row: row["simulations"] == 0),
-    "extended": ("strength_extended", _strength),
-    "ve": ("strength_ve", _strength),
+    "extended": Block("strength_extended", _strength),
+    "ve": Block("strength_ve", _strength),
     "model-memory": _rows("model_memory", model_memory.table),
     "unroll": _rows("unroll", unroll.table),
     "tspg": _rows("tspg_full", _tables(0)),
@@ -292,9 +304,9 @@ BLOCKS: dict[str, Block] = {
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
         "continuous_full", "continuous_wind", "root_values", "noisy_bandit", "chance_full",
-        "wide_full", "tspg_deep_full", "policy_targets", "entropic", "ppo_learning_ppo-5x5",
-        "model_learning_ve-3x3", "model_learning_ve-4x4", "model_learning_ve-5x5", "models",
-        "samegame-settings", "samegame-players",
+        "wide_full", "tspg_deep_full", "policy_targets", "playout-cap", "entropic",
+        "ppo_learning_ppo-5x5", "model_learning_ve-3x3", "model_learning_ve-4x4",
+        "model_learning_ve-5x5", "models", "samegame-settings", "samegame-players",
     )},
 }  # fmt: skip
 

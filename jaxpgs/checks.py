@@ -92,6 +92,7 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
       example: an expression that makes such a part.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
+    # Whether it makes a part shows in what it says it returns.
     returned = getattr(part, "__annotations__", {}).get("return")
     # An optimizer's maker is annotated with a subclass of the part's type.
     of_kind = isinstance(returned, type) and issubclass(
@@ -172,6 +173,7 @@ def check_returned(what: str, found: Any, shape: tuple[int, ...], kind: str) -> 
       kind: "bool", "integer" or "real".
     """
     wanted = {"bool": jnp.bool_, "integer": jnp.integer, "real": jnp.floating}[kind]
+    # Shapes and types are known while tracing, so this costs a search nothing.
     got, dtype = jnp.shape(found), jnp.result_type(found)
     if got != shape or not jnp.issubdtype(dtype, wanted):
         raise ValueError(

@@ -82,7 +82,7 @@ def model(devices):
         HEX.observation_shape, HEX.num_actions, num_filters=4, num_blocks=1, rngs=nnx.Rngs(0)
     )
     params, _ = networks.functional(net)
-    labelled = training.labelling.label_games(
+    labelled = by_name(training.labelling.label_games)(
         HEX, networks.functional(net)[1], params, num_games=8, games_at_once=8, num_steps=8,
         devices=devices,
     )  # fmt: skip

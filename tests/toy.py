@@ -19,7 +19,7 @@ import optax
 import jaxpgs
 from jaxpgs.base import Path
 from jaxpgs.search import Search, loop
-from jaxpgs.search.learning import learn
+from jaxpgs.search.learning import learn, update
 from jaxpgs.search.parts.estimator import Estimator
 from jaxpgs.search.parts.selection import Selection
 
@@ -169,7 +169,7 @@ class Simulator:
         if head is not None:
             carry = carry._replace(adapted=dict.fromkeys(self.params) | {"head": head})
         store, context = loop.prepare(self.search, self.params, carry, 1)
-        context, _, _, memory, simulations, table = loop.simulate(store, context, carry)
+        context, _, _, memory, simulations, table = update.simulate(store, context, carry)
         return Simulated(store, context, memory, simulations, table)
 
 

@@ -52,8 +52,7 @@ def make_stochastic_fns(
         `(state, action)` will do for an afterstate.
       draw: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return anything.
       afterstate_value: `(params, afterstates [B, ...]) -> [B]`, from the view of the player who
-        acted. None takes the mean over chance of what the network says of the next states, which
-        evaluates C of them for each afterstate.
+        acted. None takes the mean over chance of what the network says of all C next states.
 
     Returns:
       `decision_recurrent_fn` and `chance_recurrent_fn`, for `stochastic_mcts_policy` and
@@ -83,29 +82,17 @@ def make_stochastic_fns(
         state = jax.vmap(draw)(embedding.state, outcome)
         seen = look(params, rng_key, state)
         # An afterstate knows who acted, so it stands for the state before in signs and rewards.
-        reward, discount = reward_and_discount(env, embedding, state)
+        told = reward_and_discount(env, embedding, state)
+        reward, discount = (x.astype(seen.value.dtype) for x in told)
         output = mctx.ChanceRecurrentFnOutput(
-            action_logits=seen.prior_logits,
-            value=seen.value,
-            reward=reward.astype(seen.value.dtype),
-            discount=discount.astype(seen.value.dtype),
+            action_logits=seen.prior_logits, value=seen.value, reward=reward, discount=discount
         )
         return output, state
 
     def mean_value(
         params: Params, rng_key: chex.PRNGKey, logits: chex.Array, embedding: Afterstate
     ) -> chex.Array:
-        def value_of(outcome: chex.Array) -> chex.Array:
-            # The same outcome in all B rows, spread over devices as they are.
-            outcomes = outcome + trees.zero_rows(embedding.current_player)
-            output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
-            return output.reward + output.discount * output.value
-
-        # [B, C]: each outcome's reward and value, from the view of the player who acted.
-        values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
-        shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
-        # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
-        return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
+        return _mean_over_chance(chance_recurrent_fn, params, rng_key, logits, embedding)
 
     def decision_recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, state: Embedding
@@ -116,7 +103,29 @@ def make_stochastic_fns(
             value = mean_value(params, rng_key, logits, embedding)
         else:
             value = afterstate_value(params, afterstate)
-        output = mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value)
-        return output, embedding
+        told = mctx.DecisionRecurrentFnOutput(chance_logits=logits, afterstate_value=value)
+        return told, embedding
 
     return decision_recurrent_fn, chance_recurrent_fn
+
+
+def _mean_over_chance(
+    chance_recurrent_fn: ChanceRecurrentFn,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    logits: chex.Array,
+    embedding: Afterstate,
+) -> chex.Array:
+    """Returns `[B]` the mean value of afterstates over outcomes with these logits `[B, C]`."""
+
+    def value_of(outcome: chex.Array) -> chex.Array:
+        # The same outcome in all B rows, spread over devices as they are.
+        outcomes = outcome + trees.zero_rows(embedding.current_player)
+        output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
+        return output.reward + output.discount * output.value
+
+    # [B, C]: each outcome's reward and value, from the view of the player who acted.
+    values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
+    shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
+    # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
+    return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)

@@ -8,6 +8,7 @@ mean and its width from what became of them.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -64,9 +65,8 @@ def make_sampled_fns(
 
     Raises:
       ValueError: if there are more than two players, the bounds are missing, not finite or in the
-        wrong order, or a number is out of range; from `root_fn` if candidates are NaN or infinite.
-        Under `jax.jit`, where nobody can look, such candidates lead to values of NaN, which
-        searches leave out of what they learn.
+        wrong order, or a number is out of range; from `root_fn` if candidates are not finite. Under
+        `jax.jit`, where nobody can look, they lead to values of NaN, which no search learns from.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -81,23 +81,14 @@ def make_sampled_fns(
       >>> root_fn(params, rng_key, states).prior_logits.shape
       (2, 5)
     """
-    check_players("make_sampled_fns", env)
+    _check_arguments(env, num_candidates, discount)
     low, high = _bounds(env)
-    if num_candidates < 2:
-        raise ValueError(f"num_candidates must be at least 2, got {num_candidates}.")
-    if not 0 < discount <= 1:
-        raise ValueError(f"discount must be above 0 and at most 1, got {discount}.")
     step = step_with_keys(env)
 
     def draw(params: Params, rng_key: chex.PRNGKey, features: Any, state: Any) -> Candidates:
         source = params if proposal_params is None else proposal_params
-        mean, log_std = _gaussian(apply_fn.policy_head(source, features))
-        # Sampled MuZero: A actions from the policy stand for all of them.
-        noise = jax.random.normal(rng_key, (len(mean), num_candidates, mean.shape[-1]))
-        # The policy learns by the density of the candidates, as in REINFORCE, not through the draw.
-        actions = jax.lax.stop_gradient(mean[:, None] + jnp.exp(log_std)[:, None] * noise)
-        density = _log_density(actions, mean, log_std)
-        return Candidates(state, actions, jax.lax.stop_gradient(density))
+        gaussian = _gaussian(apply_fn.policy_head(source, features))
+        return _draw(*gaussian, rng_key, num_candidates, state)
 
     def policy(params: Params, features: Any, embedding: Candidates) -> chex.Array:
         mean, log_std = _gaussian(apply_fn.policy_head(params, features))
@@ -117,25 +108,67 @@ def make_sampled_fns(
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Candidates
     ) -> tuple[Expansion, Candidates]:
-        draw_key, chance_key = jax.random.split(rng_key)
-        before = embedding.state
-        chosen = _in_units(embedding.actions[jnp.arange(len(action)), action], low, high)
-        state = step(before, chosen, chance_key)
-        features = apply_fn.torso(params, jax.vmap(env.observe)(state))
-        mover = before.current_player
-        reward = gain_of(env, mover, before, state)
-        # Values are from the view of the player to move, who may be the other one from here on.
-        sign = jnp.where(state.current_player == mover, discount, -discount)
-        value = mask_value(apply_fn.value_head(params, features), state)
-        after = draw(params, draw_key, features, state)
-        going_on = jnp.where(state.terminated, 0.0, sign).astype(value.dtype)
-        return Expansion(reward.astype(value.dtype), going_on, value, features), after
+        inputs = params, rng_key, action, embedding
+        return _expand(env, apply_fn, step, draw, low, high, discount, *inputs)
 
     recurrent_fn = SplitRecurrentFn(expand, policy, apply_fn.max_batch)
     if proposal_params is not None:
         return root_fn, recurrent_fn
     # What draws may depend on what adapts: to be called as a whole, as rollouts do.
     return root_fn, lambda *inputs: recurrent_fn(*inputs)
+
+
+def _check_arguments(env: Env, num_candidates: int, discount: float) -> None:
+    """Raises `ValueError` for arguments of `make_sampled_fns` that are out of range."""
+    check_players("make_sampled_fns", env)
+    if num_candidates < 2:
+        raise ValueError(f"num_candidates must be at least 2, got {num_candidates}.")
+    if not 0 < discount <= 1:
+        raise ValueError(f"discount must be above 0 and at most 1, got {discount}.")
+
+
+def _draw(
+    mean: chex.Array,
+    log_std: chex.Array,
+    rng_key: chex.PRNGKey,
+    num_candidates: int,
+    state: Any,
+) -> Candidates:
+    """Draws candidates from Gaussians `[B, D]`; as in Sampled MuZero they stand for all actions."""
+    noise = jax.random.normal(rng_key, (len(mean), num_candidates, mean.shape[-1]))
+    # The policy learns by the density of the candidates, as in REINFORCE, not through the draw.
+    actions = jax.lax.stop_gradient(mean[:, None] + jnp.exp(log_std)[:, None] * noise)
+    density = _log_density(actions, mean, log_std)
+    return Candidates(state, actions, jax.lax.stop_gradient(density))
+
+
+def _expand(
+    env: Env,
+    apply_fn: SplitApplyFn,
+    step: Callable[..., Any],
+    draw: Callable[..., Candidates],
+    low: chex.Array,
+    high: chex.Array,
+    discount: float,
+    params: Params,
+    rng_key: chex.PRNGKey,
+    action: chex.Array,
+    embedding: Candidates,
+) -> tuple[Expansion, Candidates]:
+    """Takes the candidates with these numbers `[B]`, and draws those of the next states."""
+    draw_key, chance_key = jax.random.split(rng_key)
+    before = embedding.state
+    chosen = _in_units(embedding.actions[jnp.arange(len(action)), action], low, high)
+    state = step(before, chosen, chance_key)
+    features = apply_fn.torso(params, jax.vmap(env.observe)(state))
+    mover = before.current_player
+    reward = gain_of(env, mover, before, state)
+    # Values are from the view of the player to move, who may be the other one from here on.
+    sign = jnp.where(state.current_player == mover, discount, -discount)
+    value = mask_value(apply_fn.value_head(params, features), state)
+    after = draw(params, draw_key, features, state)
+    going_on = jnp.where(state.terminated, 0.0, sign).astype(value.dtype)
+    return Expansion(reward.astype(value.dtype), going_on, value, features), after
 
 
 def continuous_action(env: Env, root: mctx.RootFnOutput, output: PolicyOutput) -> chex.Array:

@@ -14,16 +14,8 @@ import jax.numpy as jnp
 import mctx
 from flax import nnx
 
-from jaxpgs.base import (
-    Embedding,
-    Env,
-    Expansion,
-    Params,
-    RecurrentFn,
-    SplitRecurrentFn,
-    broadcast_keys,
-    values_like,
-)
+from jaxpgs.arrays import broadcast_keys, values_like
+from jaxpgs.base import Embedding, Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
 from jaxpgs.search.models.dataflow import depends
@@ -374,10 +366,9 @@ def make_model_fns(
 ) -> tuple[RootFn, SplitRecurrentFn]:
     """Makes what a search needs of a model that was learned (Brosseit 2023, section 4.3).
 
-    Only the root knows rules: which actions are legal there. Below it the model plays, which knows
-    neither legal actions nor the end of a game; rewards are 0 and every discount is -1. Policy
-    gradient search on these functions is VE-PGS, `mctx.muzero_policy` on them is MuZero and
-    `mctx.gumbel_muzero_policy` Gumbel MuZero.
+    Only the root knows which actions are legal. Below it the model plays, which knows neither legal
+    actions nor the end of a game; rewards are 0 and every discount is -1. PGS on these functions is
+    VE-PGS, `mctx.muzero_policy` is MuZero and `mctx.gumbel_muzero_policy` Gumbel MuZero.
 
     Args:
       model: `networks.ValueEquivalentModel`, or another with its methods `represent`, `transition`
@@ -393,8 +384,7 @@ def make_model_fns(
       and `recurrent_fn`, a `SplitRecurrentFn`.
 
     Raises:
-      ValueError: if the model lacks a part, `part` is unknown or the environment is not of two
-        players.
+      ValueError: if the model lacks a part, `part` is unknown or there are not two players.
 
     Example:
       >>> sizes = {"num_filters": 4, "num_blocks": 1, "rngs": nnx.Rngs(0)}
@@ -405,15 +395,7 @@ def make_model_fns(
       >>> root_fn(model_params, rng_key, states).embedding.hidden.shape
       (2, 3, 3, 4)
     """
-    check_word("make_model_fns", "part", part, PARTS)
-    missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]
-    if missing:
-        raise ValueError(
-            f"make_model_fns needs a model with {', '.join(_MODEL_PARTS)}, such as "
-            f"networks.ValueEquivalentModel; {type(model).__name__} lacks {', '.join(missing)}."
-        )
-    if env is not None:
-        check_players("make_model_fns", env, (2,), "The discount in such a model is always -1.")
+    _check_model(model, env, part)
     turned: Any = env  # which may have frames for its players
     has_frames = hasattr(env, "policy_logits")
     represent = functional_call(model, lambda model, x: model.represent(x))
@@ -462,6 +444,19 @@ def make_model_fns(
 
 
 _MODEL_PARTS = ("represent", "transition", "predict", "policy_head", "value_head")
+
+
+def _check_model(model: nnx.Module, env: Env | None, part: str) -> None:
+    """Raises `ValueError` for arguments that `make_model_fns` cannot use."""
+    check_word("make_model_fns", "part", part, PARTS)
+    missing = [name for name in _MODEL_PARTS if not hasattr(model, name)]
+    if missing:
+        raise ValueError(
+            f"make_model_fns needs a model with {', '.join(_MODEL_PARTS)}, such as "
+            f"networks.ValueEquivalentModel; {type(model).__name__} lacks {', '.join(missing)}."
+        )
+    if env is not None:
+        check_players("make_model_fns", env, (2,), "The discount in such a model is always -1.")
 
 
 def action_in_frame(env: Env, state: Embedding, action: chex.Array) -> chex.Array:

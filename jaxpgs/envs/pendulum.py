@@ -143,6 +143,7 @@ class Pendulum:
             rewards=-cost[None],
             terminated=state.steps + 1 >= self.length,
         )
+        # Both are made and one is taken, as a traced state cannot decide between branches.
         stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
         return trees.where(state.terminated, stays, after)
 

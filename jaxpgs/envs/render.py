@@ -135,15 +135,7 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         if stone:
             parts.append(_stone(at, stone - 1, 0.64))
         elif probabilities is not None:
-            # Areas are compared by eye, so the radius grows with the root of the probability.
-            share = max(float(probabilities[cell]), 0.0)
-            radius = 0.76 * _SIDE * math.sqrt(share / largest)
-            parts.append(
-                f'<circle class="policy" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{radius:.1f}" '
-                f'fill="{_COLORS[mover]}" fill-opacity="0.3"/>'
-            )
-            if percent := int(_percent(probabilities[cell])):
-                parts.append(_text(at, str(percent), 0.56, "#1c1c20"))
+            parts += _probability(at, probabilities[cell], largest, _COLORS[mover])
     caption = _caption(state)
     if probabilities is not None and env.swap:
         caption += f", swap {_percent(probabilities[-1])}%"
@@ -153,6 +145,18 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
         at = at + np.array([0.6 * _SIDE, 0.0])
     parts.append(_text(at, caption, 0.6, "#333338", anchor="start"))
     return "\n".join([*parts, "</svg>"])
+
+
+def _probability(at: np.ndarray, share: np.ndarray, largest: float, color: str) -> list[str]:
+    """Draws how likely a move is: a dot, and its percentage where that is not 0."""
+    # Areas are compared by eye, so the radius grows with the root of the probability.
+    radius = 0.76 * _SIDE * math.sqrt(max(float(share), 0.0) / largest)
+    dot = (
+        f'<circle class="policy" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{radius:.1f}" '
+        f'fill="{color}" fill-opacity="0.3"/>'
+    )
+    percent = int(_percent(share))
+    return [dot, _text(at, str(percent), 0.56, "#1c1c20")] if percent else [dot]
 
 
 def hex_centre(row: float, col: float) -> np.ndarray:

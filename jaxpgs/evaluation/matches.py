@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
+from jaxpgs.arrays import is_one_key
 from jaxpgs.base import Env
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
@@ -96,43 +97,59 @@ def play_match(
       >>> match.games  # nine openings with both colours
       18
     """
-    check_two_players("play_match", env)
-    check_sgf(env, sgf_folder)
-    if max_moves is not None:
-        check_count("play_match", "max_moves", max_moves)
+    _check_match(env, batch_size, max_moves, sgf_folder)
     lines = checked_lines(env, openings)
     repeats = _num_repeats(env, (first, second), repeats)
     count = repeats * len(lines)
     batch_size = count if batch_size is None else batch_size
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     sides = (_compiled(env, first, batch_size), _compiled(env, second, batch_size))
     label = f"{sides[0].player.name} vs {sides[1].player.name}"
-    num_batches = -(-count // batch_size)
-    # Game g plays opening g % O: repeat after repeat, and once more from the first to fill the last
-    # batch up. `MatchResult.from_batches` relies on this order.
-    order = np.arange(num_batches * batch_size) % len(lines)
-    rng_key = _typed(rng_key)
-    keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
+    plan = _plan(lines, _typed(rng_key), count, batch_size)
     batches = list(batches)
-    _check_batches(batches, [side.player.name for side in sides], batch_size, num_batches)
+    _check_batches(batches, [side.player.name for side in sides], batch_size, len(plan))
     # Each batch has its own key, so those that were played earlier can simply be skipped.
-    for i in range(len(batches), num_batches):
-        actions = jnp.asarray(lines[order[i * batch_size : (i + 1) * batch_size]], jnp.int32)
-        report = _offset(progress, 2 * i * batch_size, 2 * len(order))
+    for i, (opened, key) in list(enumerate(plan))[len(batches) :]:
+        actions = jnp.asarray(opened, jnp.int32)
+        report = _offset(progress, 2 * i * batch_size, 2 * len(plan) * batch_size)
         boards: tuple[list[np.ndarray], ...] = ([], [])
         watch = None if sgf_folder is None else functools.partial(_keep_stones, boards)
-        batches.append(_play_batch(env, sides, actions, keys[i], label, max_moves, report, watch))
+        batches.append(_play_batch(env, sides, actions, key, label, max_moves, report, watch))
         if sgf_folder is not None:
-            first_game = i * batch_size
-            played = np.asarray(actions)
             hex_env: Any = env  # as `check_sgf` says
-            write_games(sgf_folder, hex_env, batches[-1], played, boards, first_game, count)
+            games = (batches[-1], np.asarray(actions), boards, i * batch_size, count)
+            write_games(sgf_folder, hex_env, *games)
         if on_batch is not None:
             on_batch(batches[-1])
 
     openings = lines[:, 0] if lines.shape[1] == 1 else lines
     return MatchResult.from_batches(batches, openings, repeats)
+
+
+def _check_match(
+    env: Env,
+    batch_size: int | None,
+    max_moves: int | None,
+    sgf_folder: str | os.PathLike[str] | None,
+) -> None:
+    """Raises `ValueError` for arguments of `play_match` that are out of range."""
+    check_two_players("play_match", env)
+    check_sgf(env, sgf_folder)
+    if max_moves is not None:
+        check_count("play_match", "max_moves", max_moves)
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+
+
+def _plan(
+    lines: np.ndarray, rng_key: chex.PRNGKey, count: int, batch_size: int
+) -> list[tuple[np.ndarray, chex.PRNGKey]]:
+    """Returns the openings `[G, L]` and the key of each batch of `count` games with one colour."""
+    num_batches = -(-count // batch_size)
+    # Game g plays opening g % O: repeat after repeat, and once more from the first to fill the last
+    # batch up. `MatchResult.from_batches` relies on this order.
+    order = np.arange(num_batches * batch_size) % len(lines)
+    keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
+    return list(zip(lines[order.reshape(num_batches, batch_size)], keys, strict=True))
 
 
 def _play_batch(
@@ -258,8 +275,7 @@ def round_robin(
         of other players are ignored.
       pairs: the pairings to play, in this order, as numbers of players; all by default.
       on_batch: called with the names of the pairing after every batch of `batch_size` openings.
-      batches: the first batches of pairings that were stopped, by the names in their order; as in
-        `play_match`.
+      batches: the first batches of stopped pairings, by the names in their order; see `play_match`.
       sgf_folder: as in `play_match`.
 
     Returns:
@@ -275,58 +291,82 @@ def round_robin(
       >>> float(tournament.wins.sum())  # nine openings with both colours
       18.0
     """
-    names = tuple(player.name for player in players)
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
-    check_two_players("round_robin", env)
+    names = _names(env, players)
     lines = checked_lines(env, openings)
     # By sets of names, as an earlier result may have the two in the other order.
     earlier = {frozenset(result.names): result for result in results}
-    # By batch size too: where both are deterministic one repeat is played, in a smaller batch.
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
-    games = [
-        2 * len(lines) * _num_repeats(env, (players[i], players[j]), repeats) for i, j in schedule
-    ]
-
-    wins = np.zeros((len(names), len(names)))
-    spent = {name: PlayerRecord(name) for name in names}
+    games = _num_games(env, players, schedule, len(lines), repeats)
     played: list[MatchResult] = []
     for (i, j), count in zip(schedule, games, strict=True):
-        pair = (players[i], players[j])
-        result = earlier.get(frozenset((pair[0].name, pair[1].name)))
+        both = (names[i], names[j])
+        result = earlier.get(frozenset(both))
         if result is None:
             # Each call of a player is for the games that one side opens, half of all.
             size = count // 2 if batch_size is None else batch_size
-            for player in pair:
-                if (player.name, size) not in compiled:
-                    compiled[player.name, size] = compile_player(env, player, size)
-            both = (pair[0].name, pair[1].name)
+            one, other = (_compiled_once(env, players[k], size, compiled) for k in (i, j))
             result = play_match(
-                env,
-                compiled[pair[0].name, size],
-                compiled[pair[1].name, size],
-                jax.random.fold_in(_typed(rng_key), _pair_number(*both)),
-                openings=lines,
-                repeats=repeats,
-                batch_size=batch_size,
-                max_moves=max_moves,
+                env, one, other, jax.random.fold_in(_typed(rng_key), _pair_number(*both)),
+                openings=lines, repeats=repeats, batch_size=batch_size, max_moves=max_moves,
                 progress=_offset(progress, sum(games[: len(played)]), sum(games)),
                 on_batch=None if on_batch is None else functools.partial(on_batch, both),
-                batches=(batches or {}).get(both, ()),
-                sgf_folder=sgf_folder,
-            )
+                batches=(batches or {}).get(both, ()), sgf_folder=sgf_folder,
+            )  # fmt: skip
             if on_pair is not None:
                 on_pair(result)
         else:
             _check_earlier(result, lines, repeats, count)
+        played.append(result)
+    return _tournament(names, schedule, played)
+
+
+def _names(env: Env, players: Sequence[Player]) -> tuple[str, ...]:
+    """Returns the names of players; raises `ValueError` if there can be no tournament of them."""
+    check_two_players("round_robin", env)
+    names = tuple(player.name for player in players)
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
+    return names
+
+
+def _compiled_once(
+    env: Env, player: Player, size: int, compiled: dict[tuple[str, int], CompiledPlayer]
+) -> CompiledPlayer:
+    """Compiles a player for batches of a size, unless it is among those that are compiled.
+
+    By size too: where both sides are deterministic one repeat is played, in a smaller batch.
+    """
+    if (player.name, size) not in compiled:
+        compiled[player.name, size] = compile_player(env, player, size)
+    return compiled[player.name, size]
+
+
+def _tournament(
+    names: tuple[str, ...], schedule: Sequence[tuple[int, int]], played: Sequence[MatchResult]
+) -> Tournament:
+    """Adds up the pairings: who won how much of whom, and what each player spent."""
+    wins = np.zeros((len(names), len(names)))
+    spent = {name: PlayerRecord(name) for name in names}
+    for (i, j), result in zip(schedule, played, strict=True):
         # An earlier result may tell the score of the other player of the pair.
-        score = result.wins if result.names[0] == pair[0].name else result.games - result.wins
+        score = result.wins if result.names[0] == names[i] else result.games - result.wins
         wins[i, j], wins[j, i] = score, result.games - score
         for record in result.players:
             spent[record.name] += record
-        played.append(result)
     return Tournament(names, wins, spent, tuple(played))
+
+
+def _num_games(
+    env: Env,
+    players: Sequence[Player],
+    schedule: Sequence[tuple[int, int]],
+    num_openings: int,
+    repeats: int,
+) -> list[int]:
+    """Returns how many games each pairing has, with both colours."""
+    sides = [(players[i], players[j]) for i, j in schedule]
+    return [2 * num_openings * _num_repeats(env, both, repeats) for both in sides]
 
 
 def _num_repeats(env: Env, sides: Sequence[Player | CompiledPlayer], repeats: int) -> int:
@@ -377,6 +417,8 @@ def _pair_number(first: str, second: str) -> np.uint32:
 
 
 def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    if not is_one_key(rng_key):
+        raise ValueError(f"rng_key must be one key, got an array of shape {rng_key.shape}.")
     # Players are compiled for typed keys, and refuse raw ones.
     if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         return rng_key

@@ -37,6 +37,7 @@ class PlayerRecord:
     stats: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: "PlayerRecord") -> "PlayerRecord":
+        # Each may have counted things that the other never met; a dict keeps their order.
         names = dict.fromkeys((*self.stats, *other.stats))
         return PlayerRecord(
             self.name,
@@ -122,6 +123,7 @@ class MatchResult:
         Returns:
           The games so far. What the players spent is that of all games in the batches.
         """
+        # A match may have been stopped: then the batches cover its first games alone.
         batch_size = batches[0].outcomes.shape[1]
         openings = openings[: batch_size * len(batches)]
         repeats = min(repeats, batch_size * len(batches) // len(openings))
@@ -132,6 +134,7 @@ class MatchResult:
             games = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
             return games[:, :count].reshape(2, repeats, len(openings))
 
+        # What players spent adds up, batch by batch.
         first, second = zip(*(batch.players for batch in batches), strict=True)
         spent = functools.reduce(operator.add, first), functools.reduce(operator.add, second)
         return cls(spent, openings, joined("outcomes"), batch_size, joined("lengths"))
@@ -196,6 +199,7 @@ class Tournament:
 
 
 def _to_dict(games: MatchBatch | MatchResult) -> dict[str, Any]:
+    # JSON knows no arrays; `from_dict` makes them again.
     fields = dataclasses.asdict(games)
     return {k: x.tolist() if isinstance(x, np.ndarray) else x for k, x in fields.items()}
 

@@ -8,11 +8,12 @@ any program that speaks GTP.
 """
 
 from jaxpgs.gtp.commands import handle, serve
-from jaxpgs.gtp.dialog import Answer, Dialog, Engine, Options, Reply, Task
+from jaxpgs.gtp.dialog import Answer, Clock, Dialog, Engine, Options, Reply, Task
 from jaxpgs.gtp.engines import player_engine, search_engine
 
 __all__ = [
     "Answer",
+    "Clock",
     "Dialog",
     "Engine",
     "Options",

@@ -118,7 +118,8 @@ def handle(
         words = args[0].split()
         if not least <= len(words) <= most:
             allowed = least if least == most else f"{least} to {most}"
-            raise ValueError(f"{name} takes {allowed} arguments, got {len(words)}")
+            plural = "s" * (allowed != 1)
+            raise ValueError(f"{name} takes {allowed} argument{plural}, got {len(words)}")
         text, after = function(Call(engine, dialog, words, emit))
     except ValueError as error:
         return Reply(f"?{number} {_one_line(str(error))}\n\n", dialog)

@@ -105,6 +105,38 @@ class Engine:
     think: Callable[[Task], Answer]
 
 
+class Clock(NamedTuple):
+    """The time that a player has left: main time at first, then periods of extra time (byo-yomi).
+
+    Attributes:
+      seconds: left, of the main time or of a period.
+      moves: the moves they are for, 0 for the whole game, as the main time is.
+      extra_seconds: of each period, 0 if there is none.
+      extra_moves: the moves of each period.
+
+    Example:
+      >>> clock = jaxpgs.gtp.Clock(60.0, extra_seconds=30.0, extra_moves=5)
+      >>> clock.after(10.0).seconds, clock.after(65.0)[:2]  # five seconds of a period are gone
+      (50.0, (25.0, 4))
+    """
+
+    seconds: float
+    moves: int = 0
+    extra_seconds: float = 0.0
+    extra_moves: int = 0
+
+    def after(self, seconds: float) -> "Clock":
+        """Returns the clock after a move that took so long."""
+        left, moves = self.seconds - seconds, self.moves
+        # The main time has run out within the move, whose rest is of the first period.
+        if not moves and left <= 0 and self.extra_moves:
+            left, moves = left + self.extra_seconds, self.extra_moves
+        # Who has made a period's moves in time is given the whole of the next one.
+        if moves == 1 and self.extra_moves:
+            return self._replace(seconds=self.extra_seconds, moves=self.extra_moves)
+        return self._replace(seconds=max(left, 0.0), moves=max(moves - 1, 0))
+
+
 @dataclasses.dataclass(frozen=True)
 class Dialog:
     """All that was said so far.
@@ -112,8 +144,7 @@ class Dialog:
     Attributes:
       game: the game on the board.
       options: how the engine thinks.
-      clocks: for each player the seconds left and the moves they are for, 0 for the whole game; or
-        None.
+      clocks: the time that each player has left; None without limit.
 
     Example:
       >>> from jaxpgs import gtp
@@ -122,7 +153,7 @@ class Dialog:
 
     game: HexGame
     options: Options = Options()
-    clocks: tuple[tuple[float, int] | None, tuple[float, int] | None] = (None, None)
+    clocks: tuple[Clock | None, Clock | None] = (None, None)
 
 
 class Reply(NamedTuple):
@@ -212,7 +243,7 @@ def with_game(call: Call, game: HexGame) -> Dialog:
     return dataclasses.replace(call.dialog, game=game)
 
 
-def with_clock(dialog: Dialog, player: int, clock: tuple[float, int]) -> Dialog:
+def with_clock(dialog: Dialog, player: int, clock: Clock) -> Dialog:
     """Returns the dialog with another clock of one player."""
     black, white = dialog.clocks
     clocks = (clock, white) if player == 0 else (black, clock)

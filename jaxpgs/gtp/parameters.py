@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxpgs.gtp.dialog import (
     Call,
+    Clock,
     Dialog,
     read_boolean,
     read_integer,
@@ -21,26 +22,31 @@ from jaxpgs.thinker import SEARCHES
 def time_left(call: Call) -> tuple[str, Dialog]:
     """Sets a clock, or tells it."""
     if not call.args:
-        clocks = zip(("Black", "White"), call.dialog.clocks, strict=True)
-        told = (f"{who}: {'no limit' if c is None else format(c[0], '.1f')}" for who, c in clocks)
-        return ", ".join(told), call.dialog
+        black, white = map(_told, call.dialog.clocks)
+        return f"Black: {black}, White: {white}", call.dialog
     player = read_player(call.args[0])
     if len(call.args) == 1:
-        clock = call.dialog.clocks[player]
-        return "no limit" if clock is None else f"{clock[0]:.1f}", call.dialog
+        return _told(call.dialog.clocks[player]), call.dialog
     moves = read_integer(call.args[2], 0, 10_000) if len(call.args) == 3 else 0
     seconds = read_number(call.args[1], 0, 1e7)
-    return "", with_clock(call.dialog, player, (seconds, moves))
+    # What a period of extra time is was said by `time_settings`, and stays.
+    known = call.dialog.clocks[player] or Clock(0.0)
+    return "", with_clock(call.dialog, player, known._replace(seconds=seconds, moves=moves))
+
+
+def _told(clock: Clock | None) -> str:
+    return "no limit" if clock is None else f"{clock.seconds:.1f}"
 
 
 def time_settings(call: Call) -> tuple[str, Dialog]:
     """Sets both clocks."""
     main, extra = (read_number(word, 0, 1e7) for word in call.args[:2])
     moves = read_integer(call.args[2], 0, 10_000)
-    # Main time is for the whole game; extra time counts where there is no other.
-    clock = (main, 0) if main else (extra, moves)
+    # Without main time the first period of extra time begins at once.
+    start = (main, 0) if main else (extra, moves)
+    clock = Clock(*start, extra_seconds=extra, extra_moves=moves)
     none = extra > 0 and not moves  # GTP's way to say that there is no limit
-    clocks = (None, None) if none or not any(clock) else (clock, clock)
+    clocks = (None, None) if none or not any(start) else (clock, clock)
     return "", dataclasses.replace(call.dialog, clocks=clocks)
 
 
@@ -48,13 +54,13 @@ def param_game(call: Call) -> tuple[str, Dialog]:
     """Sets or tells what concerns the game."""
     dialog = call.dialog
     if not call.args:
-        seconds = dialog.clocks[0][0] if dialog.clocks[0] else 0
+        seconds = dialog.clocks[0].seconds if dialog.clocks[0] else 0
         allowed = int(dialog.options.allow_swap)
         return f"\n[bool] allow_swap {allowed}\n[string] game_time {seconds:g}", dialog
     name, value = read_setting(call.args, ("allow_swap", "game_time"))
     if name == "game_time":
         seconds = read_number(value, 0, 1e7)
-        clock = (seconds, 0) if seconds else None
+        clock = Clock(seconds) if seconds else None
         return "", dataclasses.replace(dialog, clocks=(clock, clock))
     options = dataclasses.replace(dialog.options, allow_swap=read_boolean(value))
     return "", dataclasses.replace(dialog, options=options)

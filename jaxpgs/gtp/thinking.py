@@ -18,8 +18,7 @@ def genmove(call: Call) -> tuple[str, Dialog]:
     dialog = with_game(call, call.dialog.game.play(player, action))
     clock = dialog.clocks[player]
     if clock is not None:
-        seconds, moves = max(clock[0] - (time.monotonic() - start), 0.0), max(clock[1] - 1, 0)
-        dialog = with_clock(dialog, player, (seconds, moves))
+        dialog = with_clock(dialog, player, clock.after(time.monotonic() - start))
     return move_name(dialog.game.size, action), dialog
 
 
@@ -63,9 +62,11 @@ def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
     limit = dialog.options.seconds or math.inf
     clock = dialog.clocks[player]
     if clock is not None:
-        seconds, moves = clock
         # An even share of the clock, of which a tenth is kept back; never 0, which means no limit.
-        limit = min(limit, max(0.9 * seconds / (moves or max(empty / 4, 4)), 0.01))
+        share = 0.9 * clock.seconds / (clock.moves or max(empty / 4, 4))
+        # Where extra time follows the main time, each move may take its part of a period.
+        later = 0.0 if clock.moves else 0.9 * clock.extra_seconds / max(clock.extra_moves, 1)
+        limit = min(limit, max(share, later, 0.01))
     return None if limit == math.inf else limit
 
 

@@ -284,12 +284,13 @@ function render({ model, el }) {
         const named = legal.find((m) => m.cells.includes(cell) || m.source === cell);
         group.append(make("svg:title", {}, named.name));
         if (layout.kind === "hex" || layout.kind === "yavalath") {
-          group.append(make("svg:circle", { class: `ghost p${mover}`, cx: x, cy: y, r: 0.66 }));
+          group.append(make("svg:circle", { class: `ghost p${mover}`, cx: x, cy: y,
+            r: layout.stone }));
         }
       }
       if (stone && !block) {
-        const r = layout.kind === "breakthrough" ? 0.36 : 0.68;
-        group.append(make("svg:circle", { class: `stone p${stone - 1}`, cx: x, cy: y, r }));
+        group.append(make("svg:circle", { class: `stone p${stone - 1}`, cx: x, cy: y,
+          r: layout.stone }));
       }
       board.append(group);
     });
@@ -367,7 +368,7 @@ function render({ model, el }) {
       if (!move.cells.length) return;
       const [x, y] = position.layout.cells[move.cells[0]];
       layer.append(make("svg:circle", { class: `stone line p${move.player}`, cx: x, cy: y,
-        r: position.layout.kind === "breakthrough" ? 0.33 : 0.6 }));
+        r: position.layout.stone }));
       layer.append(make("svg:text", { class: "count", x, y: y + 0.17 }, `${i + 1}`));
     });
   }

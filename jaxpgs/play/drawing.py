@@ -2,6 +2,7 @@
 
 import html
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,31 +65,15 @@ def draw(visit: Visit, points: list[dict[str, Any]], heat: str = "policy") -> st
             'stroke-width="0.04"/>'
         )
         if stone and not blocks:
-            inner += _circle(x, y, stone_radius(layout), COLORS[stone - 1])
+            inner += _circle(x, y, layout["stone"], COLORS[stone - 1])
         parts.append(f'<g class="cell">{inner}</g>')
     if told["last"] and not blocks:
         x, y = layout["cells"][told["last"][0]]
         parts.append(_circle(x, y, 0.16, "#ffffff", "last"))
     colors = COLORS if told["mover"] == 0 else COLORS[::-1]
-    for choice, (strength, sign, text) in zip(legal(visit), heats(points, heat), strict=False):
-        if choice.cells and strength:
-            x, y = layout["cells"][choice.cells[0]]
-            if choice.source is not None:
-                u, v = layout["cells"][choice.source]
-                parts.append(
-                    f'<line class="heat" x1="{u:g}" y1="{v:g}" x2="{x:g}" y2="{y:g}" '
-                    f'stroke="{colors[sign < 0]}" stroke-width="{0.04 + 0.24 * strength:.3f}" '
-                    'stroke-opacity="0.5" stroke-linecap="round"/>'
-                )
-            elif blocks:
-                parts.append(_circle(x, y, 0.28 + 0.14 * strength, "#ffffff", "heat"))
-            else:
-                parts.append(
-                    f'<polygon class="heat" points="{_points(0.94 * shape + (x, y))}" '
-                    f'fill="{colors[sign < 0]}" fill-opacity="{0.06 + 0.5 * strength:.3f}"/>'
-                )
-            if choice.source is None and text not in ("0", "-0"):
-                parts.append(_text(x, y + 0.18, text))
+    for choice, shown in zip(legal(visit), heats(points, heat), strict=False):
+        if choice.cells and shown[0]:
+            parts += _heat(layout, choice, shown, colors)
     parts += [_text(x, y + 0.18, text, "#6b6b72") for x, y, text in layout["labels"]]
     words = caption(visit)
     if points:
@@ -100,6 +85,34 @@ def draw(visit: Visit, points: list[dict[str, Any]], heat: str = "policy") -> st
             visit, points, heat, (left + 1, top + height + 1.4, width - 3.4, below - 2)
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def _heat(
+    layout: dict[str, Any],
+    choice: games.Choice,
+    shown: tuple[float, int, str],
+    colors: Sequence[str],
+) -> list[str]:
+    """Draws what a search thinks of a move, as `heats` says; a line where it moves a piece."""
+    strength, sign, text = shown
+    color = colors[sign < 0]
+    x, y = layout["cells"][choice.cells[0]]
+    if choice.source is not None:
+        u, v = layout["cells"][choice.source]
+        return [
+            f'<line class="heat" x1="{u:g}" y1="{v:g}" x2="{x:g}" y2="{y:g}" '
+            f'stroke="{color}" stroke-width="{0.04 + 0.24 * strength:.3f}" '
+            'stroke-opacity="0.5" stroke-linecap="round"/>'
+        ]
+    if layout["kind"] == "samegame":
+        mark = _circle(x, y, 0.28 + 0.14 * strength, "#ffffff", "heat")
+    else:
+        around = _points(0.94 * np.array(layout["shape"]) + (x, y))
+        mark = (
+            f'<polygon class="heat" points="{around}" fill="{color}" '
+            f'fill-opacity="{0.06 + 0.5 * strength:.3f}"/>'
+        )
+    return [mark] if text in ("0", "-0") else [mark, _text(x, y + 0.18, text)]
 
 
 def heats(points: list[dict[str, Any]], heat: str) -> list[tuple[float, int, str]]:
@@ -179,11 +192,6 @@ def _curves(
 def caption(visit: Visit) -> str:
     """Says whose turn it is, or how the game ended."""
     return result(visit) or f"player {visit.mover} to move"
-
-
-def stone_radius(layout: dict[str, Any]) -> float:
-    """How large a stone is, with a cell's side as unit."""
-    return 0.36 if layout["kind"] == "breakthrough" else 0.66
 
 
 def _points(points: Any) -> str:

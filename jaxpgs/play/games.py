@@ -45,6 +45,7 @@ def layout(env: Any) -> dict[str, Any]:
       `kind`: "hex", "breakthrough", "yavalath", "samegame", or "svg" for other games, and then
       nothing else. `cells`: `[x, y]` of each. `shape`: the corners of a cell around it. `labels`:
       `[x, y, text]`. `edges`: `[player, [[x, y], ...]]`. `box`: left, top, width and height.
+      `stone`: the radius of stones.
 
     Raises:
       ValueError: if the game is not one of one or two players.
@@ -53,7 +54,7 @@ def layout(env: Any) -> dict[str, Any]:
     centres: np.ndarray
     labels: list[tuple[float, float, str]] = []
     edges: list[tuple[int, np.ndarray]] = []
-    shape = HEXAGON
+    shape, stone = HEXAGON, 0.66
     if isinstance(env, Hex):
         kind, n = "hex", env.size
         centres = np.array([hex_centre(*divmod(cell, n)) for cell in range(n * n)])
@@ -75,7 +76,7 @@ def layout(env: Any) -> dict[str, Any]:
     elif isinstance(env, Breakthrough | SameGame):
         up = isinstance(env, Breakthrough)
         rows, columns = env.observation_shape[:2]
-        kind, shape = ("breakthrough" if up else "samegame"), np.array(_SQUARE)
+        kind, shape, stone = ("breakthrough" if up else "samegame"), np.array(_SQUARE), 0.36
         centres = np.array([(col, row) for row in range(rows) for col in range(columns)], float)
         labels = [(-0.85, row, str(rows - row if up else row + 1)) for row in range(rows)]
         labels += [
@@ -93,6 +94,7 @@ def layout(env: Any) -> dict[str, Any]:
         "labels": [[round(float(x), 3), round(float(y), 3), text] for x, y, text in labels],
         "edges": [[player, np.round(at, 3).tolist()] for player, at in edges],
         "box": np.round([*low, *size], 3).tolist(),
+        "stone": stone,
     }
 
 

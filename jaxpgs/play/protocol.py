@@ -57,6 +57,7 @@ def handle(visit: Visit, said: Any) -> Visit:
 
 def _undo(visit: Visit, said: Mapping[str, Any]) -> Visit:
     """Takes back as many moves as a person needs to be to move, where there is one."""
+    # Back to a person's move, or the search would play its own again at once.
     after, steps = undo(visit), 1
     while not after.humans[after.mover] and any(after.humans) and len(after.past) > 1:
         after, steps = undo(visit, steps + 1), steps + 1
@@ -81,6 +82,7 @@ def _all(visit: Visit) -> tuple[bool, ...]:
 
 
 def _new(visit: Visit, said: Mapping[str, Any]) -> Visit:
+    # Another seed: a puzzle or a game of chance begins with other luck.
     seed = visit.seed + 1
     fresh = begin(visit.env, seed=seed)
     return moved(visit, fresh.past, (), start=fresh.start, seed=seed)
@@ -88,6 +90,7 @@ def _new(visit: Visit, said: Mapping[str, Any]) -> Visit:
 
 def _load(visit: Visit, said: Mapping[str, Any]) -> Visit:
     text = said.get("text")
+    # A page may send anything, so types and lengths are checked before it is read.
     if not isinstance(text, str) or len(text) > 100_000:
         raise ValueError("what is loaded is the text of a file, or a link")
     return dataclasses.replace(load(visit, text), humans=_all(visit))
@@ -111,6 +114,7 @@ def _options(visit: Visit, said: Mapping[str, Any]) -> Visit:
     seconds = said.get("seconds", visit.options.seconds)
     if search not in (*SEARCHES, visit.options.search):
         raise ValueError(f"no such search; there are {', '.join(SEARCHES)}")
+    # `type`, not `isinstance`: JSON's true is a number to Python.
     if type(simulations) is not int or not 0 <= simulations <= MOST_SIMULATIONS:
         raise ValueError(f"simulations are a whole number from 0 to {MOST_SIMULATIONS:,}")
     if type(seconds) not in (int, float) or not 0 <= seconds <= MOST_SECONDS:
@@ -141,6 +145,7 @@ def message(visit: Visit, **more: Any) -> dict[str, Any]:
     """Tells a page all it needs of a position, ready for JSON."""
     env, state = visit.env, visit.state
     last, next_move = visit.past[-1], visit.future[0].move if visit.future else None
+    # Files and links are of Hex alone.
     files = {}
     if visit.start is not None:
         game = game_of(visit)
@@ -162,6 +167,7 @@ def message(visit: Visit, **more: Any) -> dict[str, Any]:
         "over": visit.over,
         "result": result(visit),
         "winner": winner(visit),
+        # Settings travel with every position, so that two pages of one board agree.
         "humans": list(visit.humans),
         "analysing": visit.analysing,
         "options": {

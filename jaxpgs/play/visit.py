@@ -91,11 +91,13 @@ def begin(env: Any, state: Any = None, **settings: Any) -> Visit:
         board = np.array(games.stones(env, state))
         cells = tuple(tuple(np.flatnonzero(board == p + 1).tolist()) for p in (0, 1))
         start = HexGame(env.size, (), cells, int(state.current_player) if board.any() else None)  # type: ignore[arg-type]
+    # pgx says the number of players in the environment, others may in the rewards alone.
     count = getattr(env, "num_players", None) or len(state.rewards)
     settings.setdefault("humans", (True, False)[:count])
     return Visit(env, (Position(state),), start=start, **settings)
 
 
+# Compiled once for each game, as a move on the board must feel immediate.
 @functools.lru_cache(maxsize=8)
 def _stepper(env: Any) -> Callable[..., Any]:
     return jax.jit(step_with_key(env))
@@ -137,6 +139,7 @@ def action_of(visit: Visit, move: int | str) -> int:
 
 def play(visit: Visit, action: int) -> Visit:
     """Plays a move; raises `ValueError` if it is not legal."""
+    # Looked up by number: a page may be a move behind and send one that is no longer legal.
     found = {choice.action: choice for choice in legal(visit)}
     if type(action) is not int or action not in found:
         raise ValueError("the game is over" if visit.over else f"no legal move: {action!r:.20}")
@@ -162,6 +165,7 @@ def moved(
 
 def go(visit: Visit, count: int) -> Visit:
     """Goes to the position after so many moves; raises `ValueError` if there are not so many."""
+    # Positions are kept, not recomputed, so that going back and forth costs nothing.
     line = (*visit.past, *visit.future)
     if type(count) is not int or not 0 <= count < len(line):
         raise ValueError("the game has no such move")
@@ -197,6 +201,7 @@ def load(visit: Visit, text: str) -> Visit:
     """
     if visit.start is None:
         raise ValueError("positions are loaded in Hex")
+    # Every SGF file begins with a parenthesis.
     is_link = not text.lstrip().startswith("(")
     game = hex_io.read_link(text, to_cursor=True) if is_link else hex_io.read_sgf(text)
     size = visit.env.size
@@ -206,6 +211,7 @@ def load(visit: Visit, text: str) -> Visit:
     start = dataclasses.replace(game, moves=())
     past = [_hex_position(visit.env, start)._replace(move=None)]
     for move in game.moves:
+        # Those end a game without a stone, and here one may go on from the last position.
         if move.action not in ("resign", "forfeit"):
             start = start.play(*move)
             past.append(_hex_position(visit.env, start))

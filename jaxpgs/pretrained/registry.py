@@ -246,18 +246,9 @@ def save_pretrained(
       >>> jaxpgs.load_pretrained("mine", directory=folder).env
       Hex(size=3, swap=False)
     """
-    if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
-        raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")
-    taken = sorted(set(card_fields) & {*_OWN_FIELDS, _CARD_CHECKSUM})
-    if taken:
-        raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
+    _check_names(name, card_fields)
     weights = flatten(jax.tree.map(_plain, params))
-    if half:
-        with np.errstate(over="ignore"):  # what is too large is refused as infinite
-            weights = {
-                name: x.astype(np.float16) if x.dtype == np.float32 else x
-                for name, x in weights.items()
-            }
+    weights = _rounded(weights) if half else weights
     _check_finite(weights)
     data = safetensors.numpy.save(weights)
     environment = describe_env(env)
@@ -273,12 +264,9 @@ def save_pretrained(
     card |= {_CARD_CHECKSUM: _card_checksum(card), **card_fields}
     text = json.dumps(card, indent=2, allow_nan=False) + "\n"
     # What could not be loaded must not be written.
-    _assemble(
-        card,
-        weights,
-        env=env if "handed_over" in environment else None,
-        module=module if "handed_over" in architecture else None,
-    )
+    handed_env = env if "handed_over" in environment else None
+    handed_module = module if "handed_over" in architecture else None
+    _assemble(card, weights, env=handed_env, module=handed_module)
 
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -298,6 +286,21 @@ def _card_checksum(card: Mapping[str, Any]) -> str:
     """The SHA-256 of what loading reads of a card."""
     own = json.dumps([card[name] for name in _OWN_FIELDS], sort_keys=True)
     return hashlib.sha256(own.encode()).hexdigest()
+
+
+def _check_names(name: str, card_fields: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a name that is no file's, or fields that are filled in anyway."""
+    if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
+        raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")
+    taken = sorted(set(card_fields) & {*_OWN_FIELDS, _CARD_CHECKSUM})
+    if taken:
+        raise ValueError(f"The card fields {taken} are filled in by save_pretrained.")
+
+
+def _rounded(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rounds float32 to float16; what is too large becomes infinite, as `_check_finite` tells."""
+    with np.errstate(over="ignore"):
+        return {n: x.astype(np.float16) if x.dtype == np.float32 else x for n, x in weights.items()}
 
 
 def _check_finite(weights: Mapping[str, np.ndarray]) -> None:

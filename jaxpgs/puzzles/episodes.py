@@ -21,7 +21,8 @@ from jaxpgs.adapters.environments import (
     mask_logits,
     mask_value,
 )
-from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.rollouts import Rollout, longest_game, uniform_logits
 
@@ -52,6 +53,21 @@ class Episode(NamedTuple):
 _ALONE = "Episodes add up what one player earns; make_recurrent_fn is for two as well."
 
 
+def check_boards(owner: str, state: Any) -> None:
+    """Raises `ValueError` for one position in place of B.
+
+    Args:
+      owner: the function whose argument it is, for the message.
+      state: of any game.
+    """
+    if jnp.ndim(state.terminated) != 1:
+        raise ValueError(
+            f"{owner} needs positions with one leading axis, such as jax.vmap(env.init)(keys), or "
+            "jax.tree.map(lambda x: x[None], state) for a single one; got `terminated` of shape "
+            f"{list(jnp.shape(state.terminated))}."
+        )
+
+
 def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episode:
     """Starts an episode at each of B positions.
 
@@ -65,7 +81,7 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
       Episodes without a move, whose scores count from here.
 
     Raises:
-      ValueError: if the game is not one of one player.
+      ValueError: if the game is not one of one player, or there is a single position without B.
 
     Example:
       >>> episode = jaxpgs.puzzles.start_episodes(puzzle, boards)
@@ -73,6 +89,7 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
       Array([0, 0], dtype=int32)
     """
     check_players("start_episodes", env, (1,), _ALONE)
+    check_boards("start_episodes", state)
     batch_size, length = len(state.terminated), longest_game(env, max_moves)
     # A search keeps the moves in every node, so their type is as narrow as the actions allow.
     dtype = jnp.int16 if env.num_actions <= jnp.iinfo(jnp.int16).max else jnp.int32

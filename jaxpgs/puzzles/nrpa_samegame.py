@@ -7,11 +7,13 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Params, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Params
+from jaxpgs.checks import check_count
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
-from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
+from jaxpgs.puzzles.episodes import Episode, check_boards, play_move, start_episodes
 from jaxpgs.puzzles.nrpa_loop import nrpa_policy
 from jaxpgs.puzzles.solving import Solution, record_games
 
@@ -57,8 +59,8 @@ def nrpa(
     """
     if not isinstance(env, SameGame):
         raise TypeError(f"nrpa is for SameGame, got {env!r}; nrpa_policy searches any game.")
-    if num_simulations < 1:
-        raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    num_simulations = check_count("nrpa", "num_simulations", num_simulations)
+    check_boards("nrpa", state)
     pairs = default_pairs(env) if pairs is None else pairs
     # Two levels of 50 and 100 iterations, with four runs of the first level side by side.
     shape = {"iterations": (50, 100), "parallel": (4, 1)}

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import broadcast_keys
+from jaxpgs.arrays import broadcast_keys
 from jaxpgs.puzzles.solving import Solution
 
 

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import broadcast_keys
-from jaxpgs.checks import check_number
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.checks import check_count, check_number
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.orders import OrderedGames, never, play_orders
+from jaxpgs.puzzles.episodes import check_boards
 from jaxpgs.puzzles.nrpa_samegame import replayed
 from jaxpgs.puzzles.solving import Solution
 
@@ -169,8 +170,8 @@ def tempering(
       >>> solution.moves.shape  # the best game of each board
       (2, 4)
     """
-    if num_simulations < 1:
-        raise ValueError(f"num_simulations must be at least 1, got {num_simulations}.")
+    num_simulations = check_count("tempering", "num_simulations", num_simulations)
+    check_boards("tempering", state)
     search = tempering_search(env, state, **knobs)
     # [B, 2]: the first key of each board begins the search; all steps share the second.
     keys = jax.vmap(jax.random.split)(broadcast_keys(rng_key, len(state.terminated)))

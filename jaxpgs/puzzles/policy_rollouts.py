@@ -7,7 +7,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Env, Params, as_logits, broadcast_keys
+from jaxpgs.arrays import as_logits, broadcast_keys
+from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.puzzles.rollouts import network_logits, uniform_logits

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.adapters.environments import mask_logits
-from jaxpgs.base import Env, Params, as_logits
+from jaxpgs.arrays import as_logits
+from jaxpgs.base import Env, Params
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
 from jaxpgs.puzzles.samegame_playouts import recorded_playout

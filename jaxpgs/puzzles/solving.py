@@ -11,7 +11,8 @@ import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import RootFn
-from jaxpgs.base import Env, Params, PolicyOutput, broadcast_keys
+from jaxpgs.arrays import broadcast_keys
+from jaxpgs.base import Env, Params, PolicyOutput
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot
 
@@ -130,20 +131,11 @@ def solve(
       >>> jax.eval_shape(run, rng_key, boards).score.shape  # jax.jit(run) solves the boards
       (2,)
     """
-    if follow not in ("value", "best"):
-        raise ValueError(f'follow must be "value" or "best", got {follow!r}.')
-    if (num_searches is not None and num_searches < 1) or num_kept < 0:
-        raise ValueError(
-            "num_searches must be at least 1 or None, and num_kept at least 0; got "
-            f"{num_searches} and {num_kept}."
-        )
-    if restart and num_searches is None:
-        raise ValueError("With restart a game never ends: num_searches must be given, got None.")
+    _check_arguments(num_searches, restart, follow, num_kept)
     start = start_episodes(env, state, max_moves)
-    batch_size, length = start.moves.shape
-    keys = broadcast_keys(rng_key, batch_size)
+    keys = broadcast_keys(rng_key, len(start.moves))
     # A game has no more moves than an episode has room for.
-    count = length if num_searches is None else num_searches
+    count = start.moves.shape[1] if num_searches is None else num_searches
     game = _Game(env, root_fn, plan, params, keys, start, adapted_params, restart, follow, num_kept)
     progress = _Progress(
         number=jnp.int32(0),
@@ -154,13 +146,30 @@ def solve(
         adapted=adapted_params,
         searches=_no_searches(state, count),
     )
-    # Search and play until the searches are spent or all games are over; a loop, since games may
-    # end long before that bound.
+    # A loop that may end early: games may be over long before the searches are spent.
     progress = jax.lax.while_loop(
         lambda progress: (progress.number < count) & jnp.any(~progress.episode.state.terminated),
         functools.partial(_search_and_play, game),
         progress,
     )
+    return _solution(progress, count)
+
+
+def _check_arguments(num_searches: int | None, restart: bool, follow: str, num_kept: int) -> None:
+    """Raises `ValueError` for arguments of `solve` that are out of range."""
+    if follow not in ("value", "best"):
+        raise ValueError(f'follow must be "value" or "best", got {follow!r}.')
+    if (num_searches is not None and num_searches < 1) or num_kept < 0:
+        raise ValueError(
+            "num_searches must be at least 1 or None, and num_kept at least 0; got "
+            f"{num_searches} and {num_kept}."
+        )
+    if restart and num_searches is None:
+        raise ValueError("With restart a game never ends: num_searches must be given, got None.")
+
+
+def _solution(progress: "_Progress", count: int) -> Solution:
+    """Says what came of at most `count` searches of each board."""
     best, searches = progress.best, progress.searches
     # Searches that did not take place report the best game of the end, so that the curve of the
     # best total over searches goes on flat.

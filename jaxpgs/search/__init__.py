@@ -8,8 +8,9 @@ with the positional arguments of `mctx.muzero_policy`. What a part needs is publ
 """
 
 from jaxpgs.search.anytime import Progress, search_for
+from jaxpgs.search.carry import Carry
 from jaxpgs.search.definition import Search
-from jaxpgs.search.loop import Carry, advance, finish, init, init_nodes, run, step
+from jaxpgs.search.loop import advance, finish, init, init_nodes, run, step
 from jaxpgs.search.models.adapted import base_params_like, init_adapted, reset_adapted
 from jaxpgs.search.papers import (
     extended_pgs_policy,
@@ -40,7 +41,8 @@ from jaxpgs.search.stochastic import (
     stochastic_root,
 )
 from jaxpgs.search.stores.memory import MemoryEstimate, estimate_memory
-from jaxpgs.search.stores.nodes import Nodes, node_stats, reroot
+from jaxpgs.search.stores.nodes import Nodes, node_stats
+from jaxpgs.search.stores.rerooting import reroot
 from jaxpgs.search.stores.tree_view import (
     ActionSummary,
     SearchTable,

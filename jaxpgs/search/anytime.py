@@ -1,5 +1,6 @@
 """A search under a budget of seconds: the same steps, cut into slices."""
 
+import functools
 import time
 import weakref
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import mctx
 
 from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
+from jaxpgs.search.carry import Carry
 from jaxpgs.search.definition import Search
-from jaxpgs.search.loop import Carry, advance, finish, init
+from jaxpgs.search.loop import advance, finish, init
 from jaxpgs.search.stores.nodes import Nodes
 
 _init = jax.jit(init, static_argnums=0)
@@ -93,33 +95,21 @@ def search_for(
     check_number("search_for", "seconds", seconds, 0, open_low=True)
     slice_seconds = seconds / 20 if slice_seconds is None else slice_seconds
     check_number("search_for", "slice_seconds", slice_seconds, 0, open_low=True)
-    kept = {"nodes": nodes, "adapted_params": adapted_params}
-
-    def begin() -> Carry:
-        return _init(search, params, rng_key, root, invalid_actions, **kept)
-
-    shapes = jax.tree.map(jax.typeof, (params, rng_key, root, invalid_actions, kept))
-    signature = str(shapes)
-    if signature not in _compiled.setdefault(search, set()):
-        # No update is run: `advance` takes any number by one program.
-        jax.block_until_ready(_finish(search, _advance(search, params, begin(), 0)))
-        _compiled[search].add(signature)
-
+    given, kept = (params, rng_key, root, invalid_actions), (nodes, adapted_params)
+    begin = functools.partial(_init, search, *given, nodes=nodes, adapted_params=adapted_params)
+    shapes = jax.tree.map(jax.typeof, (*given, kept))
+    _compile(search, params, begin, str(shapes))
     start = time.perf_counter()
-    carry, done, slowest, closing = begin(), 0, 0.0, 0.0
+    carry, done, slowest, closing = jax.block_until_ready(begin()), 0, 0.0, 0.0
     output: PolicyOutput | None = None
-    jax.block_until_ready(carry.num_updates)
     while done < search.num_updates:
         now = time.perf_counter() - start
+        left = seconds - now - closing
         # The first slice is one update, which shows how long they take.
-        count = 1
-        if done:
-            left = seconds - now - closing
-            # By the slowest update so far, and the time that the answer takes.
-            if slowest > left:
-                break
-            fits = int(min(slice_seconds, left) / slowest)
-            count = max(1, min(fits, search.num_updates - done))
+        count = _num_fitting(left, slowest, slice_seconds) if done else 1
+        if count == 0:
+            break
+        count = min(count, search.num_updates - done)
         carry = _advance(search, params, carry, count)
         jax.block_until_ready(carry.num_updates)
         done += count
@@ -132,3 +122,25 @@ def search_for(
                 callback(Progress(time.perf_counter() - start, done, output))
         slowest = max(slowest, (time.perf_counter() - start - now) / count)
     return _finish(search, carry) if output is None else output
+
+
+def _num_fitting(left: float, slowest: float, slice_seconds: float) -> int:
+    """Returns how many updates a slice has, 0 if none fits in the seconds that are left.
+
+    Args:
+      left: until the answer must be worked out.
+      slowest: what the slowest update so far has taken, as the next ones may.
+      slice_seconds: about how long a slice takes; it has one update at least.
+    """
+    if slowest > left:
+        return 0
+    return max(1, int(min(slice_seconds, left) / slowest))
+
+
+def _compile(search: Search, params: Params, begin: Callable[[], Carry], shapes: str) -> None:
+    """Compiles a search, once for arguments of these shapes, so that no budget pays for it."""
+    if shapes in _compiled.setdefault(search, set()):
+        return
+    # No update is run: `advance` takes any number by one program.
+    jax.block_until_ready(_finish(search, _advance(search, params, begin(), 0)))
+    _compiled[search].add(shapes)

@@ -110,16 +110,18 @@ class Search:
         """Checks what can be checked without data."""
         for name in _COUNTS:
             count = getattr(self, name)
+            # A tuple, as a search is an argument of jitted functions and must be hashable.
             if name == "simulations_per_update" and isinstance(count, tuple | list):
                 count = tuple(check_count("A search", name, each) for each in count)
                 object.__setattr__(self, name, count)
-            elif isinstance(count, str):
+            elif name == "simulations_per_update" and isinstance(count, str):
                 raise ValueError(
                     f"A search needs {name} to be a whole number or a sequence of them; "
                     f'"rounds" is for Gumbel searches; got {count!r}.'
                 )
             elif count is not None or name in _COUNTS[:2]:
                 object.__setattr__(self, name, check_count("A search", name, count))
+        # Updates may have room for more than the budget: the last one then starts fewer.
         if sum(self.widths) < self.num_simulations:
             raise ValueError(
                 "A search needs simulations_per_update to make room for all simulations; got "
@@ -130,6 +132,7 @@ class Search:
             part = getattr(self, name)
             if part is not None or name in _REQUIRED:
                 check_part("A search", name, part, kind, example)
+        # Frozen dataclasses are filled in this way, before anybody sees them.
         object.__setattr__(self, "mode", _FORMER.get(self.mode or "", self.mode))
         if self.mode not in ("tree", "rollouts", None):
             raise ValueError(f'mode must be "tree", "rollouts" or None; got {self.mode!r}.')
@@ -163,12 +166,14 @@ class Search:
         """Checks that simulations can be used again."""
         if self.estimator is None:
             raise ValueError("reuse is for searches that learn: it needs an estimator; got None.")
+        # States are read again from the memory, which would have dropped those beyond a capacity.
         if not (self.capacity is None is self.interior_selection):
             raise ValueError(
                 "reuse needs every state that was visited, and a policy that depends on its "
                 "parameters alone: capacity and interior_selection must be None; got "
                 f"{self.capacity!r} and {self.interior_selection!r}."
             )
+        # The ring has one shape for the simulations of every update.
         if len(set(self.widths)) > 1:
             raise ValueError(
                 "reuse needs updates that are all as large; got simulations_per_update="
@@ -180,6 +185,7 @@ class Search:
         """K of each update."""
         width = self.simulations_per_update
         if isinstance(width, int):
+            # Rounded up: the last update has what is left of the budget.
             return (width,) * -(-self.num_simulations // width)
         return tuple(width)
 

@@ -11,8 +11,7 @@ depend on how the steps were cut.
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -20,82 +19,28 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    ROOTS,
-    Embedding,
-    NodeStats,
-    Params,
-    Path,
-    PolicyOutput,
-    PolicyTerms,
-    SearchState,
-    add_returns,
-    broadcast_keys,
-    is_one_key,
-)
+from jaxpgs.arrays import broadcast_keys, is_one_key
+from jaxpgs.base import ROOTS, NodeStats, Params, PolicyOutput, PolicyTerms, SearchState
 from jaxpgs.checks import check_returned, check_word
+from jaxpgs.search.carry import Carry, Totals, mean_of
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learning import ring_buffer
-from jaxpgs.search.learning.learn import Learned, learn
+from jaxpgs.search.learning.update import is_left, simulate, update
 from jaxpgs.search.models import model
 from jaxpgs.search.models.adapted import adapt_mask, check_like, per_root, split
-from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.estimator import terms_of
-from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.root import (
     budgets,
     check_root,
     count_broken,
     known_before,
     known_scale,
-    near_root,
     root_stats,
-    widen,
 )
 from jaxpgs.search.stores import store_rollouts, store_tree
+from jaxpgs.search.stores.contract import Context, Store
 from jaxpgs.search.stores.nodes import Nodes
-from jaxpgs.search.totals import Totals, add_totals, mean_of
-from jaxpgs.search.walk import Context, Simulations, Store, draw, keep, walk
-
-
-class Carry(NamedTuple):
-    """A search under way. Every array has a leading axis B.
-
-    Attributes:
-      num_updates: `[B]` int32, updates done.
-      update_keys: `[B]` keys that the updates take theirs from.
-      target_keys: `[B]` keys of the answer.
-      model_keys: `[B]` times the one key that the model's calls draw by; None with a key per root.
-      root: `[B, ...]` the embedding of the roots.
-      stats: what is known at the root.
-      selection: the state of the selection at the root.
-      adapted: the parameters that adapt, None where nothing does.
-      opt_state: the optimizer's state.
-      memory: the store's memory.
-      totals: counts and sums.
-      best: the best embedding so far, None if nobody asked.
-      ring: the last updates' simulations, None unless they are used again.
-      budget: `[B]` int32, how many simulations each root has; None if all have N.
-
-    Example:
-      >>> carry.stats.visits.sum(axis=-1)  # no simulation yet
-      Array([0, 0], dtype=int32)
-    """
-
-    num_updates: chex.Array
-    update_keys: chex.PRNGKey
-    target_keys: chex.PRNGKey
-    model_keys: chex.PRNGKey | None
-    root: Embedding
-    stats: NodeStats
-    selection: Any
-    adapted: Params
-    opt_state: Any
-    memory: Any
-    totals: Totals
-    best: Any
-    ring: Any = None
-    budget: chex.Array | None = None
 
 
 def init(
@@ -143,26 +88,10 @@ def init(
     """
     batch_size = check_root(root, invalid_actions)
     params, root, adapted_params, nodes = trees.stop_gradient((params, root, adapted_params, nodes))
-    mask = adapt_mask(params, search.adapt)
-    own, _ = split(params, mask)
-    adapted = per_root(own, batch_size)
-    if adapted_params is not None:
-        check_like(adapted_params, adapted)
-        adapted = adapted_params
-    keys = broadcast_keys(rng_key, batch_size)
-    _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
-    # With one key for the search all roots share the key of a model's call, as in mctx.
-    shared = None
-    if is_one_key(rng_key):
-        shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
+    adapted = _adapted(search, params, batch_size, adapted_params)
+    update_keys, target_keys, shared = _split_keys(rng_key, batch_size)
     stats = root_stats(search, root, invalid_actions)
-    for term in terms_of(search.estimator):
-        check_word("estimator", "terms", term, PolicyTerms._fields)
-    if search.estimator is not None and not terms_of(search.estimator):
-        raise ValueError(
-            "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
-            f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
-        )
+    _check_estimator(search)
     budget = budgets(search, simulations_by_root, batch_size)
     count, mean = (jnp.zeros(batch_size, dtype) for dtype in (jnp.int32, stats.value.dtype))
     carry = Carry(
@@ -184,12 +113,7 @@ def init(
     )
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
-    # Kept nodes have visits only in searches that read them.
-    if nodes is not None and search.interior_selection is not None:
-        stats = known_before(search, memory, stats)
-    # Compilers would work out that nothing has been visited, entry by entry.
-    scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
-    stats = stats._replace(scale=scale)
+    stats = _with_known(search, stats, memory, nodes)
     # The first part of each root's key is left to the selection.
     num_simulations = search.num_simulations if budget is None else budget
     selection = search.root_selection.init(jax.random.clone(rng_key), stats, num_simulations)
@@ -198,6 +122,54 @@ def init(
         return carry
     ring = ring_buffer.empty_ring(search, lambda: simulate(store, context, carry).simulations)
     return _spread_like_roots(carry._replace(ring=ring))
+
+
+def _adapted(
+    search: Search, params: Params, batch_size: int, adapted_params: Params | None
+) -> Params:
+    """Returns what adapts, `[B, ...]`: what an earlier search left behind, or the network's own."""
+    own, _ = split(params, adapt_mask(params, search.adapt))
+    fresh = per_root(own, batch_size)
+    if adapted_params is None:
+        return fresh
+    check_like(adapted_params, fresh)
+    return adapted_params
+
+
+def _split_keys(
+    rng_key: chex.PRNGKey, batch_size: int
+) -> tuple[chex.PRNGKey, chex.PRNGKey, chex.PRNGKey | None]:
+    """Returns `[B]` keys of the updates, of the answer, and of the model's calls if one is given.
+
+    With one key for the search all roots share the key of a model's call, as in mctx.
+    """
+    keys = broadcast_keys(rng_key, batch_size)
+    _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
+    shared = None
+    if is_one_key(rng_key):
+        shared = jnp.broadcast_to(rng_key, (batch_size, *rng_key.shape))
+    return update_keys, target_keys, shared
+
+
+def _with_known(search: Search, stats: NodeStats, memory: Any, nodes: Nodes | None) -> NodeStats:
+    """Adds to a root's statistics what kept nodes know of it, and the scale of its values."""
+    # Kept nodes have visits only in searches that read them.
+    if nodes is not None and search.interior_selection is not None:
+        stats = known_before(search, memory, stats)
+    # Compilers would work out that nothing has been visited, entry by entry.
+    scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
+    return stats._replace(scale=scale)
+
+
+def _check_estimator(search: Search) -> None:
+    """Raises `ValueError` if the objective reads terms that are unknown, or none at all."""
+    for term in terms_of(search.estimator):
+        check_word("estimator", "terms", term, PolicyTerms._fields)
+    if search.estimator is not None and not terms_of(search.estimator):
+        raise ValueError(
+            "The estimator's objective depends on nothing that adapts: use log_prob, entropy, "
+            f"kl_to_prior or kl_from_prior of the trajectory. Got {search.estimator!r}."
+        )
 
 
 def _num_rows(nodes: Nodes | None) -> int:
@@ -315,61 +287,10 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
     # What is one instruction on a processor may be a loop over roots on an accelerator.
     carry = jax.lax.platform_dependent(
         carry,
-        cpu=functools.partial(_update, store, context),
-        default=functools.partial(_update, store, context._replace(dense=True)),
+        cpu=functools.partial(update, store, context),
+        default=functools.partial(update, store, context._replace(dense=True)),
     )
     return trees.stop_gradient(carry)  # a model may close over what somebody differentiates by
-
-
-def _update(store: Store, context: Context, carry: Carry) -> Carry:
-    """Simulates, and learns from it."""
-    search = context.search
-    # A Gumbel root of many actions updates the columns of those alone that it considers.
-    near = near_root(context, carry.selection, carry.stats)
-    context, chosen, started, memory, simulations, table = simulate(store, context, carry)
-    trajectory = simulations.trajectory
-    with jax.named_scope("backup"):
-        returns = search.backup(trajectory)
-        check_returned("What backup returns", returns, trajectory.reward.shape, "real")
-        returns = jax.lax.stop_gradient(returns)
-    if search.root_selection.rounds is not None:
-        # A round has started all simulations that might be wanted. Now their returns tell which of
-        # them a search with K = 1 would have run; the others leave no trace.
-        at = (chosen, started, returns[0])
-        started = search.root_selection.rounds.accept(near.state, near.root, *at)
-        trajectory = keep(trajectory, started)
-        simulations = simulations._replace(trajectory=trajectory)
-    stats = widen(carry.stats, add_returns(near.root, chosen, returns[0], started), near.columns)
-    # Estimators see the root as the simulations found it, but in a unit that covers their returns.
-    before = carry.stats._replace(scale=stats.scale)
-    zero = 0 * carry.stats.value
-    learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
-    if context.needed and ring is None:
-        blocks = store.blocks(context, memory, table, simulations.steps)
-        learned = learn(context, blocks, before, carry.opt_state, simulations, returns)
-    elif context.needed:
-        learned, ring = ring_buffer.learn_from_ring(
-            store, context, memory, before, carry.opt_state, simulations, returns, ring,
-            carry.num_updates,
-        )  # fmt: skip
-    best = carry.best
-    if search.best_of is not None:
-        best = _better(search.best_of, best, trajectory.last)
-    with jax.named_scope("remember"):
-        # What is learned reads the memory: written into before that, it would have to be copied.
-        after = returns + 0 * learned.norm[None, :, None]
-        memory = store.remember(context, memory, simulations, after)
-    return carry._replace(
-        # A root whose budget is spent counts no updates, so that further steps change nothing.
-        num_updates=carry.num_updates + _is_left(search, carry).astype(jnp.int32),
-        stats=stats,
-        adapted=learned.adapted,
-        opt_state=learned.opt_state,
-        memory=memory,
-        totals=add_totals(carry.totals, trajectory, started, learned.norm, learned.skipped),
-        best=best,
-        ring=ring,
-    )
 
 
 def finish(search: Search, carry: Carry) -> PolicyOutput:
@@ -426,10 +347,11 @@ def _answer(
             f"value as well; got {found!r}."
         )
     names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
-    # Of nodes with chance the weights are those of the actions alone, which come first.
-    fits = jnp.ndim(found[1]) == 1 and len(found[1]) <= len(root.valid)
-    weights = jnp.shape(found[1]) if fits else root.valid.shape
-    wanted = (((), "integer"), (weights, "real"), ((), "real"))
+    num_actions = len(root.valid)
+    # Further columns of a root are outcomes of chance, which no target weighs.
+    if isinstance(search.target, TargetOfActions):
+        num_actions = search.target.num_actions
+    wanted = (((), "integer"), ((num_actions,), "real"), ((), "real"))
     for name, x, (shape, kind) in zip(names, found, wanted, strict=False):
         check_returned(name, x, shape, kind)
     return found
@@ -491,126 +413,9 @@ def run(
     return finish(search, carry._replace(**known))
 
 
-def _is_left(search: Search, carry: Carry) -> chex.Array:
-    """Tells `[B]` which roots have simulations left."""
-    budget = search.num_simulations if carry.budget is None else carry.budget
-    left = carry.totals.simulations < budget
-    return left & jnp.any(carry.stats.valid, axis=-1)
-
-
 def _is_any_left(search: Search, carry: Carry) -> chex.Array:
     """Tells `[]` whether any root has."""
-    return jnp.any(_is_left(search, carry))
-
-
-class Simulated(NamedTuple):
-    """What an update has simulated, before anything is learned from it.
-
-    Attributes:
-      context: with the keys and the rows of the update.
-      chosen: `[B, K]` int32, the first actions by the numbers that `near_root` gives them.
-      started: `[B, K]` bool, which simulations there are.
-      memory: the store's, with the states that are new.
-      simulations: step by step.
-      table: what they looked up in the memory.
-    """
-
-    context: Context
-    chosen: chex.Array
-    started: chex.Array
-    memory: Any
-    simulations: Simulations
-    table: Any
-
-
-def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
-    """Runs an update's simulations."""
-    search, num_walks = context.search, max(context.search.widths)
-    number = jnp.max(carry.num_updates)  # the same for all roots that have simulations left
-    keys = jax.vmap(jax.random.fold_in)(carry.update_keys, carry.num_updates)
-    step_keys, uniform = draw(keys, context.max_depth, num_walks)
-    shared = carry.model_keys
-    if shared is not None:
-        # Dynamic, as jax.debug_key_reuse takes a static index for a use of the key.
-        shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
-    context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
-    if context.rows is not None:
-        # Updates behind the budget or the capacity write behind the last row that is kept.
-        start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
-        context = context._replace(start=start)
-    if len(set(search.widths)) > 1:
-        context = context._replace(width=_of_update(search.widths, number))
-    with jax.named_scope("root_selection"):
-        rounds = search.root_selection.rounds
-        near = near_root(context, carry.selection, carry.stats)
-        if rounds is None:
-            at = (near.state, near.root, num_walks)
-            chosen, wanted = select_in_turn(search.root_selection, *at), None
-        else:
-            chosen, wanted = rounds.propose(near.state, near.root, num_walks)
-        # The selection numbers the actions by its columns, the model by themselves.
-        actions = chosen
-        if near.columns is not None:
-            actions = jnp.take_along_axis(near.columns, chosen, axis=1, mode="clip")
-    path = _start(context, carry, actions, wanted)
-    with jax.named_scope("table"):
-        table = store.make_table(context, carry.memory)
-    with jax.named_scope("simulate"):
-        memory, simulations = walk(context, store, carry.memory, table, path, actions, uniform)
-    return Simulated(context, chosen, path.alive, memory, simulations, table)
-
-
-def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
-    """Returns what belongs to an update, the last number after the last one."""
-    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    # Where all updates are of one size this is a product and takes no table.
-    if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
-        return numbers[0] + number * step
-    return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
-
-
-def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
-    """The K simulations before their first step; `wanted` tells which start, None for all."""
-    search = context.search
-    stats, num_walks = carry.stats, actions.shape[1]
-    # [B, K, K]: earlier simulations of this update with the same first action, which count as
-    # visits for truncations though they have not returned.
-    earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
-    log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
-    number = carry.totals.simulations[:, None] + jnp.arange(num_walks, dtype=jnp.int32)[None]
-    among = (
-        True
-        if context.width is None
-        else jnp.arange(num_walks, dtype=jnp.int32)[None] < context.width
-    )
-    playable = jnp.any(stats.valid, axis=-1, keepdims=True)
-    if wanted is None:
-        # The last update starts no more simulations than the budget has left.
-        budget = search.num_simulations if carry.budget is None else carry.budget[:, None]
-        alive = playable & among & (number < budget)
-    else:
-        alive = wanted & among & _is_left(search, carry)[:, None]
-    counts = actions * 0
-    return Path(
-        depth=counts,
-        code=counts.astype(jnp.uint32),
-        log_prob=jnp.take_along_axis(log_prior, actions, axis=-1),
-        alive=alive,
-        visits=jnp.take_along_axis(stats.visits, actions, axis=-1)
-        + jnp.sum(earlier, axis=-1, dtype=jnp.int32),
-        # False everywhere, but made of data, so that it varies over devices as the roots do.
-        new=playable & (counts > 0),
-        simulation=number,
-    )
-
-
-def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) -> Any:
-    """Returns the best of one embedding `[B, ...]` and K others `[B, K, ...]`, root by root."""
-    scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
-    first = jnp.argmax(scores, axis=1)
-    other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
-    # Of equal states the earlier one stays.
-    return trees.where(jnp.max(scores, axis=1) > best_of(best), other, best)
+    return jnp.any(is_left(search, carry))
 
 
 def _spread_like_roots(carry: Carry) -> Carry:

@@ -288,6 +288,7 @@ def takes_options(function: Function) -> Function:
     """
     signature = inspect.signature(function)
     *parameters, last = signature.parameters.values()
+    # `Unpack[X]` has X as its only argument.
     options = get_args(last.annotation)[0].__annotations__
     shown = [
         inspect.Parameter(
@@ -296,6 +297,7 @@ def takes_options(function: Function) -> Function:
         for name, kind in options.items()
     ]
     signature = signature.replace(parameters=[*parameters, *shown])
+    # Operands and knobs alike may be given by name.
     known = list(signature.parameters)
 
     @functools.wraps(function)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.base import as_logits
+from jaxpgs.arrays import as_logits
 
 
 class Categorical(NamedTuple):

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 
-from jaxpgs.base import NodeStats, as_logits, as_values, statistics_dtype
+from jaxpgs.arrays import as_logits, as_values, statistics_dtype
+from jaxpgs.base import NodeStats
 from jaxpgs.search.definition import Search
 from jaxpgs.search.models import model
 from jaxpgs.search.parts.selection import Narrow
+from jaxpgs.search.stores.contract import Context
 from jaxpgs.search.stores.nodes import Nodes, node_stats
-from jaxpgs.search.walk import Context
 
 
 def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
@@ -41,10 +42,10 @@ def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> i
             f"leaves of shapes {embedding_shapes}."
         )
     model.check_logits("root", root.prior_logits)
-    if invalid_actions is not None and jnp.shape(invalid_actions) != root.prior_logits.shape:
+    if invalid_actions is not None and np.shape(invalid_actions) != root.prior_logits.shape:
         raise ValueError(
             f"invalid_actions must have the shape {root.prior_logits.shape} of the prior logits, "
-            f"got {jnp.shape(invalid_actions)}."
+            f"got {np.shape(invalid_actions)}."
         )
     return root.prior_logits.shape[0]
 
@@ -76,7 +77,9 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
     """Returns how many simulations each root has, `[B]`, None for N."""
     if given is None:
         return None
-    most, shape = search.num_simulations, jnp.shape(given)
+    if isinstance(given, list | tuple):
+        given = np.asarray(given)
+    most, shape = search.num_simulations, np.shape(given)
     words = f"simulations_by_root must be [B] whole numbers from 0 to num_simulations={most}"
     if shape != (batch_size,) or not jnp.issubdtype(jnp.result_type(given), jnp.integer):
         raise ValueError(

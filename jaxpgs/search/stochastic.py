@@ -16,15 +16,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    Embedding,
-    NodeStats,
-    Params,
-    PolicyOutput,
-    RecurrentFn,
-    cast_logits,
-    statistics_dtype,
-)
+from jaxpgs.arrays import cast_logits, statistics_dtype
+from jaxpgs.base import Embedding, NodeStats, Params, PolicyOutput, RecurrentFn
 from jaxpgs.checks import check_part
 from jaxpgs.search.definition import Search
 from jaxpgs.search.loop import run
@@ -36,7 +29,7 @@ from jaxpgs.search.options import (
     takes_options,
 )
 from jaxpgs.search.parts.selection import Selection, refuse_rounds
-from jaxpgs.search.parts.target import Target, visit_counts
+from jaxpgs.search.parts.target import TargetOfActions, of_actions, visit_counts
 from jaxpgs.search.policy import masked_argmax
 from jaxpgs.search.presets import batched_mcts_search
 
@@ -90,6 +83,7 @@ def stochastic_root(
       ((2, 11), Array([2, 2], dtype=int32))
     """
     rows = trees.zero_rows(root.prior_logits > 0)
+    # Shapes tell how many outcomes there are; nothing is evaluated.
     told, afterstate = trees.eval_shape(
         decision_recurrent_fn, params, jax.random.key(0), rows, root.embedding
     )
@@ -129,6 +123,7 @@ def _join(
         # Numbers from A on are outcomes of chance.
         by_chance = action >= num_actions
         keys = jax.random.split(rng_key)
+        # Any action will do in the rows of chance, as what comes of it is left out.
         chosen = jnp.where(by_chance, 0, action)
         moved, afterstate = decision_recurrent_fn(params, keys[0], chosen, embedding.state)
         outcome = jnp.where(by_chance, action - num_actions, 0)
@@ -160,6 +155,7 @@ def _join(
             ),
             value=jnp.where(by_chance, value, moved.afterstate_value.astype(dtype)),
         )
+        # Each node holds a state or an afterstate, and zeros in place of the other.
         after = StochasticState(
             trees.where(by_chance, state, _zeros(state)),
             trees.where(by_chance, _zeros(afterstate), afterstate),
@@ -200,11 +196,11 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
     refuse_rounds("stochastic_mcts_search", selection)
 
     def init(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int) -> Any:
-        return selection.init(rng_key, _of_actions(root, num_actions), num_simulations)
+        return selection.init(rng_key, of_actions(root, num_actions), num_simulations)
 
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
         # A node is of one kind, so one of the two choices is left out.
-        action = selection.select(state, _of_actions(node, num_actions), pending[:, :num_actions])
+        action = selection.select(state, of_actions(node, num_actions), pending[:, :num_actions])
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
         shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
@@ -213,18 +209,6 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         return jnp.where(jnp.any(possible, axis=-1), outcome, action)
 
     return Selection(select, init, selection.needs_range)
-
-
-def _of_actions(node: NodeStats, num_actions: int) -> NodeStats:
-    """The statistics of the actions, without those of chance's outcomes."""
-    names = ("prior_logits", "visits", "value_sum", "valid", "lowest", "highest")
-    found = {name: x for name in names if (x := getattr(node, name)) is not None}
-    return node._replace(**{name: x[..., :num_actions] for name, x in found.items()})
-
-
-def answer_of_actions(target: Target, num_actions: int) -> Target:
-    """Makes a target that sees the actions alone."""
-    return lambda rng_key, root, state: target(rng_key, _of_actions(root, num_actions), state)
 
 
 @takes_options
@@ -273,7 +257,7 @@ def stochastic_mcts_search(
         search,
         root_selection=with_chance(search.root_selection, num_actions),
         interior_selection=with_chance(inner, num_actions),
-        target=answer_of_actions(search.target, num_actions),
+        target=TargetOfActions(search.target, num_actions),
     )
 
 

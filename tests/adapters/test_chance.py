@@ -95,8 +95,9 @@ def test_self_play_rolls_the_dice():
     def run(key):
         games = selfplay.init_games(ENV, key, 16, max_random_moves=3)
         return games, selfplay.play(
-            ENV, apply_fn, drawn, jnp.float32(1), key, games, 12, keep_played=True
-        )[1].played
+            ENV, apply_fn, drawn, jnp.float32(1), key, games, 12,
+            kept=selfplay.Kept(keep_played=True),
+        )[1].played  # fmt: skip
 
     start, played = jax.device_get(run(jax.random.key(0)))
     assert len(set(start.state.position.tolist())) > 2
@@ -150,7 +151,8 @@ def test_a_key_that_is_not_needed_changes_nothing():
         @jax.jit
         def play(key, env=env):
             games = selfplay.init_games(env, key, 4, max_random_moves=3)
-            return selfplay.play(env, apply, drawn, params, key, games, 6, max_random_moves=3)
+            start = selfplay.Start(max_random_moves=3)
+            return selfplay.play(env, apply, drawn, params, key, games, 6, start=start)
 
         both = [ev.uniform_random(env), dataclasses.replace(ev.uniform_random(env), name="b")]
         match = ev.play_match(env, *both, jax.random.key(2))

@@ -15,7 +15,7 @@ import jaxpgs
 from jaxpgs import evaluation, gtp
 from jaxpgs.envs import Hex, hex_io
 from jaxpgs.evaluation.players.gtp_players import GTPEngine
-from jaxpgs.gtp import Answer, Dialog, Engine, Options
+from jaxpgs.gtp import Answer, Clock, Dialog, Engine, Options
 from jaxpgs.gtp.__main__ import main as gtp_main
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -229,6 +229,8 @@ def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
         (["param_search seconds 2", "time_left black 100 10"], 2.0),
         (["time_left white 1"], None),
         (["time_left black 0"], 0.01),
+        (["time_settings 0 100 10"], 9.0),
+        (["time_settings 6 100 10"], 9.0),  # the main time ends, and the move is in a period
     ],
 )
 def test_how_long_a_move_may_take(lines, seconds):
@@ -236,6 +238,41 @@ def test_how_long_a_move_may_take(lines, seconds):
     talk(["boardsize 5", *lines, "play white a1", "genmove black"], stub(log))
     expected = 0.9 * 100 / 6 if seconds == 20.0 else seconds  # 24 empty cells, a quarter are ours
     assert log[0].seconds == (expected if expected is None else pytest.approx(expected))
+
+
+def clock_after(line, num_moves):
+    """The seconds and moves of Black's clock after some of its moves, which take next to none."""
+    _, dialog = talk([line, *["genmove black"] * num_moves])
+    return dialog.clocks[0].seconds, dialog.clocks[0].moves
+
+
+def test_a_period_of_extra_time_is_refilled_after_its_moves():
+    assert clock_after("time_settings 0 1000 2", 0) == (1000, 2)
+    seconds, moves = clock_after("time_settings 0 1000 2", 1)
+    assert 900 < seconds < 1000 and moves == 1
+    assert clock_after("time_settings 0 1000 2", 2) == (1000, 2)
+
+
+def test_extra_time_follows_the_main_time():
+    clock = Clock(60.0, extra_seconds=30.0, extra_moves=2)
+    assert clock.after(59.0) == (1.0, 0, 30.0, 2)
+    # The move during which the main time ends is the first one of the period.
+    assert clock.after(70.0) == (20.0, 1, 30.0, 2)
+    assert clock.after(70.0).after(5.0) == (30.0, 2, 30.0, 2)
+    assert clock.after(100.0) == (0.0, 1, 30.0, 2)
+
+
+def test_a_clock_without_extra_time_runs_out():
+    assert Clock(60.0).after(70.0) == (0.0, 0, 0.0, 0)
+    # As `time_left` says it, of a controller that never told what a period is.
+    assert Clock(60.0, 1).after(10.0) == (50.0, 0, 0.0, 0)
+
+
+def test_time_left_keeps_what_a_period_is():
+    lines = ["time_settings 0 40 3", "time_left b 7 1"]
+    _, dialog = talk(lines)
+    assert dialog.clocks[0] == (7.0, 1, 40.0, 3) and dialog.clocks[1] == (40.0, 3, 40.0, 3)
+    assert dialog.clocks[0].after(2.0) == (40.0, 3, 40.0, 3)
 
 
 def test_a_failing_engine_is_an_error_in_one_line():

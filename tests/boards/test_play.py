@@ -52,6 +52,19 @@ def names(visit):
 
 
 @pytest.mark.parametrize("env", GAMES, ids=repr)
+def test_page_and_picture_draw_stones_of_the_layouts_size(env):
+    visit = playing.begin(env)
+    layout = games.layout(env)
+    if layout["kind"] in ("hex", "yavalath", "breakthrough"):
+        picture = drawing.draw(playing.play(visit, playing.legal(visit)[0].action), [])
+        sizes = set(re.findall(r'class="stone"[^>]* r="([^"]*)"', picture))
+        assert sizes == {f"{layout['stone']:g}"}
+    # Three kinds of stones: those on the board, the one under the pointer, those of a line.
+    page = pathlib.Path(games.__file__).with_name("board.js").read_text()
+    assert len(re.findall(r"r: (?:position\.)?layout\.stone\b", page)) == 3
+
+
+@pytest.mark.parametrize("env", GAMES, ids=repr)
 def test_a_click_is_a_legal_move_and_shows_where_it_goes(env):
     visit = playing.begin(env)
     rng = np.random.default_rng(0)

@@ -96,6 +96,9 @@ def test_chosen_openings_and_bad_arguments():
         ev.round_robin(env, [a], KEY)
     with pytest.raises(ValueError, match="batch_size"):
         ev.compile_player(env, a, 0)
+    for key, said in ((0, "made by jax.random.key, got 0"), (jax.random.split(KEY), "one key")):
+        with pytest.raises(ValueError, match=said):
+            ev.play_match(env, a, b, key)
 
 
 def test_act_is_checked_when_compiled():

@@ -9,7 +9,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs import networks
-from jaxpgs.base import values_like
+from jaxpgs.arrays import values_like
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.policy_gradient import ppo_loss
 from jaxpgs.training.runtime import iterations

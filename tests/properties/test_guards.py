@@ -14,8 +14,11 @@ from scipy import stats as scipy_stats
 import jaxpgs
 from jaxpgs.base import NodeStats, Trajectory
 from jaxpgs.search import advance, finish, init, loop, node_stats, run, stochastic
-from jaxpgs.search.parts.gumbel import GumbelState, considered_visits, halvings
+from jaxpgs.search.learning import update
+from jaxpgs.search.parts.gumbel import GumbelState
+from jaxpgs.search.parts.halving import considered_visits, halvings
 from jaxpgs.search.parts.selection import select_in_turn
+from jaxpgs.search.parts.target import TargetOfActions
 from jaxpgs.search.stores import store_tree
 
 LOWEST = np.finfo(np.float32).min
@@ -63,6 +66,8 @@ def recipe(x):
     if callable(x) and hasattr(x, "__code__"):
         cells = [cell.cell_contents for cell in x.__closure__ or ()]
         return x.__code__, [recipe(cell) for cell in cells]
+    if isinstance(x, TargetOfActions):
+        return recipe(x.target), x.num_actions
     if isinstance(x, tuple):
         return type(x).__name__, [recipe(y) for y in x]
     return x
@@ -113,7 +118,7 @@ STOCHASTIC = {
         2,
     ),
     "interior_selection": stochastic.with_chance(jaxpgs.selection.muzero_puct(1.25, 19652.0), 2),
-    "target": stochastic.answer_of_actions(jaxpgs.target.visit_counts(1.0), 2),
+    "target": TargetOfActions(jaxpgs.target.visit_counts(1.0), 2),
 }
 PRESETS = {
     "mcs": (jaxpgs.search.mcs_search, {}, MCS),
@@ -261,10 +266,10 @@ def test_a_stochastic_search_has_no_noise_of_its_own_with_a_selection_of_ones_ow
     chosen = make(root_selection=jaxpgs.selection.ucb1(), target=jaxpgs.target.best_value())
     for name in ("root_selection", "interior_selection"):
         assert same(getattr(chosen, name), stochastic.with_chance(jaxpgs.selection.ucb1(), 2))
-    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.target.best_value(), 2))
+    assert same(chosen.target, TargetOfActions(jaxpgs.target.best_value(), 2))
     chosen = make(dirichlet_fraction=0.0, temperature=0.0, pb_c_init=2.0)
     assert same(chosen.root_selection, stochastic.with_chance(jaxpgs.selection.muzero_puct(2.0), 2))
-    assert same(chosen.target, stochastic.answer_of_actions(jaxpgs.target.visit_counts(0.0), 2))
+    assert same(chosen.target, TargetOfActions(jaxpgs.target.visit_counts(0.0), 2))
 
 
 def test_presets_hand_their_knobs_on():
@@ -842,7 +847,7 @@ def test_visits_behind_the_limit_are_nobodys(ranges, dense):
     def added():
         carry = init(search, params, keys(0, 2), toy.root(params, [0, 1]))
         store, context = loop.prepare(search, params, carry, 1)
-        *_, memory, simulations, _ = loop.simulate(store, context, carry)
+        *_, memory, simulations, _ = update.simulate(store, context, carry)
 
         def padded(rows):  # [T, B, K] for as many T as there are
             rows = jnp.asarray(rows)

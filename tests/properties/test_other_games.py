@@ -266,8 +266,9 @@ def test_rewards_that_are_not_what_the_other_loses_are_told():
         ]
         begun = selfplay.init_games(env, KEY, 2)
         _, seen, _ = selfplay.play(
-            env, uniform, experts.raw_policy(), (), KEY, begun, 6, value_target="search"
-        )
+            env, uniform, experts.raw_policy(), (), KEY, begun, 6,
+            kept=selfplay.Kept(value_target="search"),
+        )  # fmt: skip
         score = head_to_head(env, uniform, (), ())
         return [o.search_state.not_finite for o in searches], seen.value, score
 
@@ -354,8 +355,9 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
     def run():
         begun = selfplay.init_games(env, KEY, 4)
         _, seen, report = selfplay.play(
-            env, uniform, experts.raw_policy(), (), KEY, begun, 12, max_moves=5
-        )
+            env, uniform, experts.raw_policy(), (), KEY, begun, 12,
+            moves=selfplay.Moves(max_moves=5),
+        )  # fmt: skip
         playout = jaxpgs.adapters.playouts.make_playout(env)((), KEY, states(env))
         compared = [head_to_head(env, uniform, (), (), max_moves=n) for n in (9, None)]
         return seen, report, playout, compared
@@ -367,12 +369,13 @@ def test_games_without_an_end_are_cut_in_training(monkeypatch):
     assert not seen.open[:10].any() and seen.open[10:].all()
     assert not playout.any() and compared == [0.5, 0.5]
 
-    few = {"num_games": 4, "games_at_once": 2, "num_steps": 8}
-    labelled = labelling.label_games(env, uniform, (), max_moves=6, **few)
+    few = labelling.Games(games_at_once=2, num_steps=8)
+    cut = dataclasses.replace(few, max_moves=6)
+    labelled = labelling.label_games(env, uniform, (), num_games=4, games=cut)
     assert labelled.played.finished.sum() >= 4
     monkeypatch.setattr(labelling, "LONGEST_GAME", 16)
     with pytest.raises(ValueError, match="None of 2 games of Again has ended within 16 moves"):
-        labelling.label_games(env, uniform, (), **few)
+        labelling.label_games(env, uniform, (), num_games=4, games=few)
     watch = game_warnings.make_watch(1000, lambda: 1.0)
     metrics = {"finished_games": 0, "resigned": 0, "iteration": 1, "distinct_positions": 1}
     watch(metrics)
@@ -406,8 +409,9 @@ def test_a_model_of_turns_does_not_learn_from_other_games():
     def values(env):
         begun = selfplay.init_games(env, KEY, 4)
         _, seen, _ = selfplay.play(
-            env, uniform, experts.raw_policy(), (), KEY, begun, 12, keep_played=True
-        )
+            env, uniform, experts.raw_policy(), (), KEY, begun, 12,
+            kept=selfplay.Kept(keep_played=True),
+        )  # fmt: skip
         return unrolls.sample(env, unrolls.timeline(seen), KEY, 32, 3, 4).value
 
     turns, others = jax.device_get(

@@ -250,8 +250,14 @@ def test_mistakes_are_named(three_boards, knobs, said):
         puzzles.tempering_search(SMALL, three_boards, **knobs)
     with pytest.raises(TypeError, match=r"for SameGame, got Hex\(size=3.*nrpa_policy"):
         puzzles.tempering_search(Hex(3), three_boards)
-    with pytest.raises(ValueError, match="num_simulations must be at least 1, got 0"):
-        puzzles.tempering(SMALL, jax.random.key(0), three_boards, 0)
+    for solve in (puzzles.tempering, puzzles.nrpa):
+        for count in (0, 2.5, "64"):
+            with pytest.raises(
+                ValueError, match=rf"num_simulations to be a whole.*; got {count!r}"
+            ):
+                solve(SMALL, jax.random.key(0), three_boards, count)
+        with pytest.raises(ValueError, match=r"one leading axis.*got `terminated` of shape \[\]"):
+            solve(SMALL, jax.random.key(0), lane(three_boards, 0), 8)
 
 
 def test_it_searches_with_wide_types(three_boards):

@@ -13,7 +13,7 @@ import sys
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "openings",
             "ladders", "floors", "newcomer", "lines", "against", "versions",
-            "schedules")  # fmt: skip
+            "schedules", "claims")  # fmt: skip
 
 
 def main() -> None:

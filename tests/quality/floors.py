@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
             python, found = install(pathlib.Path(folder))
             for name in args.files:
                 if not runs.has(record, tests=name):
-                    row = {"tests": name} | test(python, name) | {"installed": found}
+                    row = {"tests": name} | run_tests(python, name) | {"installed": found}
                     runs.add(record, row)
                     print(f"{name}: {row['passed']} passed, {row['failed']} failed", flush=True)
     report.print_table("Lowest versions", *table(runs.read(record)))
@@ -79,12 +79,14 @@ def install(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
     return python, dict(zip(floors(), names, strict=True))
 
 
-def test(python: str, name: str) -> dict[str, Any]:
+def run_tests(python: str, name: str) -> dict[str, Any]:
     """Runs a file of tests. Returns how many passed and failed, which, and the seconds."""
     start = time.perf_counter()
-    (path,) = (ROOT / "tests").rglob(f"test_{name}.py")
+    paths = list((ROOT / "tests").rglob(f"test_{name}.py"))
+    if len(paths) != 1:
+        raise SystemExit(f"There must be one file test_{name}.py among the tests, got {paths}.")
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", str(path)],
+        [python, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", str(paths[0])],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}

@@ -22,7 +22,7 @@ import numpy as np
 import jaxpgs
 import quality
 from benchmarks import report, runs
-from benchmarks.players import TUNED, Spec, make_player
+from benchmarks.players import Spec, make_player
 from benchmarks.ratings import elo_text
 from benchmarks.report import ROOT
 from jaxpgs import evaluation
@@ -82,7 +82,7 @@ def measure(record: runs.Record, name: str, seed: int, *, raw: bool = False) -> 
     openings = np.arange(0, env.num_cells, -(-2 * env.num_cells // GAMES))
     mine = [
         make_player(Spec("raw network", "network"), network, SIMULATIONS),
-        make_player(Spec(f"PGS {SIMULATIONS}", "pgs", TUNED["pgs"]), network, SIMULATIONS),
+        make_player(Spec(f"PGS {SIMULATIONS}", "pgs"), network, SIMULATIONS),
     ]
     mine = mine[:1] if raw else mine
     repeats = max(1, round(GAMES / (2 * len(openings))))

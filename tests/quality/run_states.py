@@ -60,7 +60,7 @@ def undisturbed(name: str, number: int, place: pathlib.Path) -> tuple[Any, dict[
     last: list[Any] = []
     if name == "labelling":
         folder = fresh(place)
-        run(directory=folder, callback=lambda finished: saved(folder) >= number)
+        run(directory=folder, callback=lambda *_: saved(folder) >= number)
         return None, read(name, folder, None)
 
     def note(state: Any, metrics: Mapping[str, float]) -> None:

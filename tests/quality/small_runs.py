@@ -147,7 +147,8 @@ def _puzzle_iteration_changes() -> dict[str, Any]:
 def games() -> Any:
     """Labelled games."""
     params, apply_fn = networks.functional(network())
-    return labelling.label_games(ENV, apply_fn, params, num_games=20, games_at_once=8, num_steps=8)
+    few = labelling.Games(games_at_once=8, num_steps=8)
+    return labelling.label_games(ENV, apply_fn, params, num_games=20, games=few)
 
 
 def _model_fitting() -> dict[str, Any]:

@@ -34,6 +34,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Networks, roots and simulations. The weights of those with names have been the same for long.
 SMALL, MANY, MODEL = ("conv-7x7", 6, 32), ("conv-13x13-8x1", 2, 64), ("ve-hex-5x5", 6, 32)
 COUNTS = (16, 64, 256, 800)  # simulations for which K is compared, without a search
+# Beside the tournaments' players.
+FURTHER = ("extended", "network", "match", "games", "tempering", "nrpa")
 TOLERANCE = 1e-5  # of returns, which are from -1 to 1
 Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournaments
 
@@ -87,7 +89,7 @@ def all_probes() -> dict[str, Player]:
     from benchmarks.players import DEFAULTS, OURS
 
     players = [spec._asdict() for spec in DEFAULTS]
-    players += [{"search": name, "knobs": {}} for name in ("extended", "network", "match")]
+    players += [{"search": name, "knobs": {}} for name in FURTHER]
     players += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
     for path in sorted(runs.RESULTS.glob("strength_*.json")):
         data = runs.load(path)
@@ -96,7 +98,7 @@ def all_probes() -> dict[str, Player]:
     return {
         stale.key_of(player): {"search": player["search"], "knobs": stale.own_settings(player)}
         for player in players
-        if player["search"] in (*OURS, "network", "match")
+        if player["search"] in (*OURS, *FURTHER)
     }
 
 
@@ -177,7 +179,7 @@ def probe(path: pathlib.Path) -> None:
                 continue
             digest = hashlib.sha256()
             for board, setting, function, arrays in cases:
-                platforms = ["cpu"] if board == MANY[0] else ["cpu", "tpu"]
+                platforms = ["cpu"] if board in (MANY[0], "games") else ["cpu", "tpu"]
                 digest.update(f"{setting}{program(platforms, function, *arrays)}".encode())
                 for leaf in jax.tree.leaves(arrays[0]):
                     digest.update(np.asarray(leaf).tobytes())
@@ -193,6 +195,9 @@ def searches(player: Player) -> Iterator[tuple[str, Any, Callable[..., Any], tup
     import jaxpgs
     from benchmarks import players
 
+    if player["search"] in WITHOUT_NETWORK:
+        yield "games", None, WITHOUT_NETWORK[player["search"]], (jnp.zeros(()), jax.random.key(0))
+        return
     boards = [MODEL] if player["knobs"].get("plans_with") == "model" else [SMALL]
     if player["knobs"] in ({}, {"simulations_per_update": "rounds"}):
         boards.append(MANY)
@@ -221,6 +226,39 @@ def searches(player: Player) -> Iterator[tuple[str, Any, Callable[..., Any], tup
             (n, players.describe(spec, network, n)["K"]) for n in COUNTS
         ]  # fmt: skip
         yield name, setting, search, (network.params, jax.random.key(0))
+
+
+def play_games(_: Any, key: Any) -> tuple[Any, ...]:
+    """Some moves of Hex and of SameGame."""
+    from jaxpgs.envs import Hex, SameGame
+
+    found = [positions(env, key, 3) for env in (Hex(11), Hex(5, swap=True), SameGame())]
+    return tuple(jax.tree.leaves(found))
+
+
+def temper(_: Any, key: Any) -> tuple[Any, ...]:
+    """Three sweeps of parallel tempering on two boards of SameGame."""
+    from jaxpgs.envs import SameGame
+    from jaxpgs.puzzles import tempering_search
+
+    env, keys = SameGame(), jax.random.split(key, 2)
+    search = tempering_search(env, jax.vmap(env.init)(keys))
+    state = jax.lax.fori_loop(0, 3, lambda _, state: search.step(keys, state), search.init(keys))
+    return tuple(jax.tree.leaves(search.finish(state)))
+
+
+def nest(_: Any, key: Any) -> tuple[Any, ...]:
+    """Nested rollout policy adaptation of two boards of SameGame."""
+    from jaxpgs.envs import SameGame
+    from jaxpgs.puzzles import nrpa
+
+    env, keys = SameGame(), jax.random.split(key, 2)
+    states = jax.vmap(env.init)(keys)
+    solution = nrpa(env, keys, states, 32, iterations=(3, 4), parallel=(2, 1))
+    return solution.score, solution.moves
+
+
+WITHOUT_NETWORK = {"games": play_games, "tempering": temper, "nrpa": nest}
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from jaxpgs import networks
 from jaxpgs.search import loop
 from jaxpgs.search.models.model import Keys
 from jaxpgs.search.parts.truncation import Truncation
-from jaxpgs.search.stores.nodes import Place, pack, unpack
+from jaxpgs.search.stores.nodes import Place
+from jaxpgs.search.stores.packing import pack, unpack
 
 
 def keys(seed, count):

@@ -14,7 +14,7 @@ from flax import nnx
 
 import jaxpgs
 from jaxpgs import networks
-from jaxpgs.base import broadcast_keys
+from jaxpgs.arrays import broadcast_keys
 from jaxpgs.evaluation.solvers import hex_code, hex_value_table
 
 ENV = jaxpgs.envs.Hex(5)

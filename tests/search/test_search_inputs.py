@@ -139,11 +139,11 @@ BAD_CALLS = {
     "nodes, network of one part": ({"nodes": no_nodes()}, 'nodes are for mode="tree"'),
     "tree, network of one part": (
         {"mode": "tree"},
-        'mode="tree" remembers .*: nothing of the network is independent.*use mode="rollouts"',
+        'mode="tree" remembers .*: nothing of the network is independent.*Use mode="rollouts"',
     ),
     "tree, torso adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
-        "remembered of every state.*depends on .'torso'., which adapt.*use mode=.rollouts.",
+        "remembered of every state.*depends on .'torso'., which adapt.*Use mode=.rollouts.",
     ),
     "tree, value adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": numbers},
@@ -289,6 +289,12 @@ def test_estimator_without_optimizer_is_named():
         (lambda: jaxpgs.truncation.until_new(3), "power of two; got 3"),
         (lambda: call(root=(1, 2)), "root must be a mctx.RootFnOutput, got tuple"),
         (lambda: call(rng_key=0), "rng_key must be made by jax.random.key, got 0"),
+        (lambda: call(rng_key=jnp.uint32(0)), "rng_key must be made by jax.random.key"),
+        (lambda: call(max_depth="x"), "max_depth to be a whole number that is known .* got 'x'"),
+        (
+            lambda: call(simulations_by_root=[1, 2, 99]),
+            r"num_simulations=4; got \[ 1  2 99\]",
+        ),
         (lambda: call(recurrent_fn=lambda *args: args[3]), r"must return two things.*got \(3,\)"),
         (
             lambda: call(backup=lambda t: t.reward[0]),
@@ -314,6 +320,14 @@ def test_estimator_without_optimizer_is_named():
         (
             lambda: call(target=lambda *_: (jnp.zeros(3, jnp.int32), jnp.zeros((3, 2)))),
             r"The action of target, for one root, must be of shape \[\]",
+        ),
+        (
+            lambda: call(target=lambda *_: (jnp.int32(0), jnp.zeros(1))),
+            r"The weights of target, for one root, must be of shape \[2\].*got shape \[1\]",
+        ),
+        (
+            lambda: call(target=lambda *_: (jnp.int32(0), jnp.zeros(3))),
+            r"The weights of target, for one root, must be of shape \[2\].*got shape \[3\]",
         ),
         (
             lambda: call(estimator=jaxpgs.estimator.Estimator(lambda *_: 0.0, ("logprob",))),

@@ -263,6 +263,10 @@ def test_what_does_not_fit_is_refused():
         ),
         ({"simulations_per_update": "rounds"}, '"rounds" is for Gumbel searches'),
         ({"mode": "rollouts"}, 'mode must be "tree"'),
+        (
+            {"target": lambda *_: (jnp.int32(0), jnp.zeros(A + C))},
+            r"weights of target, .* shape \[5\] .* got shape \[9\]",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             ask(**wrong)

@@ -57,7 +57,7 @@ BY_PATTERN = (
 def test_every_result_is_used():
     pages = [*tables.PAGES, *(ROOT / "notebooks").glob("*.ipynb")]
     text = "\n".join(page.read_text() for page in pages)
-    drawn = {f"{file}.json" for file, _ in tables.BLOCKS.values()}
+    drawn = {f"{block.file}.json" for block in tables.BLOCKS.values()}
     unused = [
         path.name
         for path in RESULTS.iterdir()

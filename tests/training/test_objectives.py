@@ -187,8 +187,9 @@ def first_legal(params, rng_key, root, recurrent_fn, invalid_actions):
 def play(expert, **knobs):
     games = selfplay.init_games(ENV, jax.random.key(0), 2)
     return selfplay.play(
-        ENV, APPLY, expert, PARAMS, jax.random.key(0), games, 2, keep_root=True, **knobs
-    )[1]
+        ENV, APPLY, expert, PARAMS, jax.random.key(0), games, 2,
+        kept=selfplay.Kept(keep_root=True, **knobs),
+    )[1]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -326,7 +327,7 @@ def test_training_fits_each_policy_to_its_own_objective():
 def test_mistakes_are_told():
     with pytest.raises(ValueError, match=r"untried.*completed.*'child'"):
         objectives.tspg("child")
-    with pytest.raises(ValueError, match="keep_root=True"):
+    with pytest.raises(ValueError, match=r"kept=Kept\(keep_root=True\)"):
         objectives.tspg().loss(
             jnp.zeros((1, 3)), make_target([[1, 1, 1]], [[0, 0, 0]])._replace(root=None)
         )

@@ -17,6 +17,7 @@ from jaxpgs.envs import Hex
 from jaxpgs.training.models import labelling
 from jaxpgs.training.recipes import learned_models
 from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime.settings import by_name
 
 ENV = Hex(3)
 SHIPPED = [name for name in jaxpgs.available_pretrained() if name in learned_models.RECIPES]
@@ -36,29 +37,30 @@ def judge_network():
 def label(**knobs):
     params, apply_fn = networks.functional(judge_network())
     knobs = {"num_games": 20, "games_at_once": 8, "num_steps": 8} | knobs
-    return labelling.label_games(ENV, apply_fn, params, **knobs)
+    return by_name(labelling.label_games)(ENV, apply_fn, params, **knobs)
 
 
 @pytest.mark.slow
 def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
     counts = []
-    whole = label(directory=tmp_path, callback=counts.append)
+    whole = label(directory=tmp_path, callback=lambda _, m: counts.append(m["finished_games"]))
     parts = sorted(path.name for path in tmp_path.glob("part-*.npz"))
     assert len(parts) == len(counts) == len(whole.value) // 8 > 2 and counts[-1] >= 20
     (tmp_path / parts[-1]).unlink()
     (tmp_path / parts[-2]).unlink()
     again = []
-    chex.assert_trees_all_equal(label(directory=tmp_path, callback=again.append), whole)
+    goes_on = label(directory=tmp_path, callback=lambda _, m: again.append(m["finished_games"]))
+    chex.assert_trees_all_equal(goes_on, whole)
     assert again == counts
     # Nothing is played where the files have it all, and a true answer ends it early.
-    stopped = label(directory=tmp_path, callback=lambda finished: finished >= counts[1])
+    stopped = label(directory=tmp_path, callback=lambda _, m: m["iteration"] == 2)
     chex.assert_trees_all_equal(stopped, jax.tree.map(lambda x: x[:16], whole))
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
         label(directory=tmp_path, seed=1)
     _, apply_fn = networks.functional(judge_network())
     others = jax.tree.map(lambda x: x + 1, networks.functional(judge_network())[0])
     with pytest.raises(ValueError, match="holds a run with weights_sha256"):
-        labelling.label_games(
+        by_name(labelling.label_games)(
             ENV, apply_fn, others, num_games=20, games_at_once=8, num_steps=8, directory=tmp_path
         )
     (tmp_path / parts[0]).write_bytes(b"cut short")

@@ -5,20 +5,21 @@ import inspect
 
 import pytest
 
-import jaxpgs
 from jaxpgs.training import (
     distillation,
     expert_iteration,
+    labelling,
     model_fitting,
     ppo,
     puzzle_iteration,
     value_equivalent,
 )
 from jaxpgs.training.runtime.settings import Run, by_name, flat
+from jaxpgs.training.two_player import selfplay
 
 TRAINERS = [
     expert_iteration.train, ppo.train, puzzle_iteration.train, value_equivalent.train,
-    model_fitting.fit, distillation.distill,
+    model_fitting.fit, distillation.distill, labelling.label_games,
 ]  # fmt: skip
 
 
@@ -60,6 +61,17 @@ def test_settings_do_not_change_and_runs_are_checked_at_once():
             Run(**{field: 0})
 
 
-def test_a_field_is_no_argument_of_a_trainer():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_games'"):
-        expert_iteration.train(jaxpgs.envs.Hex(3), None, num_games=8)
+@pytest.mark.parametrize(
+    ("call", "way"),
+    [
+        (lambda: expert_iteration.train(None, None, num_games=8), r"games=Games\(num_games="),
+        (lambda: ppo.train(None, None, seed=1), r"run=Run\(seed="),
+        (lambda: ppo.train(None, None, delta=1.0), r"opponents=Opponents\(delta="),
+        (lambda: labelling.label_games(None, None, None, epsilon=0.5), r"games=Games\(epsilon="),
+        (lambda: selfplay.play(keep_root=True), r"kept=Kept\(keep_root="),
+        (lambda: selfplay.play(fast=None), r"moves=Moves\(fast="),
+    ],
+)
+def test_a_field_is_no_argument_but_the_error_says_where_it_belongs(call, way):
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument .*: {way}\.\.\.\)"):
+        call()

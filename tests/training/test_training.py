@@ -84,7 +84,7 @@ def start_games(resign_fraction):
 @functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
 def _play_first_legal(games, num_steps, knobs):
     params, apply_fn = functional(make_network())
-    return selfplay.play(
+    return by_name(selfplay.play)(
         ENV, apply_fn, first_legal, params, jax.random.key(0), games, num_steps, **knobs
     )
 
@@ -113,8 +113,10 @@ def test_value_targets_are_results_from_the_movers_view():
 
 def test_a_value_of_best_play_does_not_mind_other_moves():
     params, apply_fn = functional(make_network())
-    knobs = {"num_steps": 9, "sampled_moves": 2, "value_target": "best"}
-    play = functools.partial(selfplay.play, ENV, apply_fn, first_legal, **knobs)
+    play = functools.partial(
+        selfplay.play, ENV, apply_fn, first_legal, num_steps=9,
+        moves=selfplay.Moves(sampled_moves=2), kept=selfplay.Kept(value_target="best"),
+    )  # fmt: skip
     run = jax.jit(play, compiler_options=QUICK)
     _, seen, report = jax.device_get(run(params, jax.random.key(0), start_games(0.0)))
     # The last two cells first, which are not the expert's best ones; then 0 1 2 3 4 5 6, all best,
@@ -139,9 +141,8 @@ def test_what_a_search_adapts_goes_on_within_a_game():
         return decision._replace(policy=biases, adapted_params=after)
 
     def counts(**knobs):
-        play = functools.partial(
-            selfplay.play, ENV, apply_fn, expert, num_steps=9, sampled_moves=0, **knobs
-        )
+        moves = selfplay.Moves(sampled_moves=0, **knobs)
+        play = functools.partial(selfplay.play, ENV, apply_fn, expert, num_steps=9, moves=moves)
         _, seen, report = jax.jit(play)(params, jax.random.key(0), games=start_games(0.0))
         np.testing.assert_array_equal(np.flatnonzero(report.finished[:, 0]), [6])
         return seen.policy[:, 0, 0]
@@ -151,7 +152,7 @@ def test_what_a_search_adapts_goes_on_within_a_game():
     with pytest.raises(ValueError, match="adapts parameters"):
         selfplay.play(
             ENV, apply_fn, first_legal, params, jax.random.key(0), start_games(0.0), 2,
-            keep_adapted=True,
+            moves=selfplay.Moves(keep_adapted=True),
         )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def test_observations_are_kept_as_they_are():
     )
     assert set(np.unique(state.replay.blocks.observation)) == {np.float32(0), np.float32(1 / 3)}
     games = labelling.label_games(
-        env, apply_fn, params, num_games=1, games_at_once=2, num_steps=9, seed=0
+        env, apply_fn, params, num_games=1, games=labelling.Games(games_at_once=2, num_steps=9)
     )
     assert set(np.unique(games.observation)) == {np.float32(0), np.float32(1 / 3)}
 
@@ -243,9 +244,12 @@ def last_legal(*data):
 @functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
 def play_fast(rng_key, num_steps, share):
     params, apply_fn = functional(make_network())
-    knobs = {"sampled_moves": 0, "fast": last_legal, "full_share": share, "keep_played": True}
     games = selfplay.init_games(ENV, rng_key, NUM_GAMES)
-    return selfplay.play(ENV, apply_fn, first_legal, params, rng_key, games, num_steps, **knobs)
+    return selfplay.play(
+        ENV, apply_fn, first_legal, params, rng_key, games, num_steps,
+        moves=selfplay.Moves(sampled_moves=0, fast=last_legal, full_share=share),
+        kept=selfplay.Kept(keep_played=True),
+    )  # fmt: skip
 
 
 def test_fast_moves_play_and_teach_values_alone():

@@ -258,7 +258,7 @@ def played(**knobs):
         networks.FullyConnectedResNet((3, 3, 3), 9, width=2, num_blocks=0, rngs=nnx.Rngs(0))
     )
     play = functools.partial(
-        selfplay.play, ENV, apply_fn, first_legal, num_steps=9, keep_played=True, **knobs
+        by_name(selfplay.play), ENV, apply_fn, first_legal, num_steps=9, keep_played=True, **knobs
     )
     start = jax.jit(functools.partial(selfplay.init_games, ENV, num_games=1))
     games = start(jax.random.key(0))
@@ -359,9 +359,8 @@ def test_loss_of_an_unroll_by_hand():
 def labelled():
     net = networks.FullyConnectedResNet((3, 3, 3), 9, width=8, num_blocks=0, rngs=nnx.Rngs(0))
     params, apply_fn = functional(net)
-    return labelling.label_games(
-        ENV, apply_fn, params, num_games=60, games_at_once=16, num_steps=16, epsilon=0.5
-    )
+    games = labelling.Games(epsilon=0.5, games_at_once=16, num_steps=16)
+    return labelling.label_games(ENV, apply_fn, params, num_games=60, games=games)
 
 
 @pytest.mark.slow
@@ -425,6 +424,19 @@ def test_a_fit_refuses_weights_of_another_model():
     others = jax.tree.map(lambda x: x[None], functional(make_model())[0])
     with pytest.raises(ValueError, match="init_params"):
         fit(init_params=others)
+
+
+@pytest.mark.parametrize("batch_size", [9, 5, 4, 20])
+def test_validation_counts_each_position_once(batch_size):
+    # Without weights all values are 0 and all logits equal. The value is known at seven of nine
+    # positions, and 1 or -1 there; the last positions, with which batches are filled up, are not.
+    model, steps = make_model(), timeline_of(played())
+    params = jax.tree.map(jnp.zeros_like, functional(model)[0])
+    settings = model_fitting.Steps(unroll=1, batch_size=batch_size)
+    evaluate = model_fitting._make_evaluate(ENV, model, settings, None, None)
+    found = evaluate(params, steps=steps, first=0, num_games=1)
+    np.testing.assert_allclose(found["value_loss_0"], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found["policy_loss_0"], np.log(9), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import queue
 import re
@@ -178,69 +179,99 @@ def gtp_player(
             f"{seconds}."
         )
 
-    def start() -> GTPEngine:
-        engine = GTPEngine(command)
-        try:
-            engine.ask(f"boardsize {env.size} {env.size}", _START_SECONDS)
-            with contextlib.suppress(GTPError):  # not every program has it
-                engine.ask(f"param_game allow_swap {int(env.swap)}", _START_SECONDS)
-            for line in setup:
-                engine.ask(line, _START_SECONDS)
-        except (GTPError, OSError) as error:
-            engine.close()
-            raise ValueError(f"The engine {command!r} cannot play: {error}.") from error
-        return engine
-
+    start = functools.partial(_start, env, command, setup)
     # The first one starts at once, so that what cannot play is refused here and not in a match.
-    running = [start()]
+    first = start()
     if name is None:
         with contextlib.suppress(GTPError):
-            name = running[0].ask("name", _START_SECONDS)
+            name = first.ask("name", _START_SECONDS)
     # Who is free; None is a program that starts when it is needed.
     waiting: queue.SimpleQueue[GTPEngine | None] = queue.SimpleQueue()
-    for engine in [*running, *[None] * (processes - 1)]:
+    for engine in [first, *[None] * (processes - 1)]:
+        waiting.put(engine)
+    ask = functools.partial(_ask_move, start, waiting, seconds)
+    act = functools.partial(_act, env, ask, processes)
+    return Player(name or "GTP", lambda batch_size: (), act, host=True)
+
+
+def _start(env: Hex, command: str | Sequence[str], setup: Sequence[str]) -> GTPEngine:
+    """Starts a program and tells it the board; raises `ValueError` if it cannot play there."""
+    engine = GTPEngine(command)
+    try:
+        engine.ask(f"boardsize {env.size} {env.size}", _START_SECONDS)
+        with contextlib.suppress(GTPError):  # not every program has it
+            engine.ask(f"param_game allow_swap {int(env.swap)}", _START_SECONDS)
+        for line in setup:
+            engine.ask(line, _START_SECONDS)
+    except (GTPError, OSError) as error:
+        engine.close()
+        raise ValueError(f"The engine {command!r} cannot play: {error}.") from error
+    return engine
+
+
+def _ask_move(
+    start: Callable[[], GTPEngine],
+    waiting: "queue.SimpleQueue[GTPEngine | None]",
+    seconds: float,
+    lines: Sequence[str],
+) -> tuple[str, str]:
+    """Asks the next program that is free for a move.
+
+    Args:
+      start: starts a program.
+      waiting: the programs that are free.
+      seconds: how long each answer may take.
+      lines: the commands that set up the position, and at last the one for a move.
+
+    Returns:
+      The answer, and what went wrong: the name of a count, or nothing.
+    """
+    engine = waiting.get()
+    try:
+        # A program that has ended gets a second chance, as it is told the whole position again.
+        for _ in range(2):
+            engine = engine or start()
+            try:
+                answers = [engine.ask(line, seconds) for line in lines]
+                return answers[-1].split("\n")[0].strip().lower(), ""
+            except GTPError:
+                return "", "illegal_moves"
+            except TimeoutError:
+                engine = None
+                return "", "timeouts"
+            except ConnectionError:
+                engine = None
+        return "", "crashes"
+    finally:
+        # Back in the queue whatever happened, or the other games would wait for ever.
         waiting.put(engine)
 
-    def move(lines: Sequence[str]) -> tuple[str, str]:
-        """Asks for a move; returns the answer, and what went wrong."""
-        engine = waiting.get()
-        try:
-            # A program that has ended gets a second chance, as it is told the whole position again.
-            for _ in range(2):
-                engine = engine or start()
-                try:
-                    answers = [engine.ask(line, seconds) for line in lines]
-                    return answers[-1].split("\n")[0].strip().lower(), ""
-                except GTPError:
-                    return "", "illegal_moves"
-                except TimeoutError:
-                    engine = None
-                    return "", "timeouts"
-                except ConnectionError:
-                    engine = None
-            return "", "crashes"
-        finally:
-            waiting.put(engine)
 
-    def act(rng_key: chex.PRNGKey, state: HexState, memory: tuple[()]) -> tuple[Any, Any, dict]:
-        del rng_key
-        playing = np.flatnonzero(~np.asarray(state.terminated))
-        actions = np.full(len(state.terminated), _LOST, np.int32)
-        stats = dict.fromkeys(("resignations", "illegal_moves", "timeouts", "crashes"), 0.0)
-        boards, movers = np.sign(np.asarray(state.labels)), np.asarray(state.current_player)
-        legal = np.asarray(state.legal_action_mask)
-        tasks = [list(_lines(env.size, boards[g], int(movers[g]))) for g in playing]
-        # Threads suffice: all they do is wait for the programs.
-        with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-            for g, (answer, wrong) in zip(playing, pool.map(move, tasks), strict=True):
-                action = _LOST if wrong else _action(env, answer)
-                if wrong or action == _LOST or not legal[g, action]:
-                    stats[wrong or ("resignations" if answer == "resign" else "illegal_moves")] += 1
-                    action = _LOST
-                actions[g] = action
-        return actions, memory, stats
-
-    return Player(name or "GTP", lambda batch_size: (), act, host=True)
+def _act(
+    env: Hex,
+    ask: Callable[[Sequence[str]], tuple[str, str]],
+    processes: int,
+    rng_key: chex.PRNGKey,
+    state: HexState,
+    memory: tuple[()],
+) -> tuple[Any, Any, dict]:
+    """Moves in G games, in as many at once as there are processes; see `Player.act`."""
+    del rng_key
+    playing = np.flatnonzero(~np.asarray(state.terminated))
+    actions = np.full(len(state.terminated), _LOST, np.int32)
+    stats = dict.fromkeys(("resignations", "illegal_moves", "timeouts", "crashes"), 0.0)
+    boards, movers = np.sign(np.asarray(state.labels)), np.asarray(state.current_player)
+    legal = np.asarray(state.legal_action_mask)
+    tasks = [list(_lines(env.size, boards[g], int(movers[g]))) for g in playing]
+    # Threads suffice: all they do is wait for the programs.
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        for g, (answer, wrong) in zip(playing, pool.map(ask, tasks), strict=True):
+            action = _LOST if wrong else _action(env, answer)
+            if wrong or action == _LOST or not legal[g, action]:
+                stats[wrong or ("resignations" if answer == "resign" else "illegal_moves")] += 1
+                action = _LOST
+            actions[g] = action
+    return actions, memory, stats
 
 
 def _lines(size: int, board: np.ndarray, player: int) -> Iterator[str]:

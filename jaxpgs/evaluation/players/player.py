@@ -204,6 +204,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
     lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
     limit, opens = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
     games = jax.eval_shape(functools.partial(open_games, env), key, lines, limit)
+    # Which games the player moves in.
     moves = jax.ShapeDtypeStruct((batch_size,), jnp.bool_)
 
     def step(
@@ -214,21 +215,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
 
     if player.host:
         compiled_step = jax.jit(step).lower(games, action, key, moves).compile()
-
-        def host_turn(
-            rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array
-        ) -> Turn:
-            moves = games.going_on & (games.opener_moves == opens)
-            waits = np.asarray(games.going_on & ~moves)
-            # Games of the other player's turn are shown as over: a search spends nothing on them.
-            shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
-            action, new_memory, stats = player.act(rng_key, shown, memory)
-            # In games in which players take turns none waits.
-            if waits.any():
-                new_memory = _kept(waits, memory, new_memory, np.where)
-            step = compiled_step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
-            return Turn(step[0], new_memory, stats, *step[1:])
-
+        host_turn = functools.partial(_host_turn, player, compiled_step)
         return CompiledPlayer(player, batch_size, host_turn, time.perf_counter() - start, None)
 
     def turn(rng_key: chex.PRNGKey, games: MatchGames, memory: Any, opens: chex.Array) -> Turn:
@@ -236,16 +223,7 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
         shown = _over_where(~moves, games.state)
         action, new_memory, stats = player.act(rng_key, shown, memory)
         # Checked while tracing, where the error can name the player.
-        if jnp.shape(action) != (batch_size,):
-            raise ValueError(
-                f"{player.name}'s act must return actions of shape {(batch_size,)}, "
-                f"got {jnp.shape(action)}."
-            )
-        if _describe(new_memory) != _describe(memory):
-            raise ValueError(
-                f"{player.name}'s act must keep its memory's structure {_describe(memory)}, "
-                f"got {_describe(new_memory)}."
-            )
+        _check_act(player, batch_size, action, memory, new_memory)
         new_memory = _kept(games.going_on & ~moves, memory, new_memory, jnp.where)
         games, count, waiting = step(games, action, rng_key, moves)
         return Turn(games, new_memory, stats, count, waiting)
@@ -267,6 +245,41 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
     temp_bytes = getattr(analysis, "temp_size_in_bytes", None)
     call = functools.partial(program, traced.consts)
     return CompiledPlayer(player, batch_size, call, seconds, temp_bytes)
+
+
+def _host_turn(
+    player: Player,
+    step: Callable[..., tuple[MatchGames, chex.Array, chex.Array]],
+    rng_key: chex.PRNGKey,
+    games: MatchGames,
+    memory: Any,
+    opens: chex.Array,
+) -> Turn:
+    """Makes the turn of a host player, of which only `step` is compiled."""
+    moves = games.going_on & (games.opener_moves == opens)
+    waits = np.asarray(games.going_on & ~moves)
+    # Games of the other player's turn are shown as over: a search spends nothing on them.
+    shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
+    action, new_memory, stats = player.act(rng_key, shown, memory)
+    # In games in which players take turns none waits.
+    if waits.any():
+        new_memory = _kept(waits, memory, new_memory, np.where)
+    after, count, waiting = step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
+    return Turn(after, new_memory, stats, count, waiting)
+
+
+def _check_act(player: Player, batch_size: int, action: Any, old: Any, new: Any) -> None:
+    """Raises `ValueError` if actions have another shape, or a memory another structure."""
+    if jnp.shape(action) != (batch_size,):
+        raise ValueError(
+            f"{player.name}'s act must return actions of shape {(batch_size,)}, "
+            f"got {jnp.shape(action)}."
+        )
+    if _describe(new) != _describe(old):
+        raise ValueError(
+            f"{player.name}'s act must keep its memory's structure {_describe(old)}, "
+            f"got {_describe(new)}."
+        )
 
 
 def check_two_players(owner: str, env: Env) -> None:

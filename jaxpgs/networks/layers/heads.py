@@ -104,6 +104,7 @@ class ValueHead(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.pooled, self.scale, self.activation = pooled, scale, activation
+        # Mean and greatest stand side by side.
         inputs = 2 * num_features if pooled else num_features
         if num_planes:
             inputs = num_planes * num_cells
@@ -113,6 +114,7 @@ class ValueHead(nnx.Module):
 
     def __call__(self, features: chex.Array) -> chex.Array:
         """Returns values `[B]`."""
+        # A tower may compute in 16 bits; values are small differences and want float32.
         x = features.astype(jnp.float32)
         if self.pooled:
             x = jnp.concatenate([jnp.mean(x, axis=1), jnp.max(x, axis=1)], axis=-1)
@@ -120,6 +122,7 @@ class ValueHead(nnx.Module):
         if self.hidden is not None:
             x = self.activation(self.hidden(x))
         x = self.linear(x)
+        # Results of games are within -1 and 1; scores of puzzles have a scale of their own.
         return jnp.tanh(x)[:, 0] if self.scale is None else self.scale * x[:, 0]
 
 

@@ -158,6 +158,7 @@ class SETower(nnx.Module):
 
     def __call__(self, x: chex.Array) -> chex.Array:
         """Returns planes `[B, height, width, num_filters]`."""
+        # Observations may be bytes or booleans; convolutions want floats.
         x = x.astype(self.dtype)
         if self.embed is not None and self.observation_shape is not None:
             check_observation(x, self.observation_shape)
@@ -179,6 +180,7 @@ class _Block(nnx.Module):
     ) -> None:
         self.first = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
         self.second = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
+        # Fewer numbers than planes, so that these layers stay small beside the convolutions.
         squeezed = max(filters // squeeze_ratio, 1)
         self.squeeze = nnx.Linear(filters, squeezed, dtype=dtype, rngs=rngs)
         self.excite = nnx.Linear(squeezed, filters, dtype=dtype, rngs=rngs)
@@ -187,4 +189,5 @@ class _Block(nnx.Module):
         y = self.second(jax.nn.relu(self.first(x)))
         # [B, filters]: the planes' means say how much each plane counts.
         weight = self.excite(jax.nn.relu(self.squeeze(jnp.mean(y, axis=(1, 2)))))
+        # The gates scale the residual alone, so what came before passes through as it was.
         return jax.nn.relu(x + y * jax.nn.sigmoid(weight)[:, None, None])

@@ -16,7 +16,7 @@ from jaxpgs import trees
 from jaxpgs.base import NodeStats, Params, Trajectory
 from jaxpgs.search.definition import Search
 from jaxpgs.search.policy import numbers_of, safe_log, terms_and_slopes
-from jaxpgs.search.walk import Blocks, Context, Simulations, Steps
+from jaxpgs.search.stores.contract import Blocks, Context, Simulations, Steps
 
 
 class Learned(NamedTuple):

@@ -24,7 +24,7 @@ from jaxpgs.search.learning.learn import (
 )
 from jaxpgs.search.parts.reuse import reweigh
 from jaxpgs.search.policy import pick, safe_log, terms_and_slopes
-from jaxpgs.search.walk import Blocks, Context, Simulations, Steps, Store
+from jaxpgs.search.stores.contract import Blocks, Context, Simulations, Steps, Store
 
 
 class Ring(NamedTuple):

@@ -33,6 +33,7 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
         return [False] * len(paths_and_leaves)
     if isinstance(adapt, str):
         mask = trees.mask_of(params, None if adapt == "everything" else adapt)
+        # A name that nothing has chooses nothing, which is told below.
         mask = mask or [False] * len(paths_and_leaves)
     elif callable(adapt):
         mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
@@ -45,6 +46,7 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
                 f"params is {treedef}, adapt is {structure}."
             )
         mask = [bool(leaf) for leaf in leaves]
+    # Gradients exist for real numbers alone: keys and counters go along unchanged.
     mask = [
         adapts and trees.is_weight(leaf)
         for adapts, (_, leaf) in zip(mask, paths_and_leaves, strict=True)
@@ -62,6 +64,7 @@ def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
     """Splits `params` into the chosen leaves and the others, with None in the places left out."""
     leaves, treedef = jax.tree.flatten(params)
     pairs = list(zip(leaves, mask, strict=True))
+    # None is an empty subtree to JAX, so maps and gradients pass over what was left out.
     chosen = jax.tree.unflatten(treedef, [x if m else None for x, m in pairs])
     others = jax.tree.unflatten(treedef, [None if m else x for x, m in pairs])
     return chosen, others
@@ -69,6 +72,7 @@ def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
 
 def merge(chosen: Params, others: Params) -> Params:
     """Puts together what `split` took apart."""
+    # None counts as a leaf here, so that both trees have the same structure.
     return jax.tree.map(
         lambda a, b: b if a is None else a, chosen, others, is_leaf=lambda x: x is None
     )

@@ -14,16 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.base import (
-    Adapt,
-    Embedding,
-    Expansion,
-    Params,
-    RecurrentFn,
-    SplitRecurrentFn,
-    as_logits,
-    as_values,
-)
+from jaxpgs.arrays import as_logits, as_values
+from jaxpgs.base import Adapt, Embedding, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.search.models.adapted import adapt_mask, merge, split
 from jaxpgs.search.models.cut import cut_model
 from jaxpgs.search.models.dataflow import depends, tells_rows
@@ -108,13 +100,7 @@ def make_model(
     key, action = _any_key_like(rng_keys), trees.zero_rows(logits > 0)
 
     def evaluate(params: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
-        told = recurrent_fn(params, *inputs)
-        if not isinstance(told, tuple) or len(told) != 2 or not hasattr(told[0], "prior_logits"):
-            raise ValueError(
-                "recurrent_fn must return two things, a mctx.RecurrentFnOutput and the embedding "
-                f"of the next states; got {jax.tree.map(jnp.shape, told)!r}."
-            )
-        output, after = told
+        output, after = _two_things(recurrent_fn(params, *inputs))
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
         logits = jnp.asarray(output.prior_logits)
@@ -129,15 +115,11 @@ def make_model(
     )
     in_rows = functools.partial(_call_in_rows, getattr(recurrent_fn, "max_batch", None), tells)
 
-    def features_are_logits(features: Any, embedding: Embedding) -> chex.Array:
-        del embedding
-        return features
-
     expand = functools.partial(in_rows, functools.partial(evaluate, params))
     plain = Model(
         expand=expand,
-        policy=lambda adapted, *state: features_are_logits(*state),
-        prior=features_are_logits,
+        policy=lambda adapted, *state: _features_are_logits(*state),
+        prior=_features_are_logits,
         whole=None,
         features=jax.ShapeDtypeStruct(logits.shape, dtype),
         num_actions=num_actions,
@@ -148,10 +130,10 @@ def make_model(
     found: Any = recurrent_fn
     if not isinstance(found, SplitRecurrentFn):
         found = cut_model(recurrent_fn, params, mask, key, action, embedding)
+    # A cut that failed is the reason why.
+    reason = found
     if isinstance(found, SplitRecurrentFn):
         reason = _what_is_remembered(found, params, mask, key, action, embedding)
-    else:
-        reason = found
     # A model that cannot be cut is called whole, by each root with parameters of its own.
     if reason:
         # First the model, which may be at fault itself: then it says so, and no warning does.
@@ -161,6 +143,22 @@ def make_model(
     if isinstance(recurrent_fn, SplitRecurrentFn):
         _check_policy(found, params, key, action, embedding)
     return _in_two(plain, found, params, frozen, check, in_rows, (key, action, embedding))
+
+
+def _features_are_logits(features: Any, embedding: Embedding) -> chex.Array:
+    """The policy of a model of which nothing adapts: its logits are remembered as they are."""
+    del embedding
+    return features
+
+
+def _two_things(told: Any) -> tuple[Any, Embedding]:
+    """Returns what a model says; raises `ValueError` if it is no output with an embedding."""
+    if not isinstance(told, tuple) or len(told) != 2 or not hasattr(told[0], "prior_logits"):
+        raise ValueError(
+            "recurrent_fn must return two things, a mctx.RecurrentFnOutput and the embedding "
+            f"of the next states; got {jax.tree.map(jnp.shape, told)!r}."
+        )
+    return told
 
 
 def _any_key_like(rng_keys: chex.PRNGKey) -> chex.PRNGKey:
@@ -247,8 +245,8 @@ def _tell(reason: str, mode: str | None, reuse: bool) -> None:
         )
     if mode == "tree":
         raise ValueError(
-            f'mode="tree" remembers the evaluation of every state but for what adapts: {reason}, '
-            'or use mode="rollouts".'
+            'mode="tree" remembers the evaluation of every state but for what adapts, which it '
+            f'cannot do here: {reason}. Use mode="rollouts".'
         )
     if mode is None:
         warnings.warn(

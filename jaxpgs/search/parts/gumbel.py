@@ -7,7 +7,6 @@ halving shares the simulations among them. With K = 1 and `gumbel_inner` in ever
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,8 +16,10 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import NodeStats, add_returns, as_logits, broadcast_keys, is_one_key
+from jaxpgs.arrays import as_logits, broadcast_keys, is_one_key
+from jaxpgs.base import NodeStats, add_returns
 from jaxpgs.checks import by_root, check_count, check_number
+from jaxpgs.search.parts.halving import Halvings, considered_visits, halvings, scheduled_visits
 from jaxpgs.search.parts.selection import Narrow, Rounds, Selection
 from jaxpgs.search.parts.target import (
     QTransform,
@@ -32,20 +33,6 @@ from jaxpgs.search.policy import masked_argmax
 
 # What these say of the considered actions depends on the others by the prior's mass of those alone.
 _NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
-
-
-class Halvings(NamedTuple):
-    """The schedule of sequential halving, between two halvings a line for each root.
-
-    Attributes:
-      start: `[B, H]` int32, the simulation with which the line begins.
-      times: `[B, H]` int32, how often its first action has been taken before.
-      remaining: `[B, H]` int32, in how many simulations that grows by 1: the actions that are left.
-    """
-
-    start: chex.Array
-    times: chex.Array
-    remaining: chex.Array
 
 
 class GumbelState(NamedTuple):
@@ -76,6 +63,11 @@ class GumbelState(NamedTuple):
     columns: chex.Array | None = None
 
 
+_ROOT_ONLY = (
+    "gumbel_root chooses at the root only; inner nodes take gumbel_inner or another selection."
+)
+
+
 def gumbel_root(
     max_num_considered_actions: int = 16,
     gumbel_scale: float | chex.Array = 1.0,
@@ -86,8 +78,7 @@ def gumbel_root(
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
     Of the actions that have been taken as often as the schedule says, takes the one with the
-    largest `gumbel + logits + sigma(completed Q)`. Simulations in flight count as visits; the
-    Q-values are those of the simulations that have returned.
+    largest `gumbel + logits + sigma(completed Q)`. Simulations in flight count as visits alone.
 
     Args:
       max_num_considered_actions: how many actions are considered at most, at least 1.
@@ -95,10 +86,10 @@ def gumbel_root(
         root; 0 for evaluation in games of full information. May be traced.
       qtransform: what the Q-values add to the logits, as in mctx.
       in_rounds: whether the simulations of an update go below different actions, and those count
-        that K = 1 would have run. The schedule visits all actions that remain once a round, so the
-        simulations of a round do not depend on each other; but what they return may change which
-        actions remain. So the update starts those that may, and then follows the choices of K = 1,
-        as far as it has their returns. `rounds` has the K of each update.
+        that K = 1 would have run. In a round the schedule visits each action that remains once, so
+        its simulations do not need each other; but their returns may change which actions remain.
+        So the update starts those that may, and then follows the choices of K = 1 as far as it has
+        their returns. `rounds` has the K of each update.
 
     Returns:
       A selection for the root. Its noise is mctx's for the same key, where one key is given for all
@@ -121,34 +112,12 @@ def gumbel_root(
     def init(
         rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array
     ) -> GumbelState:
-        shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
-        # mctx splits its key in two and draws the noise by the second part.
-        if is_one_key(rng_key):
-            noise = jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
-        else:
-            keys = broadcast_keys(rng_key, shape[0])
-            keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
-            noise = jax.vmap(lambda key: jax.random.gumbel(key, shape[1:], dtype))(keys)
-        num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1, dtype=jnp.int32), most)
-        scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
-        counts = num_considered, 0 * num_considered + num_simulations
-        top = jnp.max(root.prior_logits, axis=-1, keepdims=True)
-        schedule = halvings(*counts, most)
-        state = GumbelState(scale * noise, root.visits, top, *counts, schedule)
-        if not fits or shape[1] <= 4 * num_columns:
-            return state
-        # The Q-values of all actions that have not been taken yet are the same.
-        scores = _considered(root, state, 0 * root.value_sum, root.valid)
-        columns = jax.lax.top_k(scores, num_columns)[1]
-        # In the order of the actions, so that ties have the same winner as among all actions.
-        return state._replace(columns=jnp.sort(columns, axis=-1))
+        size = num_columns if fits else 0
+        return _begin(rng_key, root, num_simulations, most, gumbel_scale, size)
 
     def select(state: GumbelState | None, node: NodeStats, pending: chex.Array) -> chex.Array:
         if state is None:
-            raise ValueError(
-                "gumbel_root chooses at the root only; inner nodes take gumbel_inner or another "
-                "selection."
-            )
+            raise ValueError(_ROOT_ONLY)
         visits = node.visits - state.before + pending.astype(jnp.int32)
         chosen = visits == wanted_by(state, visits)
         return masked_argmax(_considered(node, state, transform(node), chosen), node.valid)
@@ -159,18 +128,7 @@ def gumbel_root(
         visits = root.visits - state.before
         wanted = wanted_by(state, visits)
         scores = _considered(root, state, transform(root), visits == wanted)
-        # Some legal action is always started, or a search might never end.
-        lowest = jnp.finfo(scores.dtype).min
-        scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
-        num_actions = scores.shape[1]
-        # Scores: above the lowest float if due, at it if legal but not due, -inf if illegal.
-        best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
-        more = [(0, 0), (0, max(num_walks - num_actions, 0))]
-        best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
-        started = (best > lowest) | ((best == lowest) & (jnp.arange(num_walks) == 0)[None])
-        # With one action nothing is to be decided.
-        single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
-        return jnp.where(single, actions[:, :1], actions), single | started
+        return _start_best(root, scores, num_walks)
 
     def accept(
         state: GumbelState,
@@ -179,17 +137,8 @@ def gumbel_root(
         started: chex.Array,
         returns: chex.Array,
     ) -> chex.Array:
-        # K = 1 takes the actions of a round one after another. If those that may be taken are as
-        # many as it takes, their order, and so their returns, decide nothing.
         visits = root.visits - state.before
-        wanted = wanted_by(state, visits)
-        number, ready, num_started = (
-            jnp.sum(x, axis=-1, dtype=jnp.int32)
-            for x in (visits, root.valid & (visits == wanted), started)
-        )
-        last = scheduled_visits(number + ready - 1, state.halvings)
-        whole = (last == wanted[:, 0]) & (number + ready <= state.num_simulations)
-        known = (num_started == 0) | (whole & (num_started == ready))
+        known = _any_order(state, root.valid, visits, wanted_by(state, visits), started)
         follow = functools.partial(_follow, select, state, root, actions, started, returns)
         return jax.lax.cond(jnp.all(known), lambda: started, follow)
 
@@ -199,6 +148,102 @@ def gumbel_root(
 
     at_once = Rounds(propose, accept) if in_rounds else None
     return Selection(select, init, rounds=at_once, narrow=_narrow)
+
+
+def _begin(
+    rng_key: chex.PRNGKey,
+    root: NodeStats,
+    num_simulations: int | chex.Array,
+    most: int,
+    gumbel_scale: float | chex.Array,
+    num_columns: int,
+) -> GumbelState:
+    """Draws the noise and makes the schedule.
+
+    Args:
+      rng_key: one key, or `[B]` keys.
+      root: the roots' statistics.
+      num_simulations: a number, or `[B]`.
+      most: how many actions are considered at most.
+      gumbel_scale: as in `gumbel_root`.
+      num_columns: how many actions to pick out of many, as no others are taken; 0 for none.
+    """
+    shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
+    noise = _noise_like(root.prior_logits, rng_key)
+    num_considered = jnp.minimum(jnp.sum(root.valid, axis=-1, dtype=jnp.int32), most)
+    scale = by_root("gumbel_root", "gumbel_scale", gumbel_scale, shape[0], dtype)
+    counts = num_considered, 0 * num_considered + num_simulations
+    top = jnp.max(root.prior_logits, axis=-1, keepdims=True)
+    schedule = halvings(*counts, most)
+    state = GumbelState(scale * noise, root.visits, top, *counts, schedule)
+    if not num_columns or shape[1] <= 4 * num_columns:
+        return state
+    # The Q-values of all actions that have not been taken yet are the same.
+    scores = _considered(root, state, 0 * root.value_sum, root.valid)
+    columns = jax.lax.top_k(scores, num_columns)[1]
+    # In the order of the actions, so that ties have the same winner as among all actions.
+    return state._replace(columns=jnp.sort(columns, axis=-1))
+
+
+def _noise_like(logits: chex.Array, rng_key: chex.PRNGKey) -> chex.Array:
+    """Draws Gumbel noise `[B, A]`, that of mctx where one key is given for all roots."""
+    shape, dtype = logits.shape, logits.dtype
+    # mctx splits its key in two and draws the noise by the second part.
+    if is_one_key(rng_key):
+        return jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
+    keys = broadcast_keys(rng_key, shape[0])
+    keys = jax.vmap(lambda key: jax.random.split(key, 3)[0])(keys)
+    return jax.vmap(lambda key: jax.random.gumbel(key, shape[1:], dtype))(keys)
+
+
+def _start_best(
+    root: NodeStats, scores: chex.Array, num_walks: int
+) -> tuple[chex.Array, chex.Array]:
+    """Returns the actions `[B, K]` of a round, the best first, and which of them are started.
+
+    Args:
+      root: the root's statistics.
+      scores: `[B, A]`, as `_considered` gives them.
+      num_walks: K.
+    """
+    # Some legal action is always started, or a search might never end.
+    lowest = jnp.finfo(scores.dtype).min
+    scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
+    num_actions = scores.shape[1]
+    # Scores: above the lowest float if due, at it if legal but not due, -inf if illegal.
+    best, actions = jax.lax.top_k(scores, min(num_walks, num_actions))
+    more = [(0, 0), (0, max(num_walks - num_actions, 0))]
+    best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
+    started = (best > lowest) | ((best == lowest) & (jnp.arange(num_walks) == 0)[None])
+    # With one action nothing is to be decided.
+    single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
+    return jnp.where(single, actions[:, :1], actions), single | started
+
+
+def _any_order(
+    state: GumbelState,
+    valid: chex.Array,
+    visits: chex.Array,
+    wanted: chex.Array,
+    started: chex.Array,
+) -> chex.Array:
+    """Tells `[B]` whether K = 1 runs just what a round has started, whatever returns from it.
+
+    Args:
+      state: the selection's.
+      valid: `[B, A]` bool, the legal actions.
+      visits: `[B, A]` int32, theirs before the round.
+      wanted: `[B, 1]` int32, the visits of those actions that the schedule takes next.
+      started: `[B, K]` bool, which simulations of the round were started.
+    """
+    # K = 1 takes the actions of a round one after another. If those that may be taken are as
+    # many as it takes, their order, and so their returns, decide nothing.
+    number, ready, num_started = (
+        jnp.sum(x, axis=-1, dtype=jnp.int32) for x in (visits, valid & (visits == wanted), started)
+    )
+    last = scheduled_visits(number + ready - 1, state.halvings)
+    whole = (last == wanted[:, 0]) & (number + ready <= state.num_simulations)
+    return (num_started == 0) | (whole & (num_started == ready))
 
 
 def _follow(
@@ -252,46 +297,6 @@ def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
     )
     state = state._replace(gumbel=near(state.gumbel), before=near(state.before))
     return Narrow(state, root, columns)
-
-
-def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int) -> Halvings:
-    """Works out the schedule of `considered_visits`.
-
-    Args:
-      num_considered: `[B]` int32, how many actions are considered.
-      num_simulations: `[B]` int32, how many simulations there are.
-      most: how many actions are considered at most.
-    """
-    powers = range(max(1, (most - 1).bit_length()))
-    # mctx's ceil(log2(num_considered)), without a logarithm that may be rounded.
-    rounds = sum((num_considered > 2**i).astype(jnp.int32) for i in powers)
-    lines = [Halvings(0 * num_considered, 0 * num_considered, jnp.maximum(num_considered, 1))]
-    for i in powers:
-        start, times, remaining = lines[-1]
-        share = jnp.maximum(rounds, 1) * remaining
-        # How often each action that is left is visited until the next halving; `div` truncates,
-        # which is enough as nothing is negative.
-        more = jnp.maximum(jax.lax.div(0 * share + num_simulations, share), 1)
-        # As in mctx never fewer than two are left, if there are two.
-        left = jnp.maximum(num_considered >> (i + 1), jnp.clip(num_considered, 1, 2))
-        lines.append(Halvings(start + more * remaining, times + more, left))
-    return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *lines[:-1])
-
-
-def scheduled_visits(number: chex.Array, halvings: Halvings) -> chex.Array:
-    """Returns `[B]` int32, how often the action of a simulation has been taken before.
-
-    A line is steeper than the one before the halving, so that of all that have begun the highest
-    one counts.
-
-    Args:
-      number: `[B]` int32, which simulation, from 0.
-      halvings: the schedule.
-    """
-    passed = number[..., None] - halvings.start
-    # Lines that have not begun are negative or 0 here, and left out below.
-    lines = halvings.times + jax.lax.div(passed, halvings.remaining)
-    return jnp.max(jnp.where(passed >= 0, lines, 0), axis=-1)
 
 
 def gumbel_inner(
@@ -385,32 +390,6 @@ def _considered(
     # As in mctx: however low it is, an action that is due is above all that are not.
     scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), state.gumbel + logits + bonus)
     return jnp.where(chosen, scores, -jnp.inf)
-
-
-def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
-    """The schedule of sequential halving (Karnin et al. 2013), as visits before each simulation.
-
-    The actions considered are halved after every round, down to two; each round visits all that
-    remain equally often, and the rounds share the simulations equally.
-
-    Args:
-      num_considered: how many actions are considered, at least 0.
-      num_simulations: N.
-
-    Returns:
-      N numbers: simulation n takes an action that has been taken so many times.
-    """
-    if num_considered <= 1:
-        return list(range(num_simulations))
-    rounds = math.ceil(math.log2(num_considered))
-    sequence: list[int] = []
-    remaining, times = num_considered, 0
-    while len(sequence) < num_simulations:
-        for _ in range(max(1, num_simulations // (rounds * remaining))):
-            sequence += [times] * remaining
-            times += 1
-        remaining = max(2, remaining // 2)
-    return sequence[:num_simulations]
 
 
 def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import mctx
 
 from jaxpgs import trees
-from jaxpgs.base import NodeStats, as_logits, broadcast_keys
+from jaxpgs.arrays import as_logits, broadcast_keys
+from jaxpgs.base import NodeStats
 from jaxpgs.checks import by_root, check_number, check_part, check_returned, check_word
 from jaxpgs.search.parts.target import QTransform, of_node
 from jaxpgs.search.policy import masked_argmax

@@ -7,6 +7,7 @@ is the mean of the returns. Improved policies rest on completed Q-values (Danihe
 2022, section 4 and appendix D); simulations may follow them, too.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,13 +17,40 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import ROOTS, NodeStats, as_logits
+from jaxpgs.arrays import as_logits
+from jaxpgs.base import ROOTS, NodeStats
 from jaxpgs.checks import by_root, check_number
 from jaxpgs.search.policy import masked_argmax
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
 # How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
 QTransform = Callable[[NodeStats], chex.Array] | Callable[[mctx.Tree, Any], chex.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetOfActions:
+    """A target that sees the actions alone, of roots whose further columns are chance's outcomes.
+
+    Attributes:
+      target: the target.
+      num_actions: A, how many columns are actions; they come first.
+    """
+
+    target: Target
+    num_actions: int
+
+    def __call__(
+        self, rng_key: chex.PRNGKey, root: NodeStats, state: Any
+    ) -> tuple[chex.Array, ...]:
+        """Asks the target; its weights are `[A]`."""
+        return self.target(rng_key, of_actions(root, self.num_actions), state)
+
+
+def of_actions(node: NodeStats, num_actions: int) -> NodeStats:
+    """Returns the statistics of the first A columns, without those of chance's outcomes."""
+    names = ("prior_logits", "visits", "value_sum", "valid", "lowest", "highest")
+    found = {name: x for name in names if (x := getattr(node, name)) is not None}
+    return node._replace(**{name: x[..., :num_actions] for name, x in found.items()})
 
 
 def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Array]:

@@ -9,12 +9,14 @@ import mctx
 from jaxpgs import trees
 from jaxpgs.base import Adapt, Params, RecurrentFn
 from jaxpgs.device_memory import num_bytes
-from jaxpgs.search.loop import Carry, init, init_nodes, prepare, simulate
+from jaxpgs.search.carry import Carry
+from jaxpgs.search.learning.update import simulate
+from jaxpgs.search.loop import init, init_nodes, prepare
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
 from jaxpgs.search.presets import mcs_search, pgs_search
+from jaxpgs.search.stores.contract import Simulations
 from jaxpgs.search.stores.nodes import Nodes
-from jaxpgs.search.walk import Simulations
 
 
 class MemoryEstimate(NamedTuple):
@@ -113,6 +115,7 @@ def estimate_memory(
     def walks_of(params: Params, carry: Carry) -> Simulations:
         return simulate(*prepare(search, params, carry, num_kept), carry).simulations
 
+    # What lives within an update alone comes on top of that.
     walks = num_bytes(trees.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
     nodes, per_node = 0, 0

@@ -6,8 +6,6 @@ the memory. Then each row has the visits and returns of the step into it, and wh
 collects them from its children.
 """
 
-import functools
-import math
 from typing import Any, NamedTuple
 
 import chex
@@ -15,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs import trees
-from jaxpgs.base import Embedding, NodeStats
+from jaxpgs.base import NodeStats
 from jaxpgs.search.policy import pick
 
 # From so many actions on, children are not kept by action. With 1,000 and 4,672 that was faster as
@@ -361,166 +359,3 @@ def _extend(
     low = jax.vmap(lambda x, n, a, new: x.at[n, a].min(new, mode="drop"))
     least = low(jnp.where(visits > 0, known, jnp.inf), node, action, returns)
     return numbers.at[..., start : start + num_actions].set(least)
-
-
-def reroot(
-    nodes: Nodes,
-    action: chex.Array,
-    *,
-    num_kept: int,
-    reset: chex.Array | None = None,
-    state: Embedding | None = None,
-) -> Nodes:
-    """Follows an action that was played: the nodes behind it go on, the others are dropped.
-
-    A node is the state that the model made of the action. Where the game went elsewhere, as where
-    chance has a say or the model was learned, the next search drops what was kept for the root: its
-    state is not the node's.
-
-    After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
-    the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
-    `adapted_params`.
-
-    Args:
-      nodes: what a search of B games left behind.
-      action: `[B]` the actions played.
-      num_kept: how many nodes to keep at most, the root included; of more, those that were visited
-        last are dropped. The result has this size whatever is kept, so that a loop of games has
-        fixed shapes.
-      reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
-      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not
-        that of the node, but for rounding. The next search looks for itself; so this is needed only
-        where the nodes serve something else. After the moves of both players, the second call takes
-        it.
-
-    Returns:
-      Nodes whose root is the state after the action.
-
-    Raises:
-      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
-        embedding of such nodes.
-
-    Example:
-      >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
-      >>> nodes.parent.shape
-      (2, 8)
-    """
-    if not isinstance(nodes, Nodes):
-        raise ValueError(
-            'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
-            f"{nodes!r}. Rollouts leave none."
-        )
-    if num_kept < 1:
-        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
-    batch_size, num_nodes = nodes.edge.shape
-    numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
-    start = jnp.zeros((batch_size, 1), jnp.int32)
-    root, _ = find(nodes, Place(start), action.astype(jnp.int32)[:, None], visits=False)
-    # Nodes below the new root: those whose chain of parents meets it, by doubling the step.
-    below, above = numbers == root, nodes.parent
-    for _ in range(num_nodes.bit_length()):
-        below, above = below | trees.take(below, above), trees.take(above, above)
-    # An unused row must not follow, nor a child of 0, which is none.
-    kept = below & (nodes.edge >= 0) & (root > 0)
-    if reset is not None:
-        kept &= ~reset[:, None]
-    if state is not None:
-        kept &= _is_state(nodes, root, state)[:, None]
-    # New numbers, in the old order: of too many rows those that were made last are dropped.
-    rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
-    kept &= rank < num_kept
-    size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
-    # Parents have smaller numbers, so the new root comes first and none loses its parent.
-    order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
-    order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
-    used = jnp.arange(num_kept, dtype=jnp.int32)[None] < size[:, None]
-    renamed = jnp.where(kept, rank, 0)
-    below_root = used & (jnp.arange(num_kept)[None] > 0)
-    num_actions, links = nodes.num_actions, nodes.links
-    # Links get new numbers below, and with many actions they have no rows: edges stand in.
-    rows = trees.take(nodes._replace(links=nodes.edge), order)
-    edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
-    numbers = rows.numbers
-    # What returned from a node that is dropped goes with it, as it may be made once more.
-    if nodes.arrivals is None:
-        links = trees.take(links, order)
-        children = links[..., :num_actions]
-        children = trees.take(renamed, children.reshape(batch_size, -1)).reshape(children.shape)
-        children = jnp.where(used[..., None], children, 0)
-        visits = jnp.where(children > 0, links[..., num_actions:], 0)
-        links = jnp.concatenate([children, visits], axis=-1)
-        sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
-        numbers = numbers.at[..., :num_actions].set(sums)
-    return rows._replace(
-        edge=jnp.where(below_root, edge + rows.edge % num_actions, -1),
-        links=links,
-        numbers=jnp.where(used[..., None], numbers, 0.0),
-    )
-
-
-def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
-    """Tells `[B]` whether nodes `[B, 1]` hold states `[B, ...]`."""
-    given = pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], state))
-    known = trees.take(nodes.embedding, node)
-    found = [[(x.shape, str(x.dtype)) for x in packed] for packed in (known, given)]
-    if found[0] != found[1]:
-        raise ValueError(
-            "reroot's state must be an embedding of the roots, as the search's own; joined by type "
-            f"it must have (shape, dtype) {found[0]}, got {found[1]}."
-        )
-    return same_states(known, given) & (node[:, 0] >= 0)
-
-
-def same_states(known: Embedding, given: Embedding) -> chex.Array:
-    """Tells `[B]` whether states `[B, 1, W]` are the same, real numbers but for rounding."""
-
-    def same(x: chex.Array, y: chex.Array) -> chex.Array:
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            return x == y
-        near = jnp.finfo(x.dtype).eps ** 0.5
-        return jnp.isclose(x, y, rtol=near, atol=near, equal_nan=True)
-
-    rows = [jnp.all(same(x, y), axis=(1, 2)) for x, y in zip(known, given, strict=True)]
-    return functools.reduce(jnp.logical_and, rows, jnp.bool_(True))
-
-
-def pack(tree: Any) -> tuple[chex.Array, ...]:
-    """Joins the arrays `[B, K, ...]` of each type to one `[B, K, W]`; a read is one read."""
-    rows: dict[str, list[chex.Array]] = {}
-    for x in jax.tree.leaves(tree):
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x = jax.random.key_data(x)
-        rows.setdefault(str(x.dtype), []).append(x.reshape(*x.shape[:2], -1))
-    # In the order of the types' names, by which `unpack` finds them.
-    return tuple(jnp.concatenate(rows[name], axis=-1) for name in sorted(rows))
-
-
-def unpack(packed: tuple[chex.Array, ...], like: Any) -> Any:
-    """Takes apart what `pack` joined; `like` has shapes `[B, K, ...]`."""
-    leaves, treedef = jax.tree.flatten(like)
-    types = [_stored(x) for x in leaves]
-    source = dict(zip(sorted({str(t.dtype) for t in types}), packed, strict=True))
-    taken, found = dict.fromkeys(source, 0), []
-    for leaf, stored in zip(leaves, types, strict=True):
-        name, size = str(stored.dtype), math.prod(stored.shape[2:])
-        x = source[name][..., taken[name] : taken[name] + size]
-        x = x.reshape(*x.shape[:2], *stored.shape[2:])
-        if stored is not leaf:
-            x = jax.random.wrap_key_data(x, impl=_kind_of_key(leaf))
-        found.append(x)
-        taken[name] += size
-    return jax.tree.unflatten(treedef, found)
-
-
-def _kind_of_key(leaf: Any) -> Any:
-    """Returns the generator of keys, of which shapes suffice."""
-    found: list[Any] = []
-    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
-    return found[0]
-
-
-def _stored(leaf: Any) -> Any:
-    """The shape and type in which an array is stored: keys as numbers."""
-    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return leaf
-    return jax.eval_shape(jax.random.key_data, leaf)

@@ -23,7 +23,7 @@ from jaxpgs.base import Embedding, Params, Path
 from jaxpgs.search.definition import Search
 from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.policy import categorical, needs_prior
-from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
+from jaxpgs.search.stores.contract import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 
 DEFAULT_MAX_DEPTH = 16
 

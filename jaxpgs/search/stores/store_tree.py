@@ -24,6 +24,7 @@ from jaxpgs.search.definition import Search
 from jaxpgs.search.learning.learn import compact, in_rows
 from jaxpgs.search.parts.target import SampledPolicy
 from jaxpgs.search.policy import categorical, needs_prior, numbers_of
+from jaxpgs.search.stores.contract import Blocks, Context, Reached, Seen, Simulations, Steps, Store
 from jaxpgs.search.stores.nodes import (
     MANY_ACTIONS,
     Arrivals,
@@ -35,12 +36,10 @@ from jaxpgs.search.stores.nodes import (
     is_few,
     link,
     logits_of,
-    pack,
-    same_states,
     stats_of,
-    unpack,
 )
-from jaxpgs.search.walk import Blocks, Context, Reached, Seen, Simulations, Steps, Store
+from jaxpgs.search.stores.packing import pack, unpack
+from jaxpgs.search.stores.rerooting import same_states
 
 # On accelerators a head is applied to all nodes, once an update, up to so many numbers of features.
 _FEW_FEATURES = 2**24

@@ -1,12 +1,13 @@
 """Games for a model to learn from: mostly random, each position judged by somebody strong."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
-import os
+import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import chex
@@ -22,9 +23,32 @@ from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import loggers, sharding
 from jaxpgs.training.runtime.checkpoint import describe, lock_run
 from jaxpgs.training.runtime.iterations import should_stop, stopping
+from jaxpgs.training.runtime.settings import Run, flat, in_settings
 from jaxpgs.training.two_player import experts, replay, selfplay
 
 
+@dataclasses.dataclass(frozen=True)
+class Games:
+    """The games that are labelled.
+
+    Attributes:
+      epsilon: how often a move is random, 0 to 1.
+      games_at_once: G, games played side by side, at least 1.
+      num_steps: moves of each game per jitted call, at least 1.
+      max_moves: as in `selfplay.Moves`. By default games are played to their end, and labelling
+        raises if none ends within 4,096 moves.
+
+    Example:
+      >>> games = jaxpgs.training.labelling.Games(games_at_once=8, num_steps=4)
+    """
+
+    epsilon: float = 0.9
+    games_at_once: int = 512
+    num_steps: int = 32
+    max_moves: int | None = None
+
+
+@in_settings
 def label_games(
     env: Env,
     apply_fn: ApplyFn,
@@ -32,15 +56,8 @@ def label_games(
     *,
     num_games: int,
     expert: experts.Expert | None = None,
-    epsilon: float = 0.9,
-    games_at_once: int = 512,
-    num_steps: int = 32,
-    max_moves: int | None = None,
-    seed: int = 0,
-    devices: Sequence[jax.Device] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    callback: Callable[[int], Any] | Sequence[Callable[[int], Any]] | None = None,
-    progress: bool | None = None,
+    games: Games = Games(),
+    run: Run = Run(),
 ) -> selfplay.Experience:
     """Plays games at random, mostly, and has every position judged (Brosseit 2023, section 5.4).
 
@@ -51,51 +68,88 @@ def label_games(
       num_games: how many games to finish, at least 1; the thesis has 256,000.
       expert: who judges; `experts.raw_policy()` if None, for a network that needs no search. The
         thesis searches with 1,000 simulations.
-      epsilon: how often a move is random, 0 to 1.
-      games_at_once: G, games played side by side.
-      num_steps: moves of each game per jitted call.
-      max_moves: as in `selfplay.play`. By default games are played to their end, and it raises if
-        none ends within 4,096 moves.
-      seed: seed of the games.
-      devices: devices to share the games among, `jax.devices()` for all of all processes;
-        `games_at_once` must be a multiple of their number. None is the default device.
-      directory: where to keep what was labelled, one file for each jitted call. Called again with
-        the same directory and arguments, labelling goes on behind the last file, bit by bit; with
-        more games, it adds to those that are there. On SIGINT and SIGTERM it ends after the file.
-      callback: called with the number of finished games after every jitted call and for every file
-        found, or several such functions. A true answer of any ends the labelling.
-      progress: whether to show a bar on standard error; None shows one in a terminal.
+      games: how they are played.
+      run: seed, devices, folder and callbacks. An iteration is a jitted call, and what it labelled
+        is a file in the folder; all of them are kept. Called again with the same folder and
+        arguments, labelling goes on behind the last file, bit by bit; with more games, it adds to
+        those that are there. On SIGINT and SIGTERM it ends after the file. Callbacks are called for
+        files that were found, too: with the games to go on with, and metrics `iteration` and
+        `finished_games`, the number of them so far.
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
 
     Raises:
-      ValueError: if an argument is out of range, games do not end, or `directory` holds other games
-        or is damaged.
-      RuntimeError: if another process labels in `directory`.
+      ValueError: if a setting is out of range, games do not end, or the folder holds other games or
+        is damaged.
+      RuntimeError: if another process labels in the folder.
 
     Example:
       >>> from jaxpgs.training import labelling
-      >>> games = {"num_games": 8, "games_at_once": 8, "num_steps": 4}
-      >>> labelled = labelling.label_games(env, apply_fn, params, **games)
+      >>> games = labelling.Games(games_at_once=8, num_steps=4)
+      >>> labelled = labelling.label_games(env, apply_fn, params, num_games=8, games=games)
     """
-    arguments = dict(locals())
+    arguments = flat(locals(), "games", "run")
     del arguments["num_games"]  # how many there are may change
-    for name, count in {
-        "num_games": num_games, "games_at_once": games_at_once, "num_steps": num_steps,
-    }.items():  # fmt: skip
-        check_number("label_games", name, count, 1)
-    if max_moves is not None:
-        check_count("label_games", "max_moves", max_moves)
-    check_players("label_games", env)
-    judge = experts.epsilon_greedy(expert or experts.raw_policy(), epsilon)
-    play_key, games_key = jax.random.split(jax.random.key(seed))
+    _check_arguments(env, num_games, games)
+    judge = experts.epsilon_greedy(expert or experts.raw_policy(), games.epsilon)
+    mesh = sharding.make_mesh(run.devices, {"games_at_once": games.games_at_once})
+    play = _make_play(env, apply_fn, judge, games, mesh)
+    play_key, games_key = jax.random.split(jax.random.key(run.seed))
+    begun = selfplay.init_games(env, games_key, games.games_at_once)
+    call, finished = loggers.together(run.callback), 0
+    waited = 0  # moves since a game ended
+    parts: list[selfplay.Experience] = []
+    with contextlib.ExitStack() as stack:
+        files, caught = None, []
+        if run.directory is not None:
+            # One hash for all weights of the judge, in place of one for each array.
+            weights = {"weights_sha256": _hash(arguments.pop("params"))}
+            told = describe("labelling", arguments | weights, {"max_moves": None})
+            folder = pathlib.Path(run.directory)
+            stack.enter_context(lock_run(folder, told))
+            files = Parts(folder)
+            caught = stack.enter_context(stopping(f"; start it again to go on from {folder}"))
+        show = stack.enter_context(loggers.own_bar("games", num_games, run.progress))
+        for playing, experience, count in _blocks(play, params, play_key, begun, files):
+            parts.append(experience)
+            finished += count
+            show(None, {"iteration": min(finished, num_games)})
+            metrics = {"iteration": len(parts), "finished_games": finished}
+            if should_stop(call(playing, metrics), caught) or finished >= num_games:
+                break
+            # Games that never end would be labelled for ever.
+            waited = 0 if count else waited + games.num_steps
+            if games.max_moves is None and waited >= LONGEST_GAME:
+                raise ValueError(
+                    f"None of {games.games_at_once} games of {type(env).__name__} has ended within "
+                    f"{waited} moves. Give label_games max_moves, after which a game ends."
+                )
+    return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
 
+
+def _check_arguments(env: Env, num_games: int, games: Games) -> None:
+    """Raises `ValueError` for arguments of `label_games` that are out of range."""
+    counts = {
+        "num_games": num_games, "games_at_once": games.games_at_once, "num_steps": games.num_steps,
+    }  # fmt: skip
+    for name, count in counts.items():
+        check_number("label_games", name, count, 1)
+    if games.max_moves is not None:
+        check_count("label_games", "max_moves", games.max_moves)
+    check_players("label_games", env)
+
+
+def _make_play(
+    env: Env,
+    apply_fn: ApplyFn,
+    judge: experts.Expert,
+    games: Games,
+    mesh: jax.sharding.Mesh | None,
+) -> Callable[..., Any]:
+    """Makes the jitted call: `(params, rng_key, games) -> (games, experience, finished)`."""
     # Games are on axis 0 of the state, and on axis 1 of what was seen, `[S, G]`.
-    mesh = sharding.make_mesh(devices, {"games_at_once": games_at_once})
-    own_play = functools.partial(
-        _play, env, apply_fn, judge, num_steps, max_moves, replay.observation_dtype(env)
-    )
+    own_play = functools.partial(_play, env, apply_fn, judge, games, replay.observation_dtype(env))
     shared_play = sharding.per_device(mesh, own_play, (None, None, 0), (0, 1, 1))
 
     @jax.jit
@@ -103,55 +157,36 @@ def label_games(
         games, experience, finished = shared_play(params, rng_key, games)
         return games, experience, jnp.sum(finished)
 
-    games, finished = selfplay.init_games(env, games_key, games_at_once), 0
-    waited = 0  # moves since a game ended
+    return play
+
+
+def _blocks(
+    play: Callable[..., Any],
+    params: Params,
+    rng_key: chex.PRNGKey,
+    games: selfplay.SelfPlayGames,
+    files: "Parts | None",
+) -> Iterator[tuple[selfplay.SelfPlayGames, selfplay.Experience, int]]:
+    """Yields what each jitted call returns, without end; what a file has is read, not played."""
     # Shapes of what a call returns, to tell whether a file is of this run.
-    like = jax.eval_shape(play, params, play_key, games)
-    parts: list[selfplay.Experience] = []
-    call = loggers.together(callback)
-    with contextlib.ExitStack() as stack:
-        files: Parts | None = None
-        caught: list[int] = []
-        if directory is not None:
-            folder = pathlib.Path(directory)
-            # One hash for all weights of the judge, in place of one for each array.
-            weights = {"weights_sha256": _hash(arguments.pop("params"))}
-            run = describe("labelling", arguments | weights, {"max_moves": None})
-            stack.enter_context(lock_run(folder, run))
-            files = Parts(folder)
-            caught = stack.enter_context(stopping(f"; start it again to go on from {directory}"))
-        show = stack.enter_context(loggers.own_bar("games", num_games, progress))
+    like = jax.eval_shape(play, params, rng_key, games)
+    for number in itertools.count():
+        found = None if files is None else files.read(number, like)
+        if found is None:
+            # The key comes of the file's number: a file is the same whichever call wrote it.
+            found = sharding.fetch(play(params, jax.random.fold_in(rng_key, number), games))
+            if files is not None and sharding.is_first_process():
+                files.write(number, found)
         # Each file also holds the games to go on from, so the last one is enough to continue.
-        while finished < num_games:
-            found = None if files is None else files.read(len(parts), like)
-            if found is None:
-                # The key comes of the file's number: a file is the same whichever call wrote it.
-                found = play(params, jax.random.fold_in(play_key, len(parts)), games)
-                found = sharding.fetch(found)
-                if files is not None and sharding.is_first_process():
-                    files.write(len(parts), found)
-            games, experience, count = found
-            parts.append(experience)
-            finished += int(count)
-            show(None, {"iteration": min(finished, num_games)})
-            if should_stop(call(finished), caught):
-                break
-            # Games that never end would be labelled for ever.
-            waited = 0 if count else waited + num_steps
-            if max_moves is None and waited >= LONGEST_GAME:
-                raise ValueError(
-                    f"None of {games_at_once} games of {type(env).__name__} has ended within "
-                    f"{waited} moves. Give label_games max_moves, after which a game ends."
-                )
-    return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
+        games, experience, count = found
+        yield games, experience, int(count)
 
 
 def _play(
     env: Env,
     apply_fn: ApplyFn,
     judge: experts.Expert,
-    num_steps: int,
-    max_moves: int | None,
+    given: Games,
     observation_dtype: Any,
     params: Params,
     rng_key: chex.PRNGKey,
@@ -160,8 +195,9 @@ def _play(
     """Plays on in the games that a device has."""
     # All moves are `Decision.action`, mostly random ones, and the targets are the judge's own.
     games, experience, report = selfplay.play(
-        env, apply_fn, judge, params, rng_key, games, num_steps,
-        sampled_moves=2**30, keep_played=True, value_target="search", max_moves=max_moves,
+        env, apply_fn, judge, params, rng_key, games, given.num_steps,
+        moves=selfplay.Moves(sampled_moves=2**30, max_moves=given.max_moves),
+        kept=selfplay.Kept(value_target="search", keep_played=True),
     )  # fmt: skip
     # In a byte where that holds them: observations are most of what is kept.
     seen = experience.observation.astype(observation_dtype)

@@ -14,17 +14,12 @@ import optax
 
 from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number
-from jaxpgs.networks import (
-    ValueEquivalentModel,
-    functional,
-    functional_call,
-    trainable_mask,
-)
+from jaxpgs.networks import ValueEquivalentModel, functional, functional_call, trainable_mask
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, flat
+from jaxpgs.training.runtime.settings import Run, flat, in_settings
 from jaxpgs.training.two_player import selfplay
-from jaxpgs.training.two_player.losses import unroll_loss
+from jaxpgs.training.two_player.losses import mean_of_sums, unroll_loss, unroll_sums
 
 
 class FitState(NamedTuple):
@@ -95,6 +90,7 @@ class Validation:
     validation_batches: int | None = None
 
 
+@in_settings
 def fit(
     env: Env,
     model: ValueEquivalentModel,
@@ -139,8 +135,7 @@ def fit(
     # All data are on each device, so that any batch can be read without asking the others.
     data = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
-    params, _ = functional(model)
-    params = params if init_params is None else iterations.like(init_params, params)
+    params = iterations.like(init_params, functional(model)[0])
     optimizer = steps.optimizer or optax.adam(6e-5)
     trainable = trainable_mask(model)
     # Two programs: one whose batch statistics move, and one that normalises as a search does.
@@ -163,20 +158,24 @@ def fit(
         seed=run.seed,
         mesh=mesh,
     )
-    # No loss is above infinity, so the first epoch is the best so far.
-    state = FitState(
-        params=params,
-        opt_state=optimizer.init(params),
-        best=params,
-        lowest=jnp.float32(jnp.inf),
-        waited=jnp.int32(0),
-        epoch=jnp.int32(0),
-    )
+    state = sharding.everywhere(mesh, _begin(params, optimizer))
     return iterations.run(
-        sharding.everywhere(mesh, state), functools.partial(_iterate, setting), max_epochs,
+        state, functools.partial(_iterate, setting), max_epochs,
         trainer="model_fitting", arguments=arguments, settings=run, checkpoint_every=1,
         done=lambda state: int(state.waited) >= validation.patience,
     )  # fmt: skip
+
+
+def _begin(params: Params, optimizer: optax.GradientTransformation) -> FitState:
+    """The state before the first epoch."""
+    return FitState(
+        params=params,
+        opt_state=optimizer.init(params),
+        best=params,
+        lowest=jnp.float32(jnp.inf),  # no loss is above it, so the first epoch is the best so far
+        waited=jnp.int32(0),
+        epoch=jnp.int32(0),
+    )
 
 
 class _Setting(NamedTuple):
@@ -306,31 +305,39 @@ def _make_evaluate(
 
     @jax.jit
     def measure(
-        params: Params, steps: unrolls.Timeline, place: chex.Array, first: chex.Array
-    ) -> dict[str, chex.Array]:
+        params: Params,
+        steps: unrolls.Timeline,
+        place: chex.Array,
+        counts: chex.Array,
+        first: chex.Array,
+    ) -> dict[str, tuple[chex.Array, chex.Array]]:
         # Places count the steps of one game, then those of the next, from the first one held out.
         time, game = place % steps.length, first + place // steps.length
         # A fixed key: actions behind the end of a game are the same ones in every epoch.
         batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), setting.unroll)
         batch = sharding.split_rows(mesh, batch)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
-        return unroll_loss(logits, value, batch, value_weight=setting.value_weight)[1]
+        return unroll_sums(logits, value, batch, counts)
 
     def evaluate(
         params: Params, steps: unrolls.Timeline, first: int, num_games: int
     ) -> dict[str, float]:
         count = (num_games - first) * int(steps.length)
         num_batches = math.ceil(count / batch_size)
-        # The last batch is filled up with the last position, as all have one shape.
-        places = np.minimum(np.arange(num_batches * batch_size), count - 1)
+        # All batches have one shape: the last one is filled up with places that do not count.
+        places = np.arange(num_batches * batch_size)
         if most_batches is not None and most_batches < num_batches:
             num_batches = most_batches
             places = np.arange(num_batches * batch_size) * count // (num_batches * batch_size)
-        total: dict[str, chex.Array] = {}
-        for i, place in enumerate(places.astype(np.int32).reshape(num_batches, batch_size)):
-            parts = measure(params, steps, jnp.asarray(place), jnp.int32(first))
-            total = parts if i == 0 else jax.tree.map(jnp.add, total, parts)
-        return {name: float(x) / num_batches for name, x in total.items()}
+        shape = num_batches, batch_size
+        counts = (places < count).astype(np.float32).reshape(shape)
+        rows = np.minimum(places, count - 1).astype(np.int32).reshape(shape)
+        total: dict[str, tuple[chex.Array, chex.Array]] = {}
+        for i in range(num_batches):
+            inputs = jnp.asarray(rows[i]), jnp.asarray(counts[i]), jnp.int32(first)
+            sums = measure(params, steps, *inputs)
+            total = sums if i == 0 else jax.tree.map(jnp.add, total, sums)
+        return mean_of_sums(total)
 
     return evaluate
 

@@ -59,8 +59,8 @@ def timeline(experience: Experience) -> Timeline:
     """
     if experience.played is None:
         raise ValueError(
-            "Unrolls need what was played: call selfplay.play with keep_played=True; got "
-            "experience without it."
+            "Unrolls need what was played: call selfplay.play with kept=Kept(keep_played=True); "
+            "got experience without it."
         )
     return Timeline(
         policy=experience.policy,

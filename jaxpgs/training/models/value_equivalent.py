@@ -23,7 +23,7 @@ from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.models.model_fitting import make_model_update
 from jaxpgs.training.runtime import sharding
-from jaxpgs.training.runtime.settings import Run
+from jaxpgs.training.runtime.settings import Run, in_settings
 from jaxpgs.training.two_player import expert_iteration, experts
 
 
@@ -52,6 +52,7 @@ class Fit:
     value_target: str = "return"
 
 
+@in_settings
 def train(
     env: Env,
     model: ValueEquivalentModel,
@@ -162,6 +163,7 @@ def model_expert(
     Returns:
       An expert.
     """
+    # One's own expert knows by itself what it adapts.
     if not isinstance(expert, str):
         return expert
     if expert == "extended" or expert in experts.ADAPTING:

@@ -5,6 +5,8 @@ a transition leads from one position with the learner to move to the next. So al
 one view, and no sign changes on the way.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import (
+    RootFn,
     action_in_frame,
     chance_key,
     gain_of,
@@ -143,82 +146,109 @@ def play(
       from the learner's view; and how the games stood.
     """
     root_fn = make_root_fn(env, apply_fn)
-    step_games, num_opponents = step_with_keys(env), len(opponents.age)
-
-    def replies(rng_key: chex.PRNGKey, state: Any) -> chex.Array:
-        # Sharpness 0 makes all logits equal: uniformly random play by the same program.
-        def one(inputs: tuple[Params, chex.Array, Any]) -> chex.Array:
-            theirs, sharpness, state = inputs
-            return root_fn(theirs, rng_key, state).prior_logits * sharpness
-
-        # [C, G / C, ...]: neighbouring games have the same opponent.
-        groups = jax.tree.map(lambda x: x.reshape(num_opponents, -1, *x.shape[1:]), state)
-        # One after another: a convolution whose kernel differs by game is many times slower.
-        logits = jax.lax.map(one, (opponents.params, opponents.sharpness, groups))
-        logits = logits.reshape(-1, logits.shape[-1])
-        # Masked once more: times 0, the lowest float of illegal actions was 0 as well.
-        logits = jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
-        return sharding.own_categorical(rng_key, logits)
-
-    def step(games: LearnerGames, rng_key: chex.PRNGKey) -> tuple[LearnerGames, Any]:
-        act_key, reply_key, start_key = jax.random.split(rng_key, 3)
-        state, learner = games.state, games.learner
-
-        # Moves are made in all games and kept where it is that player's turn.
-        def move(
-            state: Any, action: chex.Array, takes: chex.Array, key: chex.PRNGKey
-        ) -> tuple[Any, chex.Array]:
-            chances = sharding.own_keys(chance_key(key), len(action))
-            after = step_games(state, action.astype(jnp.int32), chances)
-            gain = gain_of(env, learner, state, after)
-            return trees.where(takes, after, state), jnp.where(takes, gain, 0.0)
-
-        # The learner's move, which is left out where a game begins with the opponent.
-        mine = state.current_player == learner
-        root = root_fn(params, act_key, state)
-        logits = root.prior_logits.astype(jnp.float32)
-        action = sharding.own_categorical(act_key, logits)
-        log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
-        after, gained = move(state, action, mine, act_key)
-        # The opponent's reply, unless the game is over or the learner moves once more. The gain is
-        # the learner's here as well: both add up to the reward of one transition.
-        theirs = ~after.terminated & (after.current_player != learner)
-        after, lost = move(after, replies(reply_key, after), theirs, reply_key)
-
-        going_on = games._replace(
-            state=after,
-            move=games.move + mine.astype(jnp.int32) + theirs.astype(jnp.int32),
-            score=games.score + gained + lost,
-        )
-        # A game that ends by the limit has no value behind it, just as one that ends by the rules.
-        finished = after.terminated
-        if max_moves is not None:
-            finished |= going_on.move >= max_moves
-        # What the loss sees is in the network's frame, as its logits are.
-        legal = state.legal_action_mask
-        if hasattr(env, "network_policy"):
-            legal = jax.vmap(env.network_policy)(state, legal)
-        seen = Rollout(
-            observation=jax.vmap(env.observe)(state),
-            legal=legal,
-            action=action_in_frame(env, state, action),
-            log_prob=log_prob,
-            value=root.value.astype(jnp.float32),
-            mine=mine,
-            reward=gained + lost,
-            finished=finished,
-        )
-        result = Result(going_on.score, going_on.move, games.moved_first)
-        # The learner changes seats after every game.
-        fresh = start(env, start_key, ~games.moved_first, max_random_moves=max_random_moves)
-        return trees.where(finished, fresh, going_on), (seen, result)
-
-    games, (rollout, result) = jax.lax.scan(step, games, jax.random.split(rng_key, num_steps))
+    reply = functools.partial(_reply, root_fn, opponents)
+    setting = _Setting(env, root_fn, params, reply, max_random_moves, max_moves)
+    games, (rollout, result) = jax.lax.scan(
+        functools.partial(_step, setting), games, jax.random.split(rng_key, num_steps)
+    )
     # What follows the last step is worth what the network says of it.
     value = root_fn(params, rng_key, games.state).value.astype(jnp.float32)
     # A value is the mover's, and what one player gains the other loses.
     last = jnp.where(games.state.current_player == games.learner, value, -value)
     return games, rollout, last, result
+
+
+class _Setting(NamedTuple):
+    """What does not change while games are played; `reply` is `(rng_key, state) -> action`."""
+
+    env: Env
+    root_fn: RootFn
+    params: Params
+    reply: Callable[[chex.PRNGKey, Any], chex.Array]
+    max_random_moves: int
+    max_moves: int | None
+
+
+def _reply(root_fn: RootFn, opponents: Opponents, rng_key: chex.PRNGKey, state: Any) -> chex.Array:
+    """Draws the opponents' actions `[G]`."""
+
+    def one(inputs: tuple[Params, chex.Array, Any]) -> chex.Array:
+        theirs, sharpness, state = inputs
+        # Sharpness 0 makes all logits equal: uniformly random play by the same program.
+        return root_fn(theirs, rng_key, state).prior_logits * sharpness
+
+    # [C, G / C, ...]: neighbouring games have the same opponent.
+    groups = jax.tree.map(lambda x: x.reshape(len(opponents.age), -1, *x.shape[1:]), state)
+    # One after another: a convolution whose kernel differs by game is many times slower.
+    logits = jax.lax.map(one, (opponents.params, opponents.sharpness, groups))
+    logits = logits.reshape(-1, logits.shape[-1])
+    # Masked once more: times 0, the lowest float of illegal actions was 0 as well.
+    logits = jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
+    return sharding.own_categorical(rng_key, logits)
+
+
+def _step(
+    setting: _Setting, games: LearnerGames, rng_key: chex.PRNGKey
+) -> tuple[LearnerGames, tuple[Rollout, Result]]:
+    """Makes a move of the learner and the reply in every game, and starts anew those that end."""
+    act_key, reply_key, start_key = jax.random.split(rng_key, 3)
+    env, state, learner = setting.env, games.state, games.learner
+    # The learner's move, which is left out where a game begins with the opponent.
+    mine = state.current_player == learner
+    root = setting.root_fn(setting.params, act_key, state)
+    logits = root.prior_logits.astype(jnp.float32)
+    action = sharding.own_categorical(act_key, logits)
+    log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
+    after, gained = _move(env, learner, state, action, mine, act_key)
+    # The opponent's reply, unless the game is over or the learner moves once more. The gain is
+    # the learner's here as well: both add up to the reward of one transition.
+    theirs = ~after.terminated & (after.current_player != learner)
+    reply = setting.reply(reply_key, after)
+    after, lost = _move(env, learner, after, reply, theirs, reply_key)
+
+    going_on = games._replace(
+        state=after,
+        move=games.move + mine.astype(jnp.int32) + theirs.astype(jnp.int32),
+        score=games.score + gained + lost,
+    )
+    # A game that ends by the limit has no value behind it, just as one that ends by the rules.
+    finished = after.terminated
+    if setting.max_moves is not None:
+        finished |= going_on.move >= setting.max_moves
+    # What the loss sees is in the network's frame, as its logits are.
+    legal = state.legal_action_mask
+    if hasattr(env, "network_policy"):
+        legal = jax.vmap(env.network_policy)(state, legal)
+    seen = Rollout(
+        observation=jax.vmap(env.observe)(state),
+        legal=legal,
+        action=action_in_frame(env, state, action),
+        log_prob=log_prob,
+        value=root.value.astype(jnp.float32),
+        mine=mine,
+        reward=gained + lost,
+        finished=finished,
+    )
+    result = Result(going_on.score, going_on.move, games.moved_first)
+    # The learner changes seats after every game.
+    fresh = start(env, start_key, ~games.moved_first, max_random_moves=setting.max_random_moves)
+    return trees.where(finished, fresh, going_on), (seen, result)
+
+
+def _move(
+    env: Env,
+    learner: chex.Array,
+    state: Any,
+    action: chex.Array,
+    takes: chex.Array,
+    rng_key: chex.PRNGKey,
+) -> tuple[Any, chex.Array]:
+    """Moves in the games that `takes` names; returns all, and `[G]` what their learners gained."""
+    # Moves are made in all games and kept where it is that player's turn.
+    chances = sharding.own_keys(chance_key(rng_key), len(action))
+    after = step_with_keys(env)(state, action.astype(jnp.int32), chances)
+    gain = gain_of(env, learner, state, after)
+    return trees.where(takes, after, state), jnp.where(takes, gain, 0.0)
 
 
 def advantages(

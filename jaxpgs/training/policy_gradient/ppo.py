@@ -24,7 +24,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient import learner_games, past_selves
 from jaxpgs.training.policy_gradient.ppo_loss import Moves, make_losses, moves_of
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player.head_to_head import make_compare
 
 
@@ -137,6 +137,7 @@ def paper_optimizer(step_size: float = 6e-4) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(step_size))
 
 
+@in_settings
 def train(
     env: Env,
     network: nnx.Module,
@@ -199,30 +200,22 @@ def train(
     share = _check_opponents(opponents.num_opponents, 1 if mesh is None else mesh.size)
 
     own_params, apply_fn = functional(network)
-    params = own_params if init_params is None else iterations.like(init_params, own_params)
-    frozen = [
-        iterations.like(one, own_params, "The parameters of the pool") for one in opponents.pool
-    ]
-    # [N, ...]: one array for each leaf, so that an opponent is read by its number.
-    pool = jax.tree.map(lambda *x: jnp.stack(x), *frozen) if frozen else None
+    params = iterations.like(init_params, own_params)
+    # Of the pool's weights those that do not fit are refused here, not in the first iteration.
+    pool = _stack(opponents.pool, own_params)
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(fit.optimizer or paper_optimizer(), trainable)
     weights = {name: getattr(fit, name) for name in ("clip", "value_weight", "entropy_weight")}
     update = iterations.make_update(make_losses(network, **weights), optimizer, trainable)
     setting = _Setting(env, apply_fn, games, opponents, fit, pool, share, optimizer, update, mesh)
 
-    init = functools.partial(_init, setting, jax.random.key(run.seed))
-    shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
-    state = jax.jit(init, out_shardings=shardings)(params)
-    # Each iteration's state takes the last one's memory, the history's most of all.
-    iterate = jax.jit(
-        functools.partial(_iterate, setting), donate_argnums=0,
-        out_shardings=sharding.beside(mesh, shardings),
-    )  # fmt: skip
+    # Compiled where it is first called, so that runs without ratings do not wait for it.
     match = make_compare(env, apply_fn, games.max_moves)
-    measured = functools.partial(_measured, setting, iterate, match, evaluate_every)
-    return iterations.run(
-        state, measured, num_iterations, trainer="ppo", arguments=arguments, settings=run,
+    return iterations.run_jitted(
+        functools.partial(_init, setting, jax.random.key(run.seed)),
+        functools.partial(_iterate, setting), params, num_iterations, mesh=mesh, share=_share,
+        positions=games.num_steps * games.num_games, evaluate=functools.partial(_rate, match),
+        evaluate_every=evaluate_every, trainer="ppo", arguments=arguments, settings=run,
         checkpoint_every=10, formerly={"max_moves": None},
     )  # fmt: skip
 
@@ -324,30 +317,18 @@ def _learn(
     return jax.lax.scan(minibatch, carry, order.reshape(-1, setting.fit.batch_size))
 
 
-def _measured(
-    setting: _Setting,
-    iterate: Callable[..., Any],
-    match: tuple[Callable[[Params, Params], chex.Array], int],
-    evaluate_every: int,
-    state: PPOState,
+def _rate(
+    match: tuple[Callable[[Params, Params], chex.Array], int], state: PPOState
 ) -> tuple[PPOState, dict[str, float]]:
-    """Iterates, and rates the newest network where that is due."""
-    state, found = iterate(state)
-    iteration, (compare, num_openings) = int(state.iteration), match
-    positions = iteration * setting.games.num_steps * setting.games.num_games
-    metrics = {name: float(value) for name, value in found.items()}
-    metrics |= {"iteration": iteration, "positions": positions}
-    if evaluate_every and iteration % evaluate_every == 0:
-        # Before the matches, so that NaN weights are reported as such and not rated.
-        iterations.check_losses(metrics)
-        along = past_selves.elo_along(
-            state.history, state.params, iteration, compare, 2 * num_openings, num_players=5
-        )
-        metrics |= {
-            "elo": float(along.table.ratings[-1]),
-            "score_against_history": float(along.scores[-1, :-1].mean()),
-        }
-    return state, metrics
+    """Rates the newest network among versions along the run."""
+    compare, num_openings = match
+    along = past_selves.elo_along(
+        state.history, state.params, int(state.iteration), compare, 2 * num_openings, num_players=5
+    )
+    return state, {
+        "elo": float(along.table.ratings[-1]),
+        "score_against_history": float(along.scores[-1, :-1].mean()),
+    }
 
 
 def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
@@ -408,6 +389,13 @@ def elo_along(
     )  # fmt: skip
 
 
+def _stack(pool: Sequence[Params], like: Params) -> Params | None:
+    """Returns the parameters `[N, ...]` of a pool; raises `ValueError` if they do not fit."""
+    found = [iterations.like(one, like, "The parameters of the pool") for one in pool]
+    # One array for each leaf, so that an opponent is read by its number.
+    return jax.tree.map(lambda *x: jnp.stack(x), *found) if found else None
+
+
 def _check_opponents(num_opponents: int, num_devices: int) -> int:
     """Returns on how many devices each opponent plays; raises `ValueError` if they do not fit."""
     if num_opponents % num_devices and num_devices % num_opponents:
@@ -418,7 +406,7 @@ def _check_opponents(num_opponents: int, num_devices: int) -> int:
     return max(num_devices // num_opponents, 1)
 
 
-def _shardings(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
+def _share(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
     """Shares the games among devices; everything else is on each of them."""
     return sharding.whole(mesh, state)._replace(games=sharding.rows(mesh, state.games))
 

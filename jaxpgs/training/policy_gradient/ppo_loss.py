@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxpgs.base import Params, values_like
+from jaxpgs.arrays import values_like
+from jaxpgs.base import Params
 from jaxpgs.networks import functional_train
 from jaxpgs.training.policy_gradient import learner_games
 

@@ -1,5 +1,6 @@
 """Fitting a network to a fixed set of examples, with early stopping."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -76,55 +77,82 @@ def make_fit(
     step = _make_step(env, network, optimizer, loss_parts, batch_size, augment=augment, mesh=mesh)
     validate = _make_validate(env, network, loss_parts, batch_size, mesh)
 
-    def fit(
-        params: Params,
-        opt_state: Any,
-        training: tuple[Examples, int],
-        validation: tuple[Examples, int],
-        rng_key: chex.PRNGKey,
-        rng: np.random.Generator,
-    ) -> tuple[Params, Any, dict[str, float]]:
-        examples, size = training
-        carried = sharding.everywhere(mesh, (params, opt_state, examples, validation[0]))
-        params, opt_state, examples, held_out = carried
-        # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
-        largest = max(
-            float(np.max(np.abs(np.asarray(part.value)[:count]), initial=0.0))
-            for part, count in (training, validation)
-        )
-        value_weight = jnp.float32(value_factor / max(largest, 1.0) ** 2)
-        num_batches = math.ceil(size / batch_size)
-        lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
-        for number in range(max_epochs):
-            # A new order each epoch. `np.resize` repeats it from its start to fill the last batch.
-            order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
-            key = jax.random.fold_in(rng_key, number)
-            total = dict(_NOTHING)
-            # Losses add up on the device; to read each one would wait for every step.
-            for i, index in enumerate(order):
-                params, opt_state, total = step(
-                    params, opt_state, total, examples, index, key, i, value_weight
-                )
-            parts = jax.tree.map(lambda x: x / num_batches, total)
-            # Without patience the last weights are kept, and nothing is measured in between.
-            if patience is None:
-                best = (params, opt_state, number + 1)
-                continue
-            checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
-            loss = float(checked["policy_loss"] + checked["value_loss"])
-            waited += 1
-            if loss < lowest:
-                lowest, best, waited = loss, (params, opt_state, number + 1), 0
-            if waited >= patience:
-                break
-        # Back to the best weights, which are measured once more for the record.
-        params, opt_state, num_epochs = best
-        checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
-        metrics = {name: float(x) for name, x in parts.items()}
-        metrics |= {f"validation_{name}": float(x) for name, x in checked.items()}
-        return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}
+    sizes = (batch_size, max_epochs, patience, value_factor)
+    return functools.partial(_fit, step, validate, mesh, *sizes)
 
-    return fit
+
+def _fit(
+    step: Callable[..., tuple[Params, Any, "_Losses"]],
+    validate: Callable[..., "_Losses"],
+    mesh: jax.sharding.Mesh | None,
+    batch_size: int,
+    max_epochs: int,
+    patience: int | None,
+    value_factor: float,
+    params: Params,
+    opt_state: Any,
+    training: tuple[Examples, int],
+    validation: tuple[Examples, int],
+    rng_key: chex.PRNGKey,
+    rng: np.random.Generator,
+) -> tuple[Params, Any, dict[str, float]]:
+    """Fits weights to examples; from `patience` to `rng` as in `make_fit`."""
+    examples, size = training
+    carried = sharding.everywhere(mesh, (params, opt_state, examples, validation[0]))
+    params, opt_state, examples, held_out = carried
+    # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
+    largest = max(_largest_value(*training), _largest_value(*validation), 1.0)
+    value_weight = jnp.float32(value_factor / largest**2)
+    num_batches = math.ceil(size / batch_size)
+    lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
+    for number in range(max_epochs):
+        # A new order each epoch. `np.resize` repeats it from its start to fill the last batch.
+        order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
+        key = jax.random.fold_in(rng_key, number)
+        params, opt_state, parts = _learn_epoch(
+            step, params, opt_state, examples, order, key, value_weight
+        )
+        # Without patience the last weights are kept, and nothing is measured in between.
+        if patience is None:
+            best = (params, opt_state, number + 1)
+            continue
+        checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
+        loss = float(checked["policy_loss"] + checked["value_loss"])
+        waited += 1
+        if loss < lowest:
+            lowest, best, waited = loss, (params, opt_state, number + 1), 0
+        if waited >= patience:
+            break
+    # Back to the best weights, which are measured once more for the record.
+    params, opt_state, num_epochs = best
+    checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
+    metrics = {name: float(x) for name, x in parts.items()}
+    metrics |= {f"validation_{name}": float(x) for name, x in checked.items()}
+    return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}
+
+
+def _largest_value(examples: Examples, size: int) -> float:
+    """Returns the greatest absolute value of the first `size` examples, 0 of none."""
+    return float(np.max(np.abs(np.asarray(examples.value)[:size]), initial=0.0))
+
+
+def _learn_epoch(
+    step: Callable[..., tuple[Params, Any, "_Losses"]],
+    params: Params,
+    opt_state: Any,
+    examples: Examples,
+    order: np.ndarray,
+    rng_key: chex.PRNGKey,
+    value_weight: chex.Array,
+) -> tuple[Params, Any, "_Losses"]:
+    """Learns from batches `[N, B]` of the examples in this order; returns the mean losses too."""
+    total = dict(_NOTHING)
+    # Losses add up on the device; to read each one would wait for every step.
+    for i, index in enumerate(order):
+        params, opt_state, total = step(
+            params, opt_state, total, examples, index, rng_key, i, value_weight
+        )
+    return params, opt_state, jax.tree.map(lambda x: x / len(order), total)
 
 
 _Losses = dict[str, chex.Array]  # by name

@@ -26,7 +26,7 @@ from jaxpgs.training.puzzles.example_queue import ExampleQueue
 from jaxpgs.training.puzzles.fitting import Examples
 from jaxpgs.training.puzzles.puzzle_data import Solver, jit_solver, make_measure, search_boards
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 
 _VALUE_TARGETS = ("none", "return", "q")
 # The fields of `Fit` that are arguments of `fitting.make_fit`.
@@ -112,6 +112,7 @@ class Fit:
     augment: bool = True
 
 
+@in_settings
 def train(
     env: Env,
     make_network: Callable[[int], nnx.Module],
@@ -141,8 +142,7 @@ def train(
       num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
       games: the boards that are searched.
       fit: what the network learns from them, and how.
-      init_params: weights to begin the first iteration from, such as those of another board; new
-        ones if None.
+      init_params: weights of the first iteration, as of another board; new ones if None.
       run: seed, devices, folder and callbacks; the seed draws the weights as well. Every iteration
         is saved by default. Of the metrics, `score` is the mean of the best games, `played` of the
         games played, `policy_score` of games drawn from the policy alone, `greedy_score` of games
@@ -161,58 +161,90 @@ def train(
     of the iteration's training and validation queues.
     """
     arguments = flat(locals(), "games", "fit", "run")
-    first_runs, validation_length = games.first_runs or games.num_runs, fit.validation_length
-    # Both queues then reach back over as many iterations.
-    if validation_length is None:
-        length = fit.training_length * fit.validation_share / max(1 - fit.validation_share, 1e-6)
-        validation_length = max(math.ceil(length), 1)
+    first_runs, validation_length = games.first_runs or games.num_runs, _validation_length(fit)
     _check_arguments(arguments | {"first_runs": first_runs, "validation_length": validation_length})
     shared = {"runs_at_once": games.runs_at_once, "batch_size": fit.batch_size}
     mesh = sharding.make_mesh(run.devices, shared)
     network = make_network(run.seed)
     optimizer = fit.optimizer or optax.adam(5e-4)
-    # The policy is measured on the same boards after every iteration.
     base_key, test_key = jax.random.split(jax.random.key(run.seed))
-    measure = None
-    if games.num_test_boards:
-        scores = make_measure(env, functional(network)[1], games.num_test_boards)
-        measure = functools.partial(jax.jit(scores), rng_key=test_key)
-    search = functools.partial(
-        search_boards, env, runs_at_once=games.runs_at_once, value_target=fit.value_target
-    )
+    make_search = functools.partial(_make_search, env, games.runs_at_once, fit.value_target, mesh)
     new_weights = functools.partial(_new_weights, make_network, run.seed, optimizer)
     setting = _Setting(
         # Two searches: the first iteration has no network worth asking.
-        first_search=functools.partial(
-            search, jit_solver(first_solver, mesh), num_runs=first_runs
-        ),
-        search=functools.partial(search, jit_solver(solver, mesh), num_runs=games.num_runs),
-        learn=fitting.make_fit(
-            env, network, optimizer, learns_value=fit.value_target != "none", mesh=mesh,
-            **{name: getattr(fit, name) for name in _LEARNING},
-        ),
+        first_search=make_search(first_solver, first_runs),
+        search=make_search(solver, games.num_runs),
+        learn=_make_learn(env, network, optimizer, fit, mesh),
         new_weights=new_weights if fit.fresh_weights else None,
         keep_first_weights=init_params is not None,
-        measure=measure,
+        measure=_make_measure(env, network, games.num_test_boards, test_key),
         validation_share=fit.validation_share,
         base_key=base_key,
         seed=run.seed,
         mesh=mesh,
     )  # fmt: skip
     params, opt_state = new_weights(0)
-    if init_params is not None:
-        params = iterations.like(init_params, params)
-    # Queues hold whole positions, from which observations are made when they are learned.
-    template = jax.eval_shape(env.init, base_key)
-    training, validation = (
-        example_queue.empty(template, length) for length in (fit.training_length, validation_length)
-    )
+    params = iterations.like(init_params, params)
+    training, validation = _empty_queues(env, fit.training_length, validation_length)
     state = PuzzleIterationState(params, opt_state, training, validation, jnp.int32(0))
     return iterations.run(
         sharding.everywhere(mesh, state), functools.partial(_iterate, setting), num_iterations,
         trainer="puzzle_iteration", arguments=arguments | {"network": network}, settings=run,
         checkpoint_every=1,
     )  # fmt: skip
+
+
+def _make_search(
+    env: Env,
+    runs_at_once: int,
+    value_target: str,
+    mesh: jax.sharding.Mesh | None,
+    solver: Solver,
+    num_runs: int,
+) -> Callable[..., tuple[Examples, dict[str, float]]]:
+    """Makes `search_boards` with a solver, short of parameters and key."""
+    return functools.partial(
+        search_boards, env, jit_solver(solver, mesh), num_runs=num_runs,
+        runs_at_once=runs_at_once, value_target=value_target,
+    )  # fmt: skip
+
+
+def _make_learn(
+    env: Env,
+    network: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    fit: Fit,
+    mesh: jax.sharding.Mesh | None,
+) -> Callable[..., tuple[Params, Any, dict[str, float]]]:
+    return fitting.make_fit(
+        env, network, optimizer, learns_value=fit.value_target != "none", mesh=mesh,
+        **{name: getattr(fit, name) for name in _LEARNING},
+    )  # fmt: skip
+
+
+def _validation_length(fit: Fit) -> int:
+    """Returns how many positions are held out at most."""
+    if fit.validation_length is not None:
+        return fit.validation_length
+    # Both queues then reach back over as many iterations.
+    length = fit.training_length * fit.validation_share / max(1 - fit.validation_share, 1e-6)
+    return max(math.ceil(length), 1)
+
+
+def _make_measure(
+    env: Env, network: nnx.Module, num_boards: int, rng_key: chex.PRNGKey
+) -> Callable[[Params], dict[str, chex.Array]] | None:
+    """Makes the measurement of the policy alone, on the same boards after every iteration."""
+    if not num_boards:
+        return None
+    scores = make_measure(env, functional(network)[1], num_boards)
+    return functools.partial(jax.jit(scores), rng_key=rng_key)
+
+
+def _empty_queues(env: Env, *lengths: int) -> list[Any]:
+    # Queues hold whole positions, from which observations are made when they are learned.
+    template = jax.eval_shape(env.init, jax.random.key(0))
+    return [example_queue.empty(template, length) for length in lengths]
 
 
 def l2_adam(

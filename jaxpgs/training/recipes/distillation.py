@@ -21,13 +21,14 @@ from flax import nnx
 
 from jaxpgs import networks, trees
 from jaxpgs.adapters.environments import chance_key, make_root_fn, step_with_keys
-from jaxpgs.base import Env, Params, values_like
+from jaxpgs.arrays import values_like
+from jaxpgs.base import Env, Params
 from jaxpgs.checks import check_number, positive, refusals_in_one_line
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training.recipes.hex_networks import Clock, origin
 from jaxpgs.training.runtime import iterations, loggers, sharding
-from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat
+from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat, in_settings
 
 
 class DistillationState(NamedTuple):
@@ -48,6 +49,7 @@ class DistillationState(NamedTuple):
     rng_key: chex.PRNGKey
 
 
+@in_settings
 def distill(
     env: Env,
     network: nnx.Module,
@@ -106,20 +108,11 @@ def distill(
     root_fn = functools.partial(make_root_fn(env, teach), teacher_params)
     setting = _Setting(env, root_fn, update, optimizer, batch_size, random_fraction, mesh)
 
-    init = functools.partial(_init, setting, jax.random.key(run.seed))
-    shardings = None
-    if mesh is not None:
-        like = jax.eval_shape(init, params)
-        shardings = sharding.whole(mesh, like)._replace(games=sharding.rows(mesh, like.games))
-    state = jax.jit(init, out_shardings=shardings)(params)
     # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
-    step = jax.jit(
-        functools.partial(_iterate, setting), donate_argnums=0,
-        out_shardings=sharding.beside(mesh, shardings),
-    )  # fmt: skip
-    return iterations.run(
-        state, functools.partial(_measured, step), num_iterations, trainer="distillation",
-        arguments=arguments, settings=run, checkpoint_every=500,
+    return iterations.run_jitted(
+        functools.partial(_init, setting, jax.random.key(run.seed)),
+        functools.partial(_iterate, setting), params, num_iterations, mesh=mesh, share=_share,
+        trainer="distillation", arguments=arguments, settings=run, checkpoint_every=500,
     )  # fmt: skip
 
 
@@ -169,12 +162,9 @@ def _iterate(
     return DistillationState(params, opt_state, games, state.iteration + 1, keys[5]), metrics
 
 
-def _measured(
-    step: Callable[..., Any], state: DistillationState
-) -> tuple[DistillationState, dict[str, float]]:
-    state, found = step(state)
-    metrics = {name: float(x) for name, x in found.items()}
-    return state, metrics | {"iteration": int(state.iteration)}
+def _share(state: DistillationState, mesh: jax.sharding.Mesh) -> DistillationState:
+    """Shares the games among devices; everything else is on each of them."""
+    return sharding.whole(mesh, state)._replace(games=sharding.rows(mesh, state.games))
 
 
 class _Lesson(NamedTuple):

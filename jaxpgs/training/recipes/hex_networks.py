@@ -157,6 +157,7 @@ def main(argv: list[str] | None = None) -> None:
                 clock.note()
             if args.snapshots and iteration % args.snapshots == 0:
                 save(folder / "snapshots", f"{name}-{iteration:04d}", state)
+            # True ends the run, whose state is saved, so the same command goes on later.
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
         state = by_name(expert_iteration.train)(

@@ -28,8 +28,7 @@ from jaxpgs.envs import Hex
 from jaxpgs.networks import ValueEquivalentModel
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.search import gumbel_mcts_policy
-from jaxpgs.training.models import model_fitting
-from jaxpgs.training.models.labelling import label_games
+from jaxpgs.training.models import labelling, model_fitting
 from jaxpgs.training.recipes.hex_networks import Clock, command, origin
 from jaxpgs.training.runtime import loggers
 from jaxpgs.training.runtime.settings import Run, by_name
@@ -47,7 +46,7 @@ class ModelRecipe(NamedTuple):
       num_simulations: simulations of the search that judges with it.
       num_games: games to label.
       num_epochs: most epochs of the fitting.
-      games: arguments of `label_games`.
+      games: fields of `labelling.Games`.
       fitting: fields of `model_fitting.Steps` and `Validation`, with `steps_per_epoch`.
       step_size: the first step size of Adam, which decays to a hundredth along all epochs.
     """
@@ -202,14 +201,15 @@ def _label(
         )
     with loggers.progress_bar(f"{name}, labelling", recipe.num_games) as show:
 
-        def callback(finished: int) -> bool:
-            show(None, {"iteration": min(finished, recipe.num_games)})
+        def callback(state: selfplay.SelfPlayGames, metrics: dict[str, float]) -> bool:
+            finished = int(metrics["finished_games"])
+            show(state, {"iteration": min(finished, recipe.num_games)})
             return late()
 
-        return label_games(
+        return labelling.label_games(
             recipe.env, network.apply_fn, network.params, num_games=recipe.num_games,
-            expert=judge(recipe.num_simulations), seed=seed, directory=out / name / "games",
-            callback=callback, **recipe.games,
+            expert=judge(recipe.num_simulations), games=labelling.Games(**recipe.games),
+            run=Run(seed, directory=out / name / "games", callback=callback),
         )  # fmt: skip
 
 

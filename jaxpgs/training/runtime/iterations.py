@@ -25,11 +25,11 @@ from jaxpgs.trees import is_weight
 CURVE = "curve.jsonl"  # the metrics of all iterations, in a run's folder
 
 
-def like(params: Params, template: Params, name: str = "init_params") -> Params:
+def like(params: Params | None, template: Params, name: str = "init_params") -> Params:
     """Copies weights, and checks that they fit the network.
 
     Args:
-      params: the weights.
+      params: the weights; None for the network's own.
       template: the network's own.
       name: the argument's name, for the message.
 
@@ -39,6 +39,8 @@ def like(params: Params, template: Params, name: str = "init_params") -> Params:
     Raises:
       ValueError: if they have other names or shapes.
     """
+    if params is None:
+        return template
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, template)]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -165,6 +167,64 @@ def run(
             if stop:
                 break
     return state
+
+
+def run_jitted(
+    init: Callable[[Params], Any],
+    iterate: Callable[[Any], tuple[Any, dict[str, chex.Array]]],
+    params: Params,
+    num_iterations: int,
+    *,
+    mesh: jax.sharding.Mesh | None,
+    share: Callable[[Any, jax.sharding.Mesh], Any],
+    positions: int | None = None,
+    watch: Callable[[dict[str, float]], None] | None = None,
+    evaluate: Callable[[Any], tuple[Any, dict[str, float]]] | None = None,
+    evaluate_every: int = 0,
+    **kept: Any,
+) -> Any:
+    """Compiles a trainer's iteration and runs it; see `run`.
+
+    Args:
+      init: `params -> state`, with a field `iteration`, before the first iteration.
+      iterate: `state -> (state, metrics)`, an iteration that can be traced.
+      params: the weights to start from.
+      num_iterations: iterations in all.
+      mesh: the devices.
+      share: `(shapes of the state, mesh) -> shardings`, how the state is shared among them.
+      positions: how many positions an iteration plays, to be counted in the metrics if given.
+      watch: called with the metrics of every iteration, to warn.
+      evaluate: `state -> (state, metrics)`, a measurement of the network.
+      evaluate_every: iterations between those; 0 for none.
+      **kept: `trainer`, `arguments`, `settings` and further arguments of `run`.
+
+    Returns:
+      The state after the last iteration.
+
+    Raises:
+      As `run`.
+    """
+    # Everything is kept as jit places it, and each iteration's state takes the last one's memory.
+    shardings = None if mesh is None else share(jax.eval_shape(init, params), mesh)
+    state = jax.jit(init, out_shardings=shardings)(params)
+    step = jax.jit(iterate, donate_argnums=0, out_shardings=sharding.beside(mesh, shardings))
+
+    def measured(state: Any) -> tuple[Any, dict[str, float]]:
+        state, found = step(state)
+        iteration = int(state.iteration)
+        metrics = {name: float(value) for name, value in found.items()} | {"iteration": iteration}
+        if positions is not None:
+            metrics["positions"] = iteration * positions
+        if watch is not None:
+            watch(metrics)
+        if evaluate is not None and evaluate_every and iteration % evaluate_every == 0:
+            # Before the matches, whose ratings would refuse NaN without telling where it came from.
+            check_losses(metrics)
+            state, more = evaluate(state)
+            metrics |= more
+        return state, metrics
+
+    return run(state, measured, num_iterations, **kept)
 
 
 def check_losses(metrics: Mapping[str, float]) -> None:

@@ -5,13 +5,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 from jaxpgs.training.runtime.loggers import Callback
 
 _Result = TypeVar("_Result")
+_Given = ParamSpec("_Given")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,39 @@ def flat(arguments: Mapping[str, Any], *groups: str) -> dict[str, Any]:
     return found
 
 
+def in_settings(trainer: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """Lets a function say where a field belongs that it is given beside its settings.
+
+    Args:
+      trainer: such as `expert_iteration.train`.
+
+    Returns:
+      The function. Given `num_games=8`, it raises a `TypeError` that says
+      `games=Games(num_games=...)`.
+    """
+    parameters = inspect.signature(trainer).parameters
+
+    @functools.wraps(trainer)
+    def train(*args: _Given.args, **arguments: _Given.kwargs) -> _Result:
+        # Python itself would say no more than that the name is unknown.
+        for name, default in _settings_of(parameters).items():
+            for field in dataclasses.fields(default):
+                if field.name in arguments and field.name not in parameters:
+                    raise TypeError(
+                        f"{trainer.__name__}() got an unexpected keyword argument {field.name!r}, "
+                        f"a field of its settings: {name}={type(default).__name__}"
+                        f"({field.name}=...)."
+                    )
+        return trainer(*args, **arguments)
+
+    return train
+
+
+def _settings_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Returns the defaults of those parameters that are settings, by name."""
+    return {n: x.default for n, x in parameters.items() if dataclasses.is_dataclass(x.default)}
+
+
 def by_name(trainer: Callable[..., _Result]) -> Callable[..., _Result]:
     """Lets a trainer take the fields of its settings by their own names, as recipes keep them.
 
@@ -85,8 +119,7 @@ def by_name(trainer: Callable[..., _Result]) -> Callable[..., _Result]:
       A function for which `num_games=8` is `games=Games(num_games=8)`. A field that is given beside
       its settings takes the place of theirs.
     """
-    parameters = inspect.signature(trainer).parameters
-    groups = {n: x.default for n, x in parameters.items() if dataclasses.is_dataclass(x.default)}
+    groups = _settings_of(inspect.signature(trainer).parameters)
 
     @functools.wraps(trainer)
     def train(*args: Any, **arguments: Any) -> _Result:

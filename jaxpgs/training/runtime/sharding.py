@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpgs.base import is_one_key
+from jaxpgs.arrays import is_one_key
 
 AXIS = "games"
 

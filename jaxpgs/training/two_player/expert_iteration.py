@@ -22,15 +22,8 @@ from jaxpgs.evaluation import elo_difference
 from jaxpgs.networks import functional, trainable_mask
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, check_counts, flat
-from jaxpgs.training.two_player import (
-    experts,
-    game_warnings,
-    losses,
-    replay,
-    resignation,
-    selfplay,
-)
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
+from jaxpgs.training.two_player import experts, game_warnings, losses, replay, resignation, selfplay
 from jaxpgs.training.two_player.head_to_head import make_compare
 from jaxpgs.training.two_player.objectives import Objective, objectives_of
 
@@ -194,6 +187,7 @@ def paper_settings() -> dict[str, Any]:
     }
 
 
+@in_settings
 def train(
     env: Env,
     network: nnx.Module,
@@ -221,14 +215,13 @@ def train(
         evaluation); if it has `symmetries`, they augment the data.
       network: the network; only its structure and initial weights are used.
       expert: the search that plays: "pgs", "gumbel_pgs", "gumbel_mcts", or another of
-        `experts.NAMES`; or any `Expert`, such as
-        `make_expert("pgs", 128, root_selection=jaxpgs.selection.puct(1.0))`.
+        `experts.NAMES`; or any `Expert`, such as `make_expert("pgs", 128, max_depth=8)`.
       num_simulations: simulations a move, for an expert given by its name.
       num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
       games: the games that it plays.
       fit: what the network learns from them, and how.
       model_fns: `(root_fn, recurrent_fn)`, what the expert plans with, such as
-        `make_playout_fns(env, apply_fn)`; the environment's rules and the network if None.
+        `make_playout_fns(env)`; the environment's rules and the network if None.
       model: how to learn a model for the expert to plan with; None plans with the environment's
         rules. `value_equivalent.train` fills it in.
       init_params: weights to start from, for example those of a smaller board by
@@ -256,41 +249,43 @@ def train(
       1
     """
     arguments = flat(locals(), "games", "fit", "run")
+    optimizer = default_optimizer() if fit.optimizer is None else fit.optimizer
     if evaluate_every is None:
         evaluate_every = 0 if env.num_players == 1 else 25
-    optimizer = default_optimizer() if fit.optimizer is None else fit.optimizer
     # Defaults are spelled out, so that a run's folder says what they were when it began.
     arguments |= {"evaluate_every": evaluate_every, "optimizer": optimizer}
     _check_arguments(env, arguments)
     shared = {"num_games": games.num_games, "batch_size": fit.batch_size}
     mesh = sharding.make_mesh(run.devices, shared)
-    searches = (
-        experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert,
-        experts.fast_expert(expert, games.fast_simulations),
-    )
-    own_params, _ = functional(network)
-    params = own_params if init_params is None else iterations.like(init_params, own_params)
+    searches = _make_searches(expert, num_simulations, games)
+    params = iterations.like(init_params, functional(network)[0])
     setting = _make_setting(env, network, searches, games, fit, optimizer, model_fns, model, mesh)
-
-    init = functools.partial(_init, setting, jax.random.key(run.seed))
-    # Everything is kept as jit places it, and each iteration's state takes the last one's memory.
-    shardings = None if mesh is None else _shardings(jax.eval_shape(init, params), mesh)
-    state = jax.jit(init, out_shardings=shardings)(params)
-    iterate = jax.jit(
-        functools.partial(_iterate, setting), donate_argnums=0,
-        out_shardings=sharding.beside(mesh, shardings),
+    match = make_compare(env, setting.apply_fn, games.max_moves)
+    return iterations.run_jitted(
+        functools.partial(_init, setting, jax.random.key(run.seed)),
+        functools.partial(_iterate, setting), params, num_iterations, mesh=mesh, share=_share,
+        positions=games.num_steps * games.num_games, watch=_make_watch(env, network, games),
+        evaluate=functools.partial(_rate, match), evaluate_every=evaluate_every, settings=run,
+        trainer="expert_iteration", arguments=arguments, checkpoint_every=50, formerly=_FORMERLY,
     )  # fmt: skip
-    # The watch compares with random play, which it plays only if positions repeat.
+
+
+def _make_searches(
+    expert: str | experts.Expert, num_simulations: int, games: Games
+) -> tuple[experts.Expert, experts.Expert | None]:
+    """Makes the search that plays, and the one of the fast moves."""
+    full = experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert
+    return full, experts.fast_expert(expert, games.fast_simulations)
+
+
+def _make_watch(
+    env: Env, network: nnx.Module, games: Games
+) -> Callable[[Mapping[str, float]], None]:
+    """Makes the warnings; random play, which they compare with, is played if positions repeat."""
     counts = games.num_games, games.num_steps
-    watch = game_warnings.make_watch(
+    return game_warnings.make_watch(
         games.num_steps, lambda: game_warnings.distinct_at_random(env, network, *counts)
     )
-    match = make_compare(env, setting.apply_fn, games.max_moves)
-    measured = functools.partial(_measured, setting, iterate, watch, match, evaluate_every)
-    return iterations.run(
-        state, measured, num_iterations, trainer="expert_iteration", arguments=arguments,
-        settings=run, checkpoint_every=50, formerly=_FORMERLY,
-    )  # fmt: skip
 
 
 class _Setting(NamedTuple):
@@ -307,8 +302,7 @@ class _Setting(NamedTuple):
     games: Games
     fit: Fit
     model_fns: tuple[RootFn, RecurrentFn] | None
-    keep_played: bool
-    keep_root: bool
+    kept: selfplay.Kept
     observation_dtype: Any
     optimizer: optax.GradientTransformation
     step: Callable[..., Any]
@@ -346,8 +340,11 @@ def _make_setting(
         step, model_fns = model.make_fit(optimizer, trainable, mesh), model.model_fns
     return _Setting(
         env, functional(network)[1], *searches, games, fit, model_fns,
-        keep_played=model is not None,
-        keep_root=any(one.needs_root for one in (own, *further.values())),
+        kept=selfplay.Kept(
+            fit.value_target,
+            keep_played=model is not None,
+            keep_root=any(one.needs_root for one in (own, *further.values())),
+        ),
         observation_dtype=replay.observation_dtype(env), optimizer=optimizer, step=step, mesh=mesh,
     )  # fmt: skip
 
@@ -366,10 +363,8 @@ def _step(
     return update(carry, sharding.split_rows(mesh, batch))
 
 
-def _start(games: Games) -> dict[str, Any]:
-    """How games begin, as `selfplay.init_games` takes it."""
-    names = ("max_random_moves", "start_fraction", "resign_fraction")
-    return {name: getattr(games, name) for name in names}
+def _start(games: Games) -> selfplay.Start:
+    return selfplay.Start(games.max_random_moves, games.start_fraction, games.resign_fraction)
 
 
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIterationState:
@@ -378,13 +373,13 @@ def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIte
     # The buffer holds whole blocks, each what one iteration plays.
     buffer = replay.init(
         setting.env, setting.fit.buffer_size // (games.num_games * games.num_steps),
-        games.num_steps, games.num_games, keep_played=setting.keep_played,
-        keep_root=setting.keep_root, observation_dtype=setting.observation_dtype,
+        games.num_steps, games.num_games, keep_played=setting.kept.keep_played,
+        keep_root=setting.kept.keep_root, observation_dtype=setting.observation_dtype,
     )  # fmt: skip
     return ExpertIterationState(
         params=params,
         opt_state=setting.optimizer.init(params),
-        games=selfplay.init_games(setting.env, games_key, games.num_games, **_start(games)),
+        games=selfplay.init_games(setting.env, games_key, games.num_games, **vars(_start(games))),
         replay=buffer,
         resignation=resignation.init(),
         best=Best(params, jnp.int32(0), jnp.float32(0)),
@@ -402,12 +397,13 @@ def _play(
 ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, selfplay.Report]:
     """Plays the moves of an iteration in the games that a device has."""
     given = setting.games
+    moves = selfplay.Moves(
+        given.sampled_moves, given.max_moves, given.keep_adapted, setting.fast, given.full_share
+    )
     return selfplay.play(
         setting.env, setting.apply_fn, setting.expert, params, rng_key, games, given.num_steps,
-        sampled_moves=given.sampled_moves, resign_below=resign_below, max_moves=given.max_moves,
-        keep_adapted=given.keep_adapted, value_target=setting.fit.value_target,
-        keep_played=setting.keep_played, keep_root=setting.keep_root, model_fns=setting.model_fns,
-        fast=setting.fast, full_share=given.full_share, **_start(given),
+        start=_start(given), moves=moves, kept=setting.kept, resign_below=resign_below,
+        model_fns=setting.model_fns,
     )  # fmt: skip
 
 
@@ -445,30 +441,6 @@ def _iterate(
     return state, metrics
 
 
-def _measured(
-    setting: _Setting,
-    iterate: Callable[..., Any],
-    watch: Callable[[Mapping[str, float]], None],
-    match: tuple[Callable[[Params, Params], chex.Array], int],
-    evaluate_every: int,
-    state: ExpertIterationState,
-) -> tuple[ExpertIterationState, dict[str, float]]:
-    """Iterates, and lets the network play the best one where that is due."""
-    state, found = iterate(state)
-    iteration, (compare, num_openings) = int(state.iteration), match
-    positions = iteration * setting.games.num_steps * setting.games.num_games
-    metrics = {name: float(value) for name, value in found.items()}
-    metrics |= {"iteration": iteration, "positions": positions}
-    watch(metrics)
-    if evaluate_every and iteration % evaluate_every == 0:
-        # Before the match, whose rating would refuse NaN without telling where it came from.
-        iterations.check_losses(metrics)
-        score = float(compare(state.params, state.best.params))
-        state, elo = _rate(state, score, 2 * num_openings)
-        metrics |= {"score_against_best": score, "elo": elo}
-    return state, metrics
-
-
 def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     """Raises `ValueError` for arguments of `train` that are out of range."""
     check_word("train", "value_target", arguments["value_target"], selfplay.VALUE_TARGETS)
@@ -499,9 +471,11 @@ def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
 
 
 def _rate(
-    state: ExpertIterationState, score: float, num_games: int
-) -> tuple[ExpertIterationState, float]:
-    """Rates the network by its match against the best one, whose place it may take."""
+    match: tuple[Callable[[Params, Params], chex.Array], int], state: ExpertIterationState
+) -> tuple[ExpertIterationState, dict[str, float]]:
+    """Lets the network play the best one, whose place it may take."""
+    compare, num_openings = match
+    score, num_games = float(compare(state.params, state.best.params)), 2 * num_openings
     difference = elo_difference(score * num_games, num_games).elo
     elo = state.best.elo + difference  # as the state is, on every device
     # An even score is no proof of strength: the older network stays the one to beat.
@@ -509,10 +483,10 @@ def _rate(
         # A copy: the next iteration overwrites the state's own arrays.
         params = jax.tree.map(jnp.copy, state.params)
         state = state._replace(best=Best(params, state.iteration + 0, elo))
-    return state, float(elo)
+    return state, {"score_against_best": score, "elo": float(elo)}
 
 
-def _shardings(state: ExpertIterationState, mesh: jax.sharding.Mesh) -> ExpertIterationState:
+def _share(state: ExpertIterationState, mesh: jax.sharding.Mesh) -> ExpertIterationState:
     """Shares the axis of the games among devices; everything else is on each of them."""
     # Blocks are `[C, S, G]`.
     blocks = sharding.rows(mesh, state.replay.blocks, axis=2)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.base import Params, RecurrentFn, is_one_key
+from jaxpgs.arrays import is_one_key
+from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.checks import check_number
 from jaxpgs.search import (
     batched_mcts_policy,

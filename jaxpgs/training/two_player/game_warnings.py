@@ -21,6 +21,7 @@ def make_watch(
     at_random: list[float] = []
     waited = [0]  # moves since a game ended
 
+    # Once for each kind: an iteration that repeats a warning tells nothing new.
     def warn(kind: str, text: str) -> None:
         if kind not in warned:
             warned.add(kind)
@@ -30,12 +31,14 @@ def make_watch(
         count, share = metrics["finished_games"], metrics["resigned"]
         where = f"in iteration {metrics['iteration']:g}"
         waited[0] = 0 if count else waited[0] + num_steps
+        # Long before the games of an evaluation would be given up.
         if waited[0] >= LONGEST_GAME // 4:
             warn(
                 "endless",
                 f"No game has ended for {waited[0]} moves: nothing tells who wins. If games need "
                 "not end, give max_moves, after which they end as they stand.",
             )
+        # Of fewer games a share says little.
         if count >= 10 and share > 0.5:
             warn(
                 "resigned",
@@ -64,14 +67,15 @@ def make_watch(
 def distinct_at_random(env: Env, network: nnx.Module, num_games: int, num_steps: int) -> float:
     """Returns the share of different positions among those of an iteration of random play."""
     params, apply_fn = functional(network)
+    # Always random, and counted as in training, so that the shares can be compared.
     expert = experts.epsilon_greedy(experts.raw_policy(), 1.0)
 
     @jax.jit
     def share(params: Params, rng_key: chex.PRNGKey) -> chex.Array:
         games = selfplay.init_games(env, rng_key, num_games)
         _, seen, _ = selfplay.play(
-            env, apply_fn, expert, params, rng_key, games, num_steps, sampled_moves=2**30,
-            value_target="search",
+            env, apply_fn, expert, params, rng_key, games, num_steps,
+            moves=selfplay.Moves(sampled_moves=2**30), kept=selfplay.Kept(value_target="search"),
         )  # fmt: skip
         return replay.distinct(seen.observation)
 

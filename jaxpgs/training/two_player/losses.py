@@ -1,6 +1,6 @@
 """Losses of a policy and value network, as pure functions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import chex
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxpgs.base import Params, values_like
+from jaxpgs.arrays import values_like
+from jaxpgs.base import Params
 from jaxpgs.networks import functional_call
 from jaxpgs.training.models.unrolls import Unrolls
 from jaxpgs.training.two_player.objectives import Objective, cross_entropy
@@ -101,24 +102,60 @@ def unroll_loss(
       is perfect), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
       unroll.
     """
+    parts = {
+        name: _mean(jnp.sum(loss), jnp.sum(weight))
+        for name, loss, weight in _unroll_terms(logits, value, target)
+    }
+    return parts["policy_loss"] + value_weight * parts["value_loss"], parts
+
+
+def unroll_sums(
+    logits: chex.Array, value: chex.Array, target: Unrolls, counts: chex.Array
+) -> dict[str, tuple[chex.Array, chex.Array]]:
+    """Sums up the parts of `unroll_loss`, so that a mean over several batches can be exact.
+
+    Args:
+      logits: as in `unroll_loss`.
+      value: likewise.
+      target: the unrolls.
+      counts: `[B]` 1 for each unroll that counts, and 0 for those that fill a batch up.
+
+    Returns:
+      For each part the sum of its losses `[]` and that of their weights `[]`; see `mean_of_sums`.
+    """
+    real = counts[:, None]
+    target = target._replace(
+        policy_weight=real * target.policy_weight, value_weight=real * target.value_weight
+    )
+    terms = _unroll_terms(logits, value, target)
+    return {name: (jnp.sum(loss), jnp.sum(weight)) for name, loss, weight in terms}
+
+
+def mean_of_sums(sums: dict[str, tuple[chex.Array, chex.Array]]) -> dict[str, float]:
+    """Returns the mean losses of what `unroll_sums` says, added up over batches."""
+    return {name: float(_mean(*both)) for name, both in sums.items()}
+
+
+def _mean(total: chex.Array, weight: chex.Array) -> chex.Array:
+    """The mean of what is known; 0 where nothing is."""
+    return total / jnp.maximum(weight, 1.0)
+
+
+def _unroll_terms(
+    logits: chex.Array, value: chex.Array, target: Unrolls
+) -> Iterator[tuple[str, chex.Array, chex.Array]]:
+    """Yields the parts of `unroll_loss` by name: losses that are weighted, and their weights."""
     value = values_like(value, target.value)
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
     # A constant, so the gradient is that of the cross-entropy, and 0 is the best loss.
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
     error = target.value_weight * jnp.square(value - target.value)
-
-    # The mean of what is known; 0 where nothing is.
-    def mean(x: chex.Array, weight: chex.Array) -> chex.Array:
-        return jnp.sum(x) / jnp.maximum(jnp.sum(weight), 1.0)
-
     excess = target.policy_weight * (cross_entropy - entropy)
-    policy_loss = mean(excess, target.policy_weight)
-    value_loss = mean(error, target.value_weight)
-    parts = {"policy_loss": policy_loss, "value_loss": value_loss}
+    yield "policy_loss", excess, target.policy_weight
+    yield "value_loss", error, target.value_weight
     for k in range(value.shape[1]):
-        parts[f"policy_loss_{k}"] = mean(excess[:, k], target.policy_weight[:, k])
-        parts[f"value_loss_{k}"] = mean(error[:, k], target.value_weight[:, k])
-    return policy_loss + value_weight * value_loss, parts
+        yield f"policy_loss_{k}", excess[:, k], target.policy_weight[:, k]
+        yield f"value_loss_{k}", error[:, k], target.value_weight[:, k]
 
 
 def asymmetric_square(

@@ -74,7 +74,9 @@ def tspg(untried: str = "completed") -> Objective:
 
     def loss(logits: chex.Array, target: Experience) -> chex.Array:
         if target.root is None:
-            raise ValueError("tspg needs experience with root: selfplay.play(..., keep_root=True).")
+            raise ValueError(
+                "tspg needs experience with root: selfplay.play(..., kept=Kept(keep_root=True))."
+            )
         qvalues = action_values(target.root, untried)
         # The regret: a constant less the policy's value, whose gradient is eq. 10 and 11.
         # Illegal actions have values and probabilities 0.
@@ -109,6 +111,7 @@ def objectives_of(
 ) -> tuple[Objective, dict[str, Objective]]:
     """Returns the objectives of the network's policy and of its further ones."""
     further = {name: make_objective(one) for name, one in (offsets or {}).items()}
+    # An offset without an objective would never learn, and an objective without one is a typo.
     names = sorted(network.offsets) if isinstance(network, WithOffsets) else []
     if sorted(further) != names:
         raise ValueError(

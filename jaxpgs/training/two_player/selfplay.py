@@ -1,5 +1,6 @@
 """Self-play of a search against itself: many games at once, in one scan."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,9 +25,70 @@ from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import base_params_like, reset_adapted
 from jaxpgs.training.runtime import sharding
+from jaxpgs.training.runtime.settings import in_settings
 from jaxpgs.training.two_player.experts import Decision, Expert
 
 VALUE_TARGETS = ("return", "search", "best")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """How new games start; see `init_games`.
+
+    Attributes:
+      max_random_moves: M, most random moves at the start of a game.
+      start_fraction: share of the games that begin without any.
+      resign_fraction: share of the games in which players may resign.
+    """
+
+    max_random_moves: int = 0
+    start_fraction: float = 0.0
+    resign_fraction: chex.Array | float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """How games are played, and when they end.
+
+    Attributes:
+      sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
+        its best.
+      max_moves: moves of a game, random ones at its start included, after which it ends as it
+        stands, a draw where only the last move pays; None for as many as it takes.
+      keep_adapted: whether the parameters that a search adapts go on to the game's next move
+        (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
+        starts from the network's, and so does every call, as the network has learned since.
+      fast: a quicker search, which moves where the expert does not (playout cap randomisation; Wu
+        2019, section 3.1). What it says of the policy is not kept. None: the expert always moves.
+      full_share: with `fast`, the share of the steps in which the expert moves, above 0 and at most
+        1. Where it is no whole number of steps, it is so on average. Deviations: the paper draws
+        for each move of each game, and here all games share a draw, as a batch takes as long as its
+        longest search; it learns from full searches alone, and here the value learns from all.
+    """
+
+    sampled_moves: chex.Array | int = 30
+    max_moves: int | None = None
+    keep_adapted: bool = False
+    fast: Expert | None = None
+    full_share: chex.Array | float = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What is kept of the games, to learn from.
+
+    Attributes:
+      value_target: "return" for the game's, "search" for the expert's value of the position; "best"
+        for the game's as long as only best actions follow, and from the first other one on the
+        expert's value of the position where it was taken. So random moves can show what they lead
+        to without making the positions before them worse.
+      keep_played: whether to fill in `Experience.played`.
+      keep_root: whether to fill in `Experience.root`, from the expert's `visits` and `qvalues`.
+    """
+
+    value_target: str = "return"
+    keep_played: bool = False
+    keep_root: bool = False
 
 
 class SelfPlayGames(NamedTuple):
@@ -174,6 +236,7 @@ def init_games(
     )
 
 
+@in_settings
 def play(
     env: Env,
     apply_fn: ApplyFn,
@@ -183,19 +246,11 @@ def play(
     games: SelfPlayGames,
     num_steps: int,
     *,
-    sampled_moves: int = 30,
-    max_random_moves: int = 0,
-    start_fraction: float = 0.0,
-    resign_fraction: float = 0.0,
+    start: Start = Start(),
+    moves: Moves = Moves(),
+    kept: Kept = Kept(),
     resign_below: chex.Array | float = -jnp.inf,
-    max_moves: int | None = None,
-    keep_adapted: bool = False,
-    keep_played: bool = False,
-    keep_root: bool = False,
-    value_target: str = "return",
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
-    fast: Expert | None = None,
-    full_share: float = 0.25,
 ) -> tuple[SelfPlayGames, Experience, Report]:
     """Plays `num_steps` moves in every game, starting a new game where one ends.
 
@@ -207,62 +262,40 @@ def play(
       rng_key: a key, consumed.
       games: G games.
       num_steps: moves to play in each game, S.
-      sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
-        its best.
-      max_random_moves: how new games start; see `init_games`.
-      start_fraction: likewise.
-      resign_fraction: likewise.
+      start: how new games start.
+      moves: how games are played, and when they end.
+      kept: what is kept of them.
       resign_below: the player to move resigns where the search's value is below this.
-      max_moves: moves of a game, random ones at its start included, after which it ends as it
-        stands, a draw where only the last move pays; None for as many as it takes.
-      keep_adapted: whether the parameters that a search adapts go on to the game's next move
-        (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
-        starts from the network's, and so does every call, as the network has learned since.
-      keep_played: whether to fill in `Experience.played`.
-      keep_root: whether to fill in `Experience.root`, from the expert's `visits` and `qvalues`.
-      value_target: "return" for the game's, "search" for the expert's value of the position; "best"
-        for the game's as long as only best actions follow, and from the first other one on the
-        expert's value of the position where it was taken. So random moves can show what they lead
-        to without making the positions before them worse.
       model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
         environment and the network if None.
-      fast: a quicker search, which moves where `expert` does not (playout cap randomisation; Wu
-        2019, section 3.1). What it says of the policy is not kept. None: `expert` always moves.
-      full_share: with `fast`, the share of the steps in which `expert` moves, above 0 and at most
-        1. Where it is no whole number of steps, it is so on average. Deviations: the paper draws
-        for each move of each game, and here all games share a draw, as a batch takes as long as its
-        longest search; it learns from full searches alone, and here the value learns from all.
 
     Returns:
       The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
 
     Raises:
-      ValueError: if there are more than two players, `keep_adapted` is set for an expert that
-        adapts nothing, `keep_root` for one that tells no visits, or `value_target` is unknown.
+      ValueError: if there are more than two players, `moves.keep_adapted` is set for an expert that
+        adapts nothing, `kept.keep_root` for one that tells no visits, or `kept.value_target` is
+        unknown.
+      TypeError: if an argument is unknown, or is a field of one of the settings.
     """
-    check_word("play", "value_target", value_target, VALUE_TARGETS)
-    start = {
-        "max_random_moves": max_random_moves, "start_fraction": start_fraction,
-        "resign_fraction": resign_fraction,
-    }  # fmt: skip
-    setting = _Setting(
-        env, params, expert, fast,
-        *(model_fns or (make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn))),
-        start, sampled_moves, resign_below, max_moves, keep_adapted, keep_played, keep_root,
-        value_target,
+    check_word("play", "value_target", kept.value_target, VALUE_TARGETS)
+    # Without a model the search plans with the rules themselves.
+    root_fn, recurrent_fn = model_fns or (
+        make_root_fn(env, apply_fn), make_recurrent_fn(env, apply_fn),
     )  # fmt: skip
+    setting = _Setting(env, params, expert, root_fn, recurrent_fn, start, moves, kept, resign_below)
     # [S]: one draw for all games of a step, so that `lax.cond` can leave out the other search.
     is_full = jnp.ones(num_steps, bool)
-    if fast is not None:
+    if moves.fast is not None:
         rng_key, full_key = jax.random.split(rng_key)
-        is_full = draw_full(full_key, num_steps, full_share)
+        is_full = draw_full(full_key, num_steps, moves.full_share)
     # Shapes alone are read with this key, so it is still unused below.
-    kept = _network_own(setting, rng_key, games.state) if keep_adapted else {}
+    adapted = _network_own(setting, rng_key, games.state) if moves.keep_adapted else {}
     inputs = (jax.random.split(rng_key, num_steps), is_full)
-    (games, _), seen = jax.lax.scan(functools.partial(_step, setting), (games, kept), inputs)
+    (games, _), seen = jax.lax.scan(functools.partial(_step, setting), (games, adapted), inputs)
     experience, reward, discount, strayed, report = seen
     # `_step` has filled in the search's values already; the others need what came later.
-    if value_target == "search":
+    if kept.value_target == "search":
         return games, experience, report
 
     return games, _with_returns(experience, reward, discount, strayed), report
@@ -274,17 +307,12 @@ class _Setting(NamedTuple):
     env: Env
     params: Params
     expert: Expert
-    fast: Expert | None
     root_fn: RootFn
     recurrent_fn: RecurrentFn
-    start: dict[str, Any]
-    sampled_moves: int
+    start: Start
+    moves: Moves
+    kept: Kept
     resign_below: chex.Array | float
-    max_moves: int | None
-    keep_adapted: bool
-    keep_played: bool
-    keep_root: bool
-    value_target: str
 
 
 def _decide(
@@ -292,10 +320,10 @@ def _decide(
     rng_key: chex.PRNGKey,
     state: Any,
     is_full: chex.Array | bool,
-    **kept: Params,
+    **adapted: Params,
 ) -> tuple[Decision, NodeStats | None]:
     """Searches positions, in full or fast."""
-    legal, expert, fast = state.legal_action_mask, setting.expert, setting.fast
+    legal, expert, fast = state.legal_action_mask, setting.expert, setting.moves.fast
     # Devices have the same key: a key for each game keeps their noise apart, and the same however
     # many devices there are.
     if sharding.is_shared():
@@ -303,12 +331,12 @@ def _decide(
     root = setting.root_fn(setting.params, sharding.one_key(rng_key), state)
     data = setting.params, rng_key, root, setting.recurrent_fn, ~legal
     if fast is None:
-        decision = expert(*data, **kept)
+        decision = expert(*data, **adapted)
     else:
         # A condition without axes is a branch; with one for each game both searches would run.
-        full, quick = (lambda f=f: f(*data, **kept) for f in (expert, fast))
+        full, quick = (lambda f=f: f(*data, **adapted) for f in (expert, fast))
         decision = jax.lax.cond(is_full, full, quick)
-    return decision, root_stats(root, decision, legal) if setting.keep_root else None
+    return decision, root_stats(root, decision, legal) if setting.kept.keep_root else None
 
 
 def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[str, Params]:
@@ -327,13 +355,13 @@ def _step(
     inputs: tuple[chex.PRNGKey, chex.Array],
 ) -> tuple[tuple[SelfPlayGames, dict], Any]:
     """Plays a move in every game, and starts anew those that end."""
-    env, (games, kept), (rng_key, is_full) = setting.env, carry, inputs
+    env, (games, adapted), (rng_key, is_full) = setting.env, carry, inputs
     search_key, reset_key = jax.random.split(rng_key)
     state = games.state
     legal = state.legal_action_mask
-    decision, root = _decide(setting, search_key, state, is_full, **kept)
+    decision, root = _decide(setting, search_key, state, is_full, **adapted)
     # Exploration: the first moves of a game are drawn, the later ones are the best.
-    action = jnp.where(games.move < setting.sampled_moves, decision.action, decision.best)
+    action = jnp.where(games.move < setting.moves.sampled_moves, decision.action, decision.best)
     chances = sharding.own_keys(chance_key(rng_key), len(action))
     after = step_with_keys(env)(state, action, chances)
     mover = state.current_player
@@ -344,8 +372,8 @@ def _step(
     # Who resigns loses, whatever its move would have paid; behind an end nothing is counted.
     resigned = games.may_resign & (decision.value < setting.resign_below)
     finished = after.terminated | resigned
-    if setting.max_moves is not None:
-        finished |= games.move + 1 >= setting.max_moves
+    if setting.moves.max_moves is not None:
+        finished |= games.move + 1 >= setting.moves.max_moves
     reward = jnp.where(resigned, -1.0, gain_of(env, mover, state, after))
     discount = jnp.where(after.current_player == mover, 1.0, -1.0)
     discount = jnp.where(finished, 0.0, discount)
@@ -373,21 +401,21 @@ def _step(
     )
 
     # New games are made for all and taken by those that ended: under `jit` shapes cannot vary.
-    fresh = init_games(env, reset_key, len(reward), **setting.start)
+    fresh = init_games(env, reset_key, len(reward), **vars(setting.start))
     going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
     games = trees.where(finished, fresh, going_on)
     # A search that follows the end of a game belongs to another one and starts from the network.
-    if setting.keep_adapted:
-        adapted = reset_adapted(decision.adapted_params, setting.params, finished)
-        kept = {"adapted_params": adapted}
-    played = Played(state, action, reward, finished) if setting.keep_played else None
+    if setting.moves.keep_adapted:
+        own = reset_adapted(decision.adapted_params, setting.params, finished)
+        adapted = {"adapted_params": own}
+    played = Played(state, action, reward, finished) if setting.kept.keep_played else None
     # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
     wrong = jnp.isnan(reward)
     value, none_open = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
     seen = Experience(observation, legal, policy, value, none_open, played, root)
     # From here on the game does not show what best play leads to.
-    strayed = (action != decision.best) & (setting.value_target == "best")
-    return (games, kept), (seen, reward, discount, strayed, report)
+    strayed = (action != decision.best) & (setting.kept.value_target == "best")
+    return (games, adapted), (seen, reward, discount, strayed, report)
 
 
 def count_games(report: Report) -> dict[str, chex.Array]:

@@ -28,7 +28,7 @@ MUTATIONS = (
     Mutation(
         "log probabilities are differentiated by the actions taken alone", _LEARNING,
         "total = chosen - jnp.sum(chosen, axis=-1, keepdims=True) * policy", "total = chosen",
-        "finite_difference", "test_search_parts.py",
+        "finite_difference", "test_estimator.py",
     ),
     Mutation(
         "only the first block of states teaches", _LEARNING,

@@ -9,6 +9,8 @@ _MODEL = "models/model.py"
 _ROLLOUTS = "stores/store_rollouts.py"
 _ROOT = "root.py"
 _TREE, _NODES = "stores/store_tree.py", "stores/nodes.py"
+_UPDATE = "learning/update.py"
+_PACKING, _REROOTING = "stores/packing.py", "stores/rerooting.py"
 _WALK = "walk.py"
 
 MUTATIONS = (
@@ -92,7 +94,7 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: an update's rows begin at the last one's", _LOOP,
+        "tree: an update's rows begin at the last one's", _UPDATE,
         "_of_update(context.rows.starts, number)", "_of_update(context.rows.starts, number // 2)",
         "until_new_is_a_set", "test_cached.py",
     ),
@@ -112,7 +114,7 @@ MUTATIONS = (
         "test_cached.py",
     ),
     Mutation(
-        "tree: types are joined in another order than they are taken apart", _NODES,
+        "tree: types are joined in another order than they are taken apart", _PACKING,
         "axis=-1) for name in sorted(rows))", "axis=-1) for name in rows)", "is_packed",
         "test_cached.py",
     ),
@@ -129,7 +131,7 @@ MUTATIONS = (
         "test_many_actions.py",
     ),
     Mutation(
-        "many actions: rows above the new root keep their edge", _NODES,
+        "many actions: rows above the new root keep their edge", _REROOTING,
         "edge=jnp.where(below_root, edge", "edge=jnp.where(used, edge", "hold_the_same",
         "test_many_actions.py",
     ),
@@ -156,17 +158,17 @@ MUTATIONS = (
     ),
     # The best state.
     Mutation(
-        "best_of: an equal state takes the place", _LOOP,
+        "best_of: an equal state takes the place", _UPDATE,
         "jnp.max(scores, axis=1) > best_of(best)", "jnp.max(scores, axis=1) >= best_of(best)",
         "bound_ended and rollouts",
     ),
     Mutation(
-        "best_of: not the best of the update", _LOOP,
+        "best_of: not the best of the update", _UPDATE,
         "first = jnp.argmax(scores, axis=1)", "first = jnp.argmin(scores, axis=1)",
         "optimizers_state",
     ),
     Mutation(
-        "best_of: only the last update's", _LOOP,
+        "best_of: only the last update's", _UPDATE,
         "best = _better(search.best_of, best, trajectory.last)",
         "best = jax.tree.map(lambda x: x[:, 0], trajectory.last)", "bound_ended and rollouts",
     ),
@@ -186,24 +188,24 @@ MUTATIONS = (
         "value_sum=jnp.where(known, -numbers[..., :num_actions], 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes' returns change sign", _NODES,
+        "kept nodes' returns change sign", _REROOTING,
         "jnp.where(used[..., None], numbers, 0.0)",
         "jnp.where(used[..., None], -numbers, 0.0)", "kept_root",
     ),
     Mutation(
-        "kept nodes count visits of what was dropped", _NODES,
+        "kept nodes count visits of what was dropped", _REROOTING,
         "visits = jnp.where(children > 0, links[..., num_actions:], 0)\n",
         "visits = links[..., num_actions:]\n",
         "reroot_keeps", "test_tree.py",
     ),
     Mutation(
-        "kept nodes sum returns of what was dropped", _NODES,
+        "kept nodes sum returns of what was dropped", _REROOTING,
         "sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)\n",
         "sums = numbers[..., :num_actions]\n",
         "were_dropped",
     ),
     Mutation(
-        "kept nodes have their parent's former number", _NODES,
+        "kept nodes have their parent's former number", _REROOTING,
         "edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions)",
         "edge = (jnp.maximum(rows.edge, 0) // num_actions)", "reroot_keeps",
         "test_tree.py",
@@ -266,7 +268,7 @@ MUTATIONS = (
         "behind_the_limit",
     ),
     Mutation(
-        "capacity: rows behind the limit are not used again", _LOOP,
+        "capacity: rows behind the limit are not used again", _UPDATE,
         "context.rows.starts, number), context.rows.limit + 1)",
         "context.rows.starts, number), number + 2**20)", "full_memory", "test_contract.py",
     ),
@@ -312,13 +314,13 @@ MUTATIONS = (
     ),
     # Budgets by root.
     Mutation(
-        "budgets: a root goes on within its last update", _LOOP,
+        "budgets: a root goes on within its last update", _UPDATE,
         "playable & among & (number < budget)",
         "playable & among & (number < search.num_simulations)", "answer_of_n and mcs",
         "test_budgets.py",
     ),
     Mutation(
-        "budgets: the search goes on to N", _LOOP,
+        "budgets: the search goes on to N", _UPDATE,
         "left = carry.totals.simulations < budget", "left = carry.num_updates < search.num_updates",
         "ends_with", "test_budgets.py",
     ),

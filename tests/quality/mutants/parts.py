@@ -6,7 +6,7 @@ _PRESETS = "presets.py"
 _PAPERS = "papers.py"
 _SELECTION = "parts/selection.py"
 _TARGET = "parts/target.py"
-_GUMBEL = "parts/gumbel.py"
+_GUMBEL, _HALVING = "parts/gumbel.py", "parts/halving.py"
 _MANY = "test_many_actions.py"
 _ESTIMATOR = "parts/estimator.py"
 _WALK = "walk.py"
@@ -193,11 +193,11 @@ MUTATIONS = (
     ),
     # Gumbel.
     Mutation(
-        "Gumbel: halves down to one", _GUMBEL,
+        "Gumbel: halves down to one", _HALVING,
         "max(2, remaining // 2)", "max(1, remaining // 2)", "sequential_halving",
     ),
     Mutation(
-        "Gumbel: a round too few", _GUMBEL,
+        "Gumbel: a round too few", _HALVING,
         "math.ceil(math.log2(num_considered))", "math.floor(math.log2(num_considered))",
         "sequential_halving",
     ),
@@ -256,7 +256,7 @@ MUTATIONS = (
     ),
     Mutation(
         "many actions: every transform of Q-values is asked about a few", _GUMBEL,
-        "if not fits or", "if", "other_transforms", _MANY,
+        "size = num_columns if fits else 0", "size = num_columns", "other_transforms", _MANY,
     ),
     Mutation(
         "many actions: kept nodes change nothing", "root.py",

@@ -103,7 +103,7 @@ MUTATIONS = (
     # Matches that were stopped.
     Mutation(
         "matches: batches are played again", _MATCHES,
-        "range(len(batches), num_batches)", "range(num_batches)", "goes_on_where",
+        "list(enumerate(plan))[len(batches) :]", "list(enumerate(plan))", "goes_on_where",
         "test_matches.py",
     ),
     Mutation(

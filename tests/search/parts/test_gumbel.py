@@ -13,7 +13,7 @@ from mctx._src import seq_halving
 
 import jaxpgs
 from jaxpgs.search import init, run
-from jaxpgs.search.parts.gumbel import considered_visits, halvings, scheduled_visits
+from jaxpgs.search.parts.halving import considered_visits, halvings, scheduled_visits
 
 B, A = 12, 5
 

@@ -1,12 +1,12 @@
-"""What a search counts or sums over its updates, for the numbers that its answer comes with."""
+"""What a search carries from update to update, and what it counts for its answer on the way."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.base import Trajectory
+from jaxpgs.base import Embedding, NodeStats, Params, Trajectory
 
 
 class Totals(NamedTuple):
@@ -35,6 +35,46 @@ class Totals(NamedTuple):
     gradient_norm: chex.Array
     skipped: chex.Array
     not_finite: chex.Array
+
+
+class Carry(NamedTuple):
+    """A search under way. Every array has a leading axis B.
+
+    Attributes:
+      num_updates: `[B]` int32, updates done.
+      update_keys: `[B]` keys that the updates take theirs from.
+      target_keys: `[B]` keys of the answer.
+      model_keys: `[B]` times the one key that the model's calls draw by; None with a key per root.
+      root: `[B, ...]` the embedding of the roots.
+      stats: what is known at the root.
+      selection: the state of the selection at the root.
+      adapted: the parameters that adapt, None where nothing does.
+      opt_state: the optimizer's state.
+      memory: the store's memory.
+      totals: counts and sums.
+      best: the best embedding so far, None if nobody asked.
+      ring: the last updates' simulations, None unless they are used again.
+      budget: `[B]` int32, how many simulations each root has; None if all have N.
+
+    Example:
+      >>> carry.stats.visits.sum(axis=-1)  # no simulation yet
+      Array([0, 0], dtype=int32)
+    """
+
+    num_updates: chex.Array
+    update_keys: chex.PRNGKey
+    target_keys: chex.PRNGKey
+    model_keys: chex.PRNGKey | None
+    root: Embedding
+    stats: NodeStats
+    selection: Any
+    adapted: Params
+    opt_state: Any
+    memory: Any
+    totals: Totals
+    best: Any
+    ring: Any = None
+    budget: chex.Array | None = None
 
 
 def add_totals(

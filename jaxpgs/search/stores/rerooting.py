@@ -1,0 +1,160 @@
+"""What a game's next search takes over of a tree: the nodes behind the actions that were played."""
+
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxpgs import trees
+from jaxpgs.base import Embedding
+from jaxpgs.search.stores.nodes import Nodes, Place, find
+from jaxpgs.search.stores.packing import pack
+
+
+def reroot(
+    nodes: Nodes,
+    action: chex.Array,
+    *,
+    num_kept: int,
+    reset: chex.Array | None = None,
+    state: Embedding | None = None,
+) -> Nodes:
+    """Follows an action that was played: the nodes behind it go on, the others are dropped.
+
+    A node is the state that the model made of the action. Where the game went elsewhere, as where
+    chance has a say or the model was learned, the next search drops what was kept for the root: its
+    state is not the node's.
+
+    After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
+    the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
+    `adapted_params`.
+
+    Args:
+      nodes: what a search of B games left behind.
+      action: `[B]` the actions played.
+      num_kept: how many nodes to keep at most, the root included; of more, those that were visited
+        last are dropped. The result has this size whatever is kept, so that a loop of games has
+        fixed shapes.
+      reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not
+        that of the node, but for rounding. The next search looks for itself; so this is needed only
+        where the nodes serve something else. After the moves of both players, the second call takes
+        it.
+
+    Returns:
+      Nodes whose root is the state after the action.
+
+    Raises:
+      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
+        embedding of such nodes.
+
+    Example:
+      >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
+      >>> nodes.parent.shape
+      (2, 8)
+    """
+    _check_reroot(nodes, num_kept)
+    batch_size, num_nodes = nodes.edge.shape
+    numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
+    start = jnp.zeros((batch_size, 1), jnp.int32)
+    root, _ = find(nodes, Place(start), action.astype(jnp.int32)[:, None], visits=False)
+    # Nodes below the new root: those whose chain of parents meets it, by doubling the step.
+    below, above = numbers == root, nodes.parent
+    for _ in range(num_nodes.bit_length()):
+        below, above = below | trees.take(below, above), trees.take(above, above)
+    # An unused row must not follow, nor a child of 0, which is none.
+    kept = below & (nodes.edge >= 0) & (root > 0)
+    if reset is not None:
+        kept &= ~reset[:, None]
+    if state is not None:
+        kept &= _is_state(nodes, root, state)[:, None]
+    # New numbers, in the old order: of too many rows those that were made last are dropped.
+    rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
+    kept &= rank < num_kept
+    size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
+    # Parents have smaller numbers, so the new root comes first and none loses its parent.
+    order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
+    order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
+    used = jnp.arange(num_kept, dtype=jnp.int32)[None] < size[:, None]
+    renamed = jnp.where(kept, rank, 0)
+    below_root = used & (jnp.arange(num_kept)[None] > 0)
+    num_actions, links = nodes.num_actions, nodes.links
+    # Links get new numbers below, and with many actions they have no rows: edges stand in.
+    rows = trees.take(nodes._replace(links=nodes.edge), order)
+    edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
+    numbers = rows.numbers
+    # What returned from a node that is dropped goes with it, as it may be made once more.
+    if nodes.arrivals is None:
+        links, numbers = _relink(links, numbers, num_actions, order, renamed, used)
+    return rows._replace(
+        edge=jnp.where(below_root, edge + rows.edge % num_actions, -1),
+        links=links,
+        numbers=jnp.where(used[..., None], numbers, 0.0),
+    )
+
+
+def _check_reroot(nodes: Any, num_kept: int) -> None:
+    """Raises `ValueError` for arguments of `reroot` that it cannot follow."""
+    if not isinstance(nodes, Nodes):
+        raise ValueError(
+            'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
+            f"{nodes!r}. Rollouts leave none."
+        )
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")
+
+
+def _relink(
+    links: chex.Array,
+    numbers: chex.Array,
+    num_actions: int,
+    order: chex.Array,
+    renamed: chex.Array,
+    used: chex.Array,
+) -> tuple[chex.Array, chex.Array]:
+    """Gives children their new numbers, and forgets visits and sums of those that are dropped.
+
+    Args:
+      links: `[B, N, 2 A]` the children and their visits, before.
+      numbers: `[B, N', ...]` the nodes' numbers, in the new order; the first A are the sums.
+      num_actions: A.
+      order: `[B, N']` which node comes where.
+      renamed: `[B, N]` the new numbers.
+      used: `[B, N']` bool, which rows hold a node.
+    """
+    links = trees.take(links, order)
+    children = links[..., :num_actions]
+    children = trees.take(renamed, children.reshape(len(links), -1)).reshape(children.shape)
+    children = jnp.where(used[..., None], children, 0)
+    visits = jnp.where(children > 0, links[..., num_actions:], 0)
+    links = jnp.concatenate([children, visits], axis=-1)
+    sums = jnp.where(children > 0, numbers[..., :num_actions], 0.0)
+    return links, numbers.at[..., :num_actions].set(sums)
+
+
+def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
+    """Tells `[B]` whether nodes `[B, 1]` hold states `[B, ...]`."""
+    given = pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], state))
+    known = trees.take(nodes.embedding, node)
+    found = [[(x.shape, str(x.dtype)) for x in packed] for packed in (known, given)]
+    if found[0] != found[1]:
+        raise ValueError(
+            "reroot's state must be an embedding of the roots, as the search's own; joined by type "
+            f"it must have (shape, dtype) {found[0]}, got {found[1]}."
+        )
+    return same_states(known, given) & (node[:, 0] >= 0)
+
+
+def same_states(known: Embedding, given: Embedding) -> chex.Array:
+    """Tells `[B]` whether states `[B, 1, W]` are the same, real numbers but for rounding."""
+
+    def same(x: chex.Array, y: chex.Array) -> chex.Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x == y
+        near = jnp.finfo(x.dtype).eps ** 0.5
+        return jnp.isclose(x, y, rtol=near, atol=near, equal_nan=True)
+
+    rows = [jnp.all(same(x, y), axis=(1, 2)) for x, y in zip(known, given, strict=True)]
+    return functools.reduce(jnp.logical_and, rows, jnp.bool_(True))
