@@ -6,7 +6,8 @@
     python -m benchmarks.studies.seify2020.samegame --preset full --show 5   # its best game
 
 A search uses all cores for as many positions at once as `--together` says, which share the time:
-`--together 5 --seconds 60` searches five positions for 300 seconds. Compiling is not counted. Only
+`--together 5 --seconds 60` searches five positions for 300 seconds. Compiling is not counted. With
+`--clock cpu` seconds are the processor's for each device, whatever else the machine does. Only
 games that the rules in NumPy replay to their end count, with the score that these give them. The
 rows of the file hold the games. Started again with the same file, the command goes on.
 """
