@@ -235,7 +235,6 @@ def _tables(number: int) -> Callable[[Any], tuple[list[str], list[list[Any]]]]:
 
 _PGX = ("roots", "search", "K", "ms", "x bare network", "x as fast as mctx's faster",
         "calls in a row", "scratch MB")  # fmt: skip
-_RANDOM = ("samegame_random", samegame.comparison)
 BLOCKS: dict[str, Block] = {
     "strength": Block(STRENGTH, _strength),
     "strength-empty": Block("strength_empty_hex-7x7-early_64", _strength),
@@ -300,15 +299,14 @@ BLOCKS: dict[str, Block] = {
         "samegame_full",
         lambda rows: samegame.standing(rows + runs.load(RESULTS / "samegame_150.json")["rows"]),
     ),
-    "samegame-random": _rows(*_RANDOM, lambda row: "," not in row["search"]),
-    "samegame-settings": _rows(*_RANDOM, lambda row: row["search"] != "nrpa"),
+    "samegame-random": _rows("samegame_random", samegame.comparison),
     "puzzles": _rows("puzzles", lambda rows: (puzzles.DIFFERENCES, puzzles.differences(rows))),
     "value-targets": _rows("value_targets", value_targets.table),
     **{name: _archived(name) for name in (
         "continuous_full", "continuous_wind", "root_values", "noisy_bandit", "chance_full",
         "wide_full", "tspg_deep_full", "policy_targets", "playout-cap", "entropic",
         "ppo_learning_ppo-5x5", "model_learning_ve-3x3", "model_learning_ve-4x4",
-        "model_learning_ve-5x5", "models",
+        "model_learning_ve-5x5", "models", "samegame-settings", "samegame-players",
     )},
 }  # fmt: skip
 

@@ -421,6 +421,21 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     assert path.with_suffix(".png").stat().st_size > 0
     with pytest.raises(SystemExit, match="holds rows of penalty 'per_color', not 'none'"):
         bench.main([*words, "--penalty", "none"])
+    with pytest.raises(SystemExit, match="holds rows of clock None, not 'cpu'"):
+        bench.main([*words, "--clock", "cpu"])
+
+
+def test_a_search_ends_by_the_clock_that_it_is_given():
+    def run(boards, key):
+        for count in range(1, 9):
+            yield Best([[]] * 2, [float(count)] * 2, count)
+
+    ticks = iter([5.0, 6.0, 7.5, 9.5])
+    best, curve, seconds = bench.solve(
+        run, np.zeros((2, 3, 3)), None, 2.0, None, lambda *args: None, lambda: next(ticks)
+    )
+    assert best.simulations == 3 and seconds == 4.5
+    assert curve == [[0.5, 1.0], [1.25, 2.0], [2.25, 3.0]]
 
 
 def test_seeds_are_compared():
@@ -462,11 +477,16 @@ def test_a_network_gives_the_bias():
     np.testing.assert_allclose(bias[:, 1] - bias[0, 1], 1.0 - np.eye(6, 5).ravel(), atol=1e-6)
 
 
-def test_the_searches_solve_small_boards():
+@pytest.mark.parametrize(
+    ("steps", "knobs"),
+    [(1, {"iterations": (3,), "parallel": (2,)}),
+     (5, {"iterations": (3, 2), "parallel": (2, 1), "lean": 2, "noise": 1.0})],
+)  # fmt: skip
+def test_the_searches_solve_small_boards(steps, knobs):
     env = SameGame(height=4, width=4, num_colors=2)
     boards = np.stack([board_of("0011", "0011", "1100", "1100"), np.zeros((4, 4), int)])
-    run = nrpa_on_devices(iterations=(3,), parallel=(2,))(env, 2)
-    best = next(run(boards, jax.random.key(0)))
+    run = nrpa_on_devices(**knobs)(env, 2)
+    *_, best = itertools.islice(run(boards, jax.random.key(0)), steps)
     for board, actions, score in zip(boards, best.actions, best.scores, strict=True):
         assert bench.verified(board, actions, "per_color")["score"] == score
-    assert best.simulations == 6 * len(jax.devices()) and best.scores[1] == 14**2 + 1000
+    assert best.simulations == 6 * steps * len(jax.devices()) and best.scores[1] == 14**2 + 1000
