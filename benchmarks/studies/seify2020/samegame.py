@@ -60,6 +60,11 @@ def published_scores(what: str = "scores") -> dict[str, Any]:
     return json.loads(file.read_text())[what]
 
 
+def best_published(numbers: Sequence[int]) -> int:
+    """Returns the sum of the best published scores of some of the 20 standard positions."""
+    return sum(max(scores[n - 1] for scores in published_scores().values()) for n in numbers)
+
+
 def make_boards(setting: Row, numbers: Sequence[int]) -> dict[int, np.ndarray]:
     """Returns the boards of a setting with these numbers, from 1 on."""
     random = setting["random"]
@@ -156,9 +161,14 @@ def measure(
                 progress(1000 * index, 1000 * len(jobs), f"compiling {name}")
                 prepared[shape] = SEARCHES[name](env, len(numbers))
             label = f"{name}, position {', '.join(map(str, numbers))}"
+            known = best_published(numbers) if setting["random"] is None else None
 
-            def update(share: float, best: Best, index: int = index, label: str = label) -> None:
-                text = f"{label}: {', '.join(f'{score:,.0f}' for score in best.scores)}"
+            def update(
+                share: float, best: Best, index: int = index, label: str = label,
+                known: int | None = known,
+            ) -> None:  # fmt: skip
+                text = f"{label}: {sum(best.scores):,.0f} in all"
+                text += "" if known is None else f", the best published have {known:,}"
                 progress(1000 * index + int(1000 * share), 1000 * len(jobs), text)
 
             key = jax.random.fold_in(jax.random.key(seed), numbers[0])
