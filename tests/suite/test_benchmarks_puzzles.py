@@ -41,6 +41,13 @@ def test_differences_take_the_most_that_both_have():
     assert line == ["7x7", "PGS − MCTS", 16, "+8 ± 0", "2", "+2 ± 1"]
 
 
+def test_the_best_published_scores_are_of_each_position():
+    published = samegame.published_scores()
+    assert samegame.best_published([2]) == max(scores[1] for scores in published.values())
+    every = samegame.best_published(range(1, 21))
+    assert every >= max(map(sum, published.values())) == 83050
+
+
 def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
     def train(env, make_network, *, directory, callback, first, last):
         for iteration in range(first, last + 1):

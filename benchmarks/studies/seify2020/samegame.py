@@ -161,14 +161,14 @@ def measure(
                 progress(1000 * index, 1000 * len(jobs), f"compiling {name}")
                 prepared[shape] = SEARCHES[name](env, len(numbers))
             label = f"{name}, position {', '.join(map(str, numbers))}"
-            known = best_published(numbers) if setting["random"] is None else None
+            record_sum = best_published(numbers) if setting["random"] is None else None
 
             def update(
                 share: float, best: Best, index: int = index, label: str = label,
-                known: int | None = known,
+                record_sum: int | None = record_sum,
             ) -> None:  # fmt: skip
                 text = f"{label}: {sum(best.scores):,.0f} in all"
-                text += "" if known is None else f", the best published have {known:,}"
+                text += "" if record_sum is None else f", the best published have {record_sum:,}"
                 progress(1000 * index + int(1000 * share), 1000 * len(jobs), text)
 
             key = jax.random.fold_in(jax.random.key(seed), numbers[0])
