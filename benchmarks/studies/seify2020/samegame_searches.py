@@ -20,7 +20,6 @@ from jaxpgs import puzzles
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame.sequences import code_features, play_sequences
 from jaxpgs.puzzles import NestedSearch, TemperingSearch, nrpa_search, tempering_search
-from jaxpgs.puzzles.nrpa_loop import adapt
 from jaxpgs.puzzles.nrpa_samegame import default_pairs, default_sharing
 
 
@@ -43,22 +42,12 @@ Search = Callable[[SameGame, int], Run]
 Play = Callable[[SameGame, Any, Any, int], Any]
 
 
-def nrpa_on_devices(
-    *,
-    by_color: bool = True,
-    pairs: bool | None = None,
-    lean: int = 0,
-    noise: float = 0.0,
-    **knobs: Any,
-) -> Search:
+def nrpa_on_devices(*, by_color: bool = True, pairs: bool | None = None, **knobs: Any) -> Search:
     """Makes a nested rollout policy adaptation, independent on each device.
 
     Args:
       by_color: whether blocks share what is learned of their colour.
       pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
-      lean: how many steps towards the best game of all lanes are in the table from which the
-        highest level begins anew; with 0 it is the first table again.
-      noise: standard deviation of what is added to that table in each lane.
       **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
     """
     lanes = int(np.prod(knobs["parallel"]))
@@ -73,26 +62,7 @@ def nrpa_on_devices(
             **{"sharing": default_sharing(env)} | knobs,
         )
         bias = jnp.zeros(((1 + by_size) * env.num_actions, len(states.terminated)))
-
-        def begin_anew(keys: chex.PRNGKey, state: Any) -> Any:
-            best = search.finish(state)
-            logits = jax.lax.fori_loop(
-                0, lean, lambda _, x: adapt(x, best, 1.0, features, default_sharing(env)), bias
-            )
-            logits = jnp.repeat(logits, lanes, axis=1)
-            key = jax.random.fold_in(keys[0], state.steps)
-            logits = logits + noise * jax.random.normal(key, logits.shape)
-            levels = tuple(level._replace(logits=logits) for level in state.levels)
-            return state._replace(bias=logits, levels=levels)
-
-        def step(keys: chex.PRNGKey, state: Any) -> Any:
-            state = search.step(keys, state)
-            over = state.levels[-1].iterations == 0
-            return jax.lax.cond(over, lambda: begin_anew(keys, state), lambda: state)
-
-        return search._replace(
-            init=lambda keys: search.init(bias), step=step if lean else search.step
-        )
+        return search._replace(init=lambda keys: search.init(bias))
 
     return on_devices(make)
 
@@ -232,9 +202,6 @@ SEARCHES: dict[str, Search] = {
     "random": nrpa_on_devices(iterations=(1,), parallel=(256,), playouts=64),
     "nrpa": nrpa_on_devices(**_NESTED),
     "tempering": tempering_on_devices(),
-    "nrpa, begins anew": nrpa_on_devices(
-        iterations=(100, 100), parallel=(4, 2), lean=30, noise=2.0
-    ),
     # For accelerators: 4,096 games at once on each position.
     "nrpa wide": nrpa_on_devices(**_NESTED | {"parallel": (64, 16, 4)}),
     "mcts": whole_games(puzzles.plain_mcts, 256),
