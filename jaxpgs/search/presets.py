@@ -157,9 +157,10 @@ def _describe(
     given = {x: chosen.pop(x) for x in settings if x in chosen}
     if given and name in chosen:
         words = ", ".join(f"{x}={value}" for x, value in given.items())
+        maker = f"jaxpgs.{make.__module__.rpartition('.')[2]}.{make.__name__}"
         raise ValueError(
             f"{' and '.join(given)} would make a {name}. Give a {name} or its settings, or the "
-            f"settings to the part itself, as in {name}=jaxpgs.{make.__name__}({words}) or "
+            f"settings to the part itself, as in {name}={maker}({words}) or "
             f"another part that takes them; got {words} and {name}={chosen[name]!r}."
         )
     if given:

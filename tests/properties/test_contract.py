@@ -662,12 +662,13 @@ def test_roots_are_shared_among_devices():
     # jax.make_mesh makes explicit axes, and jax.shard_map checks what varies: both are defaults.
     code = textwrap.dedent(ON_TWO_DEVICES)
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
+    here = pathlib.Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        cwd=pathlib.Path(__file__).parents[1],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "shared" in done.stdout

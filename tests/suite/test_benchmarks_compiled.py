@@ -71,7 +71,8 @@ def test_no_search_goes_from_root_to_root_on_a_tpu():
     """In a process of its own, as this one's flags are not for such a compiler."""
     searches = ["PGS", "MCTS", "Gumbel MCTS"]
     folder = pathlib.Path(__file__).parent
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(folder.parents[1])])
+    places = [os.environ.get("PYTHONPATH", ""), *map(str, folder.parents[:2])]
+    path = os.pathsep.join(places)
     done = subprocess.run(
         [sys.executable, "-c", f"import {__name__} as t; t.find_serial_loops({searches})"],
         env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
