@@ -445,6 +445,7 @@ def _sign_test(one, two):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The search takes mode")
 def test_policy_gradient_finds_the_refutation():
     prior, mcs_value, _ = _trap(0.0)
     reply, pgs_value, _ = _trap(0.5)

@@ -341,6 +341,7 @@ def test_mistakes_in_parts_are_named(make, message):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The search takes mode")
 def test_good_masks_are_taken():
     # A mask and a predicate that choose the same; shapes alone, so nothing is compiled.
     shapes = jax.eval_shape(lambda: call(adapt=only("head")))
