@@ -466,9 +466,10 @@ def test_other_hosts_and_origins_are_refused(page):
     host = page.split("/")[2]
 
     def status(path="/", **headers):
-        connection = http.client.HTTPConnection(host, timeout=60)
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse().status
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as connection:
+            connection.request("GET", path, headers=headers)
+            with connection.getresponse() as answer:
+                return answer.status
 
     port = host.split(":")[1]
     assert [status(path) for path in ("/", "/board.js", "/board.css")] == [200, 200, 200]
