@@ -120,6 +120,7 @@ class Checkpoints:
         if step is None:
             return None
         shapes = jax.tree.map(_place, _to_dict(template))
+        _hush_failed_reads()
         try:
             found = self._manager.item_metadata(step)
             # Earlier versions kept no checksum; their states are read all the same, with a warning.
@@ -132,8 +133,6 @@ class Checkpoints:
         except _OtherRun as error:
             raise ValueError(str(error)) from None
         except Exception as error:
-            # The reads of its other arrays failed too, which asyncio would tell in pages, later on.
-            logging.getLogger("asyncio").addFilter(_is_no_failed_read)
             raise ValueError(
                 f"The checkpoint {self._folder / str(step)} is damaged: {_brief(error)}\n"
                 f"Move that folder away and call again to {self._before(step)}."
@@ -226,6 +225,7 @@ def read_leaves(
                 f"{folder} is of an earlier version, which kept no names of its arrays. Call the "
                 "trainer once more with the same arguments: it goes on from there and keeps them."
             )
+        _hush_failed_reads()
         try:
             return step, _read_step(folder, step, wanted)
         except ImportError:
@@ -233,7 +233,6 @@ def read_leaves(
         except Exception as error:
             # A failure counts only if the folder is still there: a run removes its oldest states.
             if (folder / str(step)).exists():
-                logging.getLogger("asyncio").addFilter(_is_no_failed_read)
                 raise ValueError(
                     f"The checkpoint {folder / str(step)} is damaged: {_brief(error)}"
                 ) from error
@@ -436,6 +435,11 @@ def _short(value: Any) -> str:
 def _brief(error: Exception) -> str:
     # TensorStore adds a page of its settings; who wants them finds them in the error's cause.
     return textwrap.shorten(str(error), 300, placeholder=" ...")
+
+
+def _hush_failed_reads() -> None:
+    """Keeps asyncio from telling in pages, whenever it likes, that other arrays failed as well."""
+    logging.getLogger("asyncio").addFilter(_is_no_failed_read)
 
 
 def _is_no_failed_read(record: logging.LogRecord) -> bool:
