@@ -9,7 +9,8 @@ A row's fingerprint holds digests of the parts of the library that its command h
 comments and docstrings, and of the network's weights. Where one of them is another one now, the row
 is stale, unless `results/same.json` leads from its version to the present one: the searches of its
 players give the same answers in both, or, for rows of times and memory, are the same programs. Rows
-from before there were fingerprints count likewise by their commit. Exit status 1 if any is stale.
+from before there were fingerprints, or of another version of Python, count likewise by their
+commit. Modules of checks do not count. Exit status 1 if any is stale.
 """
 
 import argparse
@@ -30,7 +31,8 @@ SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
 ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
 # Commands whose rows are of programs, not of answers.
 COSTS = ("compiled", "memory", "model_memory", "speed")
-REFUSING = ("checks", "model_checks")  # parts that raise errors, and decide no row
+# Parts that raise errors or give back what they were given: they decide no row.
+REFUSING = ("checks", "model_checks")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -8,7 +8,6 @@ mean and its width from what became of them.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -108,8 +107,19 @@ def make_sampled_fns(
     def expand(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Candidates
     ) -> tuple[Expansion, Candidates]:
-        inputs = params, rng_key, action, embedding
-        return _expand(env, apply_fn, step, draw, low, high, discount, *inputs)
+        draw_key, chance_key = jax.random.split(rng_key)
+        before = embedding.state
+        chosen = _in_units(embedding.actions[jnp.arange(len(action)), action], low, high)
+        state = step(before, chosen, chance_key)
+        features = apply_fn.torso(params, jax.vmap(env.observe)(state))
+        mover = before.current_player
+        reward = gain_of(env, mover, before, state)
+        # Values are from the view of the player to move, who may be the other one from here on.
+        sign = jnp.where(state.current_player == mover, discount, -discount)
+        value = mask_value(apply_fn.value_head(params, features), state)
+        after = draw(params, draw_key, features, state)
+        going_on = jnp.where(state.terminated, 0.0, sign).astype(value.dtype)
+        return Expansion(reward.astype(value.dtype), going_on, value, features), after
 
     recurrent_fn = SplitRecurrentFn(expand, policy, apply_fn.max_batch)
     if proposal_params is not None:
@@ -140,35 +150,6 @@ def _draw(
     actions = jax.lax.stop_gradient(mean[:, None] + jnp.exp(log_std)[:, None] * noise)
     density = _log_density(actions, mean, log_std)
     return Candidates(state, actions, jax.lax.stop_gradient(density))
-
-
-def _expand(
-    env: Env,
-    apply_fn: SplitApplyFn,
-    step: Callable[..., Any],
-    draw: Callable[..., Candidates],
-    low: chex.Array,
-    high: chex.Array,
-    discount: float,
-    params: Params,
-    rng_key: chex.PRNGKey,
-    action: chex.Array,
-    embedding: Candidates,
-) -> tuple[Expansion, Candidates]:
-    """Takes the candidates with these numbers `[B]`, and draws those of the next states."""
-    draw_key, chance_key = jax.random.split(rng_key)
-    before = embedding.state
-    chosen = _in_units(embedding.actions[jnp.arange(len(action)), action], low, high)
-    state = step(before, chosen, chance_key)
-    features = apply_fn.torso(params, jax.vmap(env.observe)(state))
-    mover = before.current_player
-    reward = gain_of(env, mover, before, state)
-    # Values are from the view of the player to move, who may be the other one from here on.
-    sign = jnp.where(state.current_player == mover, discount, -discount)
-    value = mask_value(apply_fn.value_head(params, features), state)
-    after = draw(params, draw_key, features, state)
-    going_on = jnp.where(state.terminated, 0.0, sign).astype(value.dtype)
-    return Expansion(reward.astype(value.dtype), going_on, value, features), after
 
 
 def continuous_action(env: Env, root: mctx.RootFnOutput, output: PolicyOutput) -> chex.Array:

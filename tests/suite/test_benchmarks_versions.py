@@ -96,6 +96,49 @@ def test_rows_without_fingerprint_count_by_their_commit():
     assert judge(rows, found) == [("same answers", False), *[(stale.NONE, True)] * 3]
 
 
+def test_code_that_another_python_writes_in_other_ways_counts_by_its_commit():
+    found = comparison("A", {"search": "a"}, "now")
+    unknown = {"fingerprints": {"other": {"search": "x"}}, "setting": {"players": {
+        "PGS": PGS, "MCS": MCS}}}  # fmt: skip
+    known = {"setting": {"probes": PROBES}, "fingerprints": {"now": NOW}, "rows": [found]}
+    rows = [game("other", commit="A"), game("other", commit="A-dirty"), game("other")]
+    judged = stale.judged(unknown | {"rows": rows}, known)
+    assert [old for _, _, old in judged] == [False, True, True]
+
+
+def test_modules_of_checks_decide_no_row():
+    prints = {"old": {"search": "a", "checks": "1"}, "now": NOW | {"checks": "1"}}
+    data = {"fingerprints": prints, "setting": {"players": {"PGS": PGS, "MCS": MCS}}}
+    found = comparison("A", {"search": "a", "checks": "2"}, "now")
+    known = {"setting": {"probes": PROBES}, "rows": [found],
+             "fingerprints": {"now": NOW | {"checks": "3"}}}  # fmt: skip
+    rows = [game("now"), game("old")]
+    judged = stale.judged(data | {"rows": rows}, known)
+    assert [(why, old) for _, why, old in judged] == [(None, False), ("same answers", False)]
+
+
+@pytest.mark.parametrize(
+    ("row", "needed"),
+    [
+        (timed(search="PGS default"), ("program", {"pgs"})),
+        ({"command": "python tests/quality networks hex-5x5", "player": "PGS 128"},
+         ("answers", {"match", "pgs"})),
+        ({"command": COMMAND.format("networks"), "player": "raw network"},
+         ("answers", {"match", "network"})),
+        ({"command": "python tests/quality openings", "player": "Gumbel MCTS"},
+         ("answers", {"match", "gumbel-mcts"})),
+        ({"command": COMMAND.format("studies.seify2020.samegame"), "search": "tempering"},
+         ("answers", {"tempering"})),
+        ({"command": COMMAND.format("studies.seify2020.samegame"), "search": "random"},
+         ("answers", set())),
+        ({"command": COMMAND.format("environments"), "system": "ours"}, ("program", {"games"})),
+        ({"command": COMMAND.format("studies.soemers2019.tspg")}, ("answers", set())),
+    ],
+)  # fmt: skip
+def test_every_command_needs_what_decides_its_rows(row, needed):
+    assert stale.needs(row, {}, PROBES) == needed
+
+
 def text(function):
     lowered = jax.jit(function).lower(jnp.arange(4.0), jnp.arange(3))
     return versions.nameless(lowered.as_text())

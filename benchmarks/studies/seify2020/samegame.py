@@ -60,6 +60,11 @@ def published_scores(what: str = "scores") -> dict[str, Any]:
     return json.loads(file.read_text())[what]
 
 
+def processor_seconds() -> float:
+    """Returns the processor's seconds for each device, which other work leaves as they are."""
+    return time.process_time() / jax.device_count()
+
+
 def best_published(numbers: Sequence[int]) -> int:
     """Returns the sum of the best published scores of some of the 20 standard positions."""
     return sum(max(scores[n - 1] for scores in published_scores().values()) for n in numbers)
@@ -144,9 +149,7 @@ def measure(
 ) -> None:
     """Solves the boards that the file lacks with each search and seed, and writes each group."""
     setting, env = record.setting, make_env(record.setting)
-    clock = time.perf_counter
-    if setting["clock"] == "cpu":  # which other work on the machine leaves as it is
-        clock = lambda: time.process_time() / jax.device_count()  # noqa: E731
+    clock = processor_seconds if setting["clock"] == "cpu" else time.perf_counter
     jobs = []
     for seed, name in itertools.product(seeds, searches):
         known = functools.partial(runs.has, record, search=name, seed=seed)

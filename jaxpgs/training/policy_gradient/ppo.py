@@ -22,7 +22,7 @@ from jaxpgs.checks import check_count, check_number
 from jaxpgs.networks import functional, trainable_mask
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient import learner_games, past_selves
-from jaxpgs.training.policy_gradient.ppo_loss import Moves, make_losses, moves_of
+from jaxpgs.training.policy_gradient.ppo_loss import Transitions, make_losses, transitions_of
 from jaxpgs.training.runtime import iterations, sharding
 from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player.head_to_head import make_compare
@@ -293,7 +293,9 @@ def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, ch
     met = jax.tree.map(lambda x: jnp.repeat(x, setting.share, axis=0), met)
     games, rollout, last_value, result = play(state.params, met, play_key, state.games)
     # Advantages are computed once, by the values of the network that played, for all epochs.
-    moves = moves_of(rollout, last_value, fit.discount, fit.gae_lambda, fit.normalize_advantages)
+    moves = transitions_of(
+        rollout, last_value, fit.discount, fit.gae_lambda, fit.normalize_advantages
+    )
     carry, parts = _learn(setting, (state.params, state.opt_state), moves, fit_key)
     metrics = jax.tree.map(jnp.mean, parts) | _count_games(rollout, result)
     metrics |= {"opponents": past_selves.window(history, given.delta)}
@@ -301,7 +303,7 @@ def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, ch
 
 
 def _learn(
-    setting: _Setting, carry: tuple[Params, Any], moves: Moves, rng_key: chex.PRNGKey
+    setting: _Setting, carry: tuple[Params, Any], moves: Transitions, rng_key: chex.PRNGKey
 ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
     """Learns from moves `[S, G]`, in epochs of minibatches, each epoch in another order."""
     num_games = moves.mine.shape[1]

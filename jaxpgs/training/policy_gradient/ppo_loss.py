@@ -14,7 +14,7 @@ from jaxpgs.networks import functional_train
 from jaxpgs.training.policy_gradient import learner_games
 
 
-class Moves(NamedTuple):
+class Transitions(NamedTuple):
     """Moves to learn from; `B` is any number of them.
 
     Attributes:
@@ -61,7 +61,7 @@ def clipped(
 def ppo_loss(
     logits: chex.Array,
     value: chex.Array,
-    moves: Moves,
+    moves: Transitions,
     *,
     clip: float = 0.2,
     value_weight: float = 0.5,
@@ -118,7 +118,7 @@ def make_losses(network: nnx.Module, **weights: float) -> Callable[..., Any]:
     """Makes `(params, moves) -> (loss, (parts, moved))`, with the batch statistics moved."""
     call = functional_train(network)
 
-    def losses_fn(params: Params, moves: Moves) -> tuple[chex.Array, tuple]:
+    def losses_fn(params: Params, moves: Transitions) -> tuple[chex.Array, tuple]:
         (logits, value), moved = call(params, moves.observation)
         loss, parts = ppo_loss(logits, value, moves, **weights)
         return loss, (parts, moved)
@@ -126,20 +126,20 @@ def make_losses(network: nnx.Module, **weights: float) -> Callable[..., Any]:
     return losses_fn
 
 
-def moves_of(
+def transitions_of(
     rollout: learner_games.Rollout,
     last_value: chex.Array,
     discount: float,
     gae_lambda: float,
     normalize_advantages: bool,
-) -> Moves:
+) -> Transitions:
     """Turns games into moves to learn from."""
     advantage, target = learner_games.advantages(
         rollout, last_value, discount=discount, gae_lambda=gae_lambda
     )
     if normalize_advantages:
         advantage = _normalized(advantage, rollout.mine)
-    return Moves(
+    return Transitions(
         observation=rollout.observation,
         legal=rollout.legal,
         action=rollout.action,

@@ -77,18 +77,24 @@ def make_fit(
     step = _make_step(env, network, optimizer, loss_parts, batch_size, augment=augment, mesh=mesh)
     validate = _make_validate(env, network, loss_parts, batch_size, mesh)
 
-    sizes = (batch_size, max_epochs, patience, value_factor)
-    return functools.partial(_fit, step, validate, mesh, *sizes)
+    setting = _Setting(step, validate, batch_size, max_epochs, patience, value_factor, mesh)
+    return functools.partial(_fit, setting)
+
+
+class _Setting(NamedTuple):
+    """What all fits have in common; see `make_fit`, `_make_step` and `_make_validate`."""
+
+    step: Callable[..., tuple[Params, Any, "_Losses"]]
+    validate: Callable[..., "_Losses"]
+    batch_size: int
+    max_epochs: int
+    patience: int | None
+    value_factor: float
+    mesh: jax.sharding.Mesh | None
 
 
 def _fit(
-    step: Callable[..., tuple[Params, Any, "_Losses"]],
-    validate: Callable[..., "_Losses"],
-    mesh: jax.sharding.Mesh | None,
-    batch_size: int,
-    max_epochs: int,
-    patience: int | None,
-    value_factor: float,
+    setting: _Setting,
     params: Params,
     opt_state: Any,
     training: tuple[Examples, int],
@@ -96,36 +102,36 @@ def _fit(
     rng_key: chex.PRNGKey,
     rng: np.random.Generator,
 ) -> tuple[Params, Any, dict[str, float]]:
-    """Fits weights to examples; from `patience` to `rng` as in `make_fit`."""
+    """Fits weights to examples; see what `make_fit` returns."""
     examples, size = training
-    carried = sharding.everywhere(mesh, (params, opt_state, examples, validation[0]))
+    carried = sharding.everywhere(setting.mesh, (params, opt_state, examples, validation[0]))
     params, opt_state, examples, held_out = carried
     # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
     largest = max(_largest_value(*training), _largest_value(*validation), 1.0)
-    value_weight = jnp.float32(value_factor / largest**2)
-    num_batches = math.ceil(size / batch_size)
+    value_weight = jnp.float32(setting.value_factor / largest**2)
+    shape = math.ceil(size / setting.batch_size), setting.batch_size
     lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
-    for number in range(max_epochs):
+    for number in range(setting.max_epochs):
         # A new order each epoch. `np.resize` repeats it from its start to fill the last batch.
-        order = np.resize(rng.permutation(size), (num_batches, batch_size)).astype(np.int32)
+        order = np.resize(rng.permutation(size), shape).astype(np.int32)
         key = jax.random.fold_in(rng_key, number)
         params, opt_state, parts = _learn_epoch(
-            step, params, opt_state, examples, order, key, value_weight
+            setting.step, params, opt_state, examples, order, key, value_weight
         )
         # Without patience the last weights are kept, and nothing is measured in between.
-        if patience is None:
+        if setting.patience is None:
             best = (params, opt_state, number + 1)
             continue
-        checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
+        checked = setting.validate(params, held_out, jnp.int32(validation[1]), value_weight)
         loss = float(checked["policy_loss"] + checked["value_loss"])
         waited += 1
         if loss < lowest:
             lowest, best, waited = loss, (params, opt_state, number + 1), 0
-        if waited >= patience:
+        if waited >= setting.patience:
             break
     # Back to the best weights, which are measured once more for the record.
     params, opt_state, num_epochs = best
-    checked = validate(params, held_out, jnp.int32(validation[1]), value_weight)
+    checked = setting.validate(params, held_out, jnp.int32(validation[1]), value_weight)
     metrics = {name: float(x) for name, x in parts.items()}
     metrics |= {f"validation_{name}": float(x) for name, x in checked.items()}
     return params, opt_state, metrics | {"epochs": num_epochs, "positions": size}
