@@ -48,7 +48,7 @@ def losses_of(value, right):
     """Every loss of values, given what they should be `[B]`."""
     policy, legal = jnp.full((B, 2), 0.5), jnp.ones((B, 2), bool)
     experience = selfplay.Experience(None, legal, policy, right, jnp.zeros(B))
-    moves = ppo_loss.Moves(**dict.fromkeys(ppo_loss.Moves._fields, jnp.ones(B)))
+    moves = ppo_loss.Transitions(**dict.fromkeys(ppo_loss.Transitions._fields, jnp.ones(B)))
     moves = moves._replace(
         legal=legal, action=jnp.zeros(B, jnp.int32), mine=jnp.ones(B, bool), value=right
     )

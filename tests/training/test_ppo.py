@@ -194,7 +194,7 @@ LOGITS = np.float32([[0.0, np.log(3.0), 7.0]])  # probabilities 1/4, 3/4, and an
 
 @jax.jit
 def gradient(old_probability, advantage, entropy_weight):
-    moves = ppo_loss.Moves(
+    moves = ppo_loss.Transitions(
         observation=None, legal=jnp.array([[True, True, False]]), action=jnp.array([1]),
         log_prob=jnp.log(old_probability)[None], advantage=advantage[None], value=jnp.ones(1),
         mine=jnp.ones(1, bool),
@@ -237,7 +237,7 @@ def test_an_illegal_action_has_no_gradient_and_no_share_in_the_entropy():
 
 
 def test_moves_of_others_count_nothing():
-    moves = ppo_loss.Moves(
+    moves = ppo_loss.Transitions(
         observation=None, legal=np.ones((2, 3), bool), action=np.array([1, 2]),
         log_prob=np.float32([-1.0, np.nan]), advantage=np.float32([1.0, np.nan]),
         value=np.float32([1.0, np.nan]), mine=np.array([True, False]),
