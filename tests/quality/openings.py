@@ -1,13 +1,14 @@
 """Does a network know which first moves win in Hex, and does a search hold the games won?
 
     python tests/quality openings                                    # values: minutes
-    python tests/quality openings --network hex-7x7 --hold "mohex"   # games: see --help
+    python tests/quality openings --network hex-7x7 --hold mohex     # games: see --help
 
 The value of every position after one move, by the network alone and by searches with it, beside the
 exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on larger boards. With
-`--hold`, PGS plays the side that wins by the table, after each first move, against a program that
-speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search (a line as in `strength --sweep`).
-Where no table is known, it plays the side that it says wins. `--sgf FOLDER` keeps the games.
+`--hold`, PGS (with `--raw` the network alone) plays the side that wins by the table, after each
+first move, against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search
+(a line as in `strength --sweep`). Where no table is known, it plays the side that it says wins.
+`--sgf FOLDER` keeps the games.
 """
 
 import dataclasses
@@ -60,10 +61,31 @@ def judge(found: np.ndarray) -> dict[str, Any]:
 
 
 def hold(
-    network: Any, num_simulations: int, opponent: str, seed: int, sgf: pathlib.Path | None
+    network: Any,
+    num_simulations: int,
+    opponent: str,
+    seed: int,
+    *,
+    setup: Sequence[str] = (),
+    sgf: pathlib.Path | None = None,
+    progress: Any = None,
 ) -> dict[str, Any]:
-    """Plays the side that wins after each first move; counts the games that it won."""
-    ours = make_player(Spec("PGS", "pgs"), network, num_simulations)
+    """Plays the side that wins after each first move; counts the games that it won.
+
+    Args:
+      network: env, apply_fn and params.
+      num_simulations: of PGS; 0 is the network alone.
+      opponent: see `--hold`.
+      seed: of the games.
+      setup: what an opponent that speaks GTP is told first.
+      sgf: the folder where the games are written.
+      progress: as of `play_match`.
+
+    Returns:
+      `held`, `of`, how many openings the first mover `wins`, and the openings that were `lost`.
+    """
+    search = "PGS" if num_simulations else None
+    ours = make_player(Spec("ours", "pgs" if search else "network"), network, num_simulations)
     name, *rest = opponent.split()
     if name == "openspiel":
         rollouts = int(rest[0]) if rest else 1000
@@ -71,11 +93,12 @@ def hold(
     elif name in _PLAYERS:
         theirs = make_player(read_specs(opponent)[0], network, num_simulations)
     else:
-        theirs = evaluation.gtp_player(network.env, opponent)
+        # The program's own limits say how long it thinks.
+        theirs = evaluation.gtp_player(network.env, opponent, setup=setup, seconds=3600.0)
     wins = winners(network.env.size)
     if wins is None:
-        wins = values(network, "PGS", num_simulations, seed) > 0
-    return held(network.env, ours, theirs, wins, jax.random.key(seed), sgf)
+        wins = values(network, search, num_simulations, seed) > 0
+    return held(network.env, ours, theirs, wins, jax.random.key(seed), sgf, progress)
 
 
 def held(
@@ -85,6 +108,7 @@ def held(
     wins: np.ndarray,
     key: Any,
     sgf: pathlib.Path | None = None,
+    progress: Any = None,
 ) -> dict[str, Any]:
     """Plays every first move: the side that wins by `wins` `[size, size]` is ours."""
     lost: list[int] = []
@@ -93,12 +117,14 @@ def held(
         if not len(openings):
             continue
         match = evaluation.play_match(
-            env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=sgf
-        )
+            env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=sgf,
+            progress=progress,
+        )  # fmt: skip
         outcomes = match.outcomes[0 if opens else 1, 0]  # where we opened, or the other did
         lost += openings[outcomes < 0.5].tolist()
     names = [cell_name(env.size, cell) for cell in sorted(lost)]
-    return {"held": wins.size - len(lost), "of": wins.size, "lost": names}
+    figures = {"held": wins.size - len(lost), "of": wins.size, "wins": int(wins.sum())}
+    return figures | {"lost": names}
 
 
 def give_up(player: evaluation.Player, *, opener: bool) -> evaluation.Player:
@@ -170,18 +196,27 @@ def main(argv: list[str] | None = None) -> None:
     add("--simulations", type=runs.positive, default=512, help="of the searches")
     add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
     add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")
+    add("--setup", nargs="+", default=[], metavar="COMMAND", help="GTP that it is told first")
+    add("--raw", action="store_true", help="the network alone plays the games")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)
     for name in args.network:
         network = load_network(name)
-        players = ["PGS"] if args.hold else ["network", *SEARCHES]
+        players = ["network", *SEARCHES]
+        if args.hold:
+            players = ["network" if args.raw else "PGS"]
+        against = "; ".join([args.hold, *args.setup]) if args.hold else None
         for player in players:
             count = 0 if player == "network" else args.simulations
-            row = {"network": name, "player": player, "simulations": count, "opponent": args.hold}
+            row = {"network": name, "player": player, "simulations": count, "opponent": against}
             if runs.has(record, **row):
                 continue
             if args.hold:
-                found = hold(network, count, args.hold, args.seed, args.sgf)
+                with report.progress_bar(f"{name}, {player} against {against}") as progress:
+                    found = hold(
+                        network, count, args.hold, args.seed, setup=args.setup, sgf=args.sgf,
+                        progress=progress,
+                    )  # fmt: skip
             else:
                 search = None if player == "network" else player
                 found = judge(values(network, search, count, args.seed))

@@ -41,7 +41,8 @@ def test_openings_are_held_by_the_side_that_wins():
     env, key = jaxpgs.envs.Hex(size=4), jax.random.key(0)
     perfect, random = evaluation.perfect_hex(env), evaluation.uniform_random(env)
     wins = hex_openings(4)
-    assert openings.held(env, perfect, random, wins, key) == {"held": 16, "of": 16, "lost": []}
+    expected = {"held": 16, "of": 16, "wins": 4, "lost": []}
+    assert openings.held(env, perfect, random, wins, key) == expected
     found = openings.held(env, random, perfect, wins, key)
     assert found["held"] + len(found["lost"]) == 16 and found["held"] < 6  # a game is held by luck
 
