@@ -16,6 +16,7 @@ import numpy as np
 from jaxpgs.adapters.environments import RootFn, make_model_fns, make_recurrent_fn, make_root_fn
 from jaxpgs.adapters.playouts import make_playout_fns
 from jaxpgs.base import Embedding, Env, Params, PolicyOutput, RecurrentFn
+from jaxpgs.envs import HexState
 from jaxpgs.search import (
     Progress,
     Search,
@@ -221,6 +222,15 @@ def look(brain: Brain, state: Embedding) -> Look:
     root = brain.root_fn(brain.params, jax.random.key(0), _batch(state))
     worth = np.asarray(brain.worth_fn(brain.params, root.embedding))
     return Look(_softmax(root.prior_logits), float(np.ravel(root.value)[0]), worth)
+
+
+def fair_opening(brain: Brain, state: HexState) -> int:
+    """Returns the move that leaves Hex's second player, who may swap, the least.
+
+    Whoever swaps takes the better side, so it is the move whose worth is closest to 0.
+    """
+    worth = np.where(np.asarray(state.labels) == 0, look(brain, state).worth, np.inf)
+    return int(np.abs(worth).argmin())
 
 
 def adapted_policy(brain: Brain, output: PolicyOutput, state: Embedding) -> np.ndarray | None:

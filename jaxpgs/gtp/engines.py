@@ -20,7 +20,7 @@ from jaxpgs.envs.hex import HexState
 from jaxpgs.evaluation import Player
 from jaxpgs.gtp.dialog import Answer, Engine, Options, Task
 from jaxpgs.search import Progress
-from jaxpgs.thinker import Thinker, make_brain, make_thinker, read, think
+from jaxpgs.thinker import Thinker, fair_opening, make_brain, make_thinker, read, think
 
 _SLICE = 0.5  # seconds between two lines of live analysis
 
@@ -110,7 +110,11 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
         slice_seconds=None if report is None else _SLICE,
         report=None if report is None else tell,
     )  # fmt: skip
-    return _answer(env, output)
+    answer = _answer(env, output)
+    # Where the rules of the search have the swap, it has thought of it itself.
+    if task.options.allow_swap and not env.swap and not task.board.any():
+        return answer._replace(action=fair_opening(thinker.brain, state))
+    return answer
 
 
 def _position(env: Hex, seed: int, task: Task) -> tuple[HexState, chex.PRNGKey]:

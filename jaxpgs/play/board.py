@@ -22,6 +22,7 @@ from jaxpgs.thinker import (
     Brain,
     Thinker,
     adapted_policy,
+    fair_opening,
     look,
     make_brain,
     make_thinker,
@@ -266,6 +267,8 @@ class Board:
                 # Who swaps has the other's side of the same position, mirrored.
                 swaps = swap is not None and found.value < 0
                 action = swap if swaps and swap is not None else found.action
+                if playing.may_be_swapped(visit):
+                    action = fair_opening(self.brain, visit.state)
                 self.visit = playing.play(self.visit, action)
                 self._tell({**self._message(), "keeps": True})
 

@@ -124,6 +124,13 @@ def swap_action(visit: Visit) -> int | None:
     return board.size if by_rules or (visit.swap and single and not swapped) else None
 
 
+def may_be_swapped(visit: Visit) -> bool:
+    """Tells whether the next move may be answered by a swap that the environment does not know."""
+    if not isinstance(visit.env, Hex) or visit.env.swap or not visit.swap or visit.mover:
+        return False
+    return not any(games.stones(visit.env, visit.state)) and len(visit.past) < 2
+
+
 def action_of(visit: Visit, move: int | str) -> int:
     """Returns the action of a move, given by its number, name or cell, as of any block of a group.
 

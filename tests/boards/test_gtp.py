@@ -14,6 +14,7 @@ from games import mostly_slow
 import jaxpgs
 from jaxpgs import evaluation, gtp
 from jaxpgs.envs import Hex, hex_io
+from jaxpgs.envs.hex_games import cell_name
 from jaxpgs.evaluation.players.gtp_players import GTPEngine
 from jaxpgs.gtp import Answer, Clock, Dialog, Engine, Options
 from jaxpgs.gtp.__main__ import main as gtp_main
@@ -306,6 +307,17 @@ def test_any_line_has_an_answer(number):
 
 
 # --- our searches ---------------------------------------------------------------------------------
+
+
+def test_a_game_with_the_swap_begins_with_the_most_even_move():
+    network = jaxpgs.load_pretrained("hex-5x5-early")
+    engine, _ = gtp.search_engine("hex-5x5-early")
+    after = jax.vmap(network.env.step, (None, 0))(network.env.init(), np.arange(25))
+    _, values = network.apply_fn(network.params, jax.vmap(network.env.observe)(after))
+    even = cell_name(5, int(np.abs(values).argmin()))
+    for allowed in (True, False):
+        dialog = Dialog(hex_io.HexGame(5), Options(simulations=8, allow_swap=allowed))
+        assert (talk(["genmove black"], engine, dialog)[0] == [f"= {even}\n\n"]) is allowed
 
 
 def test_our_engine_finds_a_win_and_knows_its_boards():

@@ -232,6 +232,15 @@ def test_the_static_picture_has_cells_heat_and_curves(env):
         drawing.draw(visit, points, "temperature")
 
 
+def test_only_a_first_move_may_be_answered_by_a_swap():
+    empty = playing.begin(Hex(3))
+    assert playing.may_be_swapped(empty)
+    assert not playing.may_be_swapped(dataclasses.replace(empty, swap=False))
+    assert not playing.may_be_swapped(playing.begin(Hex(3, swap=True)))  # the search knows of it
+    assert not playing.may_be_swapped(playing.begin(Breakthrough(5, 4)))
+    assert not playing.may_be_swapped(said(empty, cell("b2")))
+
+
 # --- boards in a program and in a notebook --------------------------------------------------------
 
 
@@ -303,6 +312,21 @@ def test_a_board_is_a_widget_or_a_picture(board, monkeypatch):
     assert set(board._repr_mimebundle_()) == {"image/svg+xml", "text/plain"}
     with pytest.raises(ImportError, match=r"jaxpgs\[play\]"):
         board.widget  # noqa: B018
+
+
+@pytest.mark.slow
+def test_the_search_opens_evenly_where_its_opponent_may_swap(board):
+    opened = threading.Event()
+    stop = board.listen(
+        lambda told: opened.set() if told.get("number") and board.visit.mover else 0
+    )
+    board.handle({"type": "new"}, pytest.fail)
+    board.handle({"type": "humans", "humans": [False, True]}, pytest.fail)
+    assert opened.wait(120)
+    stop()
+    state = board.env.init()
+    worth = look(board.brain, state).worth
+    assert board.visit.past[1].move.action == np.abs(worth).argmin()
 
 
 @pytest.mark.slow  # each case compiles a search
