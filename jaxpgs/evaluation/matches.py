@@ -97,7 +97,7 @@ def play_match(
       >>> match.games  # nine openings with both colours
       18
     """
-    _check_match(env, batch_size, max_moves, sgf_folder)
+    _check_match(env, (first, second), batch_size, max_moves, sgf_folder)
     lines = checked_lines(env, openings)
     repeats = _num_repeats(env, (first, second), repeats)
     count = repeats * len(lines)
@@ -127,11 +127,18 @@ def play_match(
 
 def _check_match(
     env: Env,
+    sides: Sequence[Player | CompiledPlayer],
     batch_size: int | None,
     max_moves: int | None,
     sgf_folder: str | os.PathLike[str] | None,
 ) -> None:
-    """Raises `ValueError` for arguments of `play_match` that are out of range."""
+    """Raises `ValueError` for arguments of `play_match` that are none or out of range."""
+    for side in sides:
+        if not isinstance(side, Player | CompiledPlayer):
+            raise ValueError(
+                "play_match needs two players, such as `raw_network(env, apply_fn, params)`, got "
+                f"{type(side).__name__}."
+            )
     check_two_players("play_match", env)
     check_sgf(env, sgf_folder)
     if max_moves is not None:

@@ -46,6 +46,7 @@ from jaxpgs.search.parts.target import (
     qtransform_completed_by_mix_value,
 )
 from jaxpgs.search.parts.truncation import until_new
+from jaxpgs.search.root import check_is_root
 
 # Rescaled without a least range, returns that are all about the same would outweigh a good prior.
 # On 7x7 Hex with 64 simulations PGS is 44 ± 20 Elo over mctx's Gumbel search with a range of 1/3,
@@ -219,6 +220,7 @@ def _gumbel(
 
 def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
     """Considers no more actions than there are, so that rounds are no wider."""
+    check_is_root(root)
     # A selection of the user's stays as it is, and a wrong number is refused by `gumbel_root`.
     given = options.get("max_num_considered_actions")
     if options.get("root_selection") is not None or not isinstance(given, int | None):

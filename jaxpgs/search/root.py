@@ -21,10 +21,15 @@ from jaxpgs.search.stores.contract import Context
 from jaxpgs.search.stores.nodes import Nodes, node_stats
 
 
-def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
-    """Raises `ValueError` for mistakes that shapes show; returns B."""
+def check_is_root(root: mctx.RootFnOutput) -> None:
+    """Raises `ValueError` where something else was given in the root's place."""
     if not hasattr(root, "prior_logits"):
         raise ValueError(f"root must be a mctx.RootFnOutput, got {type(root).__name__}.")
+
+
+def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
+    """Raises `ValueError` for mistakes that shapes show; returns B."""
+    check_is_root(root)
     if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
         raise ValueError(
             "root must have prior_logits [B, A] and value [B]; got shapes "

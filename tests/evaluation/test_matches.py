@@ -349,6 +349,9 @@ def test_batches_play_every_game():
     assert one.players[0].moves == whole.players[0].moves == one.players[0].calls
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         ev.play_match(env, a, b, KEY, batch_size=0)
+    for swapped in ((a, env, b, KEY), (env, KEY, a, b), (env, a, None, KEY)):
+        with pytest.raises(ValueError, match=r"needs two players, such as .*, got \w+"):
+            ev.play_match(*swapped)
 
 
 @pytest.mark.slow

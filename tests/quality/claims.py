@@ -19,6 +19,8 @@ KNOWN = runs.load(stale.SAME)
 ALLOWED = 5  # sections about earlier code
 # Files that `python -m benchmarks.rivals` gathers from the tournaments of these.
 GATHERED = {"rivals": "strength_defaults*.json", "rounds": "strength_rounds*.json"}
+# What the table of these files shows of others.
+ALSO = {"samegame_full": ["samegame_150.json"]}
 # A section about earlier code has this sentence, or one that ends like it.
 MARK = "of earlier code"
 _SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
@@ -70,6 +72,7 @@ def is_of_today(name: str, path: pathlib.Path | None) -> bool:
     keep = tables.BLOCKS[name].keep if name in tables.BLOCKS else lambda row: True
     rows = [row for row in runs.load(path)["rows"] if keep(row)]
     paths = sorted(path.parent.glob(GATHERED.get(path.stem, path.name)))
+    paths += [path.parent / also for also in ALSO.get(path.stem, [])]
     if path.stem in GATHERED:
         networks = {row["network"] for row in rows}
         known = {path: runs.load(path)["setting"]["network"] for path in paths}

@@ -288,6 +288,11 @@ def test_estimator_without_optimizer_is_named():
         (lambda: jaxpgs.truncation.until_new(-4), "table_size to be .*at least 1.*; got -4"),
         (lambda: jaxpgs.truncation.until_new(3), "power of two; got 3"),
         (lambda: call(root=(1, 2)), "root must be a mctx.RootFnOutput, got tuple"),
+        (
+            lambda: jaxpgs.gumbel_mcts_policy((), jax.random.key(0), None, toy.recurrent_fn, 4),
+            "root must be a mctx.RootFnOutput, got NoneType",
+        ),
+        (lambda: call(recurrent_fn=None), "recurrent_fn must be a function, got NoneType"),
         (lambda: call(rng_key=0), "rng_key must be made by jax.random.key, got 0"),
         (lambda: call(rng_key=jnp.uint32(0)), "rng_key must be made by jax.random.key"),
         (lambda: call(max_depth="x"), "max_depth to be a whole number that is known .* got 'x'"),

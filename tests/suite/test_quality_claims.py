@@ -9,13 +9,34 @@ from benchmarks import runs, tables
 from benchmarks.report import made_of
 
 
+def write(path, made, **more):
+    row = {"n": 1, "fingerprint": "a", "commit": None, "network": "net"}
+    data = {"setting": {"network": "net"}, "machines": {}, "fingerprints": {"a": made}}
+    path.write_text(json.dumps(data | {"rows": [row | more]}))
+
+
+def test_what_a_table_shows_of_other_files_counts(tmp_path, monkeypatch):
+    today, before = {"envs": made_of()["envs"]}, {"envs": "0"}
+    monkeypatch.setattr(claims, "ALSO", {"one": ["two.json"]})
+    monkeypatch.setattr(claims, "GATHERED", {"sums": "part_*.json"})
+    write(tmp_path / "one.json", today)
+    for made in (today, before):
+        write(tmp_path / "two.json", made)
+        assert claims.is_of_today("one", tmp_path / "one.json") is (made is today)
+    # What is gathered is as old as its parts with the same network.
+    write(tmp_path / "sums.json", before)
+    write(tmp_path / "part_a.json", today)
+    assert claims.is_of_today("sums", tmp_path / "sums.json")
+    write(tmp_path / "part_b.json", before)
+    assert not claims.is_of_today("sums", tmp_path / "sums.json")
+    write(tmp_path / "sums.json", before, network="other")
+    assert claims.is_of_today("sums", tmp_path / "sums.json")
+
+
 def test_sections_about_earlier_code_are_found(tmp_path, monkeypatch, capsys):
-    made = {"envs": made_of()["envs"]}
-    for name, prints in (("new", made), ("old", {"envs": "0"})):
-        rows = [{"n": 1, "fingerprint": "a", "commit": None}]
-        data = {"setting": {}, "machines": {}, "fingerprints": {"a": prints}, "rows": rows}
-        (tmp_path / "results").mkdir(exist_ok=True)
-        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(data))
+    (tmp_path / "results").mkdir()
+    for name, made in (("new", {"envs": made_of()["envs"]}), ("old", {"envs": "0"})):
+        write(tmp_path / "results" / f"{name}.json", made)
     blocks = {n: tables.Block(n, lambda data, link: "") for n in ("new", "old")}
     monkeypatch.setattr(tables, "BLOCKS", blocks)
     monkeypatch.setattr(runs, "RESULTS", tmp_path / "results")

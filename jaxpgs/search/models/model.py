@@ -92,6 +92,8 @@ def make_model(
       ValueError: if what the model returns does not fit, or a tree is wanted and the model cannot
         be cut into what is remembered and what adapts.
     """
+    if not callable(recurrent_fn):
+        raise ValueError(f"recurrent_fn must be a function, got {type(recurrent_fn).__name__}.")
     num_actions = logits.shape[1]
     mask = adapt_mask(params, adapt)
     recurrent_fn, params, mask = _of_arrays(recurrent_fn, params, mask)
