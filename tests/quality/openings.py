@@ -11,6 +11,7 @@ first move, against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLL
 `--sgf FOLDER` keeps the games.
 """
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from quality.looks import SEARCHES, look
 
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
+_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, with which it loses games
 _KEY = ("network", "player", "simulations", "opponent")
 
 
@@ -82,7 +84,8 @@ def hold(
       progress: as of `play_match`.
 
     Returns:
-      `held`, `of`, how many openings the first mover `wins`, and the openings that were `lost`.
+      `held`, `of`, how many openings the first mover `wins`, the openings that were `lost`, and how
+      often a program failed, if it did.
     """
     search = "PGS" if num_simulations else None
     ours = make_player(Spec("ours", "pgs" if search else "network"), network, num_simulations)
@@ -112,6 +115,7 @@ def held(
 ) -> dict[str, Any]:
     """Plays every first move: the side that wins by `wins` `[size, size]` is ours."""
     lost: list[int] = []
+    failed = collections.Counter[str]()
     for opens in (True, False):
         openings = np.flatnonzero(wins.ravel() == opens)
         if not len(openings):
@@ -122,9 +126,11 @@ def held(
         )  # fmt: skip
         outcomes = match.outcomes[0 if opens else 1, 0]  # where we opened, or the other did
         lost += openings[outcomes < 0.5].tolist()
+        stats = match.players[1].stats
+        failed.update({name: int(stats[name]) for name in _FAILURES if stats.get(name)})
     names = [cell_name(env.size, cell) for cell in sorted(lost)]
     figures = {"held": wins.size - len(lost), "of": wins.size, "wins": int(wins.sum())}
-    return figures | {"lost": names}
+    return figures | {"lost": names} | dict(failed)
 
 
 def give_up(player: evaluation.Player, *, opener: bool) -> evaluation.Player:
