@@ -93,7 +93,7 @@ def test_which_games_draw_chance():
 def test_self_play_rolls_the_dice():
     @jax.jit
     def run(key):
-        games = selfplay.init_games(ENV, key, 16, max_random_moves=3)
+        games = selfplay.init_games(ENV, key, 16, selfplay.Start(max_random_moves=3))
         return games, selfplay.play(
             ENV, apply_fn, drawn, jnp.float32(1), key, games, 12,
             kept=selfplay.Kept(keep_played=True),
@@ -150,7 +150,7 @@ def test_a_key_that_is_not_needed_changes_nothing():
 
         @jax.jit
         def play(key, env=env):
-            games = selfplay.init_games(env, key, 4, max_random_moves=3)
+            games = selfplay.init_games(env, key, 4, selfplay.Start(max_random_moves=3))
             start = selfplay.Start(max_random_moves=3)
             return selfplay.play(env, apply, drawn, params, key, games, 6, start=start)
 

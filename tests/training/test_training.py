@@ -78,7 +78,9 @@ NUM_GAMES = 4
 
 @jax.jit
 def start_games(resign_fraction):
-    return selfplay.init_games(ENV, jax.random.key(0), NUM_GAMES, resign_fraction=resign_fraction)
+    return selfplay.init_games(
+        ENV, jax.random.key(0), NUM_GAMES, selfplay.Start(resign_fraction=resign_fraction)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
@@ -431,7 +433,9 @@ def test_symmetries_keep_the_solution():
 
 
 def test_random_starts_are_unfinished_and_spread():
-    start = jax.jit(lambda: selfplay.init_games(ENV, jax.random.key(0), 400, max_random_moves=6))
+    start = jax.jit(
+        lambda: selfplay.init_games(ENV, jax.random.key(0), 400, selfplay.Start(max_random_moves=6))
+    )
     games = jax.device_get(start())
     states = games.state
     np.testing.assert_array_equal(games.move, (states.labels != 0).sum(axis=-1))

@@ -190,10 +190,9 @@ def test_games_that_teach_little_are_told_once():
 def test_some_games_begin_at_the_start():
     @jax.jit
     def begun(start_fraction):
-        games = selfplay.init_games(
-            ENV, jax.random.key(0), 512, max_random_moves=4, start_fraction=start_fraction
-        )
-        return games.move
+        return selfplay.init_games(
+            ENV, jax.random.key(0), 512, selfplay.Start(4, start_fraction)
+        ).move
 
     none, some = begun(0.0), begun(0.25)
     assert none.min() == 1 and none.max() == 4

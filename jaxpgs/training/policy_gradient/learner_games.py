@@ -26,7 +26,7 @@ from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.training.policy_gradient.past_selves import Opponents
 from jaxpgs.training.runtime import sharding
-from jaxpgs.training.two_player.selfplay import init_games
+from jaxpgs.training.two_player.selfplay import Start, init_games
 
 
 class LearnerGames(NamedTuple):
@@ -101,7 +101,7 @@ def start(
     Returns:
       G games.
     """
-    games = init_games(env, rng_key, len(moves_first), max_random_moves=max_random_moves)
+    games = init_games(env, rng_key, len(moves_first), Start(max_random_moves))
     mover = games.state.current_player
     return LearnerGames(
         state=games.state,

@@ -379,7 +379,7 @@ def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIte
     return ExpertIterationState(
         params=params,
         opt_state=setting.optimizer.init(params),
-        games=selfplay.init_games(setting.env, games_key, games.num_games, **vars(_start(games))),
+        games=selfplay.init_games(setting.env, games_key, games.num_games, _start(games)),
         replay=buffer,
         resignation=resignation.init(),
         best=Best(params, jnp.int32(0), jnp.float32(0)),

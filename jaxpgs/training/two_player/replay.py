@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import Env, NodeStats
-from jaxpgs.training.two_player.selfplay import Experience, Played, init_games, map_actions
+from jaxpgs.training.two_player.selfplay import Experience, Played, Start, init_games, map_actions
 
 
 class Replay(NamedTuple):
@@ -112,7 +112,7 @@ def observation_dtype(env: Env) -> jnp.dtype:
     @jax.jit
     def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
         # Positions of all ages, as counters and planes may grow along a game.
-        games = init_games(env, rng_key, 64, max_random_moves=64)
+        games = init_games(env, rng_key, 64, Start(max_random_moves=64))
         observation = jax.vmap(env.observe)(games.state)
         return observation, jnp.all(
             observation == observation.astype(jnp.int8).astype(observation.dtype)

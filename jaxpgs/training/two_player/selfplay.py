@@ -33,11 +33,13 @@ VALUE_TARGETS = ("return", "search", "best")
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How new games start; see `init_games`.
+    """How new games start.
 
     Attributes:
-      max_random_moves: M, most random moves at the start of a game.
-      start_fraction: share of the games that begin without any.
+      max_random_moves: M. Half of the games start after one random move, the others after a number
+        of them drawn from 1 to M. No random move ends a game. 0: all start at the beginning.
+      start_fraction: share of the games, at most half, that start at the beginning whatever M is;
+        they are taken from those with several random moves.
       resign_fraction: share of the games in which players may resign.
     """
 
@@ -170,14 +172,9 @@ class Report(NamedTuple):
     num_evaluations: chex.Array
 
 
+@in_settings
 def init_games(
-    env: Env,
-    rng_key: chex.PRNGKey,
-    num_games: int,
-    *,
-    max_random_moves: int = 0,
-    start_fraction: float = 0.0,
-    resign_fraction: float = 0.0,
+    env: Env, rng_key: chex.PRNGKey, num_games: int, start: Start = Start()
 ) -> SelfPlayGames:
     """Starts games from positions of uniformly random play.
 
@@ -188,26 +185,22 @@ def init_games(
       env: the environment.
       rng_key: a key, consumed.
       num_games: G.
-      max_random_moves: M. Half of the games start after one random move, the others after a number
-        of them drawn from 1 to M. No random move ends a game. 0: all start at the beginning.
-      start_fraction: share of the games, at most half, that start at the beginning whatever M is;
-        they are taken from those with several random moves.
-      resign_fraction: share of the games in which players may resign.
+      start: how they start.
 
     Returns:
       G games.
     """
     start_key, resign_key = jax.random.split(rng_key)
-    step = step_with_key(env)
+    step, most = step_with_key(env), start.max_random_moves
 
-    def start(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
+    def begin(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
         # One coin decides: its lower half means one move, its top `start_fraction` none, what is
         # between a number from 1 to M.
         coin, count = jax.random.uniform(count_key, (2,))
-        count = 1 + jnp.floor(count * max_random_moves).astype(jnp.int32)
+        count = 1 + jnp.floor(count * most).astype(jnp.int32)
         count = jnp.where(coin < 0.5, 1, count)
-        count = jnp.where(coin < 1 - start_fraction, count, 0)
+        count = jnp.where(coin < 1 - start.start_fraction, count, 0)
 
         # All games of a batch scan over M moves, and each keeps as many as it drew.
         def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
@@ -221,17 +214,17 @@ def init_games(
             state = trees.where(take, after, state)
             return (state, made + take.astype(jnp.int32)), None
 
-        inputs = (jnp.arange(max_random_moves), jax.random.split(moves_key, max_random_moves))
+        inputs = (jnp.arange(most), jax.random.split(moves_key, most))
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
-    state, made = jax.vmap(start)(sharding.own_keys(start_key, num_games))
+    state, made = jax.vmap(begin)(sharding.own_keys(start_key, num_games))
     # Who may resign is drawn at the start and apart from the moves, so that the games in which
     # nobody may are a fair sample.
     luck = sharding.own_rows(lambda number: jax.random.uniform(resign_key, (number,)), num_games)
     return SelfPlayGames(
         state=state,
         move=made,
-        may_resign=luck < resign_fraction,
+        may_resign=luck < start.resign_fraction,
         lowest=jnp.full((num_games, env.num_players), jnp.inf, jnp.float32),
     )
 
@@ -401,7 +394,7 @@ def _step(
     )
 
     # New games are made for all and taken by those that ended: under `jit` shapes cannot vary.
-    fresh = init_games(env, reset_key, len(reward), **vars(setting.start))
+    fresh = init_games(env, reset_key, len(reward), setting.start)
     going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
     games = trees.where(finished, fresh, going_on)
     # A search that follows the end of a game belongs to another one and starts from the network.
