@@ -20,15 +20,17 @@ from jaxpgs.search.papers import (
     paper_pgs,
 )
 from jaxpgs.search.policy import Categorical, categorical, masked_argmax, sample_inverse_cdf
-from jaxpgs.search.presets import (
-    batched_mcts_policy,
-    batched_mcts_search,
+from jaxpgs.search.presets.gumbel import (
     default_num_considered,
-    default_simulations_per_update,
     gumbel_mcts_policy,
     gumbel_mcts_search,
     gumbel_pgs_policy,
     gumbel_pgs_search,
+)
+from jaxpgs.search.presets.making import default_simulations_per_update
+from jaxpgs.search.presets.pgs import (
+    batched_mcts_policy,
+    batched_mcts_search,
     mcs_policy,
     mcs_search,
     pgs_policy,

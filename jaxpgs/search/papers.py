@@ -42,7 +42,8 @@ from jaxpgs.search.parts.target import (
     visit_counts,
 )
 from jaxpgs.search.parts.truncation import by_visits, until_new
-from jaxpgs.search.presets import PGS, pgs_search, run_preset
+from jaxpgs.search.presets.making import run_preset
+from jaxpgs.search.presets.pgs import PGS, pgs_search
 
 # The constants of Brosseit 2023, eq. 3.4.
 SIGMA = functools.partial(

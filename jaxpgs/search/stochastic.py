@@ -31,7 +31,7 @@ from jaxpgs.search.options import (
 from jaxpgs.search.parts.selection import Selection, refuse_rounds
 from jaxpgs.search.parts.target import TargetOfActions, of_actions, visit_counts
 from jaxpgs.search.policy import masked_argmax
-from jaxpgs.search.presets import batched_mcts_search
+from jaxpgs.search.presets.pgs import batched_mcts_search
 
 # `(params, rng_key, action [B], state) -> (mctx.DecisionRecurrentFnOutput, afterstate)`, and
 # `(params, rng_key, outcome [B], afterstate) -> (mctx.ChanceRecurrentFnOutput, state)`.

@@ -16,7 +16,7 @@ import toy
 import jaxpgs
 from benchmarks.report import ROOT
 from jaxpgs.search import options, run
-from jaxpgs.search.presets import QTRANSFORM
+from jaxpgs.search.presets.making import QTRANSFORM
 
 HEAD = {"adapt": toy.adapt_head}
 SEARCHES = {

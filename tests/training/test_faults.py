@@ -242,7 +242,9 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
     assert not same(b"one", b"two")
     assert not same(jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST)
     assert fingerprint(objectives.cross_entropy())["loss"].endswith("cross_entropy.<locals>.loss")
-    assert fingerprint(experts.make_expert("pgs", 8))["policy_fn"].endswith("presets.pgs_policy")
+    assert fingerprint(experts.make_expert("pgs", 8))["policy_fn"].endswith(
+        "presets.pgs.pgs_policy"
+    )
     json.dumps(fingerprint([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))
 
 

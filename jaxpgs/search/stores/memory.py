@@ -14,7 +14,7 @@ from jaxpgs.search.learning.update import simulate
 from jaxpgs.search.loop import init, init_nodes, prepare
 from jaxpgs.search.parts.reuse import Reuse
 from jaxpgs.search.parts.truncation import Truncation
-from jaxpgs.search.presets import mcs_search, pgs_search
+from jaxpgs.search.presets.pgs import mcs_search, pgs_search
 from jaxpgs.search.stores.contract import Simulations
 from jaxpgs.search.stores.nodes import Nodes
 

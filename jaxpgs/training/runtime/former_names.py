@@ -68,8 +68,15 @@ MODULES = {
     "training.value_equivalent": "training.models.value_equivalent",
 }
 FUNCTIONS = {
+    **{f"search.presets.{name}": f"search.presets.{module}.{name}" for module, names in (
+        ("making", ("default_simulations_per_update",)),
+        ("pgs", ("mcs_policy", "mcs_search", "pgs_policy", "pgs_search", "batched_mcts_policy",
+                 "batched_mcts_search")),
+        ("gumbel", ("default_num_considered", "gumbel_pgs_policy", "gumbel_pgs_search",
+                    "gumbel_mcts_policy", "gumbel_mcts_search")),
+    ) for name in names},
     "training.two_player.experts.raw_network": "training.two_player.experts.raw_policy",
-}
+}  # fmt: skip
 
 
 def renamed(known: Any) -> Any:

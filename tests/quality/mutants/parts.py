@@ -2,7 +2,9 @@
 
 from quality.mutants import Mutation
 
-_PRESETS = "presets.py"
+_MAKING = "presets/making.py"
+_PGS = "presets/pgs.py"
+_GUMBEL_PRESETS = "presets/gumbel.py"
 _PAPERS = "papers.py"
 _SELECTION = "parts/selection.py"
 _TARGET = "parts/target.py"
@@ -14,12 +16,12 @@ _WALK = "walk.py"
 MUTATIONS = (
     # Defaults.
     Mutation(
-        "another c_puct", _PRESETS,
+        "another c_puct", _MAKING,
         "\"root_selection\": puct(1.5,", "\"root_selection\": puct(1.0,",
         "defaults_of",
     ),
     Mutation(
-        "another mode", _PRESETS,
+        "another mode", _MAKING,
         'chosen.setdefault("mode", "tree")', 'chosen.setdefault("mode", "rollouts")',
         "tree_where",
     ),
@@ -29,32 +31,32 @@ MUTATIONS = (
         "settings_of_the_paper",
     ),
     Mutation(
-        "MCTS: inner nodes choose by no rule", _PRESETS,
+        "MCTS: inner nodes choose by no rule", _MAKING,
         'chosen.get("interior_selection") or inner', 'chosen.get("interior_selection")',
         "defaults_of",
     ),
     Mutation(
-        "MCTS: inner nodes choose by another rule than the root", _PRESETS,
+        "MCTS: inner nodes choose by another rule than the root", _MAKING,
         'defaults.get("interior_selection", parts["root_selection"])',
         'defaults.get("interior_selection", MCS["root_selection"])', "hand_their_knobs",
     ),
     Mutation(
-        "another target", _PRESETS,
+        "another target", _MAKING,
         '"target": completed_q(0.0, q', '"target": completed_q(1.0, q',
         "defaults_of",
     ),
     Mutation(
-        "answers without a least range", _PRESETS,
+        "answers without a least range", _MAKING,
         "completed_q(0.0, qtransform=QTRANSFORM)", "completed_q(0.0)",
         "defaults_of",
     ),
     Mutation(
-        "another backup", _PRESETS,
+        "another backup", _MAKING,
         '"backup": n_step(),', '"backup": lambda trajectory: trajectory.value,',
         "defaults_of",
     ),
     Mutation(
-        "another truncation", _PRESETS,
+        "another truncation", _MAKING,
         '"truncation": until_new(),', '"truncation": until_new(2**10),',
         "defaults_of",
     ),
@@ -63,12 +65,12 @@ MUTATIONS = (
         "table_size: int = 2**15", "table_size: int = 2**14", "defaults_of",
     ),
     Mutation(
-        "another estimator", _PRESETS,
+        "another estimator", _PGS,
         '"estimator": reinforce("value",', '"estimator": reinforce("none",',
         "defaults_of",
     ),
     Mutation(
-        "another optimizer", _PRESETS,
+        "another optimizer", _PGS,
         '"optimizer": auto_sgd()', '"optimizer": auto_sgd(1.0)',
         "defaults_of",
     ),
@@ -78,7 +80,7 @@ MUTATIONS = (
         "defaults_of",
     ),
     Mutation(
-        "another K", _PRESETS,
+        "another K", _MAKING,
         "round(count / 16)", "round(count / 8)",
         "defaults_of",
     ),
@@ -88,12 +90,12 @@ MUTATIONS = (
         "= 5.0,\n    *,\n    virtual_loss: float | chex.Array | None = 0.5,", "defaults_of",
     ),
     Mutation(
-        "another largest K", _PRESETS,
+        "another largest K", _MAKING,
         "/ 16)), 8)", "/ 16)), 50)",
         "defaults_of",
     ),
     Mutation(
-        "actions of PGS are drawn", _PRESETS,
+        "actions of PGS are drawn", _PGS,
         "improved_policy(by_counts=True, ", "improved_policy(",
         "defaults_of",
     ),
@@ -119,7 +121,7 @@ MUTATIONS = (
         "settings_of_the_thesis",
     ),
     Mutation(
-        "Gumbel PGS: another share of actions", _PRESETS,
+        "Gumbel PGS: another share of actions", _GUMBEL_PRESETS,
         "max(8, math", "max(16, math",
         "defaults_of",
     ),
@@ -129,17 +131,17 @@ MUTATIONS = (
         "defaults_of_the_parts",
     ),
     Mutation(
-        "Gumbel: the presets ignore the scale", _PRESETS,
+        "Gumbel: the presets ignore the scale", _MAKING,
         "chosen[name] = make(**{**defaults, **given})", "chosen[name] = make(**defaults)",
         "hand_their_knobs",
     ),
     Mutation(
-        "Gumbel: another sigma below the root", _PRESETS,
+        "Gumbel: another sigma below the root", _GUMBEL_PRESETS,
         "gumbel_inner(**transform)", "gumbel_inner(qtransform=lambda node: node.qvalues)",
         "defaults_of",
     ),
     Mutation(
-        "Gumbel: another sigma in the target", _PRESETS,
+        "Gumbel: another sigma in the target", _GUMBEL_PRESETS,
         '"target": gumbel_target(**transform)}',
         '"target": gumbel_target(qtransform=lambda node: node.qvalues)}',
         "defaults_of",
@@ -182,12 +184,12 @@ MUTATIONS = (
         "hand_their_knobs",
     ),
     Mutation(
-        "noise: the presets ignore alpha", _PRESETS,
+        "noise: the presets ignore alpha", _MAKING,
         '(parts["root_selection"], fraction, alpha)', '(parts["root_selection"], fraction)',
         "hand_their_knobs",
     ),
     Mutation(
-        "noise: another alpha by default", _PRESETS,
+        "noise: another alpha by default", _MAKING,
         '"dirichlet_alpha", 0.12', '"dirichlet_alpha", 0.3',
         "hand_their_knobs",
     ),
