@@ -167,8 +167,20 @@ def _either(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
 
 
+# Opponents of `tests/quality openings --hold`, and the columns of their games.
+_HELD = {
+    "openspiel 100000": "held, against 100,000",
+    **{
+        f"mohex --use-logfile 0; param_mohex max_games {n}; param_mohex max_time 3600": (
+            f"held, against MoHex {n:,}"
+        )
+        for n in (1000, 10_000)
+    },
+}
+
+
 def _networks(data: Mapping[str, Any], link: str) -> str:
-    """The networks that come with the library, and their games against OpenSpiel's MCTS."""
+    """The networks that come with the library, and their games against other programs."""
     searching = "PGS 128"
     asked = [
         ("raw network", "OpenSpiel MCTS 1000", "raw, against 1,000 rollouts"),
@@ -180,19 +192,25 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         (row["network"], row["player"], row["opponent"]): f"{row['won']:g} of {row['games']}"
         for row in data["rows"]
     }
+    held = {
+        (row["network"], _HELD[row["opponent"]]): f"{row['held']} of {row['of']}"
+        for row in runs.load(RESULTS / f"{_QUALITY}/openings.json")["rows"]
+        if row["opponent"] in _HELD and row["player"] == "PGS"
+    }
     lines, others = [], []
     for name in jaxpgs.available_pretrained():
         card = runs.load(ROOT / "jaxpgs" / "pretrained" / "weights" / f"{name}.json")
         made, size = card["architecture"], card["environment"]["kwargs"]
         units = made["kwargs"].get("width", made["kwargs"].get("num_filters"))
         figures = [won.get((name, player, opponent)) for player, opponent, _ in asked]
+        figures += [held.get((name, title)) for title in _HELD.values()]
         network = f"`{made['network']}` {units}x{made['kwargs']['num_blocks']}"
         if any(figures):
             board = f"{card['environment']['name']} {size['size']}x{size['size']}"
             lines.append([f"`{name}`", board, network, *figures])
         else:
             others.append(f"`{name}` ({network})")
-    columns = ["network", "board", "architecture", *(title for *_, title in asked)]
+    columns = ["network", "board", "architecture", *(title for *_, title in asked), *_HELD.values()]
     text = f"Without such games: {', '.join(others)}. " * bool(others)
     return f"{markdown_table(columns, lines)}\n{text}{source(data, link)}\n"
 

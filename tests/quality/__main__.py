@@ -12,7 +12,7 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "openings",
-            "ladders", "floors", "newcomer", "lines", "against", "versions",
+            "ladders", "ladder_training", "floors", "newcomer", "lines", "against", "versions",
             "schedules", "claims")  # fmt: skip
 
 

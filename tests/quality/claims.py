@@ -20,7 +20,7 @@ ALLOWED = 5  # sections about earlier code
 # Files that `python -m benchmarks.rivals` gathers from the tournaments of these.
 GATHERED = {"rivals": "strength_defaults*.json", "rounds": "strength_rounds*.json"}
 # What the table of these files shows of others.
-ALSO = {"samegame_full": ["samegame_150.json"]}
+ALSO = {"networks": ["openings.json"], "samegame_full": ["samegame_150.json"]}
 # A section about earlier code has this sentence, or one that ends like it.
 MARK = "of earlier code"
 _SECTION = re.compile(r"^## (.*)$", re.MULTILINE)

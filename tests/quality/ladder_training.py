@@ -1,0 +1,221 @@
+"""What helps a network to read ladders: training games that begin with them, or a pooling branch?
+
+    python tests/quality ladder_training              # an hour of a core
+    python tests/quality ladder_training --seed 1     # the same games, other first batches
+
+`conv-7x7` learns on from games of a search with it. All arms have as many steps on batches of 256:
+"usual" from games that begin as those of its recipe, "ladders" with a quarter of each batch from
+games that begin with a ladder, and "pooling" from the usual games, with a branch in every second
+block that adds what each plane's mean and maximum over the board say (Wu 2019, section 3.3). It
+begins as nothing. Ladders to learn from and to be judged by are made with other seeds than each
+other and than those of `ladders.json`, by `quality.ladder_positions`. Games and positions are kept
+in `--folder`, so that the command goes on where it was stopped.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import quality
+from benchmarks import report, runs
+from benchmarks.players import load_network
+from jaxpgs import networks
+from jaxpgs.envs import Hex
+from jaxpgs.training.runtime import iterations
+from jaxpgs.training.two_player import experts, losses, objectives, selfplay
+from quality import ladder_positions
+from quality.ladder_positions import Ladder
+from quality.ladders import judge, states_of
+from quality.looks import look
+
+NETWORK = "conv-7x7"
+_FIELDS = ("observation", "legal", "policy", "value")
+ARMS = ("usual", "ladders", "pooling")
+GAMES, MOVES = 128, 16  # side by side, and moves of each in a call
+BATCH, HELD = 256, 1000  # positions of a step, and those that nobody learns from
+
+
+def positions(folder: pathlib.Path, size: int, pairs: int, seed: int) -> list[Ladder]:
+    """Makes pairs of positions, or reads those that were made."""
+    path = folder / f"ladders-{size}-{seed}.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    for number in range(len(known) // 2, pairs):
+        pair = ladder_positions.make_pair(size, number, seed)
+        known += [(ladder.board.tolist(), *ladder[1:]) for ladder in pair]
+        report.write_text(path, json.dumps(known))
+    return [Ladder(np.array(board), *rest) for board, *rest in known[: 2 * pairs]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FromPositions(Hex):
+    """Hex whose games begin with one of some positions.
+
+    Attributes:
+      positions: states with a leading axis.
+    """
+
+    positions: Any = dataclasses.field(default=None, hash=False, compare=False)
+
+    def init(self, key: Any = None) -> Any:
+        """Returns one of the positions, or the empty board without a key."""
+        if key is None:
+            return Hex.init(self)
+        number = jax.random.randint(key, (), 0, len(self.positions.terminated))
+        return jax.tree.map(lambda x: x[number], self.positions)
+
+
+def play(path: pathlib.Path, env: Hex, network: Any, start: selfplay.Start, rounds: int) -> Any:
+    """Plays games of the search with itself, or reads those that were played: arrays `[P, ...]`."""
+    if not path.exists():
+        expert = experts.make_expert("gumbel_mcts", 32)
+        key = jax.random.key(0)
+        games = selfplay.init_games(env, key, GAMES, start)
+
+        @jax.jit
+        def more(params: Any, key: Any, games: Any) -> Any:
+            return selfplay.play(
+                env, network.apply_fn, expert, params, key, games, MOVES, start=start
+            )
+
+        found = []
+        with report.progress_bar(path.stem) as progress:
+            for number in range(rounds):
+                games, seen, _ = more(network.params, jax.random.fold_in(key, 1 + number), games)
+                over = np.asarray(seen.open) == 0  # those of games that have ended
+                found.append({n: np.asarray(getattr(seen, n))[over] for n in _FIELDS})
+                progress(number + 1, rounds, "")
+        arrays = {n: np.concatenate([part[n] for part in found]) for n in _FIELDS}
+        np.savez_compressed(path.with_suffix(".part.npz"), **arrays)  # type: ignore[arg-type]
+        path.with_suffix(".part.npz").rename(path)
+    with np.load(path) as stored:
+        return {n: stored[n] for n in _FIELDS}
+
+
+class _Pooling(nnx.Module):
+    """A block, and a branch after it that sees the whole board."""
+
+    def __init__(self, block: nnx.Module, planes: int, rngs: nnx.Rngs) -> None:
+        self.block = block
+        nothing = nnx.initializers.zeros
+        self.mix = nnx.Linear(2 * planes, planes, kernel_init=nothing, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.block(x)
+        seen = jnp.concatenate([x.mean((1, 2)), x.max((1, 2))], axis=-1)
+        return x + self.mix(seen)[:, None, None, :]
+
+
+def make(network: Any, arm: str) -> tuple[nnx.Module, Any]:
+    """Returns the arm's network and its first weights, those of `network` as far as they go."""
+    module = nnx.clone(network.module)
+    if arm == "pooling":
+        for number in range(1, len(module.torso.blocks), 2):
+            block, rngs = module.torso.blocks[number], nnx.Rngs(number)
+            module.torso.blocks[number] = _Pooling(block, module.num_filters, rngs)
+    params, _ = networks.functional(module)
+    known = {
+        jax.tree_util.keystr(k): x for k, x in jax.tree_util.tree_leaves_with_path(network.params)
+    }
+
+    def carried(path: Any, x: Any) -> Any:
+        return known.get(jax.tree_util.keystr(path).replace("['block']", ""), x)
+
+    return module, jax.tree_util.tree_map_with_path(carried, params)
+
+
+def fit(
+    module: nnx.Module, params: Any, usual: Any, ladders: Any | None, steps: int, seed: int
+) -> Any:
+    """Returns the weights after so many steps; `ladders` are a quarter of each batch."""
+    schedule = optax.cosine_decay_schedule(1e-3, steps, alpha=0.01)
+    trainable = networks.trainable_mask(module)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4)
+    )
+    optimizer = iterations.of_weights(optimizer, trainable)
+    loss = losses.make_losses(module, objectives.cross_entropy(), {}, 1.0)
+    update = jax.jit(iterations.make_update(loss, optimizer, trainable))
+    carry, rng = (params, optimizer.init(params)), np.random.default_rng(seed)
+    shares = (
+        [(usual, BATCH)] if ladders is None else [(usual, 3 * BATCH // 4), (ladders, BATCH // 4)]
+    )
+    for _ in range(steps):
+        rows = [(games, rng.integers(0, len(games["value"]), count)) for games, count in shares]
+        observation, legal, policy, value = (
+            jnp.concatenate([games[n][i] for games, i in rows]) for n in _FIELDS
+        )
+        target = selfplay.Experience(observation, legal, policy, value, jnp.zeros(BATCH))
+        carry, _ = update(carry, target)
+    return carry[0]
+
+
+def judged(network: Any, ladders: Sequence[Ladder], games: Any) -> dict[str, Any]:
+    """How it reads ladders, and the squared error of its value in games that begin as usual."""
+    found = judge(ladders, *look(network, None, 0, states_of(network.env, ladders), 0))
+    _, value = jax.jit(network.apply_fn)(network.params, games["observation"])
+    del found["values"]
+    return found | {"error_in_games": round(float(np.mean((value - games["value"]) ** 2)), 4)}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns columns and a line for each row."""
+    columns = ["games", "seed", "won: right sign", "lost: right sign", "pairs in order",
+               "policy that keeps the win", "squared error in usual games"]  # fmt: skip
+    lines = []
+    for row in rows:
+        signs = ["{right} of {of}".format(**row[name]) for name in ("won", "lost")]
+        ordered = f"{row['ordered']} of {row['pairs']}"
+        lines.append([row["arm"], row["seed"], *signs, ordered, f"{row['keeping']:.0%}",
+                      row["error_in_games"]])  # fmt: skip
+    return columns, lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains the arms and judges them; see the module's text."""
+    parser = quality.parser("ladder_training", __doc__)
+    add = parser.add_argument
+    add("--pairs", type=runs.positive, default=100, help="of ladders to learn from, and to judge")
+    add("--rounds", type=runs.positive, default=12, help=f"of {GAMES} times {MOVES} moves")
+    add("--steps", type=runs.positive, default=400, help="of the optimizer")
+    add("--folder", type=pathlib.Path, default=pathlib.Path("runs/ladder_training"))
+    args = parser.parse_args(argv)
+    setting = {"pairs": args.pairs, "rounds": args.rounds, "steps": args.steps}
+    record = runs.open_record(parser, args, setting, ("arm", "seed"))
+    args.folder.mkdir(parents=True, exist_ok=True)
+    network = load_network(NETWORK)
+    size = network.env.size
+    learned, asked = (positions(args.folder, size, args.pairs, seed) for seed in (77, 1000))
+    openings = selfplay.Start(max_random_moves=8, start_fraction=0.25)
+    begun = FromPositions(size, positions=states_of(network.env, learned))
+    usual = play(args.folder / "usual.npz", network.env, network, openings, args.rounds)
+    ladders = play(args.folder / "ladders.npz", begun, network, selfplay.Start(), args.rounds)
+    held, usual = (
+        {n: x[part] for n, x in usual.items()} for part in (slice(-HELD, None), slice(-HELD))
+    )
+    if not runs.has(record, arm="before", seed=args.seed):
+        runs.add(record, {"arm": "before", "seed": args.seed} | judged(network, asked, held))
+    for arm in ARMS:
+        if runs.has(record, arm=arm, seed=args.seed):
+            continue
+        module, params = make(network, arm)
+        params = fit(
+            module, params, usual, ladders if arm == "ladders" else None, args.steps, args.seed
+        )
+        one = dataclasses.replace(
+            network, module=module, params=params, apply_fn=networks.functional(module)[1]
+        )
+        rows = runs.add(record, {"arm": arm, "seed": args.seed} | judged(one, asked, held))
+        report.print_table("Training with ladders", *table(rows))
+    print(f"Wrote {record.path}.")
+
+
+if __name__ == "__main__":
+    main()
