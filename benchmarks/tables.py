@@ -215,6 +215,21 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
     return f"{markdown_table(columns, lines)}\n{text}{source(data, link)}\n"
 
 
+def ladder_training(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Returns what `tests/quality ladder_training` found: sums over the seeds, and a mean error."""
+    columns = ["learned from", "seeds", "won: right sign", "lost: right sign", "pairs in order",
+               "squared error in usual games"]  # fmt: skip
+    lines = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        pairs = [[(row[name]["right"], row[name]["of"]) for row in own] for name in ("won", "lost")]
+        pairs.append([(row["ordered"], row["pairs"]) for row in own])
+        sums = ["{} of {}".format(*map(sum, zip(*each, strict=True))) for each in pairs]
+        error = sum(row["error_in_games"] for row in own) / len(own)
+        lines.append([arm, len(own), *sums, round(error, 3)])
+    return columns, lines
+
+
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Returns a Markdown table of the rows, without columns that say nothing."""
     rows = list(rows)
@@ -256,6 +271,7 @@ _PGX = ("roots", "search", "K", "ms", "x bare network", "x as fast as mctx's fas
 BLOCKS: dict[str, Block] = {
     "strength": Block(STRENGTH, _strength),
     "strength-empty": Block("strength_empty_hex-7x7-early_64", _strength),
+    "ladder-training": _rows(f"{_QUALITY}/ladder_training", ladder_training),
     "networks": Block(f"{_QUALITY}/networks", _networks),
     "speed": _rows(
         "speed_quick", speed.table, _usual,

@@ -15,7 +15,7 @@ in `--folder`, so that the command goes on where it was stopped.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ import optax
 from flax import nnx
 
 import quality
-from benchmarks import report, runs
+from benchmarks import report, runs, tables
 from benchmarks.players import load_network
 from jaxpgs import networks
 from jaxpgs.envs import Hex
@@ -165,19 +165,6 @@ def judged(network: Any, ladders: Sequence[Ladder], games: Any) -> dict[str, Any
     return found | {"error_in_games": round(float(np.mean((value - games["value"]) ** 2)), 4)}
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and a line for each row."""
-    columns = ["games", "seed", "won: right sign", "lost: right sign", "pairs in order",
-               "policy that keeps the win", "squared error in usual games"]  # fmt: skip
-    lines = []
-    for row in rows:
-        signs = ["{right} of {of}".format(**row[name]) for name in ("won", "lost")]
-        ordered = f"{row['ordered']} of {row['pairs']}"
-        lines.append([row["arm"], row["seed"], *signs, ordered, f"{row['keeping']:.0%}",
-                      row["error_in_games"]])  # fmt: skip
-    return columns, lines
-
-
 def main(argv: list[str] | None = None) -> None:
     """Trains the arms and judges them; see the module's text."""
     parser = quality.parser("ladder_training", __doc__)
@@ -213,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
             network, module=module, params=params, apply_fn=networks.functional(module)[1]
         )
         rows = runs.add(record, {"arm": arm, "seed": args.seed} | judged(one, asked, held))
-        report.print_table("Training with ladders", *table(rows))
+        report.print_table("Training with ladders", *tables.ladder_training(rows))
     print(f"Wrote {record.path}.")
 
 

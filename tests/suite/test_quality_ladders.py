@@ -2,10 +2,13 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
-from quality import ladder_positions, ladders
+from quality import ladder_positions, ladder_training, ladders
+from quality.ladders import states_of
 
+import jaxpgs
 from jaxpgs.envs import Hex
 from jaxpgs.envs.hex_games import winner
 from jaxpgs.evaluation import solve_hex
@@ -83,3 +86,36 @@ def test_ladders_are_judged_by_sign_distance_order_and_policy():
 def test_there_are_no_ladders_of_other_sizes():
     with pytest.raises(SystemExit, match="got 8"):
         ladder_positions.read(8)
+
+
+def test_a_pooling_branch_begins_as_nothing():
+    network = jaxpgs.load_pretrained("conv-7x7")
+    module, params = ladder_training.make(network, "pooling")
+    ladders = ladder_positions.read(7)
+    boards = jax.vmap(network.env.observe)(states_of(network.env, ladders))
+    _, apply_fn = jaxpgs.networks.functional(module)
+    assert len(jax.tree.leaves(params)) > len(jax.tree.leaves(network.params))
+    own, first = apply_fn(params, boards), network.apply_fn(network.params, boards)
+    for mine, theirs in zip(own, first, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    # One step moves it, on positions whose truth is the target.
+    truth = np.array([ladder.value for ladder in ladders], np.float32)
+    legal = np.asarray(states_of(network.env, ladders).legal_action_mask)
+    games = {"observation": boards, "legal": legal, "policy": legal / legal.sum(-1, keepdims=True),
+             "value": truth}  # fmt: skip
+    with jax.numpy_dtype_promotion("standard"):  # as optax's schedules want
+        learned = ladder_training.fit(module, params, games, games, steps=1, seed=0)
+    assert not np.allclose(apply_fn(learned, boards)[1], own[1], atol=1e-4)
+
+
+def test_games_begin_with_positions_that_are_made_once(tmp_path, monkeypatch):
+    made = ladder_training.positions(tmp_path, 5, 1, 0)
+    monkeypatch.setattr(ladder_positions, "make_pair", pytest.fail)
+    for one, again in zip(made, ladder_training.positions(tmp_path, 5, 1, 0), strict=True):
+        np.testing.assert_array_equal(one.board, again.board)
+        assert one[1:] == again[1:]
+    env = ladder_training.FromPositions(5, positions=states_of(Hex(5), made))
+    starts = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 20))
+    found = {tuple(np.sign(labels).tolist()) for labels in np.asarray(starts.labels)}
+    signs = np.array([0, 1, -1])
+    assert found == {tuple(signs[ladder.board].ravel().tolist()) for ladder in made}
