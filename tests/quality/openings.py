@@ -8,7 +8,7 @@ exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on 
 `--hold`, PGS (with `--raw` the network alone) plays the side that wins by the table, after each
 first move, against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search
 (a line as in `strength --sweep`). Where no table is known, it plays the side that it says wins.
-`--sgf FOLDER` keeps the games.
+`--sgf FOLDER` keeps the games, those that we open and those that we answer in folders of their own.
 """
 
 import collections
@@ -120,8 +120,10 @@ def held(
         openings = np.flatnonzero(wins.ravel() == opens)
         if not len(openings):
             continue
+        # Both matches number their games from 1.
+        folder = None if sgf is None else sgf / ("opens" if opens else "answers")
         match = evaluation.play_match(
-            env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=sgf,
+            env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=folder,
             progress=progress,
         )  # fmt: skip
         outcomes = match.outcomes[0 if opens else 1, 0]  # where we opened, or the other did

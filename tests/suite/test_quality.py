@@ -37,12 +37,14 @@ def test_values_of_openings_are_judged_by_their_sign():
     assert openings.table([row])[1] == [["net", "PGS", 8, "the table", "15 of 16", "a1 +0.12"]]
 
 
-def test_openings_are_held_by_the_side_that_wins():
+def test_openings_are_held_by_the_side_that_wins(tmp_path):
     env, key = jaxpgs.envs.Hex(size=4), jax.random.key(0)
     perfect, random = evaluation.perfect_hex(env), evaluation.uniform_random(env)
     wins = hex_openings(4)
     expected = {"held": 16, "of": 16, "wins": 4, "lost": []}
-    assert openings.held(env, perfect, random, wins, key) == expected
+    assert openings.held(env, perfect, random, wins, key, tmp_path) == expected
+    # Every game is kept: two of each first move, one of which the other gives up at once.
+    assert len(list(tmp_path.rglob("*.sgf"))) == 32
     found = openings.held(env, random, perfect, wins, key)
     assert found["held"] + len(found["lost"]) == 16 and found["held"] < 6  # a game is held by luck
 
