@@ -170,6 +170,7 @@ def _either(values: Sequence[int]) -> str:
 # Opponents of `tests/quality openings --hold`, and the columns of their games.
 _HELD = {
     "openspiel 100000": "held, against 100,000",
+    "gumbel-mcts": "held, against Gumbel MCTS",
     **{
         f"mohex --use-logfile 0; param_mohex max_games {n}; param_mohex max_time 3600": (
             f"held, against MoHex {n:,}"
@@ -215,6 +216,15 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
     return f"{markdown_table(columns, lines)}\n{text}{source(data, link)}\n"
 
 
+# What each arm of `tests/quality ladder_training` learned from, after it was trained before.
+_ARMS = {
+    "before": "nothing more",
+    "usual": "usual games",
+    "ladders": "usual games, and games that begin with ladders",
+    "pooling": "usual games, with a pooling branch",
+}
+
+
 def ladder_training(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Returns what `tests/quality ladder_training` found: sums over the seeds, and a mean error."""
     columns = ["learned from", "seeds", "won: right sign", "lost: right sign", "pairs in order",
@@ -226,7 +236,7 @@ def ladder_training(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[
         pairs.append([(row["ordered"], row["pairs"]) for row in own])
         sums = ["{} of {}".format(*map(sum, zip(*each, strict=True))) for each in pairs]
         error = sum(row["error_in_games"] for row in own) / len(own)
-        lines.append([arm, len(own), *sums, round(error, 3)])
+        lines.append([_ARMS[arm], len(own), *sums, round(error, 3)])
     return columns, lines
 
 

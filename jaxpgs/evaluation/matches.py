@@ -85,10 +85,10 @@ def play_match(
       Outcomes, and what each player spent.
 
     Raises:
-      ValueError: if the game is not one of two players who lose what the other gains, a game does
-        not end, an opening is illegal, repeated or ends the game, `repeats`, `batch_size` or
-        `max_moves` is not positive, a compiled player has another batch size, or the earlier
-        batches are others'.
+      ValueError: if something else stands in the place of a player, the game is not one of two
+        players who lose what the other gains, a game does not end, an opening is illegal, repeated
+        or ends the game, `repeats`, `batch_size` or `max_moves` is not positive, a compiled player
+        has another batch size, or the earlier batches are others'.
 
     Example:
       >>> random = jaxpgs.evaluation.uniform_random(env)
@@ -132,7 +132,7 @@ def _check_match(
     max_moves: int | None,
     sgf_folder: str | os.PathLike[str] | None,
 ) -> None:
-    """Raises `ValueError` for arguments of `play_match` that are none or out of range."""
+    """Raises `ValueError` for arguments of `play_match` of another kind or out of range."""
     for side in sides:
         if not isinstance(side, Player | CompiledPlayer):
             raise ValueError(

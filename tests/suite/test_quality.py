@@ -1,5 +1,6 @@
 """What the long commands in `quality` say: that the declared versions were tested, and minutes."""
 
+import dataclasses
 import json
 
 import jax
@@ -45,6 +46,13 @@ def test_openings_are_held_by_the_side_that_wins(tmp_path):
     assert openings.held(env, perfect, random, wins, key, tmp_path) == expected
     # Every game is kept: two of each first move, one of which the other gives up at once.
     assert len(list(tmp_path.rglob("*.sgf"))) == 32
+
+    def failing(rng_key, state, memory):
+        action, memory, stats = perfect.act(rng_key, state, memory)
+        return action, memory, stats | {"crashes": 1}
+
+    failing = dataclasses.replace(perfect, act=failing)
+    assert openings.held(env, random, failing, wins, key)["crashes"] > 0
     found = openings.held(env, random, perfect, wins, key)
     assert found["held"] + len(found["lost"]) == 16 and found["held"] < 6  # a game is held by luck
 

@@ -68,13 +68,14 @@ MODULES = {
     "training.value_equivalent": "training.models.value_equivalent",
 }
 FUNCTIONS = {
-    **{f"search.presets.{name}": f"search.presets.{module}.{name}" for module, names in (
-        ("making", ("default_simulations_per_update",)),
-        ("pgs", ("mcs_policy", "mcs_search", "pgs_policy", "pgs_search", "batched_mcts_policy",
-                 "batched_mcts_search")),
-        ("gumbel", ("default_num_considered", "gumbel_pgs_policy", "gumbel_pgs_search",
-                    "gumbel_mcts_policy", "gumbel_mcts_search")),
-    ) for name in names},
+    **{
+        f"search.presets.{search}_{kind}": f"search.presets.{module}.{search}_{kind}"
+        for module, searches in (
+            ("pgs", ("mcs", "pgs", "batched_mcts")), ("gumbel", ("gumbel_pgs", "gumbel_mcts")),
+        )
+        for search in searches
+        for kind in ("policy", "search")
+    },
     "training.two_player.experts.raw_network": "training.two_player.experts.raw_policy",
 }  # fmt: skip
 
