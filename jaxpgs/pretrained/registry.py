@@ -2,7 +2,7 @@
 
 A card holds the network's class and keyword arguments, the environment with its version, the
 SHA-256 of the weights and one of all that, and whatever else its author put in, such as the command
-and the strength. `descriptions` says how networks and environments stand in it.
+and the strength. `environments` and `modules` say how both stand in it.
 """
 
 import dataclasses
@@ -25,14 +25,9 @@ from flax import linen, nnx
 from jaxpgs import networks
 from jaxpgs.base import Params
 from jaxpgs.networks.functional import ApplyFn
-from jaxpgs.pretrained.descriptions import (
-    check_call,
-    describe_env,
-    describe_module,
-    make_env,
-    make_module,
-)
+from jaxpgs.pretrained.environments import describe_env, make_env
 from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
+from jaxpgs.pretrained.modules import check_call, describe_module, make_module
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
 _CARD_CHECKSUM = "card_sha256"  # of the own fields; cards of earlier versions have none
