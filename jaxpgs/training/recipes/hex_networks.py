@@ -91,8 +91,13 @@ RECIPES = {
     "hex-7x7": HexRecipe(
         Hex(7), _SMALL, "gumbel", 32, 1000, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7-middle"
     ),
-    "hex-8x8": HexRecipe(
+    "hex-8x8-begun": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 1500, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
+    ),
+    # Most games begin after one or two moves, so that all first moves are learned alike.
+    "hex-8x8": HexRecipe(
+        Hex(8), _SMALL, "gumbel_mcts", 32, 600,
+        _RESIGNING | {"buffer_size": 262_144, "max_random_moves": 2}, "hex-8x8-begun",
     ),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
