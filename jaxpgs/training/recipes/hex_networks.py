@@ -98,7 +98,7 @@ RECIPES = {
     "hex-8x8": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 600,
         _RESIGNING | {"buffer_size": 262_144, "max_random_moves": 2}, "hex-8x8-begun",
-    ),
+    ),  # fmt: skip
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
