@@ -14,12 +14,13 @@ from jaxpgs.base import Params, PolicyOutput
 from jaxpgs.checks import check_number
 from jaxpgs.search.carry import Carry
 from jaxpgs.search.definition import Search
-from jaxpgs.search.loop import advance, finish, init
+from jaxpgs.search.loop import advance, finish, init, is_any_left
 from jaxpgs.search.stores.nodes import Nodes
 
 _init = jax.jit(init, static_argnums=0)
 _advance = jax.jit(advance, static_argnums=0, donate_argnums=2)
 _finish = jax.jit(finish, static_argnums=0)
+_is_any_left = jax.jit(is_any_left, static_argnums=0)
 # Which shapes of arguments each search has been compiled for.
 _compiled: weakref.WeakKeyDictionary[Search, set[Any]] = weakref.WeakKeyDictionary()
 
@@ -61,7 +62,8 @@ def search_for(
     does not count: make the `search` once and use it for all moves of a game. It then runs in
     slices of some updates and stops before a slice that would not fit beside the answer, by the
     time that the slowest update so far has taken. So it ends over the budget by one slice at most.
-    At least one update is done, and no more than `search.num_simulations` allow.
+    At least one update is done, if any action is legal, and no more than `search.num_simulations`
+    allow.
 
     The answer is that of `init`, as many `step`s and `finish`. For a selection that plans with the
     number of simulations, as `gumbel_root` does, that is not the answer of a shorter search: give
@@ -102,14 +104,15 @@ def search_for(
     start = time.perf_counter()
     carry, done, slowest, closing = jax.block_until_ready(begin()), 0, 0.0, 0.0
     output: PolicyOutput | None = None
-    while done < search.num_updates:
+    # A search in rounds may take more updates than `search.num_updates`; see `gumbel_root`.
+    while _is_any_left(search, carry):
         now = time.perf_counter() - start
         left = seconds - now - closing
         # The first slice is one update, which shows how long they take.
         count = _num_fitting(left, slowest, slice_seconds) if done else 1
         if count == 0:
             break
-        count = min(count, search.num_updates - done)
+        count = min(count, max(1, search.num_updates - done))
         carry = _advance(search, params, carry, count)
         jax.block_until_ready(carry.num_updates)
         done += count
@@ -142,5 +145,6 @@ def _compile(search: Search, params: Params, begin: Callable[[], Carry], shapes:
     if shapes in _compiled.setdefault(search, set()):
         return
     # No update is run: `advance` takes any number by one program.
-    jax.block_until_ready(_finish(search, _advance(search, params, begin(), 0)))
+    carry = _advance(search, params, begin(), 0)
+    jax.block_until_ready((_finish(search, carry), _is_any_left(search, carry)))
     _compiled[search].add(shapes)

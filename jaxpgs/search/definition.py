@@ -191,5 +191,5 @@ class Search:
 
     @property
     def num_updates(self) -> int:
-        """How many steps the budget lasts."""
+        """How many steps the budget lasts; in rounds it may last longer, see `gumbel_root`."""
         return len(self.widths)

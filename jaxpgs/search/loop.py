@@ -405,7 +405,7 @@ def run(
         )
     else:
         # How many updates it takes depends on the budgets, or on what the simulations return.
-        is_left = functools.partial(_is_any_left, search)
+        is_left = functools.partial(is_any_left, search)
         carry = jax.lax.while_loop(is_left, functools.partial(step, search, params), carry)
     # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
     names = ("num_updates", "stats", "selection", "totals")
@@ -413,8 +413,8 @@ def run(
     return finish(search, carry._replace(**known))
 
 
-def _is_any_left(search: Search, carry: Carry) -> chex.Array:
-    """Tells `[]` whether any root has."""
+def is_any_left(search: Search, carry: Carry) -> chex.Array:
+    """Tells `[]` whether any root has simulations left."""
     return jnp.any(is_left(search, carry))
 
 

@@ -218,6 +218,38 @@ def test_rounds_go_on_from_kept_nodes():
     np.testing.assert_array_equal(one.action, together.action)
 
 
+@pytest.mark.slow
+def test_a_budget_of_seconds_ends_with_the_last_simulation():
+    # Of few legal actions what the simulations return decides how many updates it takes.
+    root, _ = endless_roots(16, masked=False)
+    invalid = jnp.broadcast_to(jnp.arange(A) >= 3, (16, A))
+    model, key = functools.partial(endless, 1.0), jax.random.key(0)
+    search = jaxpgs.search.gumbel_mcts_search(model, 16, simulations_per_update="rounds")
+    seen = []
+    output = jaxpgs.search_for(search, {}, key, root, invalid, seconds=1e3, callback=seen.append)
+    assert seen[-1].num_updates > search.num_updates  # or the example shows nothing
+    whole = jax.jit(lambda: jaxpgs.search.run(search, {}, key, root, invalid))()
+    np.testing.assert_array_equal(output.search_state.visits, whole.search_state.visits)
+    assert np.all(np.sum(output.search_state.visits, axis=-1) == 16)
+
+
+def test_updates_behind_the_last_are_like_the_last():
+    root, _ = endless_roots(2, masked=False)
+    invalid = jnp.broadcast_to(jnp.arange(A) >= 3, (2, A))
+    search = jaxpgs.search.batched_mcts_search(
+        functools.partial(endless, 1.0),
+        6,
+        root_selection=jaxpgs.gumbel.gumbel_root(4, in_rounds=True),
+        interior_selection=jaxpgs.gumbel.gumbel_inner(),
+        target=jaxpgs.gumbel.gumbel_target(),
+        simulations_per_update=rounds(4, 6),
+    )
+    assert search.widths == (4, 2)  # which must not go on as 0, -2, -4
+    carry = jax.jit(functools.partial(init, search, {}))(jax.random.key(0), root, invalid)
+    carry = jax.jit(functools.partial(jaxpgs.search.advance, search, {}))(carry, 6)
+    np.testing.assert_array_equal(carry.totals.simulations, 6)
+
+
 # --- updates of different widths ------------------------------------------------------------------
 
 

@@ -151,10 +151,11 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
     """Returns what belongs to an update, the last number after the last one."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    number = jnp.minimum(number, len(numbers) - 1)
     # Where all updates are of one size this is a product and takes no table.
     if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
         return numbers[0] + number * step
-    return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
+    return jnp.array(numbers, jnp.int32)[number]
 
 
 def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
