@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import mctx
 from flax import nnx
 
-from jaxpgs.arrays import broadcast_keys, values_like
+from jaxpgs.arrays import broadcast_keys, statistics_dtype, values_like
 from jaxpgs.base import Embedding, Env, Expansion, Params, RecurrentFn, SplitRecurrentFn
 from jaxpgs.checks import check_word
 from jaxpgs.networks.functional import PARTS, ApplyFn, SplitApplyFn, functional_call
@@ -39,7 +39,7 @@ def make_root_fn(env: Env, apply_fn: ApplyFn) -> RootFn:
     Returns:
       `root_fn(params, rng_key, state)`, which takes a batch of B states and gives an
       `mctx.RootFnOutput`. The logits of illegal actions hold the lowest float; the value of a
-      finished game is 0. The embedding is the state itself.
+      finished game is 0, and of 32 bits if the network's has 16. The embedding is the state itself.
 
     Example:
       >>> root = jaxpgs.make_root_fn(env, apply_fn)(params, rng_key, states)
@@ -113,11 +113,12 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
         reward, discount, state = play(rng_key, action, embedding)
         logits, value = apply_fn(params, jax.vmap(env.observe)(state))
+        value = mask_value(value, state)
         output = mctx.RecurrentFnOutput(
             reward=reward.astype(value.dtype),
             discount=discount.astype(value.dtype),
             prior_logits=mask_logits(env, logits, state),
-            value=mask_value(value, state),
+            value=value,
         )
         return output, state
 
@@ -129,10 +130,10 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[Expansion, Embedding]:
         reward, discount, state = play(rng_key, action, embedding)
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
-        value = apply_fn.value_head(params, features)
-        # One type for all numbers of a search, that of the network's values.
+        value = mask_value(apply_fn.value_head(params, features), state)
+        # One type for all numbers of a search, that of the values.
         reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
-        return Expansion(reward, discount, mask_value(value, state), features), state
+        return Expansion(reward, discount, value, features), state
 
     def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
@@ -190,7 +191,8 @@ def make_plan_fn(
             root_fn(params, rng_key, state),
             recurrent_fn,
             num_simulations,
-            ~state.legal_action_mask,
+            # pgx marks every action legal in a finished game.
+            ~state.legal_action_mask | state.terminated[:, None],
             **knobs,
             **more,
         )
@@ -488,5 +490,10 @@ def mask_logits(env: Env, logits: chex.Array, state: Embedding) -> chex.Array:
 
 
 def mask_value(value: chex.Array, state: Embedding) -> chex.Array:
-    """Returns the values `[B]` or `[B, 1]` of `[B]` states, 0 where the game is over."""
-    return jnp.where(state.terminated, 0.0, values_like(value, state.terminated))
+    """Returns the values `[B]` or `[B, 1]` of `[B]` states, 0 where the game is over.
+
+    They are of 32 bits at least, as rewards take their type: 16 bits of a network do for its
+    values, but not for scores in the thousands.
+    """
+    value = values_like(value, state.terminated)
+    return jnp.where(state.terminated, 0.0, value.astype(statistics_dtype(value)))

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import chex
@@ -317,6 +318,36 @@ def test_chance_is_drawn_by_the_key_anew_or_once():
         np.testing.assert_array_equal(np.abs(kept), 1)
         # A fair coin in 100 roots: 20 to 80 heads but for one in a billion.
         assert 20 <= (kept == 1).sum() <= 80
+
+
+@pytest.mark.parametrize(("dtype", "worth"), [(jnp.bfloat16, 1000.0), (jnp.float16, 70000.0)])
+def test_rewards_stay_exact_with_a_network_of_16_bits(dtype, worth):
+    class Paying(games.Coin):
+        def step(self, state, action, key):
+            pays = worth + action.astype(jnp.float32)
+            return dataclasses.replace(super().step(state, action, key), rewards=pays[None])
+
+    env = Paying()
+
+    def apply_fn(params, observation):
+        return jnp.zeros((len(observation), 2), dtype), jnp.zeros(len(observation), dtype)
+
+    plan = jaxpgs.make_plan_fn(env, apply_fn, jaxpgs.batched_mcts_policy, 8)
+    found = plan((), jax.random.key(0), env.init())
+    assert found.action == 1 and found.search_state.not_finite == 0
+    np.testing.assert_array_equal(found.search_state.qvalues, [worth, worth + 1])
+
+
+def test_a_finished_game_is_not_searched_where_all_its_actions_are_legal():
+    env = games.Race((0, 1))
+    params = {"policy": jnp.ones((2, 3)) / 8, "value": jnp.ones(2)}
+    plan = jaxpgs.make_plan_fn(env, _apply, jaxpgs.mcs_policy, 4)
+    states = jax.vmap(lambda _: env.init())(jnp.arange(2))
+    # As pgx has them.
+    states = dataclasses.replace(states, terminated=jnp.array([False, True]))
+    found = plan(params, jax.random.key(0), states)
+    np.testing.assert_array_equal(found.search_state.visits.sum(-1), [4, 0])
+    np.testing.assert_array_equal(found.action_weights.sum(-1), [1, 0])
 
 
 # One position at a time
