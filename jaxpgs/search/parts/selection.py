@@ -286,7 +286,7 @@ def ucb1(
         total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
         bonus = c * jnp.sqrt(jnp.log(total) / jnp.maximum(visits, 1))
         # Far above every score of a visited action, yet ordered by the prior.
-        return jnp.where(visits > 0, qvalues + bonus, 1e6 * (1 + prior))
+        return jnp.where(visits > 0, qvalues + bonus, 1e30 * (1 + prior))
 
     return by_score(score)
 

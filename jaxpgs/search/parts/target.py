@@ -374,8 +374,8 @@ def best_value() -> Target:
 
     Returns:
       A target whose weights are 1 at the action tried whose Q-value is the highest, one of them
-      drawn at random if several are equal, and 0 elsewhere. Where no action is legal, the action is
-      0 and every weight is 0.
+      drawn at random if several are equal, and 0 elsewhere. Before the first simulation it is the
+      action of the greatest prior. Where no action is legal, the action is 0 and every weight is 0.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, target=jaxpgs.target.best_value())
@@ -384,12 +384,15 @@ def best_value() -> Target:
     def target(rng_key: chex.PRNGKey, root: NodeStats, state: Any) -> tuple[chex.Array, chex.Array]:
         del state
         tried = root.valid & (root.visits > 0)
+        is_tried = jnp.any(tried)
+        among = jnp.where(is_tried, tried, root.valid)
+        scores = jnp.where(is_tried, root.qvalues, root.prior_logits)
         # Without a barrier both sides of the comparison may be rounded differently.
-        qvalues = jax.lax.optimization_barrier(jnp.where(tried, root.qvalues, -jnp.inf))
-        best = tried & (qvalues == jnp.max(qvalues))
+        scores = jax.lax.optimization_barrier(jnp.where(among, scores, -jnp.inf))
+        best = among & (scores == jnp.max(scores))
         ties = jnp.where(best, jax.random.uniform(rng_key, best.shape), -1.0)
         action = jnp.argmax(ties).astype(jnp.int32)
-        weights = jax.nn.one_hot(action, len(best), dtype=qvalues.dtype)
+        weights = jax.nn.one_hot(action, len(best), dtype=scores.dtype)
         return action, jnp.where(jnp.any(best), weights, 0.0)
 
     return target

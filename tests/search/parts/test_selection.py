@@ -134,6 +134,12 @@ def test_ucb1_is_the_formula(virtual_loss):
     )
 
 
+def test_ucb1_tries_each_action_once_however_great_the_values():
+    visits, legal = np.array([[1, 0, 0]]), np.ones((1, 3), bool)
+    root = bandit(np.log([[0.8, 0.05, 0.15]]), visits, 1e9 * visits, np.array([1e9]), legal)
+    np.testing.assert_array_equal(in_turn(jaxpgs.selection.ucb1(0.7), root, 2), [[2, 1]])
+
+
 @pytest.mark.parametrize(
     ("virtual_loss", "expected"),
     [
