@@ -276,7 +276,7 @@ def origin(data: Mapping[str, Any]) -> str:
     cores = sorted(distinct("cores"))
     versions = dict.fromkeys(m["versions"]["jax"] for m in machines)
     dates = sorted({row["date"][:10] for row in found})
-    commits = [text[:7] + "-dirty" * text.endswith("-dirty") for text in distinct("commit")]
+    commits = [short(text) for text in distinct("commit")]
     unknown = ["not recorded"] * any(row["commit"] is None for row in found)
     return (
         f"{' and '.join(f'`{text}`' for text in distinct('command'))}: "
@@ -285,6 +285,12 @@ def origin(data: Mapping[str, Any]) -> str:
         f"commit{'s' * (len(commits) > 1)} {', '.join(commits + unknown)}, "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
     )
+
+
+def short(commit: str | None) -> str:
+    """Shortens a row's commit and keeps its "-dirty"; "" for None."""
+    commit = commit or ""
+    return commit[:7] + "-dirty" * commit.endswith("-dirty")
 
 
 def now() -> str:

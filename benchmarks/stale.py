@@ -190,7 +190,7 @@ def _told(row: Mapping[str, Any]) -> str:
 
 
 def _commits(rows: Sequence[Mapping[str, Any]]) -> str:
-    found = dict.fromkeys((row.get("commit") or "not recorded")[:7] for row in rows)
+    found = dict.fromkeys(runs.short(row.get("commit")) or "unknown" for row in rows)
     return ", ".join(list(found)[:3]) + ", ..." * (len(found) > 3)
 
 

@@ -97,7 +97,7 @@ def archived_origin(name: str) -> str:
 def source(data: Mapping[str, Any], link: str) -> str:
     """Says in a line which file a table is from, and of which commits, cores and dates its rows."""
     rows = data["rows"]
-    commits = list(dict.fromkeys(c[:7] if (c := row["commit"]) else "unknown" for row in rows))
+    commits = list(dict.fromkeys(runs.short(row["commit"]) or "unknown" for row in rows))
     told = ", ".join(commits) if len(commits) < 4 else f"{commits[0]} and {len(commits) - 1} more"
     cores = sorted({row["cores"] for row in rows})
     where = {m.get("accelerator") for m in data.get("machines", {}).values()} - {None}

@@ -76,6 +76,13 @@ def test_a_place_without_a_table_is_told():
     assert "old" not in filled and "| NN |" in filled
 
 
+def test_the_commit_of_changed_code_says_so():
+    machine = {"cores": 2, "date": "2000-01-01T00:00:00+00:00"}
+    rows = [machine | {"commit": commit} for commit in ("0123456789", "0123456789-dirty", None)]
+    told = tables.source({"rows": rows}, "`a.json`")
+    assert told == "From `a.json`: commit 0123456, 0123456-dirty, unknown, 2 cores, 2000-01-01."
+
+
 def test_cells():
     columns = ["name", "figure", "empty"]
     text = tables.markdown_table(
