@@ -131,9 +131,11 @@ class ExplorationOptions(TypedDict, total=False):
         itself: `target=visit_counts(1.0)`. May be traced, and `[B]` or `[B, 1]`, one for each root;
         so may the next two.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, from
-        0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`.
+        0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`; in
+        `stochastic_mcts_search` it is 0.25 as in mctx, and 0 with a `root_selection` of yours.
       dirichlet_alpha: concentration of that noise, above 0. The default is 0.12, as in Anthony et
-        al. 2019.
+        al. 2019; in `stochastic_mcts_search` it is 0.3 as in mctx, and 0.12 with a `root_selection`
+        of yours.
       pb_c_init: makes the root's selection `muzero_puct(pb_c_init=...)`, as in
         `mctx.muzero_policy`; the selection of all nodes in `batched_mcts_search` and
         `stochastic_mcts_search`.

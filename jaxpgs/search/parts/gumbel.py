@@ -357,9 +357,11 @@ def gumbel_target(
       ValueError: if `qtransform` is no function of one or of two arguments.
 
     Example:
-      >>> root, target = jaxpgs.gumbel.gumbel_root(), jaxpgs.gumbel.gumbel_target()
-      >>> knobs = {"root_selection": root, "target": target}
-      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, **knobs)
+      >>> inner, target = jaxpgs.gumbel.gumbel_inner(), jaxpgs.gumbel.gumbel_target()
+      >>> knobs = {"root_selection": jaxpgs.gumbel.gumbel_root(), "interior_selection": inner}
+      >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 4, target=target, **knobs)
+      >>> jaxpgs.search.run(search, params, rng_key, root).action.shape
+      (2,)
     """
 
     transform = of_node("gumbel_target", qtransform)
