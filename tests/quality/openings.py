@@ -5,9 +5,10 @@
 
 The value of every position after one move, by the network alone and by searches with it, beside the
 exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on larger boards. With
-`--hold`, PGS (with `--raw` the network alone) plays the side that wins by the table, after each
-first move, against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search
-(a line as in `strength --sweep`). Where no table is known, it plays the side that it says wins.
+`--hold`, PGS or another `--player` plays the side that wins by the table, after each first move,
+against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search (a line as in
+`strength --sweep`). Where no table is known, it plays the side that wins by PGS, and the network
+alone the side that wins by its own value.
 `--sgf FOLDER` keeps the games, those that we open and those that we answer in folders of their own.
 """
 
@@ -30,6 +31,13 @@ from quality.looks import SEARCHES, look
 
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
+# Who may hold, by the names of `_PLAYERS`.
+_HOLDERS = {
+    "network": "network",
+    "PGS": "pgs",
+    "Gumbel PGS": "gumbel-pgs",
+    "Gumbel MCTS": "gumbel-mcts",
+}
 _FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, with which it loses games
 _KEY = ("network", "player", "simulations", "opponent")
 
@@ -64,6 +72,7 @@ def judge(found: np.ndarray) -> dict[str, Any]:
 
 def hold(
     network: Any,
+    player: str,
     num_simulations: int,
     opponent: str,
     seed: int,
@@ -76,7 +85,8 @@ def hold(
 
     Args:
       network: env, apply_fn and params.
-      num_simulations: of PGS; 0 is the network alone.
+      player: one of `_HOLDERS`.
+      num_simulations: of a search.
       opponent: see `--hold`.
       seed: of the games.
       setup: what an opponent that speaks GTP is told first.
@@ -87,8 +97,7 @@ def hold(
       `held`, `of`, how many openings the first mover `wins`, the openings that were `lost`, and how
       often a program failed, if it did.
     """
-    search = "PGS" if num_simulations else None
-    ours = make_player(Spec("ours", "pgs" if search else "network"), network, num_simulations)
+    ours = make_player(Spec("ours", _HOLDERS[player]), network, num_simulations)
     name, *rest = opponent.split()
     if name == "openspiel":
         rollouts = int(rest[0]) if rest else 1000
@@ -100,7 +109,8 @@ def hold(
         theirs = evaluation.gtp_player(network.env, opponent, setup=setup, seconds=3600.0)
     wins = winners(network.env.size)
     if wins is None:
-        wins = values(network, search, num_simulations, seed) > 0
+        by = None if player == "network" else "PGS"
+        wins = values(network, by, num_simulations, seed) > 0
     return held(network.env, ours, theirs, wins, jax.random.key(seed), sgf, progress)
 
 
@@ -205,14 +215,14 @@ def main(argv: list[str] | None = None) -> None:
     add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
     add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")
     add("--setup", nargs="+", default=[], metavar="COMMAND", help="GTP that it is told first")
-    add("--raw", action="store_true", help="the network alone plays the games")
+    add("--player", default="PGS", choices=tuple(_HOLDERS), help="who holds")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)
     for name in args.network:
         network = load_network(name)
         players = ["network", *SEARCHES]
         if args.hold:
-            players = ["network" if args.raw else "PGS"]
+            players = [args.player]
         against = "; ".join([args.hold, *args.setup]) if args.hold else None
         for player in players:
             count = 0 if player == "network" else args.simulations
@@ -222,8 +232,8 @@ def main(argv: list[str] | None = None) -> None:
             if args.hold:
                 with report.progress_bar(f"{name}, {player} against {against}") as progress:
                     found = hold(
-                        network, count, args.hold, args.seed, setup=args.setup, sgf=args.sgf,
-                        progress=progress,
+                        network, player, count, args.hold, args.seed, setup=args.setup,
+                        sgf=args.sgf, progress=progress,
                     )  # fmt: skip
             else:
                 search = None if player == "network" else player
