@@ -4,6 +4,7 @@ import dataclasses
 import io
 import pathlib
 import shlex
+import shutil
 import sys
 
 import jax
@@ -427,6 +428,18 @@ def test_what_fails_loses_and_is_counted(how, counted, tmp_path):
         assert loser == {player.name}
     else:
         assert not stats
+
+
+def test_a_program_that_cannot_be_started_again_loses_and_is_counted(tmp_path):
+    env, program = Hex(3), tmp_path / "program.py"
+    shutil.copy(HERE / "faulty_gtp.py", program)
+    player = evaluation.gtp_player(env, [sys.executable, str(program), "ends"])
+    program.unlink()
+    state = jax.tree.map(lambda x: np.asarray(x)[None], env.init())
+    for _ in range(2):  # the next game does not wait for the program either
+        action, _, stats = player.act(KEY, state, ())
+        assert action.tolist() == [-1]
+        assert {name: value for name, value in stats.items() if value} == {"crashes": 1.0}
 
 
 def test_a_swap_over_gtp_is_the_swap():

@@ -148,7 +148,8 @@ def gtp_player(
     The program is given the position before each move, as HexGui does, so that it need remember
     nothing: one process serves many games, and one that has ended is started anew. A game is lost
     by resigning, an illegal move, an answer that is an error or comes too late, and a program that
-    ends twice at one move. What happened is in the player's stats, by the number of times.
+    ends twice at one move or cannot be started anew. What happened is in the player's stats, by the
+    number of times.
 
     Args:
       env: Hex, with or without the swap rule. A program is told which by `param_game allow_swap`.
@@ -230,8 +231,8 @@ def _ask_move(
     try:
         # A program that has ended gets a second chance, as it is told the whole position again.
         for _ in range(2):
-            engine = engine or start()
             try:
+                engine = engine or start()
                 answers = [engine.ask(line, seconds) for line in lines]
                 return answers[-1].split("\n")[0].strip().lower(), ""
             except GTPError:
@@ -239,7 +240,7 @@ def _ask_move(
             except TimeoutError:
                 engine = None
                 return "", "timeouts"
-            except ConnectionError:
+            except (ConnectionError, ValueError):  # ended, or cannot be started anew
                 engine = None
         return "", "crashes"
     finally:
