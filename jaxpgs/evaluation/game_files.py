@@ -1,6 +1,7 @@
 """The games of a match as SGF files."""
 
 import dataclasses
+import hashlib
 import itertools
 import os
 import pathlib
@@ -42,7 +43,7 @@ def write_games(
       count: how many games each side opens; those beyond only fill the batch up.
     """
     names = [record.name for record in batch.players]
-    pair = pathlib.Path(folder) / re.sub(r"[^\w.+-]+", "_", f"{names[0]}_vs_{names[1]}")
+    pair = pathlib.Path(folder) / _folder_name(f"{names[0]}_vs_{names[1]}")
     pair.mkdir(parents=True, exist_ok=True)
     for half in (0, 1):
         for g in range(min(len(openings), count - first)):
@@ -55,6 +56,13 @@ def write_games(
             score = float(batch.outcomes[half, g])
             path = pair / f"{first + g + 1:05d}_{'black' if half == 0 else 'white'}.sgf"
             path.write_text(hex_io.write_sgf(_ended(game, score if half == 0 else 1 - score)))
+
+
+def _folder_name(pairing: str) -> str:
+    """A pairing as the name of a folder, with a hash where some of its characters cannot stay."""
+    name = re.sub(r"[^\w.+-]+", "_", pairing)
+    # Without it the games of "a 1" would overwrite those of "a=1".
+    return name if name == pairing else f"{name}-{hashlib.sha256(pairing.encode()).hexdigest()[:8]}"
 
 
 def _actions(stones: Sequence[np.ndarray]) -> list[int]:

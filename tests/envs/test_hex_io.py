@@ -207,7 +207,7 @@ def test_matches_write_every_game(tmp_path):
     result = evaluation.play_match(
         env, *players, jax.random.key(0), openings=[0, 1, 5], batch_size=2, sgf_folder=tmp_path
     )
-    files = sorted(tmp_path.glob("a_b_c_vs_random/*.sgf"))
+    files = sorted(tmp_path.glob("a_b_c_vs_random-*/*.sgf"))
     assert len(files) == result.games == 6
     for file in files:
         game = hex_io.read_sgf(file.read_text())
@@ -231,3 +231,19 @@ def test_matches_write_every_game(tmp_path):
         evaluation.play_match(
             board, *[evaluation.uniform_random(board)] * 2, jax.random.key(0), sgf_folder=tmp_path
         )
+
+
+def test_games_of_players_with_like_names_are_apart(tmp_path):
+    import jax
+
+    env = Hex(2)
+    names = ("a", "step 1e-3", "step=1e-3")
+    players = [evaluation.uniform_random(env, name=name) for name in names]
+    pairs = [(1, 0), (2, 0), (0, 0)]
+    for first, second in pairs:
+        evaluation.play_match(
+            env, players[first], players[second], jax.random.key(0), openings=[0],
+            sgf_folder=tmp_path,
+        )  # fmt: skip
+    assert len(list(tmp_path.glob("*/*.sgf"))) == 2 * len(pairs)
+    assert (tmp_path / "a_vs_a").is_dir()
