@@ -73,6 +73,19 @@ def test_the_table_of_the_first_actions():
     assert (bare[1].qvalue, bare[0].lowest, bare[1].highest) == (None,) * 3
 
 
+@pytest.mark.lenient
+@pytest.mark.parametrize("shift", [-300.0, 300.0])
+def test_priors_do_not_depend_on_how_large_the_logits_are(shift):
+    output = output_of(hand_made(), [3, 4], [-1.5, 2.0])
+    logits = jnp.log(jnp.array([[0.25, 0.75]])) + shift
+    found = output.search_state.replace(prior_logits=logits)
+    rows = jaxpgs.search_summary(output.replace(search_state=found)).rows
+    np.testing.assert_allclose([row.prior for row in rows], [0.75, 0.25], rtol=1e-4)
+    # Where no action is legal, there are no rows.
+    none = found.replace(prior_logits=jnp.full((1, 2), np.finfo(np.float32).min))
+    assert not jaxpgs.search_summary(output.replace(search_state=none)).rows
+
+
 def test_the_picture_of_the_tree():
     picture = jaxpgs.tree_svg(hand_made(), depth=2, name=["<a>", "b"].__getitem__)
     root = ET.fromstring(picture)  # a name cannot break it

@@ -106,7 +106,7 @@ def search_summary(
     if weights.ndim > 1:
         weights, logits, visits, qvalues = (x[index] for x in (weights, logits, visits, qvalues))
     legal = np.flatnonzero(logits > np.finfo(logits.dtype).min)
-    prior = np.exp(logits[legal] - logits[legal].max(initial=0))
+    prior = np.exp(logits[legal] - logits[legal].max(initial=-np.inf))
     ranges = {} if state.nodes is None else _ranges(_one(state.nodes, index))
     rows = []
     for action, share in zip(legal.tolist(), prior / prior.sum(), strict=True):
