@@ -244,8 +244,10 @@ def winner(visit: Visit) -> int | None:
         # By the stones, as a position that was loaded has no rewards.
         board = np.reshape(games.stones(visit.env, visit.state), (visit.env.size,) * 2)
         return hex_io.winner(board)
-    rewards = np.asarray(visit.state.rewards)
-    return int(rewards.argmax()) if rewards.any() else None
+    # Some games pay on the way to their end, so all rewards count, as in a match.
+    total = np.sum([position.state.rewards for position in visit.past], axis=0)
+    best = np.flatnonzero(total == total.max())
+    return int(best[0]) if len(best) == 1 else None
 
 
 def score(visit: Visit) -> float:

@@ -19,6 +19,7 @@ import urllib.request
 import numpy as np
 import pytest
 from flax import nnx
+from games import Race
 
 import jaxpgs
 from jaxpgs.envs import Breakthrough, Hex, SameGame, Yavalath, hex_io
@@ -135,6 +136,19 @@ def test_a_finished_game_is_looked_at_move_by_move(env):
     assert not said(back, {"type": "play", "action": playing.legal(back)[0].action}).future
     searching = dataclasses.replace(there, humans=(False,) * len(there.humans))
     assert all(said(searching, {"type": "go", "count": 0}).humans)
+
+
+def test_who_has_gained_most_in_the_whole_game_has_won():
+    env = Race(movers=(0, 1), length=4)  # each move pays its mover one or two
+    visit = playing.begin(env)
+    for action, ended in ((1, ""), (0, ""), (0, "player 0 won")):
+        visit = playing.play(visit, action)
+        assert playing.result(visit) == ended
+    # A game that begins in the middle counts from there on, the move that led there included.
+    middle = playing.begin(env, visit.past[1].state)
+    assert playing.winner(playing.play(playing.play(middle, 0), 0)) == 0
+    even = playing.play(playing.play(playing.begin(Race(movers=(0, 1), length=2)), 0), 0)
+    assert playing.result(even) == "a draw"
 
 
 def test_a_move_is_given_by_any_block_of_its_group():
