@@ -321,8 +321,17 @@ def _plain(leaf: chex.Array) -> chex.Array:
 def _with_keys(template: nnx.Module, arrays: dict[str, chex.Array]) -> dict[str, chex.Array]:
     """Makes keys again of the numbers that stand in a module's place for them."""
     slots = nnx.to_flat_state(nnx.state(template))
-    names = {".".join(map(str, path)) for path, slot in slots if _is_key(slot.get_value())}
-    return {n: jax.random.wrap_key_data(x) if n in names else x for n, x in arrays.items()}
+    leaves = {".".join(map(str, path)): slot.get_value() for path, slot in slots}
+    # A template has shapes alone, and `key_impl` wants a key.
+    impls = {
+        name: jax.random.key_impl(jnp.zeros((), leaf.dtype))
+        for name, leaf in leaves.items()
+        if _is_key(leaf)
+    }
+    return {
+        name: jax.random.wrap_key_data(x, impl=impls[name]) if name in impls else x
+        for name, x in arrays.items()
+    }
 
 
 def _is_key(leaf: Any) -> bool:

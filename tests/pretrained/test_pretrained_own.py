@@ -158,7 +158,7 @@ def numbers(shapes):
 
     def fill(shape):
         if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-            return jax.random.key(7)
+            return jax.random.key(7, impl=jax.random.key_impl(jnp.zeros((), shape.dtype)))
         return np.random.default_rng(shape.size).normal(size=shape.shape).astype(shape.dtype)
 
     return jax.tree.map(fill, shapes)
@@ -294,6 +294,22 @@ def test_classes_without_a_path_are_handed_over(tmp_path, own, where):
     refused(tmp_path, "init, step and observe; got 3", env=3, module=module)
     loaded = load(tmp_path, env=game(5), module=module)
     assert loaded.env == env and type(loaded.module) is net
+    chex.assert_trees_all_equal(loaded.params, params)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_come_back_as_the_kind_that_they_were(tmp_path, own, impl):
+    env = own.Stones()
+
+    class Noisy(own.Net):
+        def __init__(self, observation_shape, num_actions, *, rngs):
+            super().__init__(observation_shape, num_actions, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(jax.random.key(7, impl=impl)))
+
+    module = make(Noisy, env)
+    params, _ = save(tmp_path, env, module)
+    loaded = load(tmp_path, module=module)
+    chex.assert_trees_all_equal_dtypes(loaded.params, params)
     chex.assert_trees_all_equal(loaded.params, params)
 
 

@@ -154,6 +154,16 @@ def test_a_checkpoint_of_an_earlier_version_is_read_with_a_warning(tmp_path, mon
         assert_equal(train(tmp_path), whole)
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_come_back_as_the_kind_that_they_were(tmp_path, impl):
+    state = start()._replace(rng_key=jax.random.key(1, impl=impl))
+    with opened(tmp_path, describe("test", GIVEN)) as checkpoints:
+        checkpoints.save(1, state)
+        found = checkpoints.restore(state)
+    assert found.rng_key.dtype == state.rng_key.dtype
+    assert_equal(found, state)
+
+
 def test_a_changed_argument_is_refused_by_name(tmp_path):
     train(tmp_path)
     for message, changed in (

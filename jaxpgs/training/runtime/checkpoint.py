@@ -142,7 +142,9 @@ class Checkpoints:
         return jax.tree.unflatten(
             treedef,
             [
-                jax.random.wrap_key_data(saved[str(i)]) if _is_key(leaf) else saved[str(i)]
+                jax.random.wrap_key_data(saved[str(i)], impl=jax.random.key_impl(leaf))
+                if _is_key(leaf)
+                else saved[str(i)]
                 for i, leaf in enumerate(leaves)
             ],
         )
