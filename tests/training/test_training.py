@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import toy
 from flax import nnx
 from games import FAST, QUICK, mostly_slow
 
@@ -560,6 +561,23 @@ def test_fast_experts_have_no_noise_at_the_root():
 def test_an_unknown_expert_is_named():
     with pytest.raises(ValueError, match=r"expert must be one of .* got 'alphazero'"):
         experts.make_expert("alphazero")
+
+
+@pytest.mark.lenient
+def test_a_temperature_is_that_of_an_experts_target():
+    completed_q = jaxpgs.target.completed_q
+
+    def target(**knobs):
+        return fingerprint(experts.make_expert("mcs", 4, **knobs))["knobs"]["target"]
+
+    assert target(temperature=0.5) == target(target=completed_q(0.5)) != target()
+    assert target(temperature=None) == target(temperature=1.0) == target()
+    params = toy.tree(2, 3)
+    data = params, jax.random.key(0), toy.root(params), toy.recurrent_fn, None
+    for knobs in ({"temperature": 0.5}, {"temperature": None}):
+        assert experts.make_expert("mcs", 4, **knobs)(*data).policy.shape == (1, 2)
+    with pytest.raises(ValueError, match="Give a target or its settings"):
+        experts.make_expert("mcs", 4, temperature=0.5, target=completed_q())(*data)
 
 
 def assert_equal_states(a, b):

@@ -84,8 +84,8 @@ def make_expert(
       dirichlet_fraction: weight of the noise in the root's prior, 0.25 if None. The Gumbel searches
         explore without it.
       dirichlet_alpha: concentration of the noise, 0.12 if None.
-      **knobs: further arguments of the search. By default its target is `completed_q()`, which
-        draws the actions; that of a Gumbel search is its own.
+      **knobs: further arguments of the search. By default its target is `completed_q(temperature)`,
+        which draws the actions, with a `temperature` of 1; that of a Gumbel search is its own.
 
     Returns:
       An expert.
@@ -111,6 +111,9 @@ def make_expert(
     if policy_fn is None:
         return gumbel(num_simulations, **knobs)
     defaults: dict[str, Any] = {} if is_gumbel else {"target": completed_q()} | noise
+    # Beside a target of the caller's the search refuses a temperature.
+    if not is_gumbel and "target" not in knobs and knobs.get("temperature") is not None:
+        defaults["target"] = completed_q(knobs.pop("temperature"))
     if adapts:
         defaults["adapt"] = "policy_head"
     return searcher(policy_fn, num_simulations, **(defaults | knobs))
