@@ -241,8 +241,10 @@ def test_defaults_that_depend_on_the_game_are_kept(monkeypatch):
 
 def test_a_gumbel_expert_takes_no_dirichlet_noise():
     for name in ("gumbel", "gumbel_pgs", "gumbel_mcts"):
-        with pytest.raises(ValueError, match=f"{name}' explores by Gumbel noise"):
-            experts.make_expert(name, 8, dirichlet_fraction=0.25)
+        for noise in ({"dirichlet_fraction": 0.25}, {"dirichlet_alpha": 0.3}):
+            with pytest.raises(ValueError, match=f"{name}' explores by Gumbel noise"):
+                experts.make_expert(name, 8, **noise)
+        experts.make_expert(name, 8, dirichlet_fraction=0.0)
     assert set(experts.NAMES) - {"mcs", "mcts", "gumbel_mcts", "gumbel"} == set(experts.ADAPTING)
     assert set(experts.ADAPTING) == {"pgs", "gumbel_pgs", "extended_pgs"}
 

@@ -103,10 +103,11 @@ def make_expert(
     noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.12}
     noise |= {knob: x for knob, x in given.items() if x is not None}
     policy_fn, adapts, is_gumbel = _PRESETS.get(name, (None, False, True))
-    if is_gumbel and dirichlet_fraction:
+    if is_gumbel and (dirichlet_fraction or dirichlet_alpha is not None):
         raise ValueError(
             f"The expert {name!r} explores by Gumbel noise and takes no Dirichlet noise: leave "
-            f"dirichlet_fraction out, or give gumbel_scale; got {dirichlet_fraction}."
+            "dirichlet_fraction and dirichlet_alpha out, or give gumbel_scale; got "
+            f"{dirichlet_fraction} and {dirichlet_alpha}."
         )
     if policy_fn is None:
         return gumbel(num_simulations, **knobs)
