@@ -143,7 +143,7 @@ def test_what_a_search_adapts_goes_on_within_a_game():
         after["policy_head"]["linear"]["bias"] = biases + 1
         return decision._replace(policy=biases, adapted_params=after)
 
-    def counts(**knobs):
+    def counts(expert=expert, **knobs):
         moves = selfplay.Moves(sampled_moves=0, **knobs)
         play = functools.partial(selfplay.play, ENV, apply_fn, expert, num_steps=9, moves=moves)
         _, seen, report = jax.jit(play)(params, jax.random.key(0), games=start_games(0.0))
@@ -152,6 +152,8 @@ def test_what_a_search_adapts_goes_on_within_a_game():
 
     np.testing.assert_array_equal(counts(keep_adapted=True), [5, 6, 7, 8, 9, 10, 11, 5, 6])
     np.testing.assert_array_equal(counts(), np.full(9, 5))
+    judge = experts.epsilon_greedy(expert, 0.5)  # `sampled_moves` is 0, so it plays the best
+    np.testing.assert_array_equal(counts(judge, keep_adapted=True), [*range(5, 12), 5, 6])
     with pytest.raises(ValueError, match="adapts parameters"):
         selfplay.play(
             ENV, apply_fn, first_legal, params, jax.random.key(0), start_games(0.0), 2,

@@ -214,13 +214,14 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         root: mctx.RootFnOutput,
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
+        **kept: Params,
     ) -> Decision:
         # Of keys `[B]` each is split by itself, with the new axis first, so that they unpack alike.
         split = (
             jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
         )
         rng_key, coin_key, action_key = split(rng_key, 3)
-        decision = expert(params, rng_key, root, recurrent_fn, invalid_actions)
+        decision = expert(params, rng_key, root, recurrent_fn, invalid_actions, **kept)
         at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
         # One key for all rows, or one for each where devices share the games.
         if is_one_key(coin_key):
