@@ -282,6 +282,49 @@ def test_fast_moves_play_and_teach_values_alone():
     assert (np.abs(drawn.sum(axis=0) - 500) < 90).all()
 
 
+def test_fast_moves_may_be_of_an_expert_that_tells_other_things():
+    params, apply_fn = functional(make_network())
+
+    def telling(*data, **kept):
+        """Tells more than `first_legal`, and its policy in another type."""
+        told, shape = last_legal(*data), (NUM_GAMES, ENV.num_actions)
+        return told._replace(
+            policy=told.policy.astype(jnp.float16), num_evaluations=jnp.full(NUM_GAMES, 7),
+            adapted_params={"bias": told.value},
+            visits=jnp.zeros(shape, jnp.int32), qvalues=jnp.zeros(shape, jnp.float32),
+        )  # fmt: skip
+
+    def play(expert, fast, keep_adapted=False, keep_root=False):
+        moves = selfplay.Moves(fast=fast, full_share=0.5, keep_adapted=keep_adapted)
+        return selfplay.play(
+            ENV, apply_fn, expert, params, jax.random.key(0), start_games(0.0), 8, moves=moves,
+            kept=selfplay.Kept(keep_root=keep_root),
+        )  # fmt: skip
+
+    for searches in ((first_legal, telling), (telling, first_legal)):
+        _, _, report = jax.jit(functools.partial(play, *searches), compiler_options=QUICK)()
+        assert sorted(report.num_evaluations[:, 0].tolist()) == [1] * 4 + [8] * 4
+        with pytest.raises(ValueError, match=r"keep_adapted needs .* a fast one"):
+            play(*searches, keep_adapted=True)
+        with pytest.raises(ValueError, match=r"keep_root.* a fast one"):
+            play(*searches, keep_root=True)
+
+
+@pytest.mark.lenient
+@pytest.mark.parametrize(
+    "full, fast", mostly_slow([("pgs", "raw"), ("pgs", "mcs"), ("mcs", "gumbel")], ("pgs", "raw"))
+)
+def test_experts_of_two_kinds_share_the_moves(full, fast):
+    params, apply_fn = functional(make_network())
+    fast = experts.raw_policy() if fast == "raw" else experts.make_expert(fast, 2)
+    play = functools.partial(
+        selfplay.play, ENV, apply_fn, experts.make_expert(full, 2), num_steps=2,
+        moves=selfplay.Moves(fast=fast),
+    )  # fmt: skip
+    games = jax.eval_shape(play, params, jax.random.key(0), start_games(0.0))[0]
+    assert games.move.shape == (NUM_GAMES,)
+
+
 def test_positions_without_a_policy_do_not_teach_it():
     rng = np.random.default_rng(0)
     policy = rng.dirichlet(np.ones(9), 6).astype(np.float32)

@@ -1,5 +1,6 @@
 """Experts: searches that play, and whose policies the network imitates."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -247,6 +248,33 @@ def fast_expert(expert: str | Expert, fast_simulations: int | Expert | None) -> 
         )
     # Fast moves are to be strong, not to explore (Wu 2019, section 3.1).
     return make_expert(expert, fast_simulations, dirichlet_fraction=0.0)
+
+
+def alike(
+    full: Callable[[], Decision], fast: Callable[[], Decision]
+) -> tuple[Callable[[], Decision], Callable[[], Decision]]:
+    """Makes two searches tell the same, as the branches of `jax.lax.cond` must.
+
+    What only one of them tells is left out, and the types are those of the first.
+    """
+    shapes = jax.eval_shape(full), jax.eval_shape(fast)
+    wanted = Decision(*(
+        x if jax.tree.structure(x) == jax.tree.structure(y) else None  # type: ignore[operator]
+        for x, y in zip(*shapes, strict=True)
+    ))  # fmt: skip
+
+    def tell(search: Callable[[], Decision]) -> Decision:
+        found = search()
+        # An expert may give one number for all positions.
+        count = jnp.broadcast_to(found.num_evaluations, found.value.shape)
+        return jax.tree.map(
+            lambda shape, x: None if shape is None else x.astype(shape.dtype),
+            wanted,
+            found._replace(num_evaluations=count),
+            is_leaf=lambda x: x is None,
+        )
+
+    return functools.partial(tell, full), functools.partial(tell, fast)
 
 
 def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:

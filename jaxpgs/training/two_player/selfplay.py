@@ -26,7 +26,7 @@ from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.search import base_params_like, reset_adapted
 from jaxpgs.training.runtime import sharding
 from jaxpgs.training.runtime.settings import in_settings
-from jaxpgs.training.two_player.experts import Decision, Expert
+from jaxpgs.training.two_player.experts import Decision, Expert, alike
 
 VALUE_TARGETS = ("return", "search", "best")
 
@@ -61,7 +61,8 @@ class Moves:
         (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
         starts from the network's, and so does every call, as the network has learned since.
       fast: a quicker search, which moves where the expert does not (playout cap randomisation; Wu
-        2019, section 3.1). What it says of the policy is not kept. None: the expert always moves.
+        2019, section 3.1). What it says of the policy is not kept. It may be of another kind, but
+        what is kept of searches both must tell. None: the expert always moves.
       full_share: with `fast`, the share of the steps in which the expert moves, above 0 and at most
         1. Where it is no whole number of steps, it is so on average. Deviations: the paper draws
         for each move of each game, and here all games share a draw, as a batch takes as long as its
@@ -267,8 +268,8 @@ def play(
 
     Raises:
       ValueError: if there are more than two players, `moves.keep_adapted` is set for an expert that
-        adapts nothing, `kept.keep_root` for one that tells no visits, or `kept.value_target` is
-        unknown.
+        adapts nothing, `kept.keep_root` for one that tells no visits, or either for a fast one that
+        does not, or `kept.value_target` is unknown.
       TypeError: if an argument is unknown, or is a field of one of the settings.
     """
     check_word("play", "value_target", kept.value_target, VALUE_TARGETS)
@@ -327,7 +328,7 @@ def _decide(
         decision = expert(*data, **adapted)
     else:
         # A condition without axes is a branch; with one for each game both searches would run.
-        full, quick = (lambda f=f: f(*data, **adapted) for f in (expert, fast))
+        full, quick = alike(*(functools.partial(f, *data, **adapted) for f in (expert, fast)))
         decision = jax.lax.cond(is_full, full, quick)
     return decision, root_stats(root, decision, legal) if setting.kept.keep_root else None
 
@@ -338,7 +339,10 @@ def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[s
     # A search that is traced, not run, tells which parameters it adapts.
     adapted = jax.eval_shape(decide, rng_key, state, True)[0].adapted_params
     if not jax.tree.leaves(adapted):
-        raise ValueError("keep_adapted needs an expert that adapts parameters, such as PGS.")
+        raise ValueError(
+            "keep_adapted needs an expert that adapts parameters, such as PGS, and a fast one, if "
+            "any, that adapts the same."
+        )
     return {"adapted_params": base_params_like(adapted, setting.params)}
 
 
@@ -467,7 +471,8 @@ def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -
     if decision.visits is None or decision.qvalues is None:
         raise ValueError(
             "keep_root, which objectives that read values need, wants an expert that fills in "
-            "Decision.visits and Decision.qvalues; this one does not."
+            "Decision.visits and Decision.qvalues, and a fast one, if any, that does so; here one "
+            "does not."
         )
     # Without a visit a Q-value may hold anything, and 0 times NaN would still be NaN.
     qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
