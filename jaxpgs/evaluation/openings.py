@@ -1,5 +1,6 @@
 """Openings: the forced first moves of a match's games, and which of them win in Hex."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.adapters.environments import chance_key, step_with_keys
+from jaxpgs.adapters.environments import chance_key, mask_logits, step_with_keys
 from jaxpgs.base import Env
 
 
@@ -28,8 +29,8 @@ def opening_lines(
       rng_key: decides the lines; consumed.
       length: moves L of each line, at least 1.
       num_lines: how many lines O.
-      policy: from a batch of observations to `[B, A]` logits, of which moves are drawn, so that a
-        match begins as games of a network do; None for uniformly random legal moves.
+      policy: from a batch of observations to a network's logits, of which moves are drawn, so that
+        a match begins as games of that network do; None for uniformly random legal moves.
 
     Returns:
       `[O, L]` int64 actions, none of which ends the game, in random order.
@@ -54,7 +55,11 @@ def opening_lines(
         state = jax.vmap(env.init)(jax.random.split(first, count))
 
         def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
-            logits = policy(jax.vmap(env.observe)(state)) if policy else jnp.zeros(())
+            logits = jnp.zeros(state.legal_action_mask.shape, jnp.float32)
+            if policy is not None:
+                # Noise of 16 bits would prefer the first of many actions.
+                logits = policy(jax.vmap(env.observe)(state)).astype(jnp.float32)
+                logits = mask_logits(env, logits, state)
             # A game that ends on the way has no legal action left; its line is dropped afterwards.
             logits = jnp.where(state.legal_action_mask, logits, -jnp.inf)
             action = jax.random.categorical(key, logits).astype(jnp.int32)
@@ -112,8 +117,8 @@ def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.n
       ValueError: if an opening is illegal, repeated, or goes on after the end of the game.
     """
     if openings is None:
-        state = jax.jit(env.init)(jax.random.key(0))
-        return np.flatnonzero(state.legal_action_mask)[:, None]
+        state = _begin(env, jax.random.split(jax.random.key(0), 1))
+        return np.flatnonzero(state.legal_action_mask[0])[:, None]
     lines = np.asarray(openings, np.int64)
     if lines.ndim not in (1, 2) or not lines.size:
         raise ValueError(
@@ -122,8 +127,7 @@ def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.n
     lines = lines.reshape(len(lines), -1)
     if len(np.unique(lines, axis=0)) < len(lines):
         raise ValueError(f"openings must differ from each other, got {openings}; see repeats.")
-    state = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), len(lines)))
-    step = jax.jit(step_with_keys(env))
+    state = _begin(env, jax.random.split(jax.random.key(0), len(lines)))
     for ply, action in enumerate(lines.T):
         mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
         # An action outside of the mask is illegal as well, and must not be looked up there.
@@ -131,5 +135,16 @@ def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.n
         if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
             raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
         # Any key will do, as openings must be legal whatever chance draws.
-        state = step(state, jnp.asarray(action, jnp.int32), jax.random.key(ply))
+        state = _step(env, state, jnp.asarray(action, jnp.int32), jax.random.key(ply))
     return lines
+
+
+# Compiled once for each game, and not for every match.
+@functools.partial(jax.jit, static_argnums=0)
+def _begin(env: Env, keys: chex.PRNGKey) -> Any:
+    return jax.vmap(env.init)(keys)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step(env: Env, state: Any, action: chex.Array, rng_key: chex.PRNGKey) -> Any:
+    return step_with_keys(env)(state, action, rng_key)

@@ -315,6 +315,9 @@ def test_lines_of_several_moves_are_played():
     middle = lambda x: 100.0 * jax.nn.one_hot(jnp.full(len(x), 4), 9)  # noqa: E731
     drawn = ev.opening_lines(env, KEY, 2, 8, middle)
     assert (drawn[:, 0] == 4).all() and set(drawn[:, 1]) == set(range(9)) - {4}
+    # Hex's second player sees the board mirrored, and so do the logits; all of 16 bits.
+    corner = lambda x: (100 * jax.nn.one_hot(jnp.full(len(x), 1), 9)).astype(jnp.bfloat16)  # noqa: E731
+    np.testing.assert_array_equal(ev.opening_lines(env, KEY, 2, 1, corner), [[1, 3]])
     # Both play the first empty cell: the games follow from the lines.
     first, second = _first_cell("a"), _first_cell("b")
     result = ev.play_match(env, first, second, KEY, openings=lines)
