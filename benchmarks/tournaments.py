@@ -151,8 +151,8 @@ PRESETS = {
     "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
     "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
     "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
-    # As users play: from the empty board, without a forced opening. The network is sure of its first
-    # moves, so that fewer of them make few different lines.
+    # As users play: from the empty board, without a forced opening. The network is sure of its
+    # first moves, so that fewer of them make few different lines.
     "empty": _DEFAULTS._replace(sampled=8, openings=147),
     # Up to which N do rounds beat fixed K? With 32 simulations, the setting of pgx's example.
     "rounds": _ROUNDS,

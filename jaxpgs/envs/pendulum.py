@@ -99,7 +99,7 @@ class Pendulum:
     @compiled
     def init(self, key: chex.PRNGKey) -> PendulumState:
         """Returns a random angle, and a random speed from -1 to 1."""
-        number = jax.random.uniform(key, (2,), minval=-1.0)
+        number = jax.random.uniform(key, (2,), jnp.float32, minval=-1.0)
         return PendulumState(
             angle=jnp.pi * number[0],
             speed=number[1],
@@ -127,7 +127,7 @@ class Pendulum:
 
     @compiled
     def _step(self, state: PendulumState, action: chex.Array) -> PendulumState:
-        torque = jnp.clip(action[0], -2.0, 2.0)
+        torque = jnp.clip(jnp.asarray(action[0], jnp.float32), -2.0, 2.0)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
         # As in Gym the step pays for the state that it starts from.
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2

@@ -5,6 +5,9 @@ tend to agree, and between deterministic players they are the same. So openings 
 (bootstrap; Efron 1979), each with all its games of all pairings. The weights of the virtual games,
 half of them won, are drawn with them (Rubin 1981), so that an interval has a width even where all
 openings end alike.
+
+Few openings tell little of how much others would differ: with 40 of them about 93% of the intervals
+hold the true value, with 5 about 85%.
 """
 
 from typing import NamedTuple
@@ -44,6 +47,8 @@ def elo_by_opening(
 ) -> EloInterval:
     """Turns one pairing's games into an Elo difference with a 95% interval over openings.
 
+    With fewer than about 20 openings the interval is too narrow.
+
     Args:
       outcomes: `[..., O]` the first player's scores, 1 won, 0.5 drawn, 0 lost, the last axis the
         openings, such as `MatchResult.outcomes`.
@@ -55,7 +60,8 @@ def elo_by_opening(
       The estimate, that of `elo_difference`, and the ends of the percentile interval.
 
     Raises:
-      ValueError: if there are no games, a score is not from 0 to 1, or an argument is out of range.
+      ValueError: if there is one opening or none, a score is not from 0 to 1, or an argument is
+        out of range.
 
     Example:
       >>> outcomes = np.array([[1, 0.5, 1, 0], [1, 0, 1, 1]])  # two games of each opening
@@ -92,7 +98,8 @@ def bayes_elo_by_opening(
 ) -> EloTable:
     """Rates the players of a tournament, with intervals over openings.
 
-    Every sample draws the openings once, for all pairings together.
+    Every sample draws the openings once, for all pairings together. With fewer than about 20 the
+    intervals are too narrow.
 
     Args:
       tournament: all of whose pairings had the same openings.
@@ -105,8 +112,8 @@ def bayes_elo_by_opening(
       The ratings of `bayes_elo`, with the covariance of the samples.
 
     Raises:
-      ValueError: as `bayes_elo`; if pairings differ in their openings, or an argument is out of
-        range.
+      ValueError: as `bayes_elo`; if pairings differ in their openings, there is one alone, or an
+        argument is out of range.
 
     Example:
       >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
@@ -160,6 +167,11 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
     """Draws tables `[S, P, P]` from those of the openings `[O, P, P]`, and virtual games."""
     rng = np.random.default_rng(seed)
     count = len(wins)
+    if count < 2:
+        raise ValueError(
+            "An interval over openings needs at least 2 of them, and better 20: one does not tell "
+            "how others differ. With 1, elo_difference and bayes_elo count each game by itself."
+        )
     # [S, O]: how often each opening is drawn, which sums to O in every sample.
     drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=num_samples)
     total = wins.sum(axis=0)

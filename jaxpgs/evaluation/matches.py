@@ -143,8 +143,8 @@ def _check_match(
     check_sgf(env, sgf_folder)
     if max_moves is not None:
         check_count("play_match", "max_moves", max_moves)
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if batch_size is not None:
+        check_count("play_match", "batch_size", batch_size)
 
 
 def _plan(
@@ -303,7 +303,7 @@ def round_robin(
     # By sets of names, as an earlier result may have the two in the other order.
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
-    schedule = list(itertools.combinations(range(len(names)), 2)) if pairs is None else list(pairs)
+    schedule = _schedule(pairs, len(names))
     games = _num_games(env, players, schedule, len(lines), repeats)
     played: list[MatchResult] = []
     for (i, j), count in zip(schedule, games, strict=True):
@@ -335,6 +335,17 @@ def _names(env: Env, players: Sequence[Player]) -> tuple[str, ...]:
     if len(names) < 2 or len(set(names)) < len(names):
         raise ValueError(f"A round robin needs at least 2 players of different names, got {names}.")
     return names
+
+
+def _schedule(pairs: Sequence[tuple[int, int]] | None, num_players: int) -> list[tuple[int, int]]:
+    """Returns who meets whom; raises `ValueError` if somebody meets themselves, or one twice."""
+    if pairs is None:
+        return list(itertools.combinations(range(num_players), 2))
+    if not len(pairs) or len({frozenset(pair) for pair in pairs if len({*pair}) == 2}) < len(pairs):
+        raise ValueError(
+            f"pairs must be of two different players each, and each pair but once; got {pairs}."
+        )
+    return list(pairs)
 
 
 def _compiled_once(
@@ -377,8 +388,7 @@ def _num_games(
 
 
 def _num_repeats(env: Env, sides: Sequence[Player | CompiledPlayer], repeats: int) -> int:
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}.")
+    repeats = check_count("A match", "repeats", repeats)
     players = (p.player if isinstance(p, CompiledPlayer) else p for p in sides)
     # A repeat without any chance would be the same game again.
     same = all(player.deterministic for player in players) and not draws_chance(env)
@@ -426,9 +436,13 @@ def _pair_number(first: str, second: str) -> np.uint32:
 def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
     if not is_one_key(rng_key):
         raise ValueError(f"rng_key must be one key, got an array of shape {rng_key.shape}.")
-    # Players are compiled for typed keys, and refuse raw ones.
+    # Players are compiled for typed keys of the default kind, and refuse others.
     if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
-        return rng_key
+        default = jax.eval_shape(lambda: jax.random.key(0))
+        if rng_key.dtype == default.dtype:
+            return rng_key
+        shape = jax.eval_shape(jax.random.key_data, default).shape
+        return jax.random.wrap_key_data(jax.random.bits(rng_key, shape))
     return jax.random.wrap_key_data(rng_key)
 
 

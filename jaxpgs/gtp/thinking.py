@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxpgs.envs import hex_io
-from jaxpgs.envs.hex_games import SWAP_PIECES, cell_name, move_name
+from jaxpgs.envs.hex_games import SWAP_PIECES, SWAP_SIDES, cell_name, move_name
 from jaxpgs.gtp.dialog import Answer, Call, Dialog, Task, read_player, with_clock, with_game
 
 
@@ -52,9 +52,10 @@ def _think(call: Call, player: int) -> Answer:
 
 
 def may_swap(dialog: Dialog, board: np.ndarray, player: int) -> bool:
-    """Whether the engine may swap: it is White, and on the board is nothing but a black stone."""
+    """Whether the engine may swap: it is White, and nothing was played but a black stone."""
     single = np.count_nonzero(board) == 1 and board.max() == 1
-    return bool(dialog.options.allow_swap and player == 1 and single)
+    swapped = any(move.action in (SWAP_PIECES, SWAP_SIDES) for move in dialog.game.moves)
+    return bool(dialog.options.allow_swap and player == 1 and single and not swapped)
 
 
 def _budget(dialog: Dialog, player: int, empty: int) -> float | None:

@@ -42,6 +42,10 @@ def resize(params: Params, source: Any, target: Any) -> Params:
             f"Weights carry over between networks of one kind, got {type(source).__name__} and "
             f"{type(target).__name__}."
         )
+    if not hasattr(source, "observation_shape"):
+        raise ValueError(
+            f"A {type(source).__name__} does not tell its board, so it stays as it is."
+        )
     boards = [tuple(network.observation_shape) for network in (source, target)]
     if boards[0][2:] != boards[1][2:]:
         raise ValueError(
@@ -49,6 +53,11 @@ def resize(params: Params, source: Any, target: Any) -> Params:
         )
     (small, large) = (shape[:2] for shape in boards)
     cells = small[0] * small[1], large[0] * large[1]
+    if small != large and cells[0] == cells[1]:
+        raise ValueError(
+            f"Boards of as many cells must be the same, as sizes alone tell what is of a cell; got "
+            f"{small} and {large}."
+        )
 
     def carry(path: tuple, old: chex.Array, new: chex.Array) -> chex.Array:
         if old.shape == new.shape:

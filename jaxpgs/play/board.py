@@ -396,7 +396,8 @@ def show(
       A `Board`.
 
     Raises:
-      ValueError: if the network is of another game, the search unknown, or a move illegal.
+      ValueError: if the network is of another game, the search unknown, a move illegal, nothing
+        says when to stop, or `humans` are not as many as the players.
 
     Example:
       >>> board = jaxpgs.show(env, network=(params, apply_fn), search="mcts", simulations=16)
@@ -418,7 +419,16 @@ def show(
     options = Options(_OWN if own is not None else search, simulations, seconds)  # type: ignore[arg-type]
     if own is None and search not in SEARCHES:
         raise ValueError(f"show: search is one of {', '.join(SEARCHES)}; got {search!r}.")
+    if simulations < 0 or seconds < 0 or not (simulations or seconds):
+        raise ValueError(
+            "show: simulations and seconds are at least 0, and one of them must be above 0 to say "
+            f"when to stop; got {simulations} and {seconds}."
+        )
     begun = playing.begin(env, state, options=options, seed=seed)
+    if humans and len(humans) != len(begun.humans):
+        raise ValueError(
+            f"show: humans has one entry for each of {len(begun.humans)} players; got {humans}."
+        )
     for move in moves:
         begun = playing.play(begun, playing.action_of(begun, move))
     begun = dataclasses.replace(playing.go(begun, 0), number=0)

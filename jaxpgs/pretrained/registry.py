@@ -262,6 +262,7 @@ def save_pretrained(
     handed_env = env if "handed_over" in environment else None
     handed_module = module if "handed_over" in architecture else None
     _assemble(card, weights, env=handed_env, module=handed_module)
+    _check_readable(weights)
 
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -304,6 +305,17 @@ def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
         wrong = int(np.sum(~np.isfinite(array)))
         if wrong:
             raise ValueError(f"{wrong} of the {array.size} weights {name!r} are not finite.")
+
+
+def _check_readable(weights: Mapping[str, np.ndarray]) -> None:
+    """Raises `ValueError` for weights of a type that NumPy, which reads the file, does not have."""
+    for name, array in weights.items():
+        if array.dtype == jnp.bfloat16:
+            raise ValueError(
+                f"The weights {name!r} are bfloat16, which cannot be read again. Make the network "
+                "with weights of float32; dtype=jnp.bfloat16 lets it compute in bfloat16, and "
+                "half=True keeps 16 bits of them."
+            )
 
 
 def _check_size(card: Mapping[str, Any], num_arrays: int) -> None:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.arrays import as_logits
+from jaxpgs.arrays import as_logits, statistics_dtype
 
 
 class Categorical(NamedTuple):
@@ -48,6 +48,8 @@ def categorical(logits: chex.Array) -> Categorical:
       Array([0.21, 0.21, 0.58], dtype=float32)
     """
     logits = jax.lax.stop_gradient(logits)
+    # Sums of 16 bits would leave out some of many actions.
+    logits = logits.astype(statistics_dtype(logits))
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     weight = jnp.exp(shifted)
     positive = weight > 0

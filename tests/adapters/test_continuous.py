@@ -109,6 +109,15 @@ def search(kind, num_candidates, key):
     return root, dataclasses.replace(output, search_state=state), chosen
 
 
+def test_the_pendulum_is_of_32_bits_whatever_jax_prefers():
+    env = Pendulum(3)
+    with jax.enable_x64(True):
+        state = env.init(jax.random.key(0))
+        after = env.step(state, jnp.zeros(1, jnp.float64))
+        assert env.observe(after).dtype == jnp.float32
+    assert jax.tree.map(jnp.dtype, state) == jax.tree.map(jnp.dtype, after)
+
+
 def test_candidates_stand_for_the_policy_that_drew_them():
     root, output, chosen = search("mcs", NUM_CANDIDATES, jax.random.key(0))
     np.testing.assert_allclose(root.prior_logits, 0, atol=1e-5)

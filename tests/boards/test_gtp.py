@@ -213,12 +213,13 @@ def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
     lines = ["play black b1", *replayed, "genmove black", *replayed]
     lines += ["play black c3", "play black a1", "undo", "genmove white"]
     lines += ["clear_board", "play black c3", "reg_genmove black", "reg_genmove white"]
+    lines += ["play white swap-sides", "reg_genmove white"]
     dialog = Dialog(hex_io.HexGame(3), Options(allow_swap=True))
     replies, _ = talk(lines, stub(log), dialog)
     assert all(reply.startswith("= ") for reply in replies)
-    assert [task.may_swap for task in log] == [False, False, False, True]
+    assert [task.may_swap for task in log] == [False, False, False, True, False]
     np.testing.assert_array_equal(log[1].board, [[0, 0, 0], [2, 0, 0], [0, 0, 1]])
-    assert [task.player for task in log] == [0, 1, 0, 1]
+    assert [task.player for task in log] == [0, 1, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

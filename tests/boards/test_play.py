@@ -383,6 +383,10 @@ def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
         jaxpgs.show(Hex(4), network="hex-5x5")
     with pytest.raises(ValueError, match="search is one of"):
         jaxpgs.show(Hex(3), search="alpha-beta")
+    with pytest.raises(ValueError, match=r"above 0 to say when to stop; got 0 and 0"):
+        jaxpgs.show(Hex(3), simulations=0)
+    with pytest.raises(ValueError, match=r"each of 2 players; got \(True,\)"):
+        jaxpgs.show(Hex(3), humans=(True,))
     board = jaxpgs.show(Hex(3), search="pgs")
     with pytest.raises(ValueError, match="without a network"):
         board.think()

@@ -1,11 +1,14 @@
 import dataclasses
 import json
 
+import games
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import pytest
 
+import jaxpgs
 import jaxpgs.evaluation as ev
 from jaxpgs.envs import Hex
 
@@ -350,11 +353,36 @@ def test_batches_play_every_game():
     one = ev.play_match(env, a, b, KEY, batch_size=1)
     np.testing.assert_array_equal(whole.outcomes, one.outcomes)
     assert one.players[0].moves == whole.players[0].moves == one.players[0].calls
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"needs batch_size .* at least 1 .*; got 0"):
         ev.play_match(env, a, b, KEY, batch_size=0)
     for swapped in ((a, env, b, KEY), (env, KEY, a, b), (env, a, None, KEY)):
         with pytest.raises(ValueError, match=r"needs two players, such as .*, got \w+"):
             ev.play_match(*swapped)
+
+
+def test_keys_of_any_kind_serve_a_match():
+    env = Hex(3)
+    players = _first_cell("a"), _named(ev.uniform_random(env), "b")
+    keys = jax.random.key(0, impl="rbg"), jax.random.PRNGKey(0), KEY
+    kinds = [ev.play_match(env, *players, key, openings=[4]).outcomes for key in keys]
+    np.testing.assert_array_equal(*kinds[1:])
+    assert kinds[0].shape == kinds[1].shape
+
+
+def test_pairs_are_of_two_players_once():
+    players = [_first_cell(name) for name in "abc"]
+    for pairs in ([], [(0, 0)], [(0, 1), (1, 0)]):
+        with pytest.raises(ValueError, match=r"two different players each.*; got \["):
+            ev.round_robin(Hex(3), players, KEY, pairs=pairs)
+
+
+def test_kept_parameters_need_a_search_that_adapts():
+    env = Hex(3)
+    apply_fn = lambda params, x: (jnp.zeros((len(x), 9)), jnp.zeros(len(x)))  # noqa: E731
+    for policy_fn in (mctx.gumbel_muzero_policy, jaxpgs.mcs_policy):
+        player = ev.search_player(env, apply_fn, (), policy_fn, 2, name="x", keep_adapted=True)
+        with games.lenient_promotion(), pytest.raises(ValueError, match=r"adapts parameters.*x"):
+            player.init(2)
 
 
 @pytest.mark.slow

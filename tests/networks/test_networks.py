@@ -420,6 +420,13 @@ def test_convolutions_of_a_gradient_in_a_loop_have_the_form_that_is_fast(observa
     assert len(forms) >= 7 and set(forms) == {"b01f_01io->b01f"}  # 3 layers, all but one twice more
 
 
+def test_boards_whose_cells_do_not_tell_them_apart_are_refused():
+    sizes = {"num_filters": 4, "num_blocks": 1, "rngs": nnx.Rngs(0)}
+    small, large = (AlphaZeroResNet((*board, 3), 16, **sizes) for board in ((2, 8), (4, 4)))
+    with pytest.raises(ValueError, match=r"got \(2, 8\) and \(4, 4\)"):
+        networks.resize(functional(small)[0], small, large)
+
+
 def test_policy_head_names():
     params, _ = functional(_make("resnet"))
     linear = {"policy_head.linear.kernel", "policy_head.linear.bias"}

@@ -313,6 +313,19 @@ def test_keys_come_back_as_the_kind_that_they_were(tmp_path, own, impl):
     chex.assert_trees_all_equal(loaded.params, params)
 
 
+def test_weights_that_no_file_gives_back_are_refused(tmp_path, own):
+    env = own.Stones()
+
+    class Half(own.Net):
+        def __init__(self, observation_shape, num_actions, *, rngs):
+            super().__init__(observation_shape, num_actions, rngs=rngs)
+            self.scale = nnx.Param(jnp.ones(2, jnp.bfloat16))
+
+    with pytest.raises(ValueError, match=r"'scale' are bfloat16, .* half=True"):
+        save(tmp_path, env, make(Half, env))
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_loading_imports_nothing_on_a_cards_word(tmp_path, own):
     env = own.Stones()
     save(tmp_path, env, make(own.Net, env))

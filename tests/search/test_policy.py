@@ -36,6 +36,12 @@ def test_sampled_frequencies_are_the_probabilities():
     check_frequencies(np.bincount(actions, minlength=6), PROBABILITIES)
 
 
+def test_all_actions_are_drawn_from_logits_of_16_bits():
+    count = 361
+    actions, _, _ = sampled(jnp.zeros(count, jnp.bfloat16), jnp.linspace(0.001, 0.999, count))
+    np.testing.assert_array_equal(actions, np.arange(count))
+
+
 def test_samples_come_with_their_log_probabilities():
     actions, log_prob, _ = many_samples()
     np.testing.assert_allclose(np.exp(log_prob), PROBABILITIES[actions], rtol=1e-5)

@@ -72,7 +72,7 @@ def raw_network(
       >>> player.name, player.deterministic
       ('NN', False)
     """
-    if temperature < 0:
+    if not temperature >= 0:
         raise ValueError(f"temperature must be at least 0, got {temperature}.")
     root_fn = make_root_fn(env, apply_fn)
 

@@ -63,8 +63,13 @@ def search_player(
             return ()
         states = jax.vmap(lambda _: env.init(jax.random.key(0)))(jnp.arange(batch_size))
         # Only the shapes of what a search adapts are asked for, so nothing is searched here.
-        shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states).search_state.params)
-        return base_params_like(shapes, params)
+        shapes = jax.eval_shape(lambda: plan(params, jax.random.key(0), states))
+        if not hasattr(shapes, "search_state") or not jax.tree.leaves(shapes.search_state.params):
+            raise ValueError(
+                f"keep_adapted needs a search that adapts parameters, such as pgs_policy; {name} "
+                "adapts none."
+            )
+        return base_params_like(shapes.search_state.params, params)
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
         output = plan(
