@@ -43,9 +43,7 @@ def resize(params: Params, source: Any, target: Any) -> Params:
             f"{type(target).__name__}."
         )
     if not hasattr(source, "observation_shape"):
-        raise ValueError(
-            f"A {type(source).__name__} does not tell its board, so it stays as it is."
-        )
+        raise ValueError(f"A {type(source).__name__} does not tell for which board it is.")
     boards = [tuple(network.observation_shape) for network in (source, target)]
     if boards[0][2:] != boards[1][2:]:
         raise ValueError(
