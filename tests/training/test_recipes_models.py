@@ -6,6 +6,7 @@ import json
 import chex
 import games
 import jax
+import jax.numpy as jnp
 import mctx
 import numpy as np
 import pytest
@@ -66,6 +67,16 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
     (tmp_path / parts[0]).write_bytes(b"cut short")
     with pytest.raises(ValueError, match=r"part-0000\.npz is damaged.*label their games anew"):
         label(directory=tmp_path)
+
+
+def test_parts_keep_types_that_numpy_does_not_know(tmp_path):
+    files = labelling.Parts(tmp_path)
+    found = {"value": np.arange(3).astype(jnp.bfloat16), "policy": np.ones((2, 2), np.float32)}
+    files.write(0, found)
+    chex.assert_trees_all_equal(files.read(0, found), found, strict=True)
+    for other in (found | {"value": np.ones(3, np.float32)}, found | {"more": np.ones(1)}):
+        with pytest.raises(ValueError, match="holds games of another kind"):
+            files.read(0, other)
 
 
 @pytest.fixture

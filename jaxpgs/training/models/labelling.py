@@ -212,6 +212,12 @@ def _hash(params: Params) -> str:
     return digest.hexdigest()
 
 
+def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Gives an array the type that NumPy's files do not know, such as bfloat16."""
+    kept_as_bytes = array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize
+    return array.view(dtype) if kept_as_bytes else array
+
+
 class Parts:
     """What each jitted call returned, in a file of its own that is whole or not there.
 
@@ -246,6 +252,8 @@ class Parts:
                 f"{path} is damaged: {error}. Remove it and those after it, and call again to "
                 "label their games anew."
             ) from error
+        if len(leaves) == len(shapes):
+            leaves = [_typed(x, want.dtype) for x, want in zip(leaves, shapes, strict=True)]
         expected = [(x.shape, x.dtype) for x in shapes]
         if [(x.shape, x.dtype) for x in leaves] != expected:
             raise ValueError(f"{path} holds games of another kind. Name another directory.")
