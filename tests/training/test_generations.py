@@ -1,5 +1,6 @@
 """Expert iteration for games of one player."""
 
+import math
 import shutil
 
 import chex
@@ -50,8 +51,9 @@ def train(**arguments):
     }  # fmt: skip
     log = []
     callback = arguments.pop("callback", lambda state, metrics: log.append(metrics))
+    network = arguments.pop("make_network", make_network)
     state = by_name(puzzle_iteration.train)(
-        ENV, make_network, callback=callback, **(defaults | arguments)
+        ENV, network, callback=callback, **(defaults | arguments)
     )
     return state, log
 
@@ -172,6 +174,29 @@ def test_training_goes_on_from_given_weights():
     chex.assert_trees_all_equal(state.params, given)
     with pytest.raises(ValueError, match="init_params"):
         train(num_iterations=1, init_params=jax.tree.map(lambda x: x[None], given))
+
+
+class Dropped(nnx.Module):
+    """Its state has a key and a counter."""
+
+    def __init__(self, seed):
+        rngs = nnx.Rngs(seed)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.head = nnx.Linear(math.prod(ENV.observation_shape), ENV.num_actions, rngs=rngs)
+
+    def __call__(self, observation):
+        logits = self.head(self.dropout(observation.reshape(len(observation), -1)))
+        return logits, logits[:, 0]
+
+
+@pytest.mark.slow
+def test_a_network_may_drop_units():
+    first = networks.functional(Dropped(0))[0]
+    state, _ = train(
+        solver=first_solver, make_network=Dropped, num_iterations=1, num_runs=4, runs_at_once=4,
+        training_length=100, max_epochs=1,
+    )  # fmt: skip
+    assert (state.params["head"]["kernel"] != first["head"]["kernel"]).any()
 
 
 @pytest.mark.slow

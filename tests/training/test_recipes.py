@@ -88,6 +88,28 @@ def test_a_teacher_plays_and_is_quoted_in_the_networks_frame():
     chex.assert_trees_all_equal(lesson.policy > 0, lesson.observation[..., 2].reshape(2, 9) > 0)
 
 
+class Dropped(nnx.Module):
+    """Its state has a key and a counter."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.policy_head, self.value_head = (nnx.Linear(12, n, rngs=rngs) for n in (4, 1))
+
+    def __call__(self, observation):
+        x = self.dropout(observation.reshape(-1, 12))
+        return self.policy_head(x), self.value_head(x)[:, 0]
+
+
+@pytest.mark.slow
+def test_a_student_may_drop_units():
+    params, teach = jaxpgs.networks.functional(Dropped())
+    state = distillation.distill(
+        jaxpgs.envs.Hex(2), Dropped(), (params, teach), num_iterations=2, batch_size=2
+    )
+    assert (state.params["policy_head"]["kernel"] != params["policy_head"]["kernel"]).any()
+
+
 @pytest.mark.parametrize(
     ("message", "knobs"),
     [

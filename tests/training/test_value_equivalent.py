@@ -464,6 +464,25 @@ def test_statistics_that_stay_are_those_of_a_search():
     ).any()
 
 
+def test_what_does_not_train_has_no_share_in_a_step():
+    params = {"weight": jnp.float32(1), "mean": jnp.float32(1), "key": jax.random.key(0)}
+    trainable = {"weight": True, "mean": False, "key": False}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0, momentum=0.9))
+
+    def losses_fn(params, target):
+        return target * (3 * params["weight"] + 4 * params["mean"]), ({}, params)
+
+    update = iterations.make_update(losses_fn, optimizer, trainable)
+    carry = params, iterations.init_optimizer(optimizer, params)
+    (after, _), _ = update(carry, 1.0)
+    np.testing.assert_allclose([after["weight"], after["mean"]], [0, 1], atol=1e-6)
+    # Folders of earlier versions go on: without keys the state is the optimizer's own.
+    del params["key"]
+    chex.assert_trees_all_equal(
+        iterations.init_optimizer(optimizer, params), optimizer.init(params)
+    )
+
+
 def test_a_loss_that_is_no_number_is_told():
     iterations.check_losses({"policy_loss": 1.0, "value_loss": 2.0, "iteration": 7})
     with pytest.raises(FloatingPointError, match=r"value_loss is nan in iteration 7\. Take a sm"):

@@ -170,7 +170,7 @@ def _begin(params: Params, optimizer: optax.GradientTransformation) -> FitState:
     """The state before the first epoch."""
     return FitState(
         params=params,
-        opt_state=optimizer.init(params),
+        opt_state=iterations.init_optimizer(optimizer, params),
         best=params,
         lowest=jnp.float32(jnp.inf),  # no loss is above it, so the first epoch is the best so far
         waited=jnp.int32(0),

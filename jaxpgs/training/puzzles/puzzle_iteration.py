@@ -290,7 +290,7 @@ def _new_weights(
 ) -> tuple[Params, Any]:
     # Other weights each time, or every iteration would share the luck of the first.
     params, _ = functional(make_network(seed + iteration))
-    return params, optimizer.init(params)
+    return params, iterations.init_optimizer(optimizer, params)
 
 
 def _iterate(

@@ -131,7 +131,7 @@ class _Setting(NamedTuple):
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> DistillationState:
     games_key, rng_key = jax.random.split(rng_key)
     games = jax.vmap(setting.env.init)(jax.random.split(games_key, setting.batch_size))
-    opt_state = setting.optimizer.init(params)
+    opt_state = iterations.init_optimizer(setting.optimizer, params)
     state = DistillationState(params, opt_state, games, jnp.int32(0), rng_key)
     return jax.tree.map(jnp.copy, state)
 

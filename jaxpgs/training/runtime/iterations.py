@@ -68,6 +68,16 @@ def of_weights(
     )
 
 
+def init_optimizer(optimizer: optax.GradientTransformation, params: Params) -> Any:
+    """Makes an optimizer's state for `make_update`, without keys and counters."""
+    return optimizer.init(_real(params)[0])
+
+
+def _real(params: Params) -> tuple[Params, Params]:
+    """Splits off keys and counters, such as those of dropout, which have no gradient."""
+    return split(params, [is_weight(x) for x in jax.tree.leaves(params)])
+
+
 def make_update(
     losses_fn: Callable[..., Any], optimizer: optax.GradientTransformation, trainable: Params
 ) -> Callable[..., tuple[tuple[Params, Any], dict[str, chex.Array]]]:
@@ -76,7 +86,7 @@ def make_update(
     Args:
       losses_fn: `(params, target) -> (loss, (parts, moved))`, where `moved` are the parameters with
         the batch statistics moved, as `networks.functional_train` gives them.
-      optimizer: from `of_weights`.
+      optimizer: any optimizer, with a state from `init_optimizer`; or one from `of_weights`.
       trainable: what `networks.trainable_mask` says of the network.
 
     Returns:
@@ -87,11 +97,14 @@ def make_update(
         carry: tuple[Params, Any], target: Any
     ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
         params, opt_state = carry
-        # Keys and counters, such as those of dropout, have no gradient.
-        own, others = split(params, [is_weight(x) for x in jax.tree.leaves(params)])
+        own, others = _real(params)
         gradient, (parts, moved) = jax.grad(
             lambda own: losses_fn(merge(own, others), target), has_aux=True
         )(own)
+        # Statistics that stay are used by the forward pass, but are not learned.
+        gradient = jax.tree.map(
+            lambda train, x: x if train else jax.tree.map(jnp.zeros_like, x), trainable, gradient
+        )
         updates, opt_state = optimizer.update(gradient, opt_state, own)
         stepped = merge(optax.apply_updates(own, updates), others)
         # Weights take their step, batch statistics what the forward pass made of them.
