@@ -179,6 +179,48 @@ def test_a_changed_argument_is_refused_by_name(tmp_path):
     train(tmp_path, keep=9, checkpoint_every=7, callback=print, optimizer=optax.adam(1e-3))
 
 
+class Rules:
+    def __init__(self, flip, inner=None):
+        self.flip, self.inner = flip, inner
+
+    @functools.cached_property
+    def num_actions(self):
+        return 9
+
+
+@dataclasses.dataclass
+class Wrapped:
+    inner: Rules
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Rules,
+        lambda flip: Rules(True, inner=Wrapped(Rules(flip))),
+        lambda flip: Wrapped(Rules(flip)),
+    ],
+    ids=["plain", "holds another", "dataclass"],
+)
+def test_a_game_is_told_by_what_stands_in_it(tmp_path, make):
+    def go_on(env):
+        with lock_run(tmp_path, describe("test", GIVEN | {"env": env})):
+            pass
+
+    first, again = make(False), make(False)
+    go_on(first)
+    assert getattr(again, "num_actions", 9) == 9  # stands in the object from now on
+    go_on(again)
+    with pytest.raises(ValueError, match=r"holds a run with rules\..*flip False, not True"):
+        go_on(make(True))
+    # An earlier version did not keep it.
+    path = tmp_path / "run.json"
+    run = json.loads(path.read_text())
+    del run["arguments"]["rules"]
+    path.write_text(json.dumps(run))
+    go_on(make(True))
+
+
 def test_an_earlier_runs_record_is_completed(tmp_path):
     """It kept few of the arguments, and of functions nothing."""
     early = {"env": "NoneType", "network": "NoneType", "seed": 0, "expert": "a function"}

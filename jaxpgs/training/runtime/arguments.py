@@ -67,6 +67,29 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
     return _object(value, above) if found is None else found
 
 
+def fingerprint_env(env: Any) -> Any:
+    """Describes an environment by its class and what stands in it, also where it is no dataclass.
+
+    Args:
+      env: the environment.
+
+    Returns:
+      As `fingerprint`, which of other objects tells numbers and words alone: an environment may
+      hold another one, functions and arrays. Names that begin with an underscore are left out.
+    """
+    if dataclasses.is_dataclass(env):
+        return fingerprint(env)
+    kind = type(env)
+    # A cached property stands in the object from when it is first read.
+    held = {
+        name: x
+        for name, x in getattr(env, "__dict__", {}).items()
+        if not name.startswith("_")
+        and not isinstance(getattr(kind, name, None), functools.cached_property)
+    }
+    return fingerprint({"is": kind} | held)
+
+
 def first_difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """Finds the first place at which two descriptions differ.
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ import numpy as np
 
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import sharding
-from jaxpgs.training.runtime.arguments import fingerprint, first_difference
+from jaxpgs.training.runtime.arguments import fingerprint, fingerprint_env, first_difference
 from jaxpgs.training.runtime.former_names import renamed
 
 _CHECKSUM = "checksum"
@@ -331,14 +332,17 @@ def describe(
     kept = {name: x for name, x in arguments.items() if name not in _FREE}
     env, seed = kept.pop("env"), kept.pop("seed")
     network = next(kept.pop(name) for name in ("network", "model", "apply_fn") if name in kept)
+    # Folders of earlier versions say of an environment no more than `env` does.
+    rules = {"rules": fingerprint_env(env)}
+    # The repr of an object that is no dataclass, as pgx's, changes with each process.
+    told = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
     return {
         "trainer": trainer,
-        # The repr of an object that is no dataclass, as pgx's, changes with each process.
-        "env": repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__,
+        "env": re.sub(r" at 0x[0-9A-Fa-f]+", "", told),
         "network": type(network).__name__,
         "seed": seed,
-        "arguments": {"architecture": fingerprint(network)} | fingerprint(kept),
-        "formerly": fingerprint(formerly or {}),
+        "arguments": {"architecture": fingerprint(network)} | rules | fingerprint(kept),
+        "formerly": rules | fingerprint(formerly or {}),
     }
 
 
