@@ -169,9 +169,27 @@ class Thirds(Hex):
         return super().observe(state) / 3
 
 
+@dataclasses.dataclass
+class Unhashable:
+    """Hex as a dataclass that is not frozen, which has no hash."""
+
+    inner: Hex
+    num_players = 2
+
+    def init(self, rng_key=None):
+        return self.inner.init(rng_key)
+
+    def step(self, state, action):
+        return self.inner.step(state, action)
+
+    def observe(self, state):
+        return self.inner.observe(state)
+
+
 def test_observations_that_are_whole_numbers_take_a_byte_each():
     assert replay.observation_dtype(ENV) == jnp.int8
     assert replay.observation_dtype(Thirds(3)) == jnp.float32
+    assert replay.observation_dtype(Unhashable(ENV)) == jnp.int8
 
 
 @pytest.mark.slow

@@ -92,7 +92,6 @@ def observed(env: Env) -> jax.ShapeDtypeStruct:
     return found
 
 
-@functools.lru_cache(maxsize=32)
 def observation_dtype(env: Env) -> jnp.dtype:
     """Returns a type that keeps an environment's observations, by a look at random games.
 
@@ -107,6 +106,15 @@ def observation_dtype(env: Env) -> jnp.dtype:
     Raises:
       ValueError: if an observation is not one array.
     """
+    try:
+        hash(env)
+    except TypeError:  # as of a dataclass that is not frozen
+        return _observation_dtype.__wrapped__(env)
+    return _observation_dtype(env)
+
+
+@functools.lru_cache(maxsize=32)
+def _observation_dtype(env: Env) -> jnp.dtype:
     observed(env)
 
     @jax.jit
