@@ -151,6 +151,21 @@ def test_what_a_move_gains_where_players_move_twice():
     assert set(sign.tolist()) == {-1, 1}
 
 
+def test_no_game_is_longer_than_its_limit():
+    @functools.partial(jax.jit, compiler_options=games.QUICK)
+    def play():
+        env, params = Race(movers=(0, 1), length=9), jnp.float32(0.0)
+        start = learner_games.start(env, jax.random.key(0), jnp.arange(4) % 2 == 0)
+        return learner_games.play(
+            env, lambda _, seen: (jnp.zeros((len(seen), 3)), jnp.zeros(len(seen))), params,
+            make_opponents(params, 2), jax.random.key(1), start, 8, max_moves=3,
+        )  # fmt: skip
+
+    _, rollout, _, result = jax.device_get(play())
+    assert rollout.finished.any(axis=0).all()
+    assert (result.length[rollout.finished] == 3).all()
+
+
 def test_games_of_hex_teach_their_result_to_both_seats():
     """With gamma = lambda = 1 the target of every move is how its game ended for the learner."""
     params, apply_fn = functional(make_network())

@@ -203,12 +203,15 @@ def _step(
     # The opponent's reply, unless the game is over or the learner moves once more. The gain is
     # the learner's here as well: both add up to the reward of one transition.
     theirs = ~after.terminated & (after.current_player != learner)
+    moves = games.move + mine.astype(jnp.int32)
+    if setting.max_moves is not None:
+        theirs &= moves < setting.max_moves
     reply = setting.reply(reply_key, after)
     after, lost = _move(env, learner, after, reply, theirs, reply_key)
 
     going_on = games._replace(
         state=after,
-        move=games.move + mine.astype(jnp.int32) + theirs.astype(jnp.int32),
+        move=moves + theirs.astype(jnp.int32),
         score=games.score + gained + lost,
     )
     # A game that ends by the limit has no value behind it, just as one that ends by the rules.
