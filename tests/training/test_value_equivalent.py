@@ -551,6 +551,10 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
             "unroll of 8 actions .* buffer_size 64 for 8 games is 8 steps",
         ),
         (
+            lambda: train(ENV, make_model(), **(TRAIN | {"unroll": 4, "buffer_size": 63})),
+            "unroll of 4 actions .* is 4 steps, in blocks of num_steps 4",
+        ),
+        (
             lambda: train(ENV, make_model(), **(TRAIN | {"resign_fraction": 0.5})),
             "resign_fraction must be 0, got 0.5",
         ),

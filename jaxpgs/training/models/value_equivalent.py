@@ -98,11 +98,14 @@ def train(
     unroll, gradient_scale, value_weight = fit.unroll, fit.gradient_scale, fit.value_weight
     batch_size, num_games = fit.batch_size, games.num_games
     check_number("train", "unroll", unroll, 1)
-    length = fit.buffer_size // max(num_games, 1)
+    # The buffer holds whole blocks.
+    block = max(num_games * games.num_steps, 1)
+    length = fit.buffer_size // block * games.num_steps
     if unroll >= length:
         raise ValueError(
             f"An unroll of {unroll} actions needs more steps of a game than the buffer holds: "
-            f"buffer_size {fit.buffer_size} for {num_games} games is {length} steps."
+            f"buffer_size {fit.buffer_size} for {num_games} games is {length} steps, in blocks of "
+            f"num_steps {games.num_steps}."
         )
     if games.resign_fraction:
         raise ValueError(
