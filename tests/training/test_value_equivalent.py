@@ -22,8 +22,9 @@ from jaxpgs.networks.learned_model import scale_gradient
 from jaxpgs.training import read_run
 from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
 from jaxpgs.training.runtime import iterations
+from jaxpgs.training.runtime.arguments import fingerprint
 from jaxpgs.training.runtime.settings import by_name
-from jaxpgs.training.two_player import experts, losses, replay, selfplay
+from jaxpgs.training.two_player import expert_iteration, experts, losses, replay, selfplay
 
 ENV = Hex(3)
 SIZES = {"num_filters": 4, "policy_filters": 2, "value_filters": 2}
@@ -504,6 +505,15 @@ def test_a_model_learns_from_nothing():
     for part in ("representation", "dynamics", "policy_head", "value_head"):
         pairs = zip(jax.tree.leaves(before[part]), jax.tree.leaves(state.params[part]), strict=True)
         assert any((a != b).any() for a, b in pairs), part
+
+
+@pytest.mark.parametrize("expert", ["extended", "gumbel", "pgs"])
+def test_fast_moves_are_searched_by_the_named_expert(monkeypatch, expert):
+    monkeypatch.setattr(expert_iteration, "train", lambda *args, **knobs: knobs)
+    found = train(ENV, make_model(), **(TRAIN | {"expert": expert, "fast_simulations": 2}))
+    told = fingerprint(found["games"].fast_simulations)
+    assert told["num_simulations"] == 2
+    assert told.get("knobs", {}).get("dirichlet_fraction", 0) == 0
 
 
 @pytest.mark.slow

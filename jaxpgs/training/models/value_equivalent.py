@@ -113,6 +113,11 @@ def train(
             f"got {games.resign_fraction}."
         )
     params, _ = functional(model)
+    fast = games.fast_simulations
+    if isinstance(expert, str) and fast is not None and not callable(fast):
+        # As `experts.fast_expert`, which knows names of the library's own experts alone.
+        fast = model_expert(expert, fast, params, dirichlet_fraction=0.0)
+        games = dataclasses.replace(games, fast_simulations=fast)
 
     def make_fit(
         optimizer: optax.GradientTransformation, trainable: Params, mesh: jax.sharding.Mesh | None
