@@ -58,7 +58,7 @@ def judged(
         # that were over would be judged, too.
         place = order[i * shape[1] + jnp.arange(shape[1])]
         found = judge(keys[place], jax.tree.map(lambda x: x[place], states))
-        first = found.searches.action[0].astype(actions.dtype)
+        first = found.moves[:, 0].astype(actions.dtype)
         return i + 1, values.at[place].set(found.score), actions.at[place].set(first)
 
     size = searches.searched.size

@@ -357,6 +357,24 @@ def test_positions_are_judged_by_the_best_that_is_known():
     assert (np.asarray(found.searches.value) == 1e6 * np.asarray(found.searches.searched)).all()
 
 
+def test_a_judge_tells_the_first_move_of_its_best_game():
+    env = SameGame(3, 3, 2)
+    state = boards(env, 4)
+    last = lambda state: 8 - jnp.argmax(state.legal_action_mask[..., ::-1], axis=-1)  # noqa: E731
+
+    def judge(keys, state):
+        """Plays at random, and finds a better game elsewhere."""
+        played = puzzles.random_games(env, keys, state)
+        moves = played.moves.at[:, 0].set(last(state).astype(played.moves.dtype))
+        return played._replace(score=jnp.full(4, 1e6), moves=moves)
+
+    played = jit(functools.partial(puzzles.random_games, env))(jax.random.key(0), state)
+    found = jit(lambda: puzzles.judged(played, jax.random.key(1), judge))()
+    searched = np.asarray(played.searches.searched)
+    expected = np.asarray(last(played.searches.state))
+    np.testing.assert_array_equal(np.asarray(found.searches.action)[searched], expected[searched])
+
+
 def test_random_games_are_random():
     """Uniform over the groups, else wrong by chance once in a million boards."""
     state = jax.tree.map(lambda x: jnp.repeat(x, 600, axis=0), boards(count=2))
