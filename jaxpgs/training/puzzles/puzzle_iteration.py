@@ -84,8 +84,8 @@ class Fit:
       patience: passes without a lower validation loss after which an iteration ends and takes the
         weights of the lowest; None does all `max_epochs` and keeps the last.
       fresh_weights: whether every iteration begins from new weights and a new optimizer state.
-      value_target: "none"; "return" for what the game played earned from there (eq. 6.2); "q" for
-        the highest Q-value of the search (eq. 6.3).
+      value_target: "none"; "return" for what the game played earned from there (eq. 6.2), of
+        solvers without `restart`; "q" for the highest Q-value of the search (eq. 6.3).
       value_factor: the weight of a value's squared error is `value_factor / vmax^2`, with the
         greatest size of a value (section 6.1.2, whose 16 was tuned for scores of single games).
         Means of many games are closer together and want more.
