@@ -112,3 +112,10 @@ def is_one_key(rng_key: chex.PRNGKey) -> bool:
     if not is_typed and (dtype != jnp.uint32 or not rng_key.ndim):
         raise ValueError(f"rng_key must be made by jax.random.key, got {rng_key!r}.")
     return bool(rng_key.ndim == (0 if is_typed else 1))
+
+
+def typed_keys(rng_key: chex.PRNGKey) -> chex.PRNGKey:
+    """Returns keys as new-style ones, which have no axis of words."""
+    if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+        return rng_key
+    return jax.random.wrap_key_data(rng_key)

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, OPPOSED, draws_chance
-from jaxpgs.arrays import is_one_key
+from jaxpgs.arrays import is_one_key, typed_keys
 from jaxpgs.base import Env
 from jaxpgs.checks import check_count
 from jaxpgs.evaluation.game_files import check_sgf, write_games
@@ -436,14 +436,13 @@ def _pair_number(first: str, second: str) -> np.uint32:
 def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
     if not is_one_key(rng_key):
         raise ValueError(f"rng_key must be one key, got an array of shape {rng_key.shape}.")
-    # Players are compiled for typed keys of the default kind, and refuse others.
-    if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
-        default = jax.eval_shape(lambda: jax.random.key(0))
-        if rng_key.dtype == default.dtype:
-            return rng_key
-        shape = jax.eval_shape(jax.random.key_data, default).shape
-        return jax.random.wrap_key_data(jax.random.bits(rng_key, shape))
-    return jax.random.wrap_key_data(rng_key)
+    rng_key = typed_keys(rng_key)
+    # Players are compiled for keys of the default kind, and refuse others.
+    default = jax.eval_shape(lambda: jax.random.key(0))
+    if rng_key.dtype == default.dtype:
+        return rng_key
+    shape = jax.eval_shape(jax.random.key_data, default).shape
+    return jax.random.wrap_key_data(jax.random.bits(rng_key, shape))
 
 
 def _offset(progress: Progress | None, done: int, total: int) -> Progress | None:

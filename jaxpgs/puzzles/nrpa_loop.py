@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.arrays import broadcast_keys, typed_keys
 from jaxpgs.envs.played_games import PlayedGames
 
 MAX_LOGIT = 30.0
@@ -202,8 +203,7 @@ def nrpa_policy(
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
     search = nrpa_search(playout, **knobs)
-    num_boards = bias.shape[1]
-    keys = jax.random.split(rng_key, num_boards) if rng_key.ndim == 0 else rng_key
+    keys = broadcast_keys(rng_key, bias.shape[1])
     state = jax.lax.fori_loop(0, num_steps, lambda _, s: search.step(keys, s), search.init(bias))
     return search.finish(state)
 
@@ -228,7 +228,8 @@ def _init(setting: _Setting, bias: chex.Array) -> NRPAState:
 
 def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
     # A key for each lane, then one for each step, so that steps may be given the same keys.
-    keys = jax.vmap(lambda key: jax.random.split(key, setting.lanes))(rng_keys).reshape(-1)
+    split = jax.vmap(lambda key: jax.random.split(key, setting.lanes))
+    keys = split(typed_keys(rng_keys)).reshape(-1)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
     # A run of the first level starts from its parent's table, which only the parent changes.
     start = state.levels[0].logits if state.levels else state.bias

@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxpgs.arrays import broadcast_keys
+from jaxpgs.arrays import broadcast_keys, typed_keys
 from jaxpgs.puzzles.solving import Solution
 
 
@@ -43,7 +43,7 @@ def judged(
     """
     searches = solution.searches
     shape = searches.searched.shape
-    keys = broadcast_keys(rng_key, shape[1])
+    keys = typed_keys(broadcast_keys(rng_key, shape[1]))
     # [S, B] keys: a position's answer depends on its board's key and its place in the game.
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, jnp.arange(shape[0]))
     keys = keys.reshape(-1)

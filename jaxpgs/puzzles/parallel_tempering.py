@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpgs.arrays import broadcast_keys
+from jaxpgs.arrays import broadcast_keys, typed_keys
 from jaxpgs.checks import check_count, check_number
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.orders import OrderedGames, never, play_orders
@@ -286,4 +286,5 @@ def _finish(setting: _Setting, state: TemperingState) -> OrderedGames:
 
 
 def _lane_keys(setting: _Setting, rng_keys: chex.PRNGKey) -> chex.PRNGKey:
-    return jax.vmap(lambda key: jax.random.split(key, setting.lanes))(rng_keys).reshape(-1)
+    split = jax.vmap(lambda key: jax.random.split(key, setting.lanes))
+    return split(typed_keys(rng_keys)).reshape(-1)

@@ -18,6 +18,7 @@ from jaxpgs import puzzles
 from jaxpgs.base import NodeStats
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame import rules
+from jaxpgs.envs.samegame.sequences import play_sequences
 from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import node_stats
 
@@ -373,6 +374,23 @@ def test_a_judge_tells_the_first_move_of_its_best_game():
     searched = np.asarray(played.searches.searched)
     expected = np.asarray(last(played.searches.state))
     np.testing.assert_array_equal(np.asarray(found.searches.action)[searched], expected[searched])
+
+
+@pytest.mark.slow
+def test_searches_take_raw_keys():
+    state, table, knobs = boards(), jnp.zeros((25, 6)), {"iterations": (2,), "parallel": (1,)}
+    play = lambda keys, logits: play_sequences(ENV, keys, state, logits)  # noqa: E731
+    random = functools.partial(puzzles.random_games, ENV)
+    searches = {
+        "nrpa": lambda key: jaxpgs.nrpa_policy(key, play, table, 1, **knobs),
+        "tempering": lambda key: puzzles.tempering(ENV, key, state, 2, lanes=2),
+        "judged": lambda key: puzzles.judged(random(key, state), key, random),
+    }
+    # Only traced: it is shapes that a raw key's words would get in the way of.
+    for name, search in searches.items():
+        assert jax.eval_shape(search, jax.random.PRNGKey(0)).score.shape == (6,), name
+    with pytest.raises(ValueError, match="got 3 keys for 6 roots"):
+        searches["nrpa"](jax.random.split(jax.random.key(0), 3))
 
 
 def test_random_games_are_random():
