@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jaxpgs.arrays import broadcast_keys
 from jaxpgs.base import Params
 from jaxpgs.checks import check_count
+from jaxpgs.envs.played_games import PlayedGames
 from jaxpgs.envs.samegame.game import SameGame
 from jaxpgs.envs.samegame.sequences import by_pairs, code_features, play_sequences
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles.episodes import Episode, check_boards, play_move, start_episodes
-from jaxpgs.puzzles.nrpa_loop import nrpa_policy
+from jaxpgs.puzzles.nrpa_loop import nrpa_policy, nrpa_search
 from jaxpgs.puzzles.solving import Solution, record_games
 
 
@@ -65,9 +66,13 @@ def nrpa(
     # Two levels of 50 and 100 iterations, with four runs of the first level side by side.
     shape = {"iterations": (50, 100), "parallel": (4, 1)}
     knobs = shape | {"sharing": default_sharing(env)} | knobs
-    lanes = math.prod(knobs["parallel"])
-    games_per_step = knobs["iterations"][0] * knobs.get("playouts", 1) * lanes
-    num_boards = len(state.terminated)
+
+    def play(keys: chex.PRNGKey, logits: chex.Array) -> PlayedGames:
+        return play_sequences(env, keys, boards, logits)
+
+    # Made here to check the knobs, before anything is computed of them.
+    games_per_step = nrpa_search(play, **knobs).games_per_step
+    num_boards, lanes = len(state.terminated), math.prod(knobs["parallel"])
     keys = broadcast_keys(rng_key, num_boards)
     # Every lane plays from its board's first position; lanes of a board are neighbours.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
@@ -77,7 +82,7 @@ def nrpa(
         bias = jnp.zeros((env.num_actions, num_boards))
     games = nrpa_policy(
         keys,
-        lambda keys, logits: play_sequences(env, keys, boards, logits),
+        play,
         by_pairs(env, bias) if pairs else bias,
         -(-num_simulations // games_per_step),
         **knobs,

@@ -356,12 +356,14 @@ def test_logits_of_another_board_are_refused(three_boards):
 
 @pytest.mark.parametrize(
     "knobs",
-    [{"iterations": (1, 2)}, {"iterations": (), "parallel": ()}, {"iterations": (0, 1, 1)},
+    [{"iterations": (1,)}, {"iterations": (), "parallel": ()}, {"iterations": (0, 1, 1)},
      {"parallel": (1, 0, 1)}, {"playouts": 0}, {"step_size": 0.0}],
 )  # fmt: skip
-def test_mistakes_are_named(knobs):
+def test_mistakes_are_named(three_boards, knobs):
     with pytest.raises(ValueError, match=r"iterations.*got"):
         nrpa_loop.nrpa_search(lambda keys, logits: None, **knobs)
+    with pytest.raises(ValueError, match=r"iterations.*got"):
+        puzzles.nrpa(SMALL, jax.random.key(0), three_boards, 8, **knobs)
 
 
 # --- the benchmark --------------------------------------------------------------------------------
