@@ -15,7 +15,7 @@ from jaxpgs.adapters.environments import RootFn
 from jaxpgs.base import Adapt, Env, Params, PolicyOutput
 from jaxpgs.networks import policy_head
 from jaxpgs.networks.functional import ApplyFn, SplitApplyFn
-from jaxpgs.puzzles.episodes import make_episode_fns
+from jaxpgs.puzzles.episodes import check_boards, make_episode_fns
 from jaxpgs.puzzles.rollouts import (
     first_by_prior,
     informed_rollouts,
@@ -255,6 +255,7 @@ def pgs(
       >>> jax.eval_shape(search, params, rng_key, boards).score.shape  # jax.jit(search) solves
       (2,)
     """
+    check_boards("pgs", state)
     adapt = policy_head(params) if adapt is None else adapt
     knobs = {
         "estimator": estimator or reinforce("mean", normalize=True),

@@ -582,6 +582,8 @@ def test_what_does_not_fit_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             plain(**knobs)
+    with pytest.raises(ValueError, match=r"pgs needs positions.*got `terminated` of shape \[\]"):
+        SEARCHES["pgs"](ENV, jax.random.key(0), one(boards(), 0), 8)
     with pytest.raises(ValueError, match="rollout must be"):
         puzzles.policy_mcts(ENV, None, {}, jax.random.key(0), boards(), 8, rollout="long")
     with pytest.raises(ValueError, match="needs a rollout"):
