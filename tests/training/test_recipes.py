@@ -218,3 +218,15 @@ def test_recipes_of_samegame_are_what_was_done(name):
 def listed(knobs):
     """Arguments as JSON keeps them."""
     return json.loads(json.dumps(knobs))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_runs", "at_once"),
+    [("samegame-7x7", 16, 16), ("samegame-7x7", 300, 150), ("samegame-10x10", 100, 4)],
+)
+def test_recipes_of_samegame_take_any_number_of_boards(name, num_runs, at_once):
+    recipe = samegame_networks.RECIPES[name]._replace(num_iterations=1, num_runs=num_runs)
+    training = samegame_networks._training(recipe)
+    assert training["runs_at_once"] == at_once
+    assert num_runs % at_once == training["first_runs"] % at_once == 0
+    samegame_networks._optimizer(recipe, training)  # also of less than a batch

@@ -13,6 +13,7 @@ million, and weights of a small board go on to a large one.
 """
 
 import argparse
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -225,9 +226,12 @@ def _train(
 def _training(recipe: SameGameRecipe) -> dict[str, Any]:
     """Returns the settings of `puzzle_iteration.train` that a recipe has itself."""
     training = _TRAINING | dict(recipe.training)
-    # Few boards, as in trials, are searched all at once.
-    training["runs_at_once"] = min(recipe.num_runs, training["runs_at_once"])
-    return {"first_runs": recipe.num_runs} | training
+    training = {"first_runs": recipe.num_runs} | training
+    # The most that divide both counts, so that any number of boards can be asked for.
+    common = math.gcd(recipe.num_runs, training["first_runs"])
+    most = min(common, training["runs_at_once"])
+    training["runs_at_once"] = next(x for x in range(most, 0, -1) if common % x == 0)
+    return training
 
 
 def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -237,7 +241,7 @@ def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.Gra
     # batches. The schedule needs a length, and games have none that is known before.
     positions = (round(count * _MOVES * recipe.env.num_actions) for count in boards)
     seen = sum(min(count, training["training_length"]) for count in positions)
-    steps = seen * training["max_epochs"] // training["batch_size"]
+    steps = max(seen * training["max_epochs"] // training["batch_size"], 1)
     return optax.chain(
         optax.clip_by_global_norm(1.0),
         puzzle_iteration.l2_adam(optax.cosine_decay_schedule(2e-3, steps, alpha=0.01), 1e-5),
