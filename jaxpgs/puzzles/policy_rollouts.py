@@ -15,13 +15,16 @@ from jaxpgs.puzzles.rollouts import network_logits, uniform_logits
 from jaxpgs.puzzles.solving import Solution, record_games
 
 
-def random_games(env: Env, rng_key: chex.PRNGKey, state: Any) -> Solution:
+def random_games(
+    env: Env, rng_key: chex.PRNGKey, state: Any, *, max_moves: int | None = None
+) -> Solution:
     """Plays B games by uniformly random moves, for `judged`.
 
     Args:
       env: a game of one player.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
+      max_moves: as in `start_episodes`.
 
     Returns:
       The solution. `searches` holds the positions and moves of the games, and as `value` what the
@@ -32,7 +35,8 @@ def random_games(env: Env, rng_key: chex.PRNGKey, state: Any) -> Solution:
       >>> solution.searches.value.shape  # positions of each game
       (4, 2)
     """
-    return _play(env, rng_key, state, lambda state: uniform_logits(env, state), greedy=False)
+    uniform = lambda state: uniform_logits(env, state)  # noqa: E731
+    return _play(env, rng_key, state, uniform, False, max_moves)
 
 
 def policy_games(
@@ -43,6 +47,7 @@ def policy_games(
     state: Any,
     *,
     greedy: bool = True,
+    max_moves: int | None = None,
 ) -> Solution:
     """Plays B games by a network's policy, without a search.
 
@@ -53,6 +58,7 @@ def policy_games(
       rng_key: one key, or `[B]` keys, one per board; consumed, and without effect if `greedy`.
       state: `[B]` positions.
       greedy: whether to take the likeliest action in place of drawing one.
+      max_moves: as in `start_episodes`.
 
     Returns:
       The solution, as that of `random_games`.
@@ -67,7 +73,8 @@ def policy_games(
       (2,)
     """
     evaluate = network_logits(env, apply_fn)
-    return _play(env, rng_key, state, lambda state: as_logits(evaluate(params, state)), greedy)
+    policy = lambda state: as_logits(evaluate(params, state))  # noqa: E731
+    return _play(env, rng_key, state, policy, greedy, max_moves)
 
 
 def _play(
@@ -76,9 +83,10 @@ def _play(
     state: Any,
     policy: Callable[[Any], chex.Array],
     greedy: bool,
+    max_moves: int | None,
 ) -> Solution:
     """Plays games by a policy `state [B] -> logits [B, A]`, of legal actions only."""
-    start = start_episodes(env, state)
+    start = start_episodes(env, state, max_moves)
     batch_size, length = start.moves.shape
     keys = broadcast_keys(rng_key, batch_size)
 

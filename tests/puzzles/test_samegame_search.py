@@ -21,6 +21,7 @@ from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.sequences import play_sequences
 from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import node_stats
+from jaxpgs.training.puzzles.puzzle_data import make_measure
 
 ENV = SameGame(5, 5, 3)
 NUM_BOARDS = 6
@@ -545,6 +546,21 @@ def test_rollouts_reach_the_end_of_long_games():
         np.testing.assert_allclose(found.score, -7.0 - np.sum(~right, axis=1), err_msg=name)
         # Every search of the game knows a whole line: none earns more than the seven tolls.
         assert float(jnp.max(found.searches.best)) <= -7.0, name
+
+
+@pytest.mark.slow
+def test_games_without_a_search_reach_their_end():
+    env, keys = Toll(), jax.random.split(jax.random.key(0), 2)
+    start = jax.vmap(env.init)(keys)
+    first = lambda params, x: (jnp.array([[1.0, 0.0]] * len(x)), x[:, 0])  # noqa: E731
+    policy = functools.partial(puzzles.policy_games, env, first, {}, max_moves=7)
+    found = jit(policy)(keys, start)
+    assert found.num_moves.tolist() == [7, 7] and found.score.tolist() == [-10.0, -10.0]
+    found = jit(functools.partial(puzzles.random_games, env, max_moves=7))(keys, start)
+    assert found.num_moves.tolist() == [7, 7] and (found.played == found.score).all()
+    scores = jit(make_measure(env, first, 2))({}, jax.random.key(1))
+    assert scores["greedy_score"] == -10.0
+    assert all(-14.0 <= float(scores[name]) <= -7.0 for name in scores)
 
 
 @pytest.mark.slow

@@ -218,6 +218,13 @@ def test_value_targets():
         assert metrics["score"] == pytest.approx(solution.score.mean())
 
 
+@pytest.mark.slow
+def test_games_that_are_cut_teach_nothing():
+    cut = lambda params, key, state: puzzles.random_games(ENV, key, state, max_moves=1)  # noqa: E731
+    with pytest.raises(ValueError, match="none was played to its end"):
+        train(first_solver=cut, num_iterations=1, num_runs=2, runs_at_once=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

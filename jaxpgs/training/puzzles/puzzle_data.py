@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpgs.adapters.environments import LONGEST_GAME
 from jaxpgs.base import Env, Params
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.puzzles import Solution, informed_rollouts, random_rollouts
@@ -110,10 +111,11 @@ def make_measure(
         keys = jax.random.split(play_key, num_boards)
         logits = jnp.zeros((num_boards, env.num_actions))
         scores = {}
+        most = LONGEST_GAME  # whatever the solver allows: rollouts end with the last game
         for name, rollout in (
-            ("policy_score", informed_rollouts(env, apply_fn)),
-            ("greedy_score", informed_rollouts(env, apply_fn, greedy=True)),
-            ("random_score", random_rollouts(env)),
+            ("policy_score", informed_rollouts(env, apply_fn, max_moves=most)),
+            ("greedy_score", informed_rollouts(env, apply_fn, greedy=True, max_moves=most)),
+            ("random_score", random_rollouts(env, max_moves=most)),
         ):
             score, _ = rollout(params, keys, state, logits)
             # A board that is over at once earns nothing.

@@ -305,7 +305,11 @@ def _iterate(
     examples, metrics = search(state.params, keys[0])
     count = len(examples.action)
     if not count:
-        raise ValueError("The searches found no move on any board: is every game over at once?")
+        raise ValueError(
+            "The searches found no move to learn from: every game was over at once, or none was "
+            "played to its end. Give a solver max_moves if games are longer than half their "
+            "actions."
+        )
     # Shuffled, as examples come board by board, and split into those to learn from and to check.
     order = rng.permutation(count)
     # At least one for each, so that tiny runs work.
