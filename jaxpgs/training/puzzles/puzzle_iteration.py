@@ -300,7 +300,8 @@ def _iterate(
     iteration = int(state.iteration)
     # Chance comes of seed and iteration alone, so a run that goes on needs no state of it.
     keys = jax.random.split(jax.random.fold_in(setting.base_key, iteration), 3)
-    rng = np.random.default_rng((setting.seed, iteration))
+    # NumPy takes no negative seeds, as JAX does.
+    rng = np.random.default_rng((setting.seed % 2**32, iteration))
     search = setting.search if iteration else setting.first_search
     examples, metrics = search(state.params, keys[0])
     count = len(examples.action)
