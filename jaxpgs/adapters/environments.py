@@ -113,11 +113,11 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
         reward, discount, state = play(rng_key, action, embedding)
         logits, value = apply_fn(params, jax.vmap(env.observe)(state))
-        value = mask_value(value, state)
+        logits, value = mask_logits(env, logits, state), mask_value(value, state)
         output = mctx.RecurrentFnOutput(
             reward=reward.astype(value.dtype),
             discount=discount.astype(value.dtype),
-            prior_logits=mask_logits(env, logits, state),
+            prior_logits=logits,
             value=value,
         )
         return output, state
