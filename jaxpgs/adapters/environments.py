@@ -113,12 +113,12 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
         reward, discount, state = play(rng_key, action, embedding)
         logits, value = apply_fn(params, jax.vmap(env.observe)(state))
-        logits, value = mask_logits(env, logits, state), mask_value(value, state)
+        dtype = statistics_dtype(value)
         output = mctx.RecurrentFnOutput(
-            reward=reward.astype(value.dtype),
-            discount=discount.astype(value.dtype),
-            prior_logits=logits,
-            value=value,
+            reward=reward.astype(dtype),
+            discount=discount.astype(dtype),
+            prior_logits=mask_logits(env, logits, state),
+            value=mask_value(value, state),
         )
         return output, state
 
@@ -130,10 +130,11 @@ def make_recurrent_fn(env: Env, apply_fn: ApplyFn) -> RecurrentFn:
     ) -> tuple[Expansion, Embedding]:
         reward, discount, state = play(rng_key, action, embedding)
         features = apply_fn.torso(params, jax.vmap(env.observe)(state))
-        value = mask_value(apply_fn.value_head(params, features), state)
+        value = apply_fn.value_head(params, features)
         # One type for all numbers of a search, that of the values.
-        reward, discount = reward.astype(value.dtype), discount.astype(value.dtype)
-        return Expansion(reward, discount, value, features), state
+        dtype = statistics_dtype(value)
+        reward, discount = reward.astype(dtype), discount.astype(dtype)
+        return Expansion(reward, discount, mask_value(value, state), features), state
 
     def policy(params: Params, features: Any, embedding: Embedding) -> chex.Array:
         return mask_logits(env, apply_fn.policy_head(params, features), embedding)
