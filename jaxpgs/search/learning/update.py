@@ -127,9 +127,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
         start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
         context = context._replace(start=start)
     if len(set(search.widths)) > 1:
-        # A progression, such as 4, 2, must not go on below 0.
-        last = len(search.widths) - 1
-        context = context._replace(width=_of_update(search.widths, jnp.minimum(number, last)))
+        context = context._replace(width=_of_update(search.widths, number))
     with jax.named_scope("root_selection"):
         rounds = search.root_selection.rounds
         near = near_root(context, carry.selection, carry.stats)
@@ -153,8 +151,9 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
     """Returns what belongs to an update; a progression goes on after its last number."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    # Where all updates are of one size this is a product and takes no table.
-    if numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
+    # Where all updates are of one size this is a product and takes no table. Sizes that fall, such
+    # as 4 and 2, must not go on below 0.
+    if step >= 0 and numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
         return numbers[0] + number * step
     return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
 
