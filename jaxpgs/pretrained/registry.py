@@ -233,7 +233,7 @@ def save_pretrained(
     Raises:
       ValueError: if the name is no plain file name, a card field is one that this function fills
         in, the environment, network and parameters do not fit one another, `module_kwargs` make
-        another network, or a parameter is not finite.
+        another network, or a parameter is not finite or is bfloat16.
 
     Example:
       >>> folder = tempfile.mkdtemp()

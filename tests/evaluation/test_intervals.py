@@ -51,18 +51,24 @@ def test_a_clean_sweep_has_a_finite_interval():
     assert lost.elo == pytest.approx(-interval.elo)
 
 
-def test_intervals_over_openings_cover_at_their_rate():
-    # 300 matches of 49 openings with both colours and 3 repeats, whose openings differ in strength.
+def _num_covered(num_openings):
+    """Of 300 matches with both colours and 3 repeats, whose openings differ in strength."""
     rng = np.random.default_rng(2)
     probability = 1 / (1 + 10 ** (-100 / 400))
     covered = 0
     for seed in range(300):
-        shift = rng.uniform(-0.3, 0.3, 49)
-        outcomes = rng.binomial(1, probability + shift, (2, 3, 49)).astype(float)
+        shift = rng.uniform(-0.3, 0.3, num_openings)
+        outcomes = rng.binomial(1, probability + shift, (2, 3, num_openings)).astype(float)
         interval = ev.elo_by_opening(outcomes, num_samples=500, seed=seed)
         covered += interval.low <= 100 <= interval.high
+    return covered
+
+
+def test_intervals_over_openings_cover_at_their_rate():
     # A percentile interval of 49 openings covers a little less than it says.
-    assert covered >= stats.binom.ppf(1e-4, 300, 0.93)
+    assert _num_covered(49) >= stats.binom.ppf(1e-4, 300, 0.93)
+    # Of few openings it is too narrow, as its docstring says.
+    assert _num_covered(3) < stats.binom.ppf(1e-4, 300, 0.93)
 
 
 @pytest.mark.slow

@@ -31,13 +31,7 @@ from quality.looks import SEARCHES, look
 
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
-# Who may hold, by the names of `_PLAYERS`.
-_HOLDERS = {
-    "network": "network",
-    "PGS": "pgs",
-    "Gumbel PGS": "gumbel-pgs",
-    "Gumbel MCTS": "gumbel-mcts",
-}
+_HOLDERS = ("network", "PGS", "Gumbel PGS", "Gumbel MCTS")
 _FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, with which it loses games
 _KEY = ("network", "player", "simulations", "opponent")
 
@@ -97,7 +91,8 @@ def hold(
       `held`, `of`, how many openings the first mover `wins`, the openings that were `lost`, and how
       often a program failed, if it did.
     """
-    ours = make_player(Spec("ours", _HOLDERS[player]), network, num_simulations)
+    kind = player.lower().replace(" ", "-")
+    ours = make_player(Spec("ours", kind), network, num_simulations)
     name, *rest = opponent.split()
     if name == "openspiel":
         rollouts = int(rest[0]) if rest else 1000
@@ -109,8 +104,8 @@ def hold(
         theirs = evaluation.gtp_player(network.env, opponent, setup=setup, seconds=3600.0)
     wins = winners(network.env.size)
     if wins is None:
-        by = None if player == "network" else "PGS"
-        wins = values(network, by, num_simulations, seed) > 0
+        judge_of_wins = None if player == "network" else "PGS"
+        wins = values(network, judge_of_wins, num_simulations, seed) > 0
     return held(network.env, ours, theirs, wins, jax.random.key(seed), sgf, progress)
 
 
@@ -215,7 +210,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
     add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")
     add("--setup", nargs="+", default=[], metavar="COMMAND", help="GTP that it is told first")
-    add("--player", default="PGS", choices=tuple(_HOLDERS), help="who holds")
+    add("--player", default="PGS", choices=_HOLDERS, help="who holds")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)
     for name in args.network:
