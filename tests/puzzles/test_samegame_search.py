@@ -140,9 +140,10 @@ def test_best_value_target():
     np.testing.assert_array_equal(weights, [0, 1, 0])
     # Before the first simulation the prior tells, of the legal ones.
     none = {"visits": [0, 0, 0], "qvalues": [0, 0, 0], "valid": [False, True, True]}
-    action, weights = target(keys[0], one(**none, prior=[9, 1, 2]), None)
-    assert int(action) == 2
-    np.testing.assert_array_equal(weights, [0, 0, 1])
+    first = one(**none, prior=[9, 1, 2])
+    actions, weights = jax.vmap(lambda key: target(key, first, None))(keys)
+    np.testing.assert_array_equal(actions, 2)
+    np.testing.assert_array_equal(weights.sum(axis=0), [0, 0, len(keys)])
     # Ties are broken at random: 200 draws of two; outside 60 to 140 with probability below 1e-7.
     root = one(visits=[2, 9, 2], qvalues=[4, 3, 4])
     actions, _ = jax.vmap(lambda key: target(key, root, None))(keys)
