@@ -6,12 +6,16 @@ tend to agree, and between deterministic players they are the same. So openings 
 half of them won, are drawn with them (Rubin 1981), so that an interval has a width even where all
 openings end alike.
 
-Few openings tell little of how much others would differ, so that their intervals are too narrow.
+Drawn so, a few openings differ less than the openings that they stand for. Intervals are widened as
+those of a mean are, by Student's t for the normal distribution and n - 1 for n (the expanded
+percentile interval; Hesterberg 2015): by 44% for 6 openings, by 4% for 49.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from jaxpgs.evaluation.elo import SCALE, Z_95, EloTable, bayes_elo
 from jaxpgs.evaluation.records import Tournament
@@ -46,8 +50,6 @@ def elo_by_opening(
 ) -> EloInterval:
     """Turns one pairing's games into an Elo difference with a 95% interval over openings.
 
-    With fewer than about 20 openings the interval is too narrow.
-
     Args:
       outcomes: `[..., O]` the first player's scores, 1 won, 0.5 drawn, 0 lost, the last axis the
         openings, such as `MatchResult.outcomes`.
@@ -56,7 +58,7 @@ def elo_by_opening(
       seed: decides the samples.
 
     Returns:
-      The estimate, that of `elo_difference`, and the ends of the percentile interval.
+      The estimate, that of `elo_difference`, and the ends of the expanded percentile interval.
 
     Raises:
       ValueError: if there is one opening or none, a score is not from 0 to 1, or an argument is
@@ -81,7 +83,8 @@ def elo_by_opening(
     sampled = _resample(table, prior, num_samples, seed)
     # Of two players the maximum of the likelihood has a closed form, so no fit is needed.
     elo = SCALE * np.log(sampled[:, 0, 1] / sampled[:, 1, 0])
-    low, high = np.quantile(elo, (0.025, 0.975))
+    tail = special.ndtr(-_reach(len(wins)))
+    low, high = np.quantile(elo, (tail, 1 - tail))
     total = wins.sum()
     estimate = SCALE * np.log((total + prior / 2) / (outcomes.size - total + prior / 2))
     return EloInterval(float(estimate), float(low), float(high))
@@ -97,8 +100,7 @@ def bayes_elo_by_opening(
 ) -> EloTable:
     """Rates the players of a tournament, with intervals over openings.
 
-    Every sample draws the openings once, for all pairings together. With fewer than about 20 the
-    intervals are too narrow.
+    Every sample draws the openings once, for all pairings together.
 
     Args:
       tournament: all of whose pairings had the same openings.
@@ -108,7 +110,7 @@ def bayes_elo_by_opening(
       seed: decides the samples.
 
     Returns:
-      The ratings of `bayes_elo`, with the covariance of the samples.
+      The ratings of `bayes_elo`, with the covariance of the samples, widened for few openings.
 
     Raises:
       ValueError: as `bayes_elo`; if pairings differ in their openings, there is one alone, or an
@@ -127,7 +129,7 @@ def bayes_elo_by_opening(
     samples = [bayes_elo(table, anchor=anchor, prior=0.0).ratings for table in sampled]
     # About the estimate, not about their own mean, so that a skew of the samples counts.
     errors = np.asarray(samples) - ratings
-    covariance = errors.T @ errors / num_samples
+    covariance = errors.T @ errors / num_samples * (_reach(len(wins)) / Z_95) ** 2
     return EloTable(ratings, Z_95 * np.sqrt(np.diagonal(covariance)), covariance)
 
 
@@ -168,8 +170,8 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
     count = len(wins)
     if count < 2:
         raise ValueError(
-            "An interval over openings needs at least 2 of them, and better 20: one does not tell "
-            "how others differ. With 1, elo_difference and bayes_elo count each game by itself."
+            "An interval over openings needs at least 2 of them, as one does not tell how others "
+            "differ. With 1, elo_difference and bayes_elo count each game by itself."
         )
     # [S, O]: how often each opening is drawn, which sums to O in every sample.
     drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=num_samples)
@@ -178,6 +180,11 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
     virtual = 0.5 * prior * rng.exponential(size=(num_samples, *total.shape))
     played = total + total.T > 0
     return np.tensordot(drawn, wins, axes=1) + np.where(played, virtual, 0.0)
+
+
+def _reach(count: int) -> float:
+    """Tells how many standard deviations of the samples a 95% interval over openings reaches."""
+    return special.stdtrit(count - 1, 0.975) * math.sqrt(count / (count - 1))
 
 
 def _check(prior: float, num_samples: int) -> None:

@@ -65,10 +65,21 @@ def _num_covered(num_openings):
 
 
 def test_intervals_over_openings_cover_at_their_rate():
-    # A percentile interval of 49 openings covers a little less than it says.
-    assert _num_covered(49) >= stats.binom.ppf(1e-4, 300, 0.93)
-    # Of few openings it is too narrow, as its docstring says.
-    assert _num_covered(3) < stats.binom.ppf(1e-4, 300, 0.93)
+    for num_openings in (3, 10, 49):
+        assert _num_covered(num_openings) >= stats.binom.ppf(1e-4, 300, 0.95), num_openings
+
+
+def test_few_openings_widen_a_rating_as_they_widen_a_pairing():
+    rng = np.random.default_rng(5)
+    few = rng.binomial(1, 0.5, (2, 3, 4)).astype(float)
+    many = np.tile(few, 16)  # the same spread of openings
+    tables = [ev.bayes_elo_by_opening(_tournament({(0, 1): scores}), anchor=1)
+              for scores in (few, many)]  # fmt: skip
+    # Student's t with 3 degrees of freedom to that with 63, beside the root of 16.
+    expected = 4 * (stats.t.ppf(0.975, 3) * np.sqrt(4 / 3)) / (
+        stats.t.ppf(0.975, 63) * np.sqrt(64 / 63)
+    )  # fmt: skip
+    assert tables[0].half_widths[0] / tables[1].half_widths[0] == pytest.approx(expected, rel=0.15)
 
 
 @pytest.mark.slow

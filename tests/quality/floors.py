@@ -71,7 +71,7 @@ def install(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
     python = str(folder / "bin" / "python")
     _run("uv", "venv", "-q", "--python", sys.executable, str(folder))
     _run("uv", "pip", "install", "-q", "--python", python, "--resolution", "lowest-direct",
-         f"{ROOT}[train]", "pgx>=2.6", "open_spiel>=1.6", "pytest>=8", "scipy>=1.13",
+         f"{ROOT}[train]", "pgx>=2.6", "open_spiel>=1.6", "pytest>=8",
          "matplotlib>=3.9")  # fmt: skip
     _run("uv", "pip", "uninstall", "-q", "--python", python, "jaxpgs")  # the checkout is tested
     code = f"from importlib.metadata import version as v; print(*map(v, {list(floors())}))"
