@@ -93,9 +93,9 @@ def test_a_pooling_branch_begins_as_nothing():
     module, params = ladder_training.make(network, "pooling")
     ladders = ladder_positions.read(7)
     boards = jax.vmap(network.env.observe)(states_of(network.env, ladders))
-    _, apply_fn = jaxpgs.networks.functional(module)
+    apply_fn = jax.jit(jaxpgs.networks.functional(module)[1])
     assert len(jax.tree.leaves(params)) > len(jax.tree.leaves(network.params))
-    own, first = apply_fn(params, boards), network.apply_fn(network.params, boards)
+    own, first = apply_fn(params, boards), jax.jit(network.apply_fn)(network.params, boards)
     for mine, theirs in zip(own, first, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
     # One step moves it, on positions whose truth is the target.

@@ -638,7 +638,8 @@ def test_a_temperature_is_that_of_an_experts_target():
     params = toy.tree(2, 3)
     data = params, jax.random.key(0), toy.root(params), toy.recurrent_fn, None
     for knobs in ({"temperature": 0.5}, {"temperature": None}):
-        assert experts.make_expert("mcs", 4, **knobs)(*data).policy.shape == (1, 2)
+        expert = experts.make_expert("mcs", 4, **knobs)
+        assert jax.eval_shape(lambda expert=expert: expert(*data)).policy.shape == (1, 2)
     with pytest.raises(ValueError, match="Give a target or its settings"):
         experts.make_expert("mcs", 4, temperature=0.5, target=completed_q())(*data)
 
