@@ -96,7 +96,10 @@ RECIPES = {
     "hex-8x8-begun": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 1500, _RESIGNING | {"buffer_size": 262_144}, "hex-7x7"
     ),
-    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 600, _FIRST_MOVES, "hex-8x8-begun"),
+    "hex-8x8-middle": HexRecipe(
+        Hex(8), _SMALL, "gumbel_mcts", 32, 600, _FIRST_MOVES, "hex-8x8-begun"
+    ),
+    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 900, _FIRST_MOVES, "hex-8x8-middle"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
