@@ -68,6 +68,8 @@ _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 # Most games begin after one or two moves, so that all first moves are learned alike.
 _FIRST_MOVES = _RESIGNING | {"buffer_size": 262_144, "max_random_moves": 2}
+# Returns of games that draw their moves blur the values.
+_BEST_PLAY = _FIRST_MOVES | {"value_target": "best"}
 _MANY = {
     "num_games": 4096, "num_steps": 8, "buffer_size": 1_048_576, "batch_size": 2048,
     "updates_per_iteration": 64, "max_random_moves": 8, "resign_fraction": 0.5,
@@ -99,7 +101,10 @@ RECIPES = {
     "hex-8x8-middle": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 600, _FIRST_MOVES, "hex-8x8-begun"
     ),
-    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 900, _FIRST_MOVES, "hex-8x8-middle"),
+    "hex-8x8-late": HexRecipe(
+        Hex(8), _SMALL, "gumbel_mcts", 32, 900, _FIRST_MOVES, "hex-8x8-middle"
+    ),
+    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
