@@ -233,7 +233,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "the paper's": expert_iteration.paper_settings(),
     "a step of 1e-3": {"optimizer": expert_iteration.default_optimizer(1e-3)},
     "no random moves": {"max_random_moves": 0},
-    "value of the search": {"value_target": "search"},
     "value of best play": {"value_target": "best"},
 }
 
