@@ -5,7 +5,7 @@ The searches take the same positional arguments as mctx's policies::
     output = jaxpgs.pgs_policy(params, rng_key, root, recurrent_fn, num_simulations,
                                invalid_actions, adapt="policy_head")
 
-The examples in the docstrings search 3x3 Hex and small boards of SameGame, and share these names:
+The examples in the docstrings use 3x3 Hex and small boards of SameGame, and share these names:
 
 >>> import dataclasses, functools, tempfile
 >>> import jax, jax.numpy as jnp, mctx, numpy as np, optax
@@ -90,7 +90,7 @@ from jaxpgs.search.parts import (
     truncation,
 )
 
-# `import jaxpgs.selection` works as well, though its file is in a folder of the search.
+# `import jaxpgs.selection` works too, although the file is in jaxpgs/search/parts.
 for _part in (backup, estimator, gumbel, reuse, selection, target, truncation):
     sys.modules["jaxpgs." + _part.__name__.rpartition(".")[2]] = _part
 
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     import importlib
 
-    # These need all of the library, which comes first.
+    # These modules import the rest of the library, so they are loaded lazily.
     if name in ("evaluation", "training"):
         return importlib.import_module(f"jaxpgs.{name}")
     if name == "show":
@@ -115,7 +115,7 @@ def __getattr__(name: str) -> Any:
         return version("jaxpgs")
     parts = selection, truncation, backup, estimator, target, gumbel, reuse
     for home in (*parts, search, base, puzzles, envs):
-        # Until version 1.0 names are found that stood here in version 0.1.
+        # Names that were here in version 0.1 are still found until version 1.0.
         found = getattr(home, name, None)
         if getattr(found, "__module__", "").startswith("jaxpgs."):
             import warnings

@@ -1,4 +1,4 @@
-"""What makes the functions of a model: `root_fn` and `recurrent_fn`."""
+"""Functions that make `root_fn` and `recurrent_fn` from environments and networks."""
 
 from jaxpgs.adapters.chance import Afterstate, make_stochastic_fns
 from jaxpgs.adapters.continuous import Candidates, continuous_action, make_sampled_fns

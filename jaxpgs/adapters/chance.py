@@ -1,4 +1,4 @@
-"""Games whose chance can be taken apart: what `stochastic_mcts_policy` needs of one."""
+"""Games in which chance can be separated from moves: the models of `stochastic_mcts_policy`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from jaxpgs.search.stochastic import ChanceRecurrentFn, DecisionRecurrentFn
 
 
 class Afterstate(NamedTuple):
-    """What the player has done, before chance decides what becomes of it.
+    """The state after the player's action and before chance.
 
     Attributes:
-      current_player: `[B]` int32, who acted.
-      state: `[B, ...]` what the game calls an afterstate.
+      current_player: `[B]` int32, the player who acted.
+      state: `[B, ...]` the game's afterstates.
     """
 
     current_player: chex.Array
@@ -35,31 +35,32 @@ def make_stochastic_fns(
     *,
     afterstate_value: Callable[[Params, Embedding], chex.Array] | None = None,
 ) -> tuple[DecisionRecurrentFn, ChanceRecurrentFn]:
-    """Makes the two models of a stochastic search from a game whose chance stands apart from moves.
+    """Makes the two models of a stochastic search from a game that separates chance from moves.
 
-    Two functions of one state say what `env.step` does in one: `after`, what the player's action
-    makes of a state and how likely each outcome of chance then is; and `draw`, what an outcome
-    makes of that. Where an action leaves nothing to chance, one outcome has all the probability.
-    The root comes from `make_root_fn`. Rewards, discounts and illegal actions are as in
-    `make_recurrent_fn`; all of a reward comes with the outcome.
+    Two functions of a single state replace `env.step`. `after` applies the player's action and
+    returns the probabilities of the chance outcomes. `draw` applies an outcome to the afterstate.
+    If an action involves no chance, one outcome has probability 1. The root comes from
+    `make_root_fn`. Rewards, discounts and illegal actions are as in `make_recurrent_fn`; the whole
+    reward comes with the outcome.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx, of one player or of two. Its `observe` is
         needed, not its `step`.
       apply_fn: as in `make_root_fn`.
-      after: `(state, action) -> (logits [C], afterstate)`, logarithms of the probabilities up to a
-        constant, -inf or the lowest float for what cannot be, and any pytree of arrays. The pair
-        `(state, action)` will do for an afterstate.
-      draw: `(afterstate, outcome) -> state`. Of an outcome that cannot be it may return anything.
+      after: `(state, action) -> (logits [C], afterstate)`. The logits are log probabilities up to a
+        constant, -inf or the lowest float for impossible outcomes. The afterstate is any pytree of
+        arrays, for example the pair `(state, action)`.
+      draw: `(afterstate, outcome) -> state`. It may return anything for an impossible outcome.
       afterstate_value: `(params, afterstates [B, ...]) -> [B]`, from the view of the player who
-        acted. None takes the mean over chance of what the network says of all C next states.
+        acted. None takes the mean over chance of the network's values of all C next states.
 
     Returns:
       `decision_recurrent_fn` and `chance_recurrent_fn`, for `stochastic_mcts_policy` and
       `mctx.stochastic_muzero_policy`.
 
     Raises:
-      ValueError: if there are more than two players; from the functions as `make_recurrent_fn`.
+      ValueError: if there are more than two players. The returned functions raise the errors of
+        `make_recurrent_fn`.
 
     Example:
       >>> def after(state, action):  # one stone in ten slips
@@ -81,7 +82,7 @@ def make_stochastic_fns(
     ) -> tuple[mctx.ChanceRecurrentFnOutput, Embedding]:
         state = jax.vmap(draw)(embedding.state, outcome)
         seen = look(params, rng_key, state)
-        # An afterstate knows who acted, so it stands for the state before in signs and rewards.
+        # An afterstate records who acted, so it replaces the previous state in signs and rewards.
         told = reward_and_discount(env, embedding, state)
         reward, discount = (x.astype(seen.value.dtype) for x in told)
         output = mctx.ChanceRecurrentFnOutput(
@@ -119,7 +120,7 @@ def _mean_over_chance(
     """Returns `[B]` the mean value of afterstates over outcomes with these logits `[B, C]`."""
 
     def value_of(outcome: chex.Array) -> chex.Array:
-        # The same outcome in all B rows, spread over devices as they are.
+        # The same outcome in all B rows, with their device layout.
         outcomes = outcome + trees.zero_rows(embedding.current_player)
         output, _ = chance_recurrent_fn(params, rng_key, outcomes, embedding)
         return output.reward + output.discount * output.value
@@ -127,5 +128,5 @@ def _mean_over_chance(
     # [B, C]: each outcome's reward and value, from the view of the player who acted.
     values = jax.vmap(value_of, out_axes=1)(jnp.arange(logits.shape[1], dtype=jnp.int32))
     shares = jax.nn.softmax(logits, axis=-1).astype(values.dtype)
-    # What cannot be has a share of 0, but its value may be NaN, and 0 * NaN is NaN.
+    # Impossible outcomes have probability 0, but their value may be NaN, and 0 * NaN is NaN.
     return jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)

@@ -1,10 +1,10 @@
 """Continuous actions: searches over actions that a Gaussian policy draws for every state.
 
-Each state comes with A candidates, drawn from the policy when the state is made, and a search
-chooses among their numbers (Hubert et al. 2021, for tree search). All searches take them as they
-are. The policy's logits of the candidates are how much likelier it finds them than the policy that
-drew them: all alike at first, so that the candidates stand for the policy, and PGS may adapt its
-mean and its width from what became of them.
+Each state comes with A candidates, sampled from the policy when the state is created, and a search
+chooses among their indices (Hubert et al. 2021, for tree search). No search needs any changes. The
+policy's logit of a candidate is its log density minus that under the policy that sampled it. At
+first all logits are equal, since the samples already represent the policy. PGS may then adapt the
+policy's mean and width by the returns of the candidates.
 """
 
 import math
@@ -26,8 +26,8 @@ class Candidates(NamedTuple):
 
     Attributes:
       state: `[B]` the environment's states.
-      actions: `[B, A, D]` the candidates as drawn; beyond the bounds they are played as the bound.
-      log_density: `[B, A]` of the policy that drew them.
+      actions: `[B, A, D]` the candidates as sampled; they are clipped to the bounds when played.
+      log_density: `[B, A]` log densities under the policy that sampled them.
     """
 
     state: Any
@@ -49,23 +49,24 @@ def make_sampled_fns(
       env: an environment of one player, or of two, whose `action_bounds` are the least and the
         greatest action, D finite numbers each; otherwise as in `make_root_fn`, without legal
         actions. `step` may take a key as its third argument, `key`.
-      apply_fn: the network, in parts. Its `policy_head` returns `[B, 2 D]`: the means, in units of
-        half the distance between the bounds from their middle, and the logarithms of the standard
-        deviations in these units.
+      apply_fn: the network, in parts. Its `policy_head` returns `[B, 2 D]`: the means, and the
+        logarithms of the standard deviations. Both are in units of half the distance between the
+        bounds, and the means are relative to their midpoint.
       num_candidates: A, at least 2.
-      discount: what a later reward is multiplied by, above 0 to 1.
-      proposal_params: the parameters of the policy that draws candidates; those of the search if
-        None, so that candidates below the root follow what PGS adapts. A search that adapts and
-        keeps a tree needs them, as it evaluates a state once; others take `mode="rollouts"`.
+      discount: the discount factor per step, above 0, at most 1.
+      proposal_params: the parameters of the policy that samples candidates. If None, they are those
+        of the search, so that candidates below the root follow the adapted policy; PGS then needs
+        `mode="rollouts"`. A search that adapts and keeps a tree needs `proposal_params`, since it
+        evaluates a state only once.
 
     Returns:
       `root_fn(params, rng_key, state)` and `recurrent_fn`; see `make_recurrent_fn`. The embeddings
-      are `Candidates`; `continuous_action` tells the action that a search chose.
+      are `Candidates`; `continuous_action` returns the action that a search chose.
 
     Raises:
       ValueError: if there are more than two players, the bounds are missing, not finite or in the
-        wrong order, or a number is out of range; from `root_fn` if candidates are not finite. Under
-        `jax.jit`, where nobody can look, they lead to values of NaN, which no search learns from.
+        wrong order, or a number is out of range. `root_fn` raises it if candidates are not finite.
+        Under `jax.jit` this cannot be checked; they lead to values of NaN, which searches skip.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -91,7 +92,7 @@ def make_sampled_fns(
 
     def policy(params: Params, features: Any, embedding: Candidates) -> chex.Array:
         mean, log_std = _gaussian(apply_fn.policy_head(params, features))
-        # The prior over candidates is pi / beta: the draw has weighed them by beta already.
+        # The prior over candidates is pi / beta, since they were already sampled from beta.
         logits = _log_density(embedding.actions, mean, log_std) - embedding.log_density
         over = embedding.state.terminated[:, None]
         return jnp.where(over, jnp.finfo(logits.dtype).min, logits)
@@ -124,7 +125,7 @@ def make_sampled_fns(
     recurrent_fn = SplitRecurrentFn(expand, policy, apply_fn.max_batch)
     if proposal_params is not None:
         return root_fn, recurrent_fn
-    # What draws may depend on what adapts: to be called as a whole, as rollouts do.
+    # The sampling may depend on adapting parameters, so the model must be called as a whole.
     return root_fn, lambda *inputs: recurrent_fn(*inputs)
 
 
@@ -144,9 +145,9 @@ def _draw(
     num_candidates: int,
     state: Any,
 ) -> Candidates:
-    """Draws candidates from Gaussians `[B, D]`; as in Sampled MuZero they stand for all actions."""
+    """Samples candidates from Gaussians `[B, D]`, which represent all actions (Sampled MuZero)."""
     noise = jax.random.normal(rng_key, (len(mean), num_candidates, mean.shape[-1]))
-    # The policy learns by the density of the candidates, as in REINFORCE, not through the draw.
+    # The policy learns through the density of the candidates, as in REINFORCE, not through samples.
     actions = jax.lax.stop_gradient(mean[:, None] + jnp.exp(log_std)[:, None] * noise)
     density = _log_density(actions, mean, log_std)
     return Candidates(state, actions, jax.lax.stop_gradient(density))
@@ -157,14 +158,14 @@ def continuous_action(env: Env, root: mctx.RootFnOutput, output: PolicyOutput) -
 
     Args:
       env: the environment.
-      root: what the search began with, of `make_sampled_fns`.
-      output: what the search returned, of ours or of mctx.
+      root: the root of the search, from `make_sampled_fns`.
+      output: the output of the search, from this library or mctx.
 
     Returns:
       Actions for `env.step`.
 
     Raises:
-      ValueError: if an action is NaN or infinite; not under `jax.jit`, where it stays what it is.
+      ValueError: if an action is NaN or infinite. Under `jax.jit` such an action is returned.
 
     Example:
       >>> env = jaxpgs.envs.Pendulum()
@@ -206,7 +207,7 @@ def _bounds(env: Env) -> tuple[chex.Array, chex.Array]:
 
 
 def _in_units(action: chex.Array, low: chex.Array, high: chex.Array) -> chex.Array:
-    # Actions in units of half the range, from its middle; the Gaussian knows no bounds, so clip.
+    # Actions in units of half the range, relative to its midpoint. The Gaussian is unbounded: clip.
     low, high = (jnp.broadcast_to(x, action.shape) for x in (low, high))
     return jnp.clip((low + high) / 2 + (high - low) / 2 * action, low, high)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a model that a search is given? `check_model` plays in it and says so."""
+"""Checks of a model for a search: `check_model` plays in it and reports what is wrong."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from jaxpgs.base import Embedding, Params, RecurrentFn
 from jaxpgs.checks import check_count
 
 _OUTPUTS = ("reward", "discount", "value", "prior_logits")
-# Of the prior; what the lowest float leaves to illegal actions is 0.
+# Largest allowed prior of illegal actions; with the lowest float as their logit it is 0.
 _NO_SHARE = 1e-3
 
 
@@ -28,30 +28,31 @@ def check_model(
     num_steps: int = 64,
     value_range: tuple[float, float] | None = None,
 ) -> list[str]:
-    """Plays random actions in a model, and says in words what a search would take amiss.
+    """Plays random actions in a model, and describes what would mislead a search.
 
-    Searches cannot tell a wrong discount or a reward of the other player from right ones: they plan
-    for another game, without a word. This looks at shapes and types of what the model returns, at
-    numbers that are not finite, at rows that depend on other rows, and at values far from all
-    returns. Where the embedding is the state of an environment, or `state_of` finds it there, it
-    also compares discounts with whose turn it is, rewards with what the player who moved was paid,
+    A search cannot detect a wrong discount, or a reward with the sign of the other player: it
+    silently plans for another game. This function checks the shapes and types of the model's
+    results, numbers that are not finite, rows that depend on other rows, and values far from all
+    returns. If the embedding is the state of an environment, or `state_of` extracts the state, it
+    also compares discounts with whose turn it is, rewards with those of the player who moved,
     priors with legal actions, and ends of the game with discounts of 0.
 
     Args:
       params: the network's parameters.
       rng_key: one key, for the model and for the actions.
-      root: the roots, two or more of different positions, as a search takes them.
-      recurrent_fn: the model, likewise.
+      root: the roots, as a search takes them, of two or more different positions.
+      recurrent_fn: the model, as a search takes it.
       invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
       state_of: `embedding -> state` with any of `current_player` `[B]`, `legal_action_mask`
         `[B, A]`, `terminated` `[B]` and `rewards` `[B, players]`, as states of `jaxpgs.envs` and of
         pgx have them. The default takes the embedding itself.
       num_steps: how many actions are played in each row, at least 1.
-      value_range: the smallest and the greatest return that there can be; None is what was seen of
+      value_range: the smallest and the greatest possible return; None uses the returns seen in
         games of two players that ended.
 
     Returns:
-      A sentence for each kind of fault, with the first place where it was seen; empty if none was.
+      A sentence for each kind of fault, with the first place where it was seen; empty if there are
+      none.
 
     Raises:
       ValueError: if `num_steps` is no whole number above 0.
@@ -61,7 +62,7 @@ def check_model(
       []
     """
     num_steps = check_count("check_model", "num_steps", num_steps)
-    # Shapes first, by tracing alone: a model with wrong ones could not be played in.
+    # Shapes first, by tracing alone: a model with wrong shapes cannot be played in.
     action = jnp.zeros(root.value.shape, jnp.int32)
     told = jax.eval_shape(recurrent_fn, params, rng_key, action, root.embedding)
     found = _of_shapes(root, *told)
@@ -81,7 +82,7 @@ def _itself(embedding: Embedding) -> Any:
 
 
 def _of_shapes(root: mctx.RootFnOutput, output: Any, after: Embedding) -> list[str]:
-    """What the shapes and types show."""
+    """Checks shapes and types."""
     found = []
     for name in _OUTPUTS:
         given, like = getattr(output, name), root.prior_logits if name[0] == "p" else root.value
@@ -117,7 +118,7 @@ def _of_rows(
     root: mctx.RootFnOutput,
     illegal: np.ndarray,
 ) -> list[str]:
-    """Whether a root's answer depends on the other roots of the batch."""
+    """Checks whether a root's results depend on the other roots of the batch."""
     # The first legal action of each root.
     action = jnp.argmax(jnp.asarray(~illegal), axis=-1).astype(jnp.int32)
 
@@ -126,11 +127,11 @@ def _of_rows(
         output, _ = model(params, key, action[::step], embedding)
         return [np.asarray(getattr(output, name), np.float64)[::step] for name in _OUTPUTS]
 
-    # The same rows in reverse, turned back, must give the same numbers but for rounding. A model
-    # that draws by its key gives others anyhow, as two keys show.
+    # The rows in reverse order must give the same numbers, reversed, except for rounding. A model
+    # that samples with its key differs anyway, which is detected with two keys.
     once, other = (outputs(key, 1) for key in jax.random.split(rng_key))
     if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(once, other, strict=True)):
-        return []  # what is drawn differs from row to row
+        return []  # samples differ from row to row
     turned = outputs(rng_key, -1)
     for name, a, b in zip(_OUTPUTS, once, turned, strict=True):
         if not np.allclose(a, b, rtol=1e-2, atol=1e-3, equal_nan=True):
@@ -145,7 +146,7 @@ class _Faults(dict[str, None]):
     """Sentences, one for each kind."""
 
     def look(self, where: np.ndarray, step: int, kind: str, text: Callable[[int], str]) -> None:
-        """Tells of the first row where something is off, if nothing of the kind was told."""
+        """Reports the first row with a fault, unless one of this kind was reported before."""
         if where.any() and not any(known.startswith(kind) for known in self):
             row = int(np.argmax(where))
             self[f"{kind} (row {row}, action {step + 1}): {text(row)}"] = None
@@ -160,7 +161,7 @@ def _play(
     state_of: Callable[[Embedding], Any],
     num_steps: int,
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Plays random actions; returns faults, and what was seen by step and row."""
+    """Plays random actions; returns the faults, and the results by step and row."""
     rng = np.random.default_rng(int(jax.random.bits(rng_key)))
     faults, embedding = _Faults(), root.embedding
     before = _known(state_of(embedding))
@@ -168,7 +169,7 @@ def _play(
     seen: dict[str, list[np.ndarray]] = {n: [] for n in ("over", "turn", *_OUTPUTS[:3])}
     for step in range(num_steps):
         key = jax.random.fold_in(rng_key, step)
-        # A uniform legal action; an illegal one where there is no legal one, as in a finished game.
+        # A uniform legal action, or an illegal one if none is legal, as in a finished game.
         action = np.argmax(rng.random(illegal.shape) - 2.0 * illegal, axis=-1)
         output, embedding = model(params, key, jnp.asarray(action, jnp.int32), embedding)
         after = _known(state_of(embedding))
@@ -176,12 +177,12 @@ def _play(
             np.asarray(getattr(output, name), np.float64) for name in _OUTPUTS
         )
         told = np.stack([reward, discount, value])
-        # Logits may be -inf, which illegal actions may have.
+        # Logits may be -inf, for illegal actions.
         bad = ~over & ~(np.isfinite(told).all(axis=0) & ~np.isnan(logits).any(axis=-1))
         texts = [f"reward, discount, value {numbers}." for numbers in told.T]
         faults.look(bad, step, "Not finite", texts.__getitem__)
         changed = _compare(faults, step, ~over & ~bad, before, after, reward, discount)
-        # A model that does not tell its state ends games by discounts of 0.
+        # A model without a known state ends games by discounts of 0.
         ended = np.asarray(after.get("terminated", discount == 0))
         _compare_priors(faults, step, ~over & ~bad & ~ended, after, logits)
         for name, x in zip(seen, (over, changed, reward, discount, value), strict=True):
@@ -189,14 +190,14 @@ def _play(
         over, before = over | ended | (discount == 0), after
         if over.all():
             break
-        # Without a mask what is legal is read off the logits: illegal ones hold the lowest float.
+        # Without a mask, legality is read from the logits: illegal ones have the lowest float.
         lowest = np.finfo(np.float32).min
         illegal = ~np.asarray(after.get("legal_action_mask", logits > 0.5 * lowest))
     return list(faults), {name: np.stack(x) for name, x in seen.items()}
 
 
 def _known(state: Any) -> dict[str, np.ndarray]:
-    """What a state says of the game."""
+    """Returns the fields of a state that describe the game."""
     names = ("current_player", "legal_action_mask", "terminated", "rewards")
     return {name: np.asarray(getattr(state, name)) for name in names if hasattr(state, name)}
 
@@ -210,7 +211,7 @@ def _compare(
     reward: np.ndarray,
     discount: np.ndarray,
 ) -> np.ndarray:
-    """Compares rewards and discounts with the game; returns where the other player is to move."""
+    """Compares rewards and discounts with the game; returns where the player to move changed."""
     large = looked_at & (np.abs(discount) > 1 + 1e-6)
     faults.look(large, step, "Discount", lambda i: f"{discount[i]:g} lies outside of -1 to 1.")
     ended = after.get("terminated", np.zeros(len(reward), bool))
@@ -236,7 +237,7 @@ def _compare(
         lambda i: f"{discount[i]:g} where player {mover[i]} moves again; it must be positive.",
     )  # fmt: skip
     if after.get("rewards", np.zeros(0)).ndim == 2:
-        # Signs alone are compared, so that a model may scale its rewards.
+        # Only signs are compared, so that a model may scale its rewards.
         paid = np.take_along_axis(after["rewards"], mover[:, None], axis=1)[:, 0]
         faults.look(
             looked_at & (reward * paid < 0), step, "Reward",
@@ -256,7 +257,7 @@ def _compare_priors(
         return
     legal = after["legal_action_mask"]
     top = np.where(np.isfinite(logits), logits, -np.inf).max(axis=-1, keepdims=True)
-    # The softmax but for its sum; differences are cut, as the lowest float stands for -inf.
+    # The softmax without its denominator. Differences are clipped: the lowest float means -inf.
     weights = np.exp(np.clip(logits - top, -1e3, 0))
     share = np.where(legal, 0, weights).sum(axis=-1) / weights.sum(axis=-1)
     faults.look(
@@ -274,7 +275,7 @@ def _compare_priors(
 
 
 def _of_values(games: dict[str, np.ndarray], value_range: tuple[float, float] | None) -> list[str]:
-    """Whether values lie where returns do."""
+    """Checks whether values are in the range of the returns."""
     alive = ~games["over"]
     values = games["value"][alive & (games["discount"] != 0) & np.isfinite(games["value"])]
     known = "returns are"
@@ -285,7 +286,7 @@ def _of_values(games: dict[str, np.ndarray], value_range: tuple[float, float] | 
             total = np.where(alive[n], games["reward"][n] + games["discount"][n] * total, 0.0)
             returns.append(np.abs(total))
         bound = float(np.max(returns))
-        # A random game of one player says little of what a good one is paid.
+        # In games of one player, random play says little about the returns of good play.
         if not games["turn"].any() or bound == 0 or not np.isfinite(bound):
             return []
         value_range, known = (-bound, bound), "random games returned"

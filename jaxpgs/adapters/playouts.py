@@ -1,6 +1,6 @@
 """Playouts: values of positions from games that a policy plays to their end.
 
-What a search without a value network needs, such as UCT.
+They are for searches without a value network, such as UCT.
 """
 
 import dataclasses
@@ -37,25 +37,26 @@ def make_playout_fns(
     playout_params: Params | None = None,
     max_moves: int | None = None,
 ) -> tuple[RootFn, RecurrentFn]:
-    """Makes what a search needs whose values are playouts, in place of a network's.
+    """Makes `root_fn` and `recurrent_fn` whose values are playouts instead of a network's values.
 
-    With neither prior nor playout policy, `ucb1` and `batched_mcts_policy` this is UCT. With both
-    it is the biased tree search of Soemers et al. 2019, section V-A; see `networks.offset_policy`
-    for two policies of one network.
+    Without a prior and a playout policy, and with `ucb1` and `batched_mcts_policy`, this is UCT.
+    With both it is the biased tree search of Soemers et al. 2019, section V-A; see
+    `networks.offset_policy` for two policies of one network.
 
     Args:
       env: an environment of `jaxpgs.envs` or of pgx.
       prior: the network whose policy is the prior of all states; uniform over all legal actions if
         None.
       playout: the network whose policy plays the games to their end; uniform if None.
-      playout_params: its parameters; those of the search if None. A search that adapts the prior
-        and keeps a tree needs them, as what it remembers must not depend on what adapts.
-      max_moves: moves of a playout after which it counts as a draw, or as what was earned so far;
-        None is 4,096, so that games without an end do not run for ever.
+      playout_params: the parameters of `playout`; those of the search if None. A search that adapts
+        the prior and keeps a tree needs them, since the values that it keeps must not depend on the
+        adapting parameters.
+      max_moves: moves after which a playout ends with the reward so far, which is a draw if only
+        the last move is rewarded; None is 4,096, so that games without an end do not run forever.
 
     Returns:
       `root_fn` and `recurrent_fn` as `make_root_fn` and `make_recurrent_fn` make them. Each value
-      is that of one game, drawn by the key that they are given; finished games have 0.
+      is the result of one game, sampled with their key; finished games have 0.
 
     Raises:
       ValueError: if `max_moves` is below 1.
@@ -119,7 +120,7 @@ def make_playout(
     step = step_with_keys(env)
 
     def playout(params: Params, rng_key: chex.PRNGKey, state: Embedding) -> chex.Array:
-        # All that is earned counts for the player to move at the start, whoever moves later.
+        # All rewards count from the view of the player to move at the start.
         player = state.current_player
 
         def going_on(carry: tuple) -> chex.Array:
@@ -130,13 +131,13 @@ def make_playout(
             moves, state, earned = carry
             logits, _ = logits_of(params, jax.vmap(env.observe)(state))
             policy = categorical(mask_logits(env, logits, state))
-            # Keys follow from the number of the move, so none has to be carried along.
+            # Keys are derived from the number of the move, so no key is carried in the loop.
             action_key, chance_key = jax.random.split(jax.random.fold_in(rng_key, moves))
             number = jax.random.uniform(action_key, earned.shape)
             action = sample_inverse_cdf(policy.cumulative, policy.last, number)
             after = step(state, action, chance_key)
             reward = gain_of(env, player, state, after)
-            # Finished games step on with the others of the batch, but earn nothing.
+            # Finished games are stepped with the rest of the batch, but get no reward.
             earned += jnp.where(state.terminated, 0.0, reward).astype(earned.dtype)
             return moves + 1, after, earned
 
@@ -147,7 +148,7 @@ def make_playout(
 
 
 def _without_value(env: Env, apply_fn: ApplyFn | None) -> ApplyFn:
-    """Returns a network's policy with values of 0, computed without the value where that can be."""
+    """Returns a network's policy with values of 0, without computing the value if possible."""
     if isinstance(apply_fn, SplitApplyFn):
         return dataclasses.replace(
             apply_fn, value_head=lambda params, features: jnp.zeros(_length(features), jnp.float32)

@@ -2,8 +2,9 @@
 
 The model is Bradley and Terry's on the usual scale: a player rated `d` points higher scores
 `1 / (1 + 10 ** (-d / 400))`. A few virtual draws, as in Coulom's BayesElo, keep ratings finite
-where one side won every game. Intervals come from the Fisher information, which takes games as
-independent. Games of one opening are not: `elo_by_opening` and `bayes_elo_by_opening` know that.
+if one side won every game. Intervals come from the Fisher information, which assumes independent
+games. Games of one opening are not independent; `elo_by_opening` and `bayes_elo_by_opening` take
+this into account.
 """
 
 import dataclasses
@@ -56,10 +57,10 @@ class EloTable:
     def difference(self, i: int, j: int) -> EloDifference:
         """Returns how far player `i` is rated above player `j`, with its 95% half-width.
 
-        Two intervals to the anchor that overlap do not tell whether two players differ; this does.
+        Overlapping intervals to the anchor do not tell whether two players differ; this does.
         """
         c = self.covariance
-        # Rounding may make it negative where the two ratings vary together.
+        # Rounding may make it negative if the two ratings are strongly correlated.
         variance = max(0.0, float(c[i, i] + c[j, j] - 2.0 * c[i, j]))
         return EloDifference(float(self.ratings[i] - self.ratings[j]), Z_95 * math.sqrt(variance))
 
@@ -106,7 +107,7 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
 
     # Only pairs that played get virtual games, so that others stay incomparable.
     wins = wins + 0.5 * prior * (wins + wins.T > 0)
-    # The likelihood has a maximum only where wins lead from everybody to everybody (Ford 1957).
+    # The likelihood has a maximum only if wins lead from every player to every other (Ford 1957).
     groups = _components(wins > 0)
     if len(groups) > 1:
         raise ValueError(
@@ -115,8 +116,8 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
             + (", or use prior > 0." if prior == 0 else ".")
         )
 
-    # Only differences of ratings count, so the full information is singular. The anchor's row and
-    # column are left out of it, and stay zero in the covariance.
+    # Only differences of ratings matter, so the full information matrix is singular. The anchor's
+    # row and column are excluded, and stay zero in the covariance.
     free = np.arange(num_players) != anchor
     logits = _maximise(wins, free)
     covariance = np.zeros_like(wins)
@@ -129,8 +130,8 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
 def elo_difference(wins: float, games: float, *, prior: float = 2.0) -> EloDifference:
     """Turns one pairing's score into an Elo difference with a 95% interval.
 
-    The same as `bayes_elo` on the table of these two players; the prior keeps it finite where one
-    side won every game.
+    It is the same as `bayes_elo` on the table of these two players; the prior keeps it finite if
+    one side won every game.
 
     Args:
       wins: games won by the first player, draws as half.
@@ -156,7 +157,7 @@ def elo_difference(wins: float, games: float, *, prior: float = 2.0) -> EloDiffe
 
 
 def _expected(logits: np.ndarray) -> np.ndarray:
-    """The expected scores `[P, P]` of each player against each other."""
+    """Returns the expected scores `[P, P]` of each player against each other."""
     # The logistic function, in a form that does not overflow for large differences.
     return np.exp(-np.logaddexp(0.0, logits[None, :] - logits[:, None]))
 
@@ -173,7 +174,7 @@ def _information(wins: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 def _maximise(wins: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Newton's method on the concave log-likelihood, with steps halved until they do not hurt."""
+    """Maximises the concave log-likelihood by Newton's method, halving steps that decrease it."""
     logits = np.zeros(len(wins))
     current = _log_likelihood(wins, logits)
     for _ in range(_MAX_ITERATIONS):
@@ -187,7 +188,7 @@ def _maximise(wins: np.ndarray, free: np.ndarray) -> np.ndarray:
         # Far out the curvature vanishes and a full step overshoots.
         for _ in range(60):
             proposed = _log_likelihood(wins, logits + step)
-            # Near the maximum even a good step may seem to hurt by a rounding error.
+            # Near the maximum even a good step may seem to decrease it by a rounding error.
             if proposed >= current - 1e-12 * abs(current):
                 break
             step *= 0.5

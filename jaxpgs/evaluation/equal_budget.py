@@ -1,8 +1,7 @@
 """Equal time and equal evaluations, as measured in games.
 
-How much a search spends depends on the positions that it meets, on the batch and on what else the
-machine does. So it is measured in games of two players: what counts is the ratio of the two within
-a match.
+The cost of a search depends on the positions, on the batch, and on other load of the machine. So it
+is measured in games of two players, as the ratio of their costs within a match.
 """
 
 import math
@@ -16,23 +15,23 @@ from jaxpgs.evaluation.matches import play_match
 from jaxpgs.evaluation.players.player import Player, compile_player
 from jaxpgs.evaluation.records import MatchResult, PlayerRecord
 
-TOLERANCE = 1.05  # the most by which two players may differ
-_AIM = 1.02  # calibration is closer, lest noise pushes a player out
+TOLERANCE = 1.05  # the largest allowed ratio of two players' costs
+_AIM = 1.02  # calibration is stricter, so that noise does not exceed the tolerance
 _TRIALS = 10
-_FEW_CALLS = 16  # openings for calibration where batches are smaller; else one batch
+_FEW_CALLS = 16  # openings for calibration if batches are smaller; otherwise one batch
 _FLATTEST = 0.2  # slope that two measurements on one side may have
 _LONGEST = math.log(5.0)  # step, in the logarithm of the simulations
 
 
 def spent(record: PlayerRecord, equal: str) -> float:
-    """Returns what a player spent in a match: seconds a call or network evaluations a move.
+    """Returns the cost of a player in a match: seconds per call or network evaluations per move.
 
     Args:
-      record: of the match.
+      record: the player's record in the match.
       equal: "time" or "evaluations".
 
     Returns:
-      The figure, above 0.
+      The cost, above 0.
 
     Raises:
       ValueError: if the player made no move or reports no evaluations.
@@ -61,34 +60,34 @@ def calibrate(
     trials: Mapping[int, float] | None = None,
     on_trial: Callable[[int, float], Any] | None = None,
 ) -> tuple[int, float]:
-    """Finds the simulations with which a player spends what the standard spends, in games.
+    """Finds the number of simulations with which a player has the same cost as the standard.
 
     Args:
       env: the environment.
-      make: builds the player with a number of simulations.
-      standard: whom it plays and is compared with.
-      rng_key: of the games.
+      make: makes the player, given the number of simulations.
+      standard: the player that it plays against and is compared with.
+      rng_key: the key of the games.
       equal: "evaluations" or "time".
-      openings: `[O]` or `[O, L]`, those of the tournament.
+      openings: `[O]` or `[O, L]`, the openings of the tournament.
       batch_size: games searched at once.
-      start: simulations to begin with.
+      start: the number of simulations to begin with.
       max_moves: as in `play_match`.
-      trials: ratios of an earlier call that was stopped, by simulations, to go on from.
-      on_trial: called after every trial with its simulations and its ratio, which another call
-        may be given in `trials`.
+      trials: ratios by simulations, from an earlier call that was interrupted.
+      on_trial: called after every trial with its simulations and its ratio, which can be given to
+        another call in `trials`.
 
     Returns:
-      The simulations whose ratio came closest to 1, and that ratio.
+      The number of simulations whose ratio came closest to 1, and this ratio.
     """
     compiled = compile_player(env, standard, batch_size)
-    # Whole batches: enough for about 16 openings, or one alone where a batch has more.
+    # Whole batches: enough for about 16 openings, or a single batch if it is larger.
     openings = openings[: batch_size * max(_FEW_CALLS // batch_size, 1)]
     ratios = dict(trials or {})
     count = propose(ratios) if ratios else start
-    # It ends near a ratio of 1, or where the count that looks best was tried already.
+    # It ends near a ratio of 1, or if the proposed count was tried already.
     while count not in ratios and len(ratios) < _TRIALS and not any(map(_is_near, ratios.values())):
         player = compile_player(env, make(count), batch_size)
-        # All trials have the same key and openings, so that they differ by the simulations alone.
+        # All trials have the same key and openings, so they differ only by the simulations.
         result = play_match(
             env, player, compiled, rng_key, openings=openings, batch_size=batch_size,
             max_moves=max_moves,
@@ -107,19 +106,19 @@ def _is_near(ratio: float) -> bool:
 
 
 def propose(ratios: Mapping[int, float]) -> int:
-    """Proposes simulations that should spend as much as the standard.
+    """Proposes a number of simulations with the cost of the standard.
 
-    The logarithm of what is spent is taken as a line in that of the simulations: between two
-    counts of which one spends less and one more, else through the two that come closest, and from
-    one count with a slope of 1.
+    The logarithm of the cost is modelled as linear in the logarithm of the simulations. The line
+    goes through two counts of which one costs less and one more than the standard; otherwise
+    through the two that come closest; with a single count its slope is 1.
 
     Args:
-      ratios: what was spent over what the standard spent, by simulations.
+      ratios: the player's cost divided by the standard's, by simulations.
 
     Returns:
       A number of simulations, at least 1.
     """
-    # The largest count that spends too little, and the smallest beyond it that spends too much.
+    # The largest count that costs too little, and the smallest count above it that costs too much.
     below = max((n for n, r in ratios.items() if r < 1), default=None)
     above = min((n for n, r in ratios.items() if r >= 1 and (below is None or n > below)),
                 default=None)  # fmt: skip
@@ -129,11 +128,11 @@ def propose(ratios: Mapping[int, float]) -> int:
         slope = 1.0
         for other in others:
             slope = math.log(ratios[closest] / ratios[other]) / math.log(closest / other)
-        # Proportion, a slope of 1, goes too near: a search with a cache meets more states again,
-        # and a part of the time does not depend on the simulations. A flatter line is noise.
+        # A slope of 1 gives too small a step: with more simulations a search with a cache meets
+        # more known states, and a part of the time is constant. Very flat lines are noise.
         step = math.log(ratios[closest]) / (slope if _FLATTEST < slope < 1.0 else 1.0)
         guess = round(closest * math.exp(-min(max(step, -_LONGEST), _LONGEST)))
-        # Where rounding gives the same count again, one simulation more or less is tried.
+        # If rounding gives the same count again, one simulation more or less is tried.
         return max(1, guess + (guess == closest) * (1 if ratios[closest] < 1 else -1))
     # Interpolation in the logarithms, to a count strictly in between unless they are neighbours.
     low, high = math.log(ratios[below]), math.log(ratios[above])

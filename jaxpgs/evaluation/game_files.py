@@ -16,7 +16,7 @@ from jaxpgs.evaluation.records import MatchBatch
 
 
 def check_sgf(env: Env, folder: str | os.PathLike[str] | None) -> None:
-    """Raises `ValueError` if games are to be written that have no such files."""
+    """Raises `ValueError` if SGF files are requested for a game other than Hex."""
     if folder is not None and not isinstance(env, Hex):
         raise ValueError(f"Only games of Hex are written as SGF; got sgf_folder with {env!r}.")
 
@@ -33,14 +33,14 @@ def write_games(
     """Writes the games of a batch, one file each, in a folder of the pairing.
 
     Args:
-      folder: where, made if need be.
+      folder: the parent folder, created if necessary.
       env: the game.
-      batch: who played, and how it ended.
+      batch: the players and the outcomes.
       openings: `[B, L]` actions.
       boards: for each side that opened, the stones `[B, n*n]` as signs after the opening and after
         every turn.
       first: the number of the first game of the batch in the match.
-      count: how many games each side opens; those beyond only fill the batch up.
+      count: how many games each side opens; further games only pad the batch.
     """
     names = [record.name for record in batch.players]
     pair = pathlib.Path(folder) / _folder_name(f"{names[0]}_vs_{names[1]}")
@@ -48,7 +48,7 @@ def write_games(
     for half in (0, 1):
         for g in range(min(len(openings), count - first)):
             stones = [board[g] for board in boards[half]]
-            # The boards begin after the opening, whose moves are not among them.
+            # The boards begin after the opening, so its moves are added here.
             actions = [*openings[g].tolist(), *_actions(stones)]
             game = hex_io.from_actions(
                 env.size, actions, PB=names[half], PW=names[1 - half], GN=f"Game {first + g + 1}"
@@ -59,16 +59,16 @@ def write_games(
 
 
 def _folder_name(pairing: str) -> str:
-    """A pairing as the name of a folder, with a hash where some of its characters cannot stay."""
+    """Returns a folder name for a pairing, with a hash if characters had to be replaced."""
     name = re.sub(r"[^\w.+-]+", "_", pairing)
-    # Without it the games of "a 1" would overwrite those of "a=1".
+    # Without the hash, the games of "a 1" would overwrite those of "a=1".
     return name if name == pairing else f"{name}-{hashlib.sha256(pairing.encode()).hexdigest()[:8]}"
 
 
 def _actions(stones: Sequence[np.ndarray]) -> list[int]:
-    """The actions that lead from each of the positions `[n*n]` to the next; none where it stays."""
+    """Returns the actions between successive positions `[n*n]`; none if a position repeats."""
     actions = []
-    # A move that was illegal, or a resignation, ends the game and leaves the stones as they were.
+    # An illegal move or a resignation ends the game and leaves the stones as they were.
     for before, after in itertools.pairwise(stones):
         placed = np.flatnonzero((before == 0) & (after != 0))
         if np.count_nonzero(after) > np.count_nonzero(before):
@@ -79,8 +79,8 @@ def _actions(stones: Sequence[np.ndarray]) -> list[int]:
 
 
 def _ended(game: hex_io.HexGame, score: float) -> hex_io.HexGame:
-    """Adds the result, by Black's score, and that somebody gave up where nobody is connected."""
-    # Hex has no draws: this game was cut at `max_moves`.
+    """Adds the result, by Black's score, and a forfeit if neither side is connected."""
+    # Hex has no draws: this game was cut off at `max_moves`.
     if score == 0.5:
         return dataclasses.replace(game, info={**game.info, "RE": "Void"})
     winner = 0 if score > 0.5 else 1

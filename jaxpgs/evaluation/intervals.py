@@ -1,14 +1,14 @@
 """Intervals of Elo ratings whose unit is the opening, not the game.
 
 Games of one opening are not independent: with colours swapped they tend to cancel, repeated they
-tend to agree, and between deterministic players they are the same. So openings are drawn anew
+tend to agree, and between deterministic players they are the same. So openings are resampled
 (bootstrap; Efron 1979), each with all its games of all pairings. The weights of the virtual games,
-half of them won, are drawn with them (Rubin 1981), so that an interval has a width even where all
-openings end alike.
+half of them won, are resampled, too (Rubin 1981), so that an interval has a width even if all
+openings have the same result.
 
-Drawn so, a few openings differ less than the openings that they stand for. Intervals are widened as
-those of a mean are, by Student's t for the normal distribution and n - 1 for n (the expanded
-percentile interval; Hesterberg 2015): by 44% for 6 openings, by 4% for 49.
+The bootstrap underestimates the variance if there are few openings. So intervals are widened like
+those of a mean: Student's t replaces the normal distribution, and n - 1 replaces n (the expanded
+percentile interval; Hesterberg 2015). This is 44% for 6 openings and 4% for 49.
 """
 
 import math
@@ -51,14 +51,14 @@ def elo_by_opening(
     """Turns one pairing's games into an Elo difference with a 95% interval over openings.
 
     Args:
-      outcomes: `[..., O]` the first player's scores, 1 won, 0.5 drawn, 0 lost, the last axis the
-        openings, such as `MatchResult.outcomes`.
+      outcomes: `[..., O]` the first player's scores, 1 won, 0.5 drawn, 0 lost, with the openings on
+        the last axis, such as `MatchResult.outcomes`.
       prior: virtual games, half of them won by either side, above 0.
       num_samples: bootstrap samples, at least 1.
-      seed: decides the samples.
+      seed: seed of the samples.
 
     Returns:
-      The estimate, that of `elo_difference`, and the ends of the expanded percentile interval.
+      The estimate of `elo_difference`, and the ends of the expanded percentile interval.
 
     Raises:
       ValueError: if there is one opening or none, a score is not from 0 to 1, or an argument is
@@ -77,11 +77,11 @@ def elo_by_opening(
         raise ValueError("outcomes must be scores from 0 to 1.")
     wins = outcomes.reshape(-1, outcomes.shape[-1]).sum(axis=0)
     games = outcomes.size / len(wins)
-    # [O, 2, 2]: for each opening a table of wins, as a tournament of two has it.
+    # [O, 2, 2]: for each opening a table of wins, as for a tournament of two players.
     table = np.zeros((len(wins), 2, 2))
     table[:, 0, 1], table[:, 1, 0] = wins, games - wins
     sampled = _resample(table, prior, num_samples, seed)
-    # Of two players the maximum of the likelihood has a closed form, so no fit is needed.
+    # For two players the maximum of the likelihood has a closed form, so no fit is needed.
     elo = SCALE * np.log(sampled[:, 0, 1] / sampled[:, 1, 0])
     tail = special.ndtr(-_reach(len(wins)))
     low, high = np.quantile(elo, (tail, 1 - tail))
@@ -100,21 +100,21 @@ def bayes_elo_by_opening(
 ) -> EloTable:
     """Rates the players of a tournament, with intervals over openings.
 
-    Every sample draws the openings once, for all pairings together.
+    Every sample resamples the openings once, for all pairings together.
 
     Args:
-      tournament: all of whose pairings had the same openings.
+      tournament: a tournament whose pairings all had the same openings.
       anchor: the player whose rating is fixed at 0.
       prior: virtual games of each pair that played, half of them won by either side, above 0.
-      num_samples: bootstrap samples, at least 1; each is a fit of all ratings.
-      seed: decides the samples.
+      num_samples: bootstrap samples, at least 1; each needs a fit of all ratings.
+      seed: seed of the samples.
 
     Returns:
       The ratings of `bayes_elo`, with the covariance of the samples, widened for few openings.
 
     Raises:
-      ValueError: as `bayes_elo`; if pairings differ in their openings, there is one alone, or an
-        argument is out of range.
+      ValueError: as `bayes_elo`; if pairings differ in their openings, there is only one opening,
+        or an argument is out of range.
 
     Example:
       >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
@@ -125,9 +125,9 @@ def bayes_elo_by_opening(
     wins = wins_by_opening(tournament)
     ratings = bayes_elo(wins.sum(axis=0), anchor=anchor, prior=prior).ratings
     sampled = _resample(wins, prior, num_samples, seed)
-    # The samples hold their virtual games already, hence no prior.
+    # The samples include their virtual games already, hence no prior.
     samples = [bayes_elo(table, anchor=anchor, prior=0.0).ratings for table in sampled]
-    # About the estimate, not about their own mean, so that a skew of the samples counts.
+    # Around the estimate, not around their own mean, so that a skew of the samples counts.
     errors = np.asarray(samples) - ratings
     covariance = errors.T @ errors / num_samples * (_reach(len(wins)) / Z_95) ** 2
     return EloTable(ratings, Z_95 * np.sqrt(np.diagonal(covariance)), covariance)
@@ -137,7 +137,7 @@ def wins_by_opening(tournament: Tournament) -> np.ndarray:
     """Counts the wins of a tournament for each opening.
 
     Args:
-      tournament: of P players.
+      tournament: a tournament of P players.
 
     Returns:
       `[O, P, P]` float64: how often the row's player beat the column's, draws as half.
@@ -157,7 +157,7 @@ def wins_by_opening(tournament: Tournament) -> np.ndarray:
         if not np.array_equal(result.openings, openings):
             raise ValueError(f"The pairing {result.names} has other openings than the first one.")
         i, j = (tournament.names.index(name) for name in result.names)
-        # [O]: over colours and repeats, of which every opening has as many.
+        # [O]: over colours and repeats, the same number for every opening.
         score = result.outcomes.sum(axis=(0, 1))
         wins[:, i, j] += score
         wins[:, j, i] += result.games / len(openings) - score
@@ -165,7 +165,7 @@ def wins_by_opening(tournament: Tournament) -> np.ndarray:
 
 
 def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np.ndarray:
-    """Draws tables `[S, P, P]` from those of the openings `[O, P, P]`, and virtual games."""
+    """Samples tables `[S, P, P]` from those of the openings `[O, P, P]`, and virtual games."""
     rng = np.random.default_rng(seed)
     count = len(wins)
     if count < 2:
@@ -183,7 +183,7 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
 
 
 def _reach(count: int) -> float:
-    """Tells how many standard deviations of the samples a 95% interval over openings reaches."""
+    """Returns the half-width of a 95% interval in standard deviations of the samples."""
     return special.stdtrit(count - 1, 0.975) * math.sqrt(count / (count - 1))
 
 

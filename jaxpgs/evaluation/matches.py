@@ -1,14 +1,15 @@
 """Batched games between two players, and round robins.
 
-A match plays every opening with both colours, all games at once or in batches. All games of a match
-start with forced actions, one or a line of them. Where players take turns, at every ply one is to
-move in the half of the games that it opened and the other in the other half: two calls a ply, each
-of a program that was compiled once. Where a player moves twice, games in which the other is to move
-wait meanwhile.
+A match plays every opening with both colours, all games at once or in batches. Every game starts
+with an opening, which is one forced action or a sequence (line) of them. If players alternate, at
+every ply one player moves in the half of the games that it opened, and the other in the other half:
+two calls per ply, each of a program that is compiled once. If a player moves twice, games in which
+the other is to move wait.
 
-Any two-player environment with the interface of `jaxpgs.envs.Hex` will do if it is hashable and its
-rewards sum to 0, or one player alone is paid, which counts as taken from the other. Where the
-environment's `step` takes a key it is given one; openings must then be legal whatever chance draws.
+The environment may be any two-player game with the interface of `jaxpgs.envs.Hex` that is hashable
+and zero-sum: its rewards sum to 0, or only one player gets a reward, which counts as a loss of the
+other. If its `step` takes a key, it gets one; openings must then be legal whatever the random
+outcomes.
 """
 
 import functools
@@ -40,7 +41,7 @@ from jaxpgs.evaluation.players.player import (
 )
 from jaxpgs.evaluation.records import MatchBatch, MatchResult, PlayerRecord, Tournament
 
-Progress = Callable[[int, int, str], None]  # finished games, all games, what is being played
+Progress = Callable[[int, int, str], None]  # finished games, all games, the current pairing
 
 
 def play_match(
@@ -64,16 +65,16 @@ def play_match(
       env: a two-player environment; see the module's description.
       first: a player, or the result of `compile_player` with the batch size.
       second: the other player.
-      rng_key: decides all chance; consumed.
-      openings: `[O]` distinct first actions or `[O, L]` distinct lines of L actions each, such as
-        `opening_lines` draws. All legal first actions by default (`n * n` on Hex).
-      repeats: games R for each opening and colour. Repeats differ only by the players' chance:
-        two players that are `deterministic` play one, where the game has no chance.
-      batch_size: how many games each call of a player is for; all `O * R` with one colour by
-        default. The last batch is filled up with games that count in what the players spent, and
-        not in the outcomes.
-      max_moves: moves of both players, the opening's included, after which a game counts as a draw.
-        By default games are played to their end, and one that has none after 4,096 moves raises.
+      rng_key: the source of all randomness; consumed.
+      openings: `[O]` distinct first actions or `[O, L]` distinct lines of L actions each, for
+        example from `opening_lines`. All legal first actions by default (`n * n` on Hex).
+      repeats: R, games for each opening and colour. Repeats differ only by randomness: if both
+        players are `deterministic` and the game has no chance, one repeat is played.
+      batch_size: how many games each call of a player handles; by default all `O * R` with one
+        colour. The last batch is padded with games that count in the players' costs but not in the
+        outcomes.
+      max_moves: moves of both players, including the opening, after which a game counts as a draw.
+        By default games are played to their end; a game with more than 4,096 moves raises an error.
       progress: called after every ply with the finished games, all games and the pairing.
       on_batch: called after every batch that was played, for example to save it.
       batches: the first batches of a match with the same arguments, played earlier. They are not
@@ -82,13 +83,13 @@ def play_match(
         game in which a player resigned, played an illegal move or failed ends in `forfeit`.
 
     Returns:
-      Outcomes, and what each player spent.
+      Outcomes, and the costs of each player (time, calls, evaluations).
 
     Raises:
-      ValueError: if something else stands in the place of a player, the game is not one of two
-        players who lose what the other gains, a game does not end, an opening is illegal, repeated
-        or ends the game, `repeats`, `batch_size` or `max_moves` is not positive, a compiled player
-        has another batch size, or the earlier batches are others'.
+      ValueError: if an argument is not a player, the game is not a zero-sum game of two players, a
+        game does not end, an opening is illegal, repeated or ends the game, `repeats`, `batch_size`
+        or `max_moves` is not positive, a compiled player has another batch size, or the earlier
+        batches belong to another match.
 
     Example:
       >>> random = jaxpgs.evaluation.uniform_random(env)
@@ -107,7 +108,7 @@ def play_match(
     plan = _plan(lines, _typed(rng_key), count, batch_size)
     batches = list(batches)
     _check_batches(batches, [side.player.name for side in sides], batch_size, len(plan))
-    # Each batch has its own key, so those that were played earlier can simply be skipped.
+    # Each batch has its own key, so batches that were played earlier can simply be skipped.
     for i, (opened, key) in list(enumerate(plan))[len(batches) :]:
         actions = jnp.asarray(opened, jnp.int32)
         report = _offset(progress, 2 * i * batch_size, 2 * len(plan) * batch_size)
@@ -115,7 +116,7 @@ def play_match(
         watch = None if sgf_folder is None else functools.partial(_keep_stones, boards)
         batches.append(_play_batch(env, sides, actions, key, label, max_moves, report, watch))
         if sgf_folder is not None:
-            hex_env: Any = env  # as `check_sgf` says
+            hex_env: Any = env  # `check_sgf` has checked that it is Hex
             games = (batches[-1], np.asarray(actions), boards, i * batch_size, count)
             write_games(sgf_folder, hex_env, *games)
         if on_batch is not None:
@@ -132,7 +133,7 @@ def _check_match(
     max_moves: int | None,
     sgf_folder: str | os.PathLike[str] | None,
 ) -> None:
-    """Raises `ValueError` for arguments of `play_match` of another kind or out of range."""
+    """Raises `ValueError` for arguments of `play_match` of a wrong type or out of range."""
     for side in sides:
         if not isinstance(side, Player | CompiledPlayer):
             raise ValueError(
@@ -152,8 +153,8 @@ def _plan(
 ) -> list[tuple[np.ndarray, chex.PRNGKey]]:
     """Returns the openings `[G, L]` and the key of each batch of `count` games with one colour."""
     num_batches = -(-count // batch_size)
-    # Game g plays opening g % O: repeat after repeat, and once more from the first to fill the last
-    # batch up. `MatchResult.from_batches` relies on this order.
+    # Game g plays opening g % O: one repeat after another, and then again from the first opening to
+    # pad the last batch. `MatchResult.from_batches` relies on this order.
     order = np.arange(num_batches * batch_size) % len(lines)
     keys = [rng_key] if num_batches == 1 else list(jax.random.split(rng_key, num_batches))
     return list(zip(lines[order.reshape(num_batches, batch_size)], keys, strict=True))
@@ -169,19 +170,19 @@ def _play_batch(
     progress: Progress | None,
     watch: Callable[[int, MatchGames], Any] | None,
 ) -> MatchBatch:
-    """Plays the openings `[B, L]` with both colours; `watch` sees the games of each half."""
+    """Plays the openings `[B, L]` with both colours; `watch` is called with each half's games."""
     batch_size, length = openings.shape
     limit = jnp.int32(LONGEST_GAME if max_moves is None else max_moves)
-    # Key 0 is free for the openings: plies count from the opening's length, at least 1.
+    # Key 0 is for the openings: plies count from the opening's length, which is at least 1.
     opened = open_games(env, jax.random.fold_in(rng_key, 0), openings, limit)
     records = [
         PlayerRecord(s.player.name, compile_seconds=s.compile_seconds, temp_bytes=s.temp_bytes)
         for s in sides
     ]
-    # halves[h] are the games that side h opened; memory[s][h] is what side s remembers of them.
+    # halves[h] are the games that side h opened; memory[s][h] is the memory of side s in them.
     halves = [opened, opened]
     memory = [[side.player.init(batch_size) for _ in halves] for side in sides]
-    waiting = [np.asarray(opened.waiting())] * 2  # for who opened, and for the other
+    waiting = [np.asarray(opened.waiting())] * 2  # for the side that opened, and for the other
     opens = jnp.bool_(True), jnp.bool_(False)
     ply = length - 1
     if watch is not None:
@@ -192,14 +193,14 @@ def _play_batch(
         for half in (0, 1):
             if not waiting[half].any():
                 continue
-            # 0 is who opened, 1 the other. They take turns, unless no game waits for the next one.
-            # Side h opened half h, so in the other half the same turn is the other side's.
+            # 0 is the side that opened, 1 the other. They alternate, unless no game waits for the
+            # next one. Side h opened half h, so in the other half it is the other side's turn.
             turns = ply % 2 if waiting[half][ply % 2] else 1 - ply % 2
             mover = (turns + half) % 2
             key = _turn_key(rng_key, ply, half)
             start = time.perf_counter()
             turn = sides[mover].turn(key, halves[half], memory[mover][half], opens[turns])
-            # Dispatch is asynchronous: without this the time would be that of the call alone.
+            # Dispatch is asynchronous: without this only the call itself would be timed.
             jax.block_until_ready(turn)
             seconds = time.perf_counter() - start
             halves[half], memory[mover][half] = turn.games, turn.memory
@@ -222,7 +223,7 @@ def _play_batch(
             "counts as a draw."
         )
     scores = np.stack([np.sign(half.score) for half in halves]).astype(np.float64)
-    # Compiled code cannot raise: rewards that do not fit arrive here as NaN.
+    # Compiled code cannot raise: rewards that are not zero-sum arrive here as NaN.
     if np.isnan(scores).any():
         raise ValueError(
             "play_match needs a game of two players in which one loses what the other gains; in "
@@ -230,7 +231,7 @@ def _play_batch(
             "rewards neither summed to 0 nor were one player's alone, or players were not numbered "
             f"0 and 1. {OPPOSED}"
         )
-    # A game that was cut is a draw, whoever has gained more so far.
+    # A game that was cut off is a draw, whoever has gained more so far.
     scores = np.where(over, scores, 0.0)
     scores[1] *= -1.0  # there the second player opened
     lengths = np.stack([np.asarray(half.length) for half in halves])
@@ -241,7 +242,7 @@ def _keep_stones(boards: Sequence[list[np.ndarray]], half: int, games: MatchGame
     boards[half].append(np.sign(np.asarray(games.state.labels)))
 
 
-@jax.jit  # in one program, as short games of quick players spend their time here
+@jax.jit  # in one program, since this takes much of the time of short games of fast players
 def _turn_key(rng_key: chex.PRNGKey, ply: int, half: int) -> chex.PRNGKey:
     return jax.random.fold_in(jax.random.fold_in(rng_key, ply), half)
 
@@ -265,13 +266,13 @@ def round_robin(
 ) -> Tournament:
     """Plays every pair of players, each compiled once.
 
-    A pairing's games depend on `rng_key`, the two names and their order only, so a tournament that
-    is stopped and resumed, or that gains a player, gives the games of an uninterrupted one.
+    A pairing's games depend only on `rng_key`, the two names and their order. So a tournament can
+    be stopped and resumed, or extended by a player, and gives the same games.
 
     Args:
       env: a two-player environment; see the module's description.
       players: at least 2 players with different names.
-      rng_key: decides all chance; consumed.
+      rng_key: the source of all randomness; consumed.
       openings: as in `play_match`.
       repeats: as in `play_match`.
       batch_size: as in `play_match`.
@@ -280,9 +281,9 @@ def round_robin(
       on_pair: called after every pairing that was played, for example to save its result.
       results: pairings played earlier with the same arguments; they are not played again. Pairs
         of other players are ignored.
-      pairs: the pairings to play, in this order, as numbers of players; all by default.
+      pairs: the pairings to play, in this order, as indices of players; all by default.
       on_batch: called with the names of the pairing after every batch of `batch_size` openings.
-      batches: the first batches of stopped pairings, by the names in their order; see `play_match`.
+      batches: the first batches of interrupted pairings, by the ordered names; see `play_match`.
       sgf_folder: as in `play_match`.
 
     Returns:
@@ -290,7 +291,7 @@ def round_robin(
 
     Raises:
       ValueError: if there are fewer than 2 players, two share a name, an earlier result has other
-        openings or repeats, or as in `play_match`.
+        openings or repeats, or for the reasons in `play_match`.
 
     Example:
       >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
@@ -300,7 +301,7 @@ def round_robin(
     """
     names = _names(env, players)
     lines = checked_lines(env, openings)
-    # By sets of names, as an earlier result may have the two in the other order.
+    # By sets of names, since an earlier result may have the two in the other order.
     earlier = {frozenset(result.names): result for result in results}
     compiled: dict[tuple[str, int], CompiledPlayer] = {}
     schedule = _schedule(pairs, len(names))
@@ -310,7 +311,7 @@ def round_robin(
         both = (names[i], names[j])
         result = earlier.get(frozenset(both))
         if result is None:
-            # Each call of a player is for the games that one side opens, half of all.
+            # Each call of a player handles the games that one side opens, half of all games.
             size = count // 2 if batch_size is None else batch_size
             one, other = (_compiled_once(env, players[k], size, compiled) for k in (i, j))
             result = play_match(
@@ -338,7 +339,7 @@ def _names(env: Env, players: Sequence[Player]) -> tuple[str, ...]:
 
 
 def _schedule(pairs: Sequence[tuple[int, int]] | None, num_players: int) -> list[tuple[int, int]]:
-    """Returns who meets whom; raises `ValueError` if somebody meets themselves, or one twice."""
+    """Returns the pairings; raises `ValueError` if a player meets itself or another one twice."""
     if pairs is None:
         return list(itertools.combinations(range(num_players), 2))
     if not len(pairs) or len({frozenset(pair) for pair in pairs if len({*pair}) == 2}) < len(pairs):
@@ -351,9 +352,9 @@ def _schedule(pairs: Sequence[tuple[int, int]] | None, num_players: int) -> list
 def _compiled_once(
     env: Env, player: Player, size: int, compiled: dict[tuple[str, int], CompiledPlayer]
 ) -> CompiledPlayer:
-    """Compiles a player for batches of a size, unless it is among those that are compiled.
+    """Returns a player compiled for a batch size, from `compiled` if it is there.
 
-    By size too: where both sides are deterministic one repeat is played, in a smaller batch.
+    The size may differ: if both sides are deterministic, one repeat is played in a smaller batch.
     """
     if (player.name, size) not in compiled:
         compiled[player.name, size] = compile_player(env, player, size)
@@ -363,11 +364,11 @@ def _compiled_once(
 def _tournament(
     names: tuple[str, ...], schedule: Sequence[tuple[int, int]], played: Sequence[MatchResult]
 ) -> Tournament:
-    """Adds up the pairings: who won how much of whom, and what each player spent."""
+    """Sums up the pairings: the table of wins, and the costs of each player."""
     wins = np.zeros((len(names), len(names)))
     spent = {name: PlayerRecord(name) for name in names}
     for (i, j), result in zip(schedule, played, strict=True):
-        # An earlier result may tell the score of the other player of the pair.
+        # An earlier result may hold the score of the other player of the pair.
         score = result.wins if result.names[0] == names[i] else result.games - result.wins
         wins[i, j], wins[j, i] = score, result.games - score
         for record in result.players:
@@ -397,7 +398,7 @@ def _num_repeats(env: Env, sides: Sequence[Player | CompiledPlayer], repeats: in
 
 def _check_earlier(result: MatchResult, lines: np.ndarray, repeats: int, count: int) -> None:
     found = np.asarray(result.openings).reshape(len(result.openings), -1)
-    # Where one repeat is enough, a result that has all of them will do as well.
+    # If one repeat is enough, a result with all of them is accepted, too.
     if not (np.array_equal(found, lines) and result.games in (count, 2 * len(lines) * repeats)):
         raise ValueError(
             f"The earlier result of {result.names} has {len(found)} openings and "
@@ -429,7 +430,7 @@ def _compiled(env: Env, player: Player | CompiledPlayer, batch_size: int) -> Com
 
 
 def _pair_number(first: str, second: str) -> np.uint32:
-    """A number of the pairing that does not depend on who else plays, or on Python's hash seed."""
+    """Returns a number of the pairing, independent of other players and Python's hash seed."""
     return np.uint32(zlib.crc32(f"{first}\0{second}".encode()))
 
 
@@ -437,7 +438,7 @@ def _typed(rng_key: chex.PRNGKey) -> chex.PRNGKey:
     if not is_one_key(rng_key):
         raise ValueError(f"rng_key must be one key, got an array of shape {rng_key.shape}.")
     rng_key = typed_keys(rng_key)
-    # Players are compiled for keys of the default kind, and refuse others.
+    # Players are compiled for keys of the default kind, and reject others.
     default = jax.eval_shape(lambda: jax.random.key(0))
     if rng_key.dtype == default.dtype:
         return rng_key

@@ -26,17 +26,18 @@ def opening_lines(
 
     Args:
       env: a two-player environment.
-      rng_key: decides the lines; consumed.
+      rng_key: a key for sampling the lines; consumed.
       length: moves L of each line, at least 1.
-      num_lines: how many lines O.
-      policy: from a batch of observations to a network's logits, of which moves are drawn, so that
-        a match begins as games of that network do; None for uniformly random legal moves.
+      num_lines: O, how many lines.
+      policy: a function from a batch of observations to a network's logits, from which moves are
+        sampled, so that openings are typical of that network; None for uniformly random legal
+        moves.
 
     Returns:
       `[O, L]` int64 actions, none of which ends the game, in random order.
 
     Raises:
-      ValueError: if there are not as many lines, or an argument is not positive.
+      ValueError: if there are not enough different lines, or an argument is not positive.
 
     Example:
       >>> jaxpgs.evaluation.opening_lines(env, rng_key, length=2, num_lines=4).shape
@@ -46,7 +47,7 @@ def opening_lines(
         raise ValueError(f"length and num_lines must be at least 1, got {length} and {num_lines}.")
 
     play = step_with_keys(env)
-    # Of so many draws hardly a line is missed where there are few, and most differ where many.
+    # With so many samples hardly any line is missed if there are few, and most differ otherwise.
     count = 16 * num_lines + 64
 
     @jax.jit
@@ -57,10 +58,10 @@ def opening_lines(
         def move(state: Any, key: chex.PRNGKey) -> tuple[Any, chex.Array]:
             logits = jnp.zeros(state.legal_action_mask.shape, jnp.float32)
             if policy is not None:
-                # Noise of 16 bits would prefer the first of many actions.
+                # With 16-bit noise, the first of many actions would be preferred.
                 logits = policy(jax.vmap(env.observe)(state)).astype(jnp.float32)
                 logits = mask_logits(env, logits, state)
-            # A game that ends on the way has no legal action left; its line is dropped afterwards.
+            # A game that ends early has no legal action left; its line is dropped afterwards.
             logits = jnp.where(state.legal_action_mask, logits, -jnp.inf)
             action = jax.random.categorical(key, logits).astype(jnp.int32)
             return play(state, action, chance_key(key)), action
@@ -80,15 +81,15 @@ def opening_lines(
 
 
 def hex_openings(size: int) -> np.ndarray:
-    """Tells which first moves of Hex win, as others have found by solving the game.
+    """Returns which first moves of Hex win, from published solutions of the game.
 
-    For judging networks and searches; nothing should be trained on it.
+    It is for evaluating networks and searches; nothing should be trained on it.
 
     Args:
-      size: of the board, without the swap rule, 4 to 7.
+      size: the size of the board, 4 to 7, without the swap rule.
 
     Returns:
-      `[size, size]` bool, True where the player wins who moves there first.
+      `[size, size]` bool, True where the first move wins.
 
     Raises:
       ValueError: if there is no table for the size.
@@ -130,16 +131,16 @@ def checked_lines(env: Env, openings: Sequence[int] | np.ndarray | None) -> np.n
     state = _begin(env, jax.random.split(jax.random.key(0), len(lines)))
     for ply, action in enumerate(lines.T):
         mask = np.asarray(state.legal_action_mask & ~state.terminated[:, None])
-        # An action outside of the mask is illegal as well, and must not be looked up there.
+        # An action outside of the mask is illegal, too, and must not be looked up there.
         known = (action >= 0) & (action < mask.shape[1])
         if not (known & mask[np.arange(len(lines)), np.where(known, action, 0)]).all():
             raise ValueError(f"openings must be legal actions of games under way, got {openings}.")
-        # Any key will do, as openings must be legal whatever chance draws.
+        # Any key will do, since openings must be legal whatever the random outcomes.
         state = _step(env, state, jnp.asarray(action, jnp.int32), jax.random.key(ply))
     return lines
 
 
-# Compiled once for each game, and not for every match.
+# Compiled once for each game, not for every match.
 @functools.partial(jax.jit, static_argnums=0)
 def _begin(env: Env, keys: chex.PRNGKey) -> Any:
     return jax.vmap(env.init)(keys)

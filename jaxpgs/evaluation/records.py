@@ -1,4 +1,4 @@
-"""What matches and tournaments return."""
+"""The results of matches and tournaments."""
 
 import dataclasses
 import functools
@@ -11,13 +11,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class PlayerRecord:
-    """What one player spent.
+    """The costs of one player.
 
     Attributes:
       name: the player's name.
-      moves: moves made in games that were going on.
-      calls: calls of `act`, each for a whole batch of games, finished ones included.
-      seconds: wall time of those calls, the environment's step included, compilation excluded.
+      moves: moves made in unfinished games.
+      calls: calls of `act`, each for a whole batch of games, including finished ones.
+      seconds: wall time of these calls, including the environment's step, without compilation.
       compile_seconds: time to compile the player, once.
       temp_bytes: scratch memory of the compiled program, None if unknown.
       stats: the scalars that `act` reported, summed over calls.
@@ -37,7 +37,7 @@ class PlayerRecord:
     stats: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: "PlayerRecord") -> "PlayerRecord":
-        # Each may have counted things that the other never met; a dict keeps their order.
+        # Each may have counts that the other lacks; a dict keeps their order.
         names = dict.fromkeys((*self.stats, *other.stats))
         return PlayerRecord(
             self.name,
@@ -55,7 +55,7 @@ class MatchBatch:
     """Games of a pairing that were played at once: B openings with both colours.
 
     Attributes:
-      players: what the first and the second player spent.
+      players: the costs of the first and the second player.
       outcomes: `[2, B]` float64, as in `MatchResult`.
       lengths: `[2, B]` int, as in `MatchResult`.
 
@@ -86,12 +86,12 @@ class MatchResult:
     """The games of one pairing, with O openings and R repeats.
 
     Attributes:
-      players: what the first and the second player spent.
+      players: the costs of the first and the second player.
       openings: `[O]` int, the forced first actions, or `[O, L]`, lines of them.
       outcomes: `[2, R, O]` float64, the first player's score: 1 won, 0.5 drawn, 0 lost. The first
         axis tells who opened the game: 0 the first player, 1 the second.
-      batch_size: how many games each call of a player was for, None if unknown.
-      lengths: `[2, R, O]` int, the moves of both players in each game, the opening's included; None
+      batch_size: how many games each call of a player handled, None if unknown.
+      lengths: `[2, R, O]` int, the moves of both players in each game, including the opening; None
         if unknown.
 
     Example:
@@ -116,25 +116,25 @@ class MatchResult:
 
         Args:
           batches: at least one, in the order in which they were played.
-          openings: `[O]` or `[O, L]`, those of the whole match.
-          repeats: of the whole match. The result has as many as are complete, or one repeat of
-            fewer openings.
+          openings: `[O]` or `[O, L]`, the openings of the whole match.
+          repeats: the repeats of the whole match. The result has those that are complete, or one
+            repeat of fewer openings.
 
         Returns:
-          The games so far. What the players spent is that of all games in the batches.
+          The games so far. The players' costs are those of all games in the batches.
         """
-        # A match may have been stopped: then the batches cover its first games alone.
+        # A match may have been interrupted: then the batches cover only its first games.
         batch_size = batches[0].outcomes.shape[1]
         openings = openings[: batch_size * len(batches)]
         repeats = min(repeats, batch_size * len(batches) // len(openings))
         count = repeats * len(openings)
 
         def joined(name: str) -> np.ndarray:
-            # `play_match` orders the games by repeats, and fills the last batch up behind `count`.
+            # `play_match` orders the games by repeats, and pads the last batch after `count` games.
             games = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
             return games[:, :count].reshape(2, repeats, len(openings))
 
-        # What players spent adds up, batch by batch.
+        # The players' costs are summed over the batches.
         first, second = zip(*(batch.players for batch in batches), strict=True)
         spent = functools.reduce(operator.add, first), functools.reduce(operator.add, second)
         return cls(spent, openings, joined("outcomes"), batch_size, joined("lengths"))
@@ -181,10 +181,10 @@ class Tournament:
     """The games of P players.
 
     Attributes:
-      names: the players' names, in the order that they were given.
+      names: the players' names, in the order in which they were given.
       wins: `[P, P]` float64, how often the row's player beat the column's, draws as half.
-      players: what each player spent in all, by name.
-      pairs: the pairings' results.
+      players: the total costs of each player, by name.
+      pairs: the results of the pairings.
 
     Example:
       >>> players = [jaxpgs.evaluation.uniform_random(env, name=name) for name in ("a", "b")]
@@ -199,7 +199,7 @@ class Tournament:
 
 
 def _to_dict(games: MatchBatch | MatchResult) -> dict[str, Any]:
-    # JSON knows no arrays; `from_dict` makes them again.
+    # JSON has no arrays; `from_dict` restores them.
     fields = dataclasses.asdict(games)
     return {k: x.tolist() if isinstance(x, np.ndarray) else x for k, x in fields.items()}
 

@@ -1,9 +1,9 @@
 """Exact Hex: a proof search for single positions and a table of all small ones.
 
-Both say who wins with perfect play. `solve_hex` proves one position on a board of any size, in time
-that grows quickly with the empty cells. `hex_value_table` holds every position of a board up to
-4x4, and `hex_code` finds a position's place in it inside `jax.jit`; together they are an exact
-value network.
+Both determine who wins with perfect play. `solve_hex` proves one position on a board of any size,
+in time that grows quickly with the number of empty cells. `hex_value_table` holds every position of
+a board up to 4x4, and `hex_code` computes a position's index in it inside `jax.jit`; together they
+are an exact value network.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ Memo = dict[tuple[int, int], tuple[bool, int]]
 
 @dataclasses.dataclass(frozen=True)
 class HexSolution:
-    """What perfect play makes of one position; Hex has no draws.
+    """The result of perfect play from one position; Hex has no draws.
 
     Attributes:
       value: +1 if the player to move wins, -1 otherwise.
@@ -38,9 +38,9 @@ def solve_hex(
     """Solves one position exactly.
 
     A depth-first proof search on bitboards. Every proof comes with its carrier, the empty cells
-    that the winner needs. When the opponent wins after a move, each move outside that carrier loses
-    to the same answer, so every refutation shrinks the region that is left to try. Chains of
-    bridges end a line early, and moves near the shortest two-distance paths of both players come
+    that the winner needs. If the opponent wins after a move, each move outside of the carrier loses
+    to the same reply, so every refutation shrinks the region that is left to try. Chains of bridges
+    end a line early, and moves near the shortest two-distance paths of both players are tried
     first.
 
     Time and `memo` grow exponentially with the empty cells. Measured on one core: 8 ms for a random
@@ -53,7 +53,7 @@ def solve_hex(
         player whose turn it would be.
       all_moves: whether to find every winning move, or to stop at the first.
       memo: proofs to use and to extend. Pass the same dict, empty at first, to related calls to
-        share work among them; by default each call starts afresh.
+        share work among them; by default each call starts with an empty dict.
 
     Returns:
       The value for the player to move, and the winning moves.
@@ -82,7 +82,7 @@ def solve_hex(
     )
     winning = np.zeros(env.num_actions, bool)
     if state.terminated:
-        # Without a connection it was an illegal move of the opponent that ended the game.
+        # Without a connection, an illegal move of the opponent ended the game.
         return HexSolution(-1 if search.connects(other, 1 - mover) else 1, winning)
     region = search.cells & ~(own | other)
     for bit in search.ordered_moves(own, other, mover):
@@ -99,7 +99,7 @@ def solve_hex(
 
 
 def hex_code(env: Hex, observation: chex.Array) -> chex.Array:
-    """Numbers positions for `hex_value_table`; traceable.
+    """Returns the indices of positions in `hex_value_table`; traceable.
 
     Args:
       env: the game, without the swap rule, of size 2 to 4.
@@ -125,12 +125,12 @@ def hex_code(env: Hex, observation: chex.Array) -> chex.Array:
 
 
 def hex_value_table(env: Hex) -> np.ndarray:
-    """Solves every position of a small board by going back from the full boards.
+    """Solves every position of a small board backwards from the full boards.
 
-    A connected board stays connected when it is filled up, so filling it always and looking for a
-    connection only then gives the same values; only full boards need a connection test. The 4x4
-    board has 10 million positions in 43 million entries, and takes about two seconds and a quarter
-    of a gigabyte on the way.
+    A connected board stays connected if more stones are added. So all games may be continued until
+    the board is full, and only full boards need a connection test. The 4x4 board has 10 million
+    positions in 43 million entries, and takes about two seconds and a quarter of a gigabyte of
+    memory.
 
     Example, an exact value network: `table[hex_code(env, observation)]`.
 
@@ -138,15 +138,15 @@ def hex_value_table(env: Hex) -> np.ndarray:
       env: the game, without the swap rule, of size 2 to 4.
 
     Returns:
-      `[3**(n*n)]` int8, indexed by `hex_code`: +1 if the player to move wins, -1 if not (also where
-      the other player is connected already), and 0 where the numbers of stones are impossible.
+      `[3**(n*n)]` int8, indexed by `hex_code`: +1 if the player to move wins, -1 if not (also if
+      the other player is connected already), and 0 if the numbers of stones are impossible.
 
     Raises:
       ValueError: if the size is not allowed or `env` has the swap rule.
     """
     _check_table_size(env)
     n, cells = env.size, env.num_cells
-    # [3**cells]: how many own and other stones each code has, built up digit by digit.
+    # [3**cells]: how many own and other stones each code has, computed digit by digit.
     own = other = np.zeros(1, np.int8)
     for _ in range(cells):
         own = np.concatenate([own, own + np.int8(1), own])
@@ -161,7 +161,7 @@ def hex_value_table(env: Hex) -> np.ndarray:
     half = cells // 2
     table = np.zeros(3**cells, np.int8)
     search = _ProofSearch(n, {})
-    # Moves add a stone, so the positions that follow were valued one round before.
+    # Moves add a stone, so the next positions were evaluated in the previous iteration.
     for count in reversed(range(cells + 1)):
         codes = np.flatnonzero(stones == count).astype(np.int32)
         if count == cells:
@@ -169,12 +169,12 @@ def hex_value_table(env: Hex) -> np.ndarray:
             joined = [search.connects(search.stones(0, np.flatnonzero(f)), 0) for f in full]
             table[codes] = np.where(joined, 1, -1)
             continue
-        # The opponent sees the board transposed and the owners exchanged. This works digit by
-        # digit, hence on two halves of the code by look-up.
+        # The opponent sees the board transposed and the owners exchanged. This is done digit by
+        # digit, so two halves of the code can be looked up separately.
         low = _exchanged(mirrored[:half])[codes % 3**half]
         seen = _exchanged(mirrored[half:])[codes // 3**half] + low
         wins = np.zeros(len(codes), bool)
-        # The mover's new stone is a 2 to the opponent; the move wins where the opponent then loses.
+        # The new stone is a 2 to the opponent; the move wins if the opponent then loses.
         for power in mirrored:
             moves = np.flatnonzero(seen // power % 3 == 0)
             wins[moves] |= table[seen[moves] + 2 * power] < 0
@@ -208,8 +208,8 @@ def _check_table_size(env: Hex) -> None:
 class _ProofSearch:
     """Proof search on integers as sets of cells.
 
-    The board has a border of edge stones, which makes an edge an ordinary group, and one column
-    more, which keeps shifted cells from reappearing on the other side.
+    The board has a border of edge stones, so that an edge is an ordinary group, and one more
+    column, so that shifted cells do not reappear on the other side.
     """
 
     def __init__(self, size: int, memo: Memo) -> None:
@@ -227,7 +227,7 @@ class _ProofSearch:
             (sum(line(0, -1, 1, 0)), sum(line(0, size, 1, 0))),
         )
         ring = [1, width, width - 1, -1, -width, 1 - width]
-        # A bridge joins two stones over two empty cells, of which one move can take only one.
+        # A bridge joins two stones over two empty cells; one move can take only one of them.
         self.bridges = [(ring[i] + ring[i - 1], ring[i], ring[i - 1]) for i in range(6)]
 
     def stones(self, player: int, cells: np.ndarray) -> int:
@@ -248,21 +248,21 @@ class _ProofSearch:
 
     def _solve(self, own: int, other: int, mover: int) -> tuple[bool, int]:
         empty = self.cells & ~(own | other)
-        # A cell that joins both edges is the whole proof.
+        # A cell that joins both edges is a complete proof.
         if wins := self._winning_cells(own, empty, mover):
             return True, wins & -wins
-        # The other side is joined by bridges already, each of which it can answer by itself.
+        # The other side is already joined by bridges, each of which it can defend separately.
         carrier = self._bridged(other, empty, 1 - mover)
         if carrier is not None:
             return False, carrier
         region, carrier = empty, 0
         if threats := self._winning_cells(other, empty, 1 - mover):
-            # Only the threatened cell can be tried; a second threat decides the game.
+            # Only the threatened cell has to be tried; a second threat decides the game.
             region = carrier = threats & -threats
             if second := threats & ~region:
                 return False, carrier | (second & -second)
-        # Must-play region: each refutation leaves only its carrier to try. Where nothing is left,
-        # the union of the carriers refutes all moves.
+        # Must-play region: each refutation leaves only its carrier to try. If nothing is left, the
+        # union of the carriers refutes all moves.
         moves = self.ordered_moves(own, other, mover) if region == empty else [region]
         for bit in moves:
             if bit & region:
@@ -274,7 +274,7 @@ class _ProofSearch:
         return False, carrier
 
     def ordered_moves(self, own: int, other: int, mover: int) -> list[int]:
-        """Empty cells by the sum of their distances from all four edges, nearest first."""
+        """Returns empty cells by the sum of distances from all four edges, nearest first."""
         empty = self.cells & ~(own | other)
         score: dict[int, int] = {}
         for stones, player in ((own, mover), (other, 1 - mover)):
@@ -287,7 +287,7 @@ class _ProofSearch:
         return sorted(score, key=score.__getitem__)
 
     def _layers(self, stones: int, empty: int, edge: int) -> list[int]:
-        """Sets of empty cells by two-distance from an edge; the last one is out of reach.
+        """Returns sets of empty cells by two-distance from an edge; the last is unreachable.
 
         A cell is one step further than the second nearest of its neighbours, since the opponent
         can take the nearest.
@@ -307,9 +307,9 @@ class _ProofSearch:
             ):  # fmt: skip
                 twice |= once & shifted
                 once |= shifted
-            # Beside a reached stone one neighbour is enough, as nobody can take it.
+            # Beside a reached stone one neighbour is enough, since it cannot be taken.
             front = (twice | self._around(reached & stones)) & empty
-        # Cells out of reach count as far, whatever the number of layers before them.
+        # Unreachable cells count as far away, whatever the number of layers before them.
         return layers + [0] * (9 - len(layers)) + [empty]
 
     def _winning_cells(self, own: int, empty: int, player: int) -> int:

@@ -20,16 +20,16 @@ class FullyConnectedResNet(nnx.Module):
     one and needs no normalisation. Jones 2021, "Scaling Scaling Laws with Board Games", uses such
     networks for Hex.
 
-    `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights
-    and both heads are float32 whatever `dtype` is. Keyword arguments are kept as attributes of the
-    same names, so that saved weights can say how to build their network.
+    `torso` maps observations to features; `policy_head` and `value_head` map these to the outputs.
+    Weights and both heads are float32 whatever `dtype` is. Keyword arguments are kept as attributes
+    of the same names, so that the network can be rebuilt from saved weights.
 
     Args:
       observation_shape: shape of one observation, without the batch axis.
       num_actions: A, the number of logits.
       width: number of features in every hidden layer.
       num_blocks: number of residual blocks, 0 or more.
-      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      dtype: the type in which the torso computes, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
     Raises:

@@ -28,15 +28,15 @@ PARTS = ("head", "linear")
 
 @dataclasses.dataclass(frozen=True)
 class SplitApplyFn:
-    """An `apply_fn` whose parts can be called alone, as a search that keeps a tree does.
+    """An `apply_fn` whose parts can be called separately, as a search that keeps a tree does.
 
-    Make one of your own network's parts to use it there.
+    Make one from the parts of your own network to use it in such a search.
 
     Attributes:
       torso: `(params, observation [B, ...]) -> features`, a pytree of arrays `[B, ...]`.
       policy_head: `(params, features) -> logits [B, A]`.
       value_head: `(params, features) -> value [B]`.
-      max_batch: about the most states that a search evaluates at once; None is all. Set it by
+      max_batch: about how many states a search evaluates at once at most; None is all. Set it with
         `dataclasses.replace(apply_fn, max_batch=32)`.
 
     Example:
@@ -65,21 +65,21 @@ def functional(
 
     Args:
       module: a policy and value network of NNX or of Linen. It is not changed.
-      variables: for a module of Linen what its `init` returned, with all collections. A
-        module of NNX brings its own.
+      variables: for a module of Linen, the result of its `init` with all collections. A module of
+        NNX has its own variables.
 
     Returns:
       The parameters, and `apply_fn(params, observation) -> (logits, value)` with shapes
       `[B, ...] -> [B, A], [B]`. Batch normalisation uses the population statistics in `params`. If
-      the module's class says `is_torso_and_heads = True`, `apply_fn` is a `SplitApplyFn`: then the
-      module must be its `torso`, followed by its `policy_head` and `value_head`, as ours are. In
-      Linen these may be methods or what `setup` makes; the module is called without further
-      arguments and nothing in it may be mutable, so say there how batch normalisation is to be used
-      in a search. The parameters are `variables` then. For NNX `apply_fn` raises `ValueError` if
-      `params` lacks a leaf of the module or has another one.
+      the module's class has `is_torso_and_heads = True`, `apply_fn` is a `SplitApplyFn`. The module
+      must then be its `torso`, followed by its `policy_head` and `value_head`, as the networks of
+      this library are. In Linen these may be methods or submodules from `setup`, and the parameters
+      are `variables`. A Linen module is called without further arguments and without mutable
+      collections, so it must itself select the inference mode of batch normalisation. For NNX,
+      `apply_fn` raises `ValueError` if `params` lacks a leaf of the module or has an unknown one.
 
     Raises:
-      ValueError: if a module of Linen comes without variables, or another one with them.
+      ValueError: if a module of Linen is given without variables, or a module of NNX with them.
 
     Example:
       >>> params, apply_fn = jaxpgs.networks.functional(module)
@@ -131,15 +131,15 @@ def _functional_linen(module: linen.Module, variables: Params) -> tuple[Params, 
 def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
     """Divides a network's logits by a temperature.
 
-    A search can want a softer policy than the one that plays best alone, which is sure of itself
-    and has nothing left to explore.
+    A search may need a softer policy than the one that plays best without a search, which can be
+    too confident to leave anything to explore.
 
     Args:
       apply_fn: the network, a `SplitApplyFn` or a plain function.
-      temperature: positive; above 1 is softer. It may be traced, and is not checked then.
+      temperature: positive; above 1 is softer. It may be traced, and is then not checked.
 
     Returns:
-      The network with other logits and the same values, of the same kind as the given one.
+      The network with scaled logits and the same values, of the same kind as `apply_fn`.
 
     Raises:
       ValueError: if the temperature is not positive.
@@ -150,7 +150,7 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
       >>> jnp.allclose(2 * softer(params, observation)[0], apply_fn(params, observation)[0])
       Array(True, dtype=bool)
     """
-    # So written, NaN is refused as well.
+    # Written as `not >`, so that NaN is rejected, too.
     if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
         raise ValueError(f"The temperature must be positive, got {temperature}.")
     if isinstance(apply_fn, SplitApplyFn):
@@ -167,7 +167,7 @@ def with_temperature(apply_fn: ApplyFn, temperature: float) -> ApplyFn:
 
 
 def functional_train(module: nnx.Module) -> TrainFn:
-    """Makes a pure function for training, which also moves the batch statistics.
+    """Makes a pure function for training, which also updates the batch statistics.
 
     Args:
       module: a policy and value network. It is not changed.
@@ -175,8 +175,8 @@ def functional_train(module: nnx.Module) -> TrainFn:
     Returns:
       `fn(params, observation) -> ((logits, value), new_params)`. Batch normalisation uses the
       statistics of this batch; `new_params` is `params` with the population statistics moved
-      towards them and every other leaf as it was. After a step of an optimizer take the leaves
-      of `trainable_mask` from the optimizer and all others from `new_params`.
+      towards them and every other leaf unchanged. After an optimizer step, take the leaves in
+      `trainable_mask` from the optimizer and all others from `new_params`.
 
     Example:
       >>> train_fn = jaxpgs.networks.functional_train(module)
@@ -188,7 +188,7 @@ def functional_train(module: nnx.Module) -> TrainFn:
 def functional_call(
     module: nnx.Module, call: Callable[..., Any], *, train: bool = False
 ) -> Callable[..., Any]:
-    """Makes a pure function of parameters of anything that a module can do.
+    """Makes a pure function of the parameters from any call of a module.
 
     Args:
       module: the module. It is not changed.
@@ -244,14 +244,14 @@ def module_from_params(module: _ModuleT, params: Params) -> _ModuleT:
 
 
 def trainable_mask(module: nnx.Module) -> Params:
-    """Tells what an optimizer may change, in the form that `optax.masked` takes.
+    """Returns which parameters an optimizer may change, as a mask for `optax.masked`.
 
     Args:
       module: a policy and value network.
 
     Returns:
       A pytree of bools shaped like the parameters: True for weights, False for batch statistics,
-      keys, counters and whatever else is no `nnx.Param` of real numbers.
+      keys, counters and everything else that is no `nnx.Param` of floats.
 
     Example:
       >>> mask = jaxpgs.networks.trainable_mask(module)
@@ -266,18 +266,18 @@ def trainable_mask(module: nnx.Module) -> Params:
 
 
 def policy_head(params: Params, part: str = "head", *, path: str = "policy_head") -> Params:
-    """Tells which parameters belong to the policy head: what a search may adapt.
+    """Returns which parameters belong to the policy head, as a mask for `adapt`.
 
-    Relies on names, which may stand anywhere in `params`, as in the collections of Linen. A search
-    takes the same names in place of the result: `adapt="policy_head"`.
+    Parameters are found by names, at any depth in `params`, as in the collections of Linen. A
+    search also takes the names themselves: `adapt="policy_head"`.
     The parameters of batch normalisation stay frozen (Anthony et al. 2019, section 3.2); they are
-    recognised by the running `mean` and `var` beside them.
+    recognised by the running `mean` and `var` next to them.
 
     Args:
       params: parameters of a network, as `functional` returns them, or any other pytree with names.
-      part: "head" for all layers of the head, "linear" for the one of this name only, which in our
-        networks is the last.
-      path: where the head is: its name, or several with dots between them, such as
+      part: "head" for all layers of the head, "linear" for the layer of this name only, which is
+        the last one in the networks of this library.
+      path: where the head is: its name, or several names separated by dots, such as
         "actor.layers.2".
 
     Returns:
@@ -298,7 +298,7 @@ def policy_head(params: Params, part: str = "head", *, path: str = "policy_head"
     full = path if part == "head" else f"{path}.{part}"
     mask = mask_of(params, full)
     if mask is None:
-        # For the message: each layer once, in the order of the parameters.
+        # For the error message: each layer once, in the order of the parameters.
         layers = dict.fromkeys(".".join(names[:-1] or names) for names in leaf_names(params))
         raise ValueError(f"The parameters have no {full!r}; their layers are {list(layers)}.")
     return jax.tree.unflatten(jax.tree.structure(params), mask)
@@ -308,7 +308,7 @@ def constructor_kwargs(module: nnx.Module) -> dict[str, Any]:
     """Returns the keyword-only arguments that a module was made with, as far as it keeps them.
 
     Args:
-      module: a module that keeps each argument in an attribute of its name, as ours do.
+      module: a module that keeps each argument in an attribute of the same name.
 
     Returns:
       The arguments by name, without `rngs`.
@@ -321,13 +321,13 @@ def constructor_kwargs(module: nnx.Module) -> dict[str, Any]:
 def _merger(template: _ModuleT) -> Callable[[Params], _ModuleT]:
     """Returns a function that builds a new module like `template` from parameters."""
     graphdef, state = nnx.split(template)
-    # The template's own values must neither be kept alive nor stand in for a missing leaf.
+    # The template's own values must neither be kept alive nor replace a missing leaf.
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
     slots = nnx.to_flat_state(shapes)
     num_leaves = len(slots)
 
     def merge(params: Params) -> _ModuleT:
-        # `_lookup` raises for a missing leaf; another number of leaves shows unknown ones.
+        # `_lookup` raises for a missing leaf; unknown leaves are detected by their number.
         filled = [(path, slot.replace(_lookup(params, path))) for path, slot in slots]
         if len(jax.tree.leaves(params)) != num_leaves:
             known = {_name(path) for path, _ in slots}
@@ -347,7 +347,7 @@ def _get_params(module: nnx.Module) -> Params:
 def _lookup(params: Params, path: tuple[Any, ...]) -> chex.Array:
     node: Any = params
     for key in path:
-        # Parameters have string keys throughout, where NNX numbers the entries of a list.
+        # Parameters have only string keys, but NNX numbers the entries of a list.
         if not isinstance(node, dict) or str(key) not in node:
             raise ValueError(f"Parameter {_name(path)!r} of the module is missing.")
         node = node[str(key)]

@@ -1,4 +1,4 @@
-"""A model that predicts values and policies and need not predict the board."""
+"""A learned model that predicts values and policies, but not the board."""
 
 from collections.abc import Sequence
 
@@ -15,20 +15,20 @@ from jaxpgs.networks.layers.squeeze_excitation import SETower
 class ValueEquivalentModel(nnx.Module):
     """MuZero's model without rewards (Brosseit 2023, sections 4.3 and 5.3).
 
-    Three residual networks with squeeze-and-excitation: `represent` makes a hidden state of an
-    observation, `transition` makes the next one of a hidden state and an action, `predict` makes
-    the features that `policy_head` and `value_head` read. Hidden states are planes of the board's
-    size, an action is one more plane, 1 at its cell. There is no head for rewards and none for
-    legality; values are seen by the player to move. `jaxpgs.make_model_fns` makes of it what a
-    search needs.
+    Three residual networks with squeeze-and-excitation: `represent` maps an observation to a hidden
+    state, `transition` maps a hidden state and an action to the next hidden state, and `predict`
+    maps a hidden state to the features that `policy_head` and `value_head` read. Hidden states are
+    planes of the board's size; an action is one more plane, with a 1 at its cell. There are no
+    heads for rewards and legality; values are from the view of the player to move.
+    `jaxpgs.make_model_fns` makes `root_fn` and `recurrent_fn` from the model.
 
-    A whole unroll stays in the frame of its first observation: where an environment turns the
-    board to the mover, as Hex does, actions and policies of later steps are turned as the first
-    one's. So the transition need not learn to turn the board.
+    A whole unroll stays in the frame of its first observation: if an environment turns the board
+    for the player to move, as Hex does, actions and policies of later steps are turned like those
+    of the first. So the transition does not have to learn to turn the board.
 
-    The model is a policy and value network of observations as well, with `torso`. Weights, batch
+    The model is also a policy and value network of observations, with `torso`. Weights, batch
     statistics and both heads are float32 whatever `dtype` is. Keyword arguments are kept as
-    attributes of the same names, so that saved weights can say how to build their network.
+    attributes of the same names, so that the network can be rebuilt from saved weights.
 
     Args:
       observation_shape: `(height, width, planes)`, without the batch axis.
@@ -36,17 +36,17 @@ class ValueEquivalentModel(nnx.Module):
       num_filters: number of planes of a hidden state.
       num_blocks: residual blocks of each of the three networks, 0 or more.
       policy_filters: planes of the policy head's convolution.
-      value_filters: planes of the value head's.
+      value_filters: planes of the value head's convolution.
       squeeze_ratio: as in `SEResNet`.
-      norm: "batch" for batch normalisation, by whose statistics of a batch every step of an unroll
-        is normalised apart in training, and by their running means in a search; "layer" normalises
-        each hidden state by itself, so that a search is told what was trained.
-      dtype: type of hidden states and of what makes them, such as "float32" or "bfloat16".
+      norm: "batch" for batch normalisation: in training each step of an unroll is normalised with
+        its own batch statistics, in a search with their running means. "layer" normalises each
+        hidden state by itself, so that the model is the same in training and in a search.
+      dtype: type of hidden states and of their computation, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
     Raises:
-      ValueError: if the observation has not three axes, the actions are no cells, or a size is not
-        positive.
+      ValueError: if the observation does not have three axes, the number of actions is not that of
+        the cells, or a size is not positive.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -144,26 +144,27 @@ class ValueEquivalentModel(nnx.Module):
         return self.dynamics(jnp.concatenate([hidden, plane], axis=-1))
 
     def predict(self, hidden: chex.Array) -> chex.Array:
-        """Returns the features of hidden states that both heads read: `f` but for its heads."""
+        """Returns the features of hidden states that both heads read: `f` without its heads."""
         return self.prediction(hidden)
 
     def unroll(
         self, observation: chex.Array, action: chex.Array, gradient_scale: float = 0.5
     ) -> tuple[chex.Array, chex.Array]:
-        """Evaluates observations and what follows K actions each.
+        """Evaluates observations, and the hidden states after each of K actions.
 
         Args:
           observation: `[B, height, width, planes]`.
           action: `[B, K]` int32, in the frame of the observation.
-          gradient_scale: what gradients are multiplied by where they enter an earlier transition.
+          gradient_scale: the factor by which gradients are multiplied before each earlier
+            transition.
 
         Returns:
           Logits `[B, K + 1, A]` and values `[B, K + 1]`, the first of the observation itself.
         """
         hidden = [self.represent(observation)]
         for k in range(action.shape[1]):
-            # As in MuZero, gradients are halved at each transition, so that what reaches the
-            # transition does not grow with the length of the unroll.
+            # As in MuZero, gradients are halved at each transition, so that the total gradient of
+            # the transition does not grow with the length of the unroll.
             before = scale_gradient(hidden[-1], gradient_scale)
             hidden.append(self.transition(before, action[:, k]))
         # All in one batch, so that batch normalisation sees hidden states of every depth at once.

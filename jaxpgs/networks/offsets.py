@@ -1,4 +1,4 @@
-"""Further policies on top of a network's own: its logits plus an offset that is trained apart."""
+"""Additional policies of a network: its logits plus separately trained offsets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,17 +19,18 @@ from jaxpgs.networks.functional import (
 
 
 class WithOffsets(nnx.Module):
-    """A network with further policies: its own logits plus offsets (Soemers et al. 2019, IV-B).
+    """A network with additional policies: its logits plus offsets (Soemers et al. 2019, IV-B).
 
-    Each offset is a policy head like the network's, on the same features, whose last layer begins
-    at zero: so every further policy begins as the network's own exactly, and follows it while it
-    learns. No gradient of an offset reaches the network.
+    Each offset is a policy head like the network's, on the same features, whose last layer is
+    initialised to zero. So every additional policy initially equals the network's own, and follows
+    it while it learns. Gradients of an offset do not reach the network.
 
-    Deviation: the paper's policies are linear; a head of several layers is copied with all of them.
+    Deviation: the paper's policies are linear; here a head of several layers is copied completely.
 
     Args:
-      network: a network with `torso`, `policy_head` and `value_head`, such as ours. Its modules are
-        used, not copied; what a search or `networks.functional` makes of the whole is this network.
+      network: a network with `torso`, `policy_head` and `value_head`, such as those of this
+        library. Its modules are used, not copied. A search and `networks.functional` use the
+        policy and value of `network`, without offsets.
       names: names of the offsets.
 
     Raises:
@@ -53,7 +54,7 @@ class WithOffsets(nnx.Module):
         self.torso = network.torso
         self.policy_head = network.policy_head
         self.value_head = network.value_head
-        # What `save_pretrained` has to know to make the network again.
+        # `save_pretrained` stores these to rebuild the network.
         self.network_class = type(network).__name__
         self.network_type = type(network)
         self.network_kwargs = tuple(constructor_kwargs(network).items())
@@ -67,7 +68,7 @@ class WithOffsets(nnx.Module):
     def all_policies(
         self, observation: chex.Array
     ) -> tuple[tuple[chex.Array, chex.Array], dict[str, chex.Array]]:
-        """Returns what a call returns, and the logits `[B, A]` of all further policies."""
+        """Returns logits and values as a call does, and the logits `[B, A]` of all offsets."""
         features = self.torso(observation)
         logits = self.policy_head(features)
         # Soemers et al. 2019, IV-B: z = (stop_gradient(w) + theta) . phi, so each loss moves only
@@ -78,11 +79,11 @@ class WithOffsets(nnx.Module):
 
 
 def offset_policy(module: WithOffsets, name: str) -> SplitApplyFn:
-    """Makes the pure function of one of the further policies, for search and play.
+    """Makes the pure function of one of the additional policies, for search and play.
 
     Args:
       module: the network; its parameters are those of `networks.functional(module)`.
-      name: which policy.
+      name: the name of the offset.
 
     Returns:
       `apply_fn(params, observation) -> (logits, value)` like that of `networks.functional`. A
@@ -110,8 +111,8 @@ def offset_policy(module: WithOffsets, name: str) -> SplitApplyFn:
 
 
 def _zero_head(head: Any) -> Any:
-    """Copies a policy head, its last layer zero."""
-    # Only the last layer: were all of them zero, nothing but its bias would ever learn.
+    """Copies a policy head, and sets its last layer to zero."""
+    # Only the last layer: if all layers were zero, only its bias would ever learn.
     copy = nnx.clone(head)
     state = nnx.state(copy.linear)
     nnx.update(copy.linear, jax.tree.map(jnp.zeros_like, state))

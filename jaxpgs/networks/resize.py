@@ -11,22 +11,23 @@ from jaxpgs.networks.functional import functional
 
 
 def resize(params: Params, source: Any, target: Any) -> Params:
-    """Carries weights over to a network of the same kind for another board size.
+    """Transfers weights to a network of the same kind for another board size.
 
-    What does not depend on the board stays as it is. Where an axis runs over the cells, the weights
-    are stretched like a picture, edge to edge: on Hex what joins two edges of the small board does
-    so on the large one. Inputs that are summed over cells are scaled to keep their sum.
+    Weights that do not depend on the board are unchanged. If an axis runs over the cells, the
+    weights are resized like an image, edge to edge: on Hex, a pattern that joins two edges of the
+    small board does so on the large one. Inputs that are summed over cells are scaled to keep their
+    sum.
 
     Args:
-      params: the weights, of `source`.
+      params: the weights of `source`.
       source: a network of this library for boards `[h, w, planes]`.
-      target: the same kind and size of network for another board, with as many planes.
+      target: a network of the same kind and size for another board, with as many planes.
 
     Returns:
       Weights for `target`.
 
     Raises:
-      ValueError: if the networks differ in more than the board, or an action is no cell.
+      ValueError: if the networks differ in more than the board, or an action is not a cell.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1)

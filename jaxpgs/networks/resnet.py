@@ -20,9 +20,9 @@ class AlphaZeroResNet(nnx.Module):
     convolution to 1 plane and two linear layers. The defaults are those of Anthony et al. 2019,
     "Policy Gradient Search".
 
-    `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights,
-    batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are kept as
-    attributes of the same names, so that saved weights can say how to build their network.
+    `torso` maps observations to features; `policy_head` and `value_head` map these to the outputs.
+    Weights, batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are
+    kept as attributes of the same names, so that the network can be rebuilt from saved weights.
 
     Args:
       observation_shape: `(height, width, planes)`, without the batch axis.
@@ -30,11 +30,11 @@ class AlphaZeroResNet(nnx.Module):
       num_filters: number of planes in the torso.
       num_blocks: number of residual blocks, 0 or more.
       value_hidden: width of the value head's hidden layer.
-      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      dtype: the type in which the torso computes, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
     Raises:
-      ValueError: if the observation has not three axes, or a size is not positive.
+      ValueError: if the observation does not have three axes, or a size is not positive.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -106,7 +106,7 @@ class ConvNorm(nnx.Module):
       rngs: random keys for the initial weights.
     """
 
-    # A normalisation has a bias of its own, so no convolution here has one.
+    # A normalisation has its own bias, so no convolution here has one.
     def __init__(
         self,
         inputs: int,
@@ -125,7 +125,7 @@ class ConvNorm(nnx.Module):
 
     def __call__(self, x: chex.Array) -> chex.Array:
         """Returns planes `[B, height, width, outputs]`."""
-        # Statistics lose too many digits in bfloat16; XLA fuses the casts away.
+        # Statistics in bfloat16 are too imprecise; XLA fuses the casts away.
         return self.norm(self.conv(x).astype(jnp.float32)).astype(x.dtype)
 
 
@@ -135,7 +135,7 @@ class _Block(nnx.Module):
         self.second = ConvNorm(filters, filters, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
-        # As He et al. 2016: the second normalisation comes before the sum, the rectifier after it.
+        # As in He et al. 2016: the second normalisation comes before the sum, the ReLU after it.
         return jax.nn.relu(x + self.second(jax.nn.relu(self.first(x))))
 
 

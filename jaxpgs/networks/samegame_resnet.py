@@ -1,4 +1,4 @@
-"""The network for SameGame that knows neither colours nor places and fits boards of any size."""
+"""A network for SameGame that is invariant to colours and fits boards of any size."""
 
 from collections.abc import Sequence
 
@@ -15,18 +15,18 @@ from jaxpgs.networks.layers.sizes import check_observation, check_sizes
 class SameGameResNet(nnx.Module):
     """Policy and value from residual convolutions over which neighbours share a cell's colour.
 
-    The colours themselves never enter, only which of the cells around have the same one and how
-    many blocks of it are left: exchanging colours changes nothing, which the network of Seify
-    2020 has to learn from examples. Every cell's logit comes from the same weights, so those of a
-    small board also serve a large one.
+    The colours themselves are not inputs; the inputs are which of the surrounding cells have the
+    same colour, and how many blocks of it are left. So the network is invariant to permutations of
+    the colours, which the network of Seify 2020 has to learn from examples. Every cell's logit
+    comes from the same weights, so weights of a small board can be used on a large one.
 
-    A board is cleared colour by colour, and all blocks of a colour have to meet for that, wherever
-    they are. So after each block's first convolution every cell is told the mean and the sum over
-    the blocks of its colour, and the mean and the greatest over the board.
+    A board is cleared colour by colour, for which all blocks of a colour have to meet, wherever
+    they are. So after the first convolution of each residual block, every cell receives the mean
+    and the sum over the cells of its colour, and the mean and the maximum over the board.
 
-    `torso` maps observations to features `[B, cells, num_filters]`, `policy_head` and `value_head`
-    map features on. Weights and both heads are float32 whatever `dtype` is. Keyword arguments are
-    kept as attributes of the same names, so that saved weights can say how to build their network.
+    `torso` maps observations to features `[B, cells, num_filters]`; `policy_head` and `value_head`
+    map these to the outputs. Weights and both heads are float32 whatever `dtype` is. Keyword
+    arguments are kept as attributes of the same names, so that the network can be rebuilt.
 
     Args:
       observation_shape: `(height, width, planes)`, without the batch axis: a plane for each
@@ -34,14 +34,14 @@ class SameGameResNet(nnx.Module):
       num_actions: A, which must be the number of cells.
       num_filters: planes of every layer.
       num_blocks: residual blocks, each of two 3x3 convolutions.
-      radius: how far a cell sees which others share its colour, in rows and columns.
-      value_scale: what the value head's output is multiplied by: about the size of a score.
-      dtype: type the torso computes in, such as "float32" or "bfloat16".
+      radius: the distance, in rows and columns, up to which a cell sees cells of its colour.
+      value_scale: the factor of the value head's output, about the size of a score.
+      dtype: the type in which the torso computes, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
     Raises:
-      ValueError: if the observation has another number of axes, the actions are no cells, or a
-        size is out of range.
+      ValueError: if the observation does not have three axes, the number of actions is not that of
+        the cells, or a size is out of range.
 
     Example:
       >>> puzzle = jaxpgs.envs.SameGame(4, 4, num_colors=3)
@@ -119,17 +119,17 @@ class SameGameResNet(nnx.Module):
 
 
 def color_relations(observation: chex.Array, radius: int) -> chex.Array:
-    """Tells of every cell which others share its colour, without telling the colour.
+    """Computes for every cell which others share its colour, without revealing the colour.
 
     Args:
       observation: `[B, height, width, planes]`: a plane for each colour, then the empty cells.
       radius: R, how far a cell sees, in rows and columns.
 
     Returns:
-      `[B, height, width, (2 R + 1)^2 + 7]`: whether each of the cells around has the same colour,
-      then the colour's share of the board, the root of it, whether it has 1, 2 or 3 blocks left,
-      whether the cell is filled, the share of cells that are, and a plane of ones, which shows the
-      edges.
+      `[B, height, width, (2 R + 1)^2 + 7]`: whether each of the surrounding cells has the same
+      colour; then the colour's share of the board, the square root of it, whether it has 1, 2 or 3
+      blocks left, whether the cell is filled, the share of filled cells, and a plane of ones, which
+      shows the edges.
     """
     height, width = observation.shape[1:3]
     colors = observation[..., :-1]
@@ -137,7 +137,7 @@ def color_relations(observation: chex.Array, radius: int) -> chex.Array:
     padded = jnp.pad(colors, [(0, 0), (radius, radius), (radius, radius), (0, 0)])
     middle = 2 * radius * (radius + 1)
     offsets = [(r, c) for r in range(2 * radius + 1) for c in range(2 * radius + 1)]
-    # The product of one-hot colours is 1 where they are equal. The cell itself is left out.
+    # The product of one-hot colours is 1 where they are equal. The cell itself is excluded.
     same = [
         jnp.sum(colors * padded[:, r : r + height, c : c + width], axis=-1)
         for i, (r, c) in enumerate(offsets)
@@ -186,7 +186,7 @@ class _Torso(nnx.Module):
         return jax.nn.elu(x).reshape(len(x), -1, x.shape[-1])
 
 
-# Sums over the blocks of a colour are divided by about as many as a colour of a small board has.
+# Sums over the blocks of a colour are divided by about their number on a small board.
 _BLOCKS = 8
 
 
@@ -210,6 +210,6 @@ class _Block(nnx.Module):
         total = jnp.einsum("bpc,bpf->bcf", colors, y.reshape(len(y), -1, y.shape[-1]))
         mean = total / jnp.maximum(jnp.sum(colors, axis=1), 1)[..., None]
         color = self.color(jnp.concatenate([mean, total / _BLOCKS], axis=-1))
-        # Every cell is told what its own colour's pool says; empty cells are told nothing.
+        # Every cell receives the pool of its own colour; empty cells receive zeros.
         color = jnp.einsum("bpc,bcf->bpf", colors, color).reshape(y.shape)
         return x + self.second(jax.nn.elu(y + color + self.whole(whole)[:, None, None]))

@@ -1,10 +1,11 @@
-"""The search: one walk over two stores, and the parts that decide everything.
+"""The search: one simulation loop over two stores, configured by interchangeable parts.
 
-`loop` has `init`, `step` and `finish`; `walk` the K simulations of an update; `stores` say where a
-state comes from; `learning` is the gradient; `models` how a model is called; `parts` what a search
-is made of, a file each; `presets` the searches, and `papers` what only reproduces a paper.
-`*_search` makes a `Search`, for `init`, `step`, `finish` and `search_for`, and `*_policy` runs it,
-with the positional arguments of `mctx.muzero_policy`. What a part needs is public here.
+`loop` has `init`, `step` and `finish`. `walk` runs the K simulations of an update, `stores` provide
+the states, `learning` computes the gradient, and `models` call the model. `parts` has the
+components of a search, one file each, `presets` the searches, and `papers` the settings that only
+reproduce a paper. `*_search` makes a `Search` for `init`, `step`, `finish` and `search_for`;
+`*_policy` runs it, with the positional arguments of `mctx.muzero_policy`. The helpers that a
+custom part needs are public here.
 """
 
 from jaxpgs.search.anytime import Progress, search_for

@@ -1,4 +1,4 @@
-"""A search under a budget of seconds: the same steps, cut into slices."""
+"""A search with a time budget: the same updates, run in slices."""
 
 import functools
 import time
@@ -26,12 +26,12 @@ _compiled: weakref.WeakKeyDictionary[Search, set[Any]] = weakref.WeakKeyDictiona
 
 
 class Progress(NamedTuple):
-    """What a callback is told after a slice.
+    """What a callback receives after a slice.
 
     Attributes:
-      seconds: since the search began.
-      num_updates: done so far.
-      output: what the search would say if it ended now.
+      seconds: the time since the search began.
+      num_updates: the number of updates so far.
+      output: what the search would return if it ended now.
 
     Example:
       >>> tell = lambda progress: print(progress.num_updates, progress.output.action)
@@ -58,20 +58,20 @@ def search_for(
 ) -> PolicyOutput:
     """Searches as long as time allows, on the host; do not wrap it in `jax.jit`.
 
-    The search is compiled once for each `search` and shapes of the arguments, and the time of that
-    does not count: make the `search` once and use it for all moves of a game. It then runs in
-    slices of some updates and stops before a slice that would not fit beside the answer, by the
-    time that the slowest update so far has taken. So it ends over the budget by one slice at most.
-    At least one update is done, if any action is legal, and no more than `search.num_simulations`
+    The search is compiled once for each `search` and each shape of the arguments, and compilation
+    time does not count: make the `search` once and use it for all moves of a game. It then runs in
+    slices of several updates. It stops before a slice that would leave too little time for the
+    answer, judged by the slowest update so far, and so exceeds the budget by one slice at most.
+    At least one update is done if any action is legal, and no more than `search.num_simulations`
     allow.
 
-    The answer is that of `init`, as many `step`s and `finish`. For a selection that plans with the
-    number of simulations, as `gumbel_root` does, that is not the answer of a shorter search: give
-    such a search about the simulations that fit.
+    The answer is that of `init`, the same number of `step`s and `finish`. If a selection plans with
+    the number of simulations, as `gumbel_root` does, this is not the answer of a shorter search:
+    set `num_simulations` of such a search to about as many as fit into the time.
 
     Args:
-      search: what to run, such as `pgs_search(...)`. Its `num_simulations` is an upper limit, for
-        which a tree makes room (`capacity`).
+      search: the search, such as `pgs_search(...)`. Its `num_simulations` is an upper limit, for
+        which a tree reserves memory (`capacity`).
       params: as in `init`, and likewise `rng_key`, `root` and `invalid_actions`.
       rng_key: one key, or `[B]` keys.
       root: the roots.
@@ -80,8 +80,8 @@ def search_for(
       nodes: as in `init`.
       adapted_params: as in `init`.
       slice_seconds: about how long a slice takes, above 0; a twentieth of the budget if None.
-      callback: called with a `Progress` after every slice. What it returns is ignored; its time
-        counts.
+      callback: called with a `Progress` after every slice. Its result is ignored; its time counts
+        towards the budget.
 
     Returns:
       A `PolicyOutput`; the number of simulations is the sum of its visits.
@@ -108,7 +108,7 @@ def search_for(
     while _is_any_left(search, carry):
         now = time.perf_counter() - start
         left = seconds - now - closing
-        # The first slice is one update, which shows how long they take.
+        # The first slice is one update, to measure how long an update takes.
         count = _num_fitting(left, slowest, slice_seconds) if done else 1
         if count == 0:
             break
@@ -117,7 +117,7 @@ def search_for(
         jax.block_until_ready(carry.num_updates)
         done += count
         output = None
-        if callback is not None or done == count:  # the first shows how long an answer takes
+        if callback is not None or done == count:  # the first slice measures the answer's time
             before = time.perf_counter()
             output = jax.block_until_ready(_finish(search, carry))
             closing = max(closing, time.perf_counter() - before)
@@ -128,12 +128,12 @@ def search_for(
 
 
 def _num_fitting(left: float, slowest: float, slice_seconds: float) -> int:
-    """Returns how many updates a slice has, 0 if none fits in the seconds that are left.
+    """Returns how many updates a slice has, 0 if none fits into the remaining seconds.
 
     Args:
-      left: until the answer must be worked out.
-      slowest: what the slowest update so far has taken, as the next ones may.
-      slice_seconds: about how long a slice takes; it has one update at least.
+      left: the seconds left until the answer must be computed.
+      slowest: the seconds of the slowest update so far; the next ones may take as long.
+      slice_seconds: about how long a slice takes; it has at least one update.
     """
     if slowest > left:
         return 0
@@ -141,10 +141,10 @@ def _num_fitting(left: float, slowest: float, slice_seconds: float) -> int:
 
 
 def _compile(search: Search, params: Params, begin: Callable[[], Carry], shapes: str) -> None:
-    """Compiles a search, once for arguments of these shapes, so that no budget pays for it."""
+    """Compiles a search once per set of argument shapes, outside of the time budget."""
     if shapes in _compiled.setdefault(search, set()):
         return
-    # No update is run: `advance` takes any number by one program.
+    # No update is run: one compiled `advance` serves any number of updates, 0 as well.
     carry = _advance(search, params, begin(), 0)
     jax.block_until_ready((_finish(search, carry), _is_any_left(search, carry)))
     _compiled[search].add(shapes)

@@ -1,4 +1,4 @@
-"""What a search carries from update to update, and what it counts for its answer on the way."""
+"""The state that a search carries from update to update, including counts for its answer."""
 
 from typing import Any, NamedTuple
 
@@ -10,18 +10,18 @@ from jaxpgs.base import Embedding, NodeStats, Params, Trajectory
 
 
 class Totals(NamedTuple):
-    """What is counted or summed over the updates, `[B]` each.
+    """Counts and sums over the updates, `[B]` each.
 
     Attributes:
       simulations: int32, simulations run.
       evaluations: int32, network evaluations used.
-      calls: int32, network calls one after another.
+      calls: int32, sequential network calls.
       depth: int32, steps of the simulations.
       limited: int32, simulations that `max_depth` ended.
-      entropy: the policy's entropy over the states that it acted in.
+      entropy: the policy's entropy, summed over the states in which it acted.
       acted: the number of those states.
       gradient_norm: the gradient's norm.
-      skipped: int32, updates left out.
+      skipped: int32, updates of the parameters that were skipped.
       not_finite: int32, evaluations with a number that is not finite.
     """
 
@@ -38,22 +38,22 @@ class Totals(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """A search under way. Every array has a leading axis B.
+    """A search in progress. Every array has a leading axis B.
 
     Attributes:
       num_updates: `[B]` int32, updates done.
-      update_keys: `[B]` keys that the updates take theirs from.
+      update_keys: `[B]` keys from which the keys of the updates are derived.
       target_keys: `[B]` keys of the answer.
-      model_keys: `[B]` times the one key that the model's calls draw by; None with a key per root.
+      model_keys: `[B]` copies of the one key of all model calls; None if each root has a key.
       root: `[B, ...]` the embedding of the roots.
-      stats: what is known at the root.
+      stats: the statistics of the roots.
       selection: the state of the selection at the root.
       adapted: the parameters that adapt, None where nothing does.
       opt_state: the optimizer's state.
       memory: the store's memory.
       totals: counts and sums.
-      best: the best embedding so far, None if nobody asked.
-      ring: the last updates' simulations, None unless they are used again.
+      best: the best embedding so far, None without `best_of`.
+      ring: the simulations of the last updates, None without `reuse`.
       budget: `[B]` int32, how many simulations each root has; None if all have N.
 
     Example:
@@ -84,7 +84,7 @@ def add_totals(
     norm: chex.Array,
     skipped: chex.Array,
 ) -> Totals:
-    """Adds one update to the counts and sums, so that nothing grows with their number."""
+    """Adds one update to the counts and sums, so memory does not grow with the updates."""
     now = Totals(
         simulations=jnp.sum(started, axis=1),
         evaluations=trajectory.num_evaluations,
@@ -92,7 +92,7 @@ def add_totals(
         depth=jnp.sum(trajectory.depth, axis=-1),
         limited=jnp.sum(trajectory.limited, axis=-1),
         entropy=jnp.sum(trajectory.entropy, axis=(0, 2)),
-        # Without the first actions, which the selection at the root has chosen.
+        # Without the first actions, which the root's selection has chosen.
         acted=jnp.sum(trajectory.alive[1:], axis=(0, 2), dtype=jnp.float32),
         gradient_norm=norm,
         skipped=skipped,
@@ -102,6 +102,6 @@ def add_totals(
 
 
 def mean_of(total: chex.Array, count: chex.Array) -> chex.Array:
-    """The mean of what was added up, 0 where nothing was."""
+    """Returns the mean, given the sum and the count; 0 where the count is 0."""
     dtype = total.dtype if jnp.issubdtype(total.dtype, jnp.floating) else jnp.dtype(jnp.float32)
     return total.astype(dtype) / jnp.maximum(count, 1).astype(dtype)

@@ -1,4 +1,4 @@
-"""What a search is: a model, a budget and the parts that decide everything."""
+"""The definition of a search: a model, a budget and interchangeable parts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,56 +32,57 @@ _FORMER = {"constant": "rollouts", "cached": "tree"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Search:
-    """A search: a model, a budget and the parts that decide everything. Presets make one.
+    """A search: a model, a budget and interchangeable parts. The presets make such searches.
 
     Attributes:
       recurrent_fn: `(params, rng_key, action, embedding) -> (mctx.RecurrentFnOutput, embedding)`.
-        With one key for the search it is called as mctx calls it, with B rows in the order of the
+        If the search has one key, it is called as mctx calls it, with B rows in the order of the
         roots, once for each of the K simulations of an update (`jax.vmap` over K). In two cases
-        it gets fewer: K rows of one root with a key for each root, as what a root draws must not
-        depend on the others, and one row where parameters adapt inside of it, of which each root
-        has its own. Its logits are treated as the root's; rewards, discounts and values that are
-        not finite count as 0.
+        it gets fewer rows. If each root has its own key, it gets the K rows of one root, since the
+        random draws of a root must not depend on the other roots. If parameters adapt inside it, it
+        gets one row, since each root has its own parameters. Its logits are treated as the root's;
+        rewards, discounts and values that are not finite count as 0.
       num_simulations: N, the budget of simulations, at least 1. Steps beyond it change nothing.
-      simulations_per_update: K, at least 1. The K simulations of an update share one policy. Where
-        K does not divide N, the last update runs the simulations that are left. A sequence has the
-        K of each update; together they must make room for N. All share one program, of the largest.
-      root_selection: which first actions the simulations take.
+      simulations_per_update: K, at least 1. The K simulations of an update share one policy. If K
+        does not divide N, the last update runs the remaining simulations. A sequence gives the K of
+        each update; its sum must be at least N. All updates share one program, of the largest K.
+      root_selection: which actions the simulations take at the root.
       truncation: when a simulation stops.
-      backup: what return it reports.
-      target: what the search says in the end.
-      interior_selection: how actions below the root are chosen. None draws them from the adapted
-        policy; a `SampledPolicy` follows a policy that reads the nodes' statistics; a
-        `Selection` chooses them by these statistics, which makes the search a tree search, and then
-        nothing may adapt. Rollouts know None only.
-      estimator: how the adapted parameters move; None keeps them, which is Monte Carlo search.
-      optimizer: an optax optimizer of the adapted parameters; its state starts anew in each search.
+      backup: the return that a simulation reports.
+      target: the answer of the search.
+      interior_selection: how actions below the root are chosen. None samples them from the adapted
+        policy. A `SampledPolicy` follows a policy that reads the nodes' statistics. A `Selection`
+        chooses them by these statistics; this makes the search a tree search, in which nothing may
+        adapt. Rollouts accept None only.
+      estimator: how the adapted parameters are updated; None leaves them unchanged, which is Monte
+        Carlo search.
+      optimizer: an optax optimizer for the adapted parameters; its state is reset in each search.
         Required with an estimator.
       adapt: which parameters adapt: a pytree of booleans like `params`, or a predicate
         `(path, leaf) -> bool`. Required with an estimator.
       max_depth: T, the largest number of actions in a simulation; memory grows with it. None takes
-        the truncation's own bound if it has one. Otherwise rollouts take 16, and a tree cuts
-        nothing off.
-      mode: what is kept. "tree" remembers every state visited and evaluates it once, so that with
-        `until_new` an update is one network call; if parameters adapt, the model must come apart
-        into what is remembered and what adapts. "rollouts" keep nothing, in memory that does not
-        depend on N. Both give the same answer from the same key, but for collisions in the
-        rollouts' hash table (`until_new`). A model that draws by its key differs: in rollouts
-        every visit of a state draws anew, in a tree the first draw stays. None is "tree" where
-        the model allows it, and "rollouts", with a warning that says why, elsewhere. The former
-        names "cached" and "constant" are accepted until 1.0.
-      capacity: how many states a tree remembers of this search, counting simulations and not
-        different states; None is room for all. When the memory is full, simulations go on along
+        the truncation's own bound if it has one. Otherwise rollouts take 16, and a tree has no
+        bound.
+      mode: whether states are kept. "tree" keeps every visited state and evaluates it once, so that
+        with `until_new` an update is one network call. If parameters adapt, it must be possible to
+        split the model into a part that is remembered and a part that adapts. "rollouts" keeps no
+        states, so its memory does not depend on N. Both give the same answer from the same key,
+        except for collisions in the rollouts' hash table (`until_new`). They differ for a model
+        that samples with its key: rollouts sample again at every visit of a state, a tree keeps
+        the first sample. None is "tree" if the model allows it, and otherwise "rollouts" with a
+        warning that says why. The former names "cached" and "constant" are accepted until 1.0.
+      capacity: how many states of this search a tree remembers, where each simulation counts, even
+        if states repeat; None is room for all. When the memory is full, simulations continue along
         the states it holds: a new state that they reach is evaluated, counted and forgotten.
-      best_of: scores embeddings `[B, ...] -> [B]`. The one with the highest score of all states
-        that simulations stopped in, the root included, is `search_state.best`. None keeps none.
-      reuse: how an update learns from simulations of earlier ones as well; None learns from the
-        newest alone. It needs a model that comes apart, and neither `capacity` nor
+      best_of: scores embeddings `[B, ...] -> [B]`. Of all states in which simulations stopped,
+        and the root, `search_state.best` is the one with the highest score. None keeps none.
+      reuse: how an update also learns from the simulations of earlier updates; None learns from the
+        newest update alone. It requires a model that can be split, and excludes `capacity` and
         `interior_selection`.
 
     Raises:
-      ValueError: if a count is no whole number from 1 to 2^30, a part is none, such as `puct` for
-        `puct(1.5)`, `mode` is unknown, or parts do not go together.
+      ValueError: if a count is no whole number from 1 to 2^30, an argument is not a part, such as
+        `puct` instead of `puct(1.5)`, `mode` is unknown, or parts do not go together.
 
     Example:
       >>> search = jaxpgs.search.pgs_search(recurrent_fn, 16, adapt="policy_head")
@@ -121,7 +122,7 @@ class Search:
                 )
             elif count is not None or name in _COUNTS[:2]:
                 object.__setattr__(self, name, check_count("A search", name, count))
-        # Updates may have room for more than the budget: the last one then starts fewer.
+        # Updates may have room for more than the budget; then the last one starts fewer.
         if sum(self.widths) < self.num_simulations:
             raise ValueError(
                 "A search needs simulations_per_update to make room for all simulations; got "
@@ -132,7 +133,7 @@ class Search:
             part = getattr(self, name)
             if part is not None or name in _REQUIRED:
                 check_part("A search", name, part, kind, example)
-        # Frozen dataclasses are filled in this way, before anybody sees them.
+        # A frozen dataclass can only be modified in this way while it is being constructed.
         object.__setattr__(self, "mode", _FORMER.get(self.mode or "", self.mode))
         if self.mode not in ("tree", "rollouts", None):
             raise ValueError(f'mode must be "tree", "rollouts" or None; got {self.mode!r}.')
@@ -163,17 +164,17 @@ class Search:
             self._check_reuse()
 
     def _check_reuse(self) -> None:
-        """Checks that simulations can be used again."""
+        """Checks that simulations can be reused."""
         if self.estimator is None:
             raise ValueError("reuse is for searches that learn: it needs an estimator; got None.")
-        # States are read again from the memory, which would have dropped those beyond a capacity.
+        # States are read again from memory, which would have dropped those beyond the capacity.
         if not (self.capacity is None is self.interior_selection):
             raise ValueError(
                 "reuse needs every state that was visited, and a policy that depends on its "
                 "parameters alone: capacity and interior_selection must be None; got "
                 f"{self.capacity!r} and {self.interior_selection!r}."
             )
-        # The ring has one shape for the simulations of every update.
+        # The ring buffer stores the simulations of every update in one shape.
         if len(set(self.widths)) > 1:
             raise ValueError(
                 "reuse needs updates that are all as large; got simulations_per_update="
@@ -182,14 +183,14 @@ class Search:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """K of each update."""
+        """The K of each update."""
         width = self.simulations_per_update
         if isinstance(width, int):
-            # Rounded up: the last update has what is left of the budget.
+            # Rounded up: the last update has the rest of the budget.
             return (width,) * -(-self.num_simulations // width)
         return tuple(width)
 
     @property
     def num_updates(self) -> int:
-        """How many steps the budget lasts; in rounds it may last longer, see `gumbel_root`."""
+        """How many updates use up the budget; in rounds it may be more, see `gumbel_root`."""
         return len(self.widths)

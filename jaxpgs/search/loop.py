@@ -1,12 +1,12 @@
-"""The one loop under every search: init, step, finish.
+"""The loop that every search shares: init, step, finish.
 
     carry = init(search, params, rng_key, root, invalid_actions)
     carry = step(search, params, carry)       # one update: K simulations of every root
-    output = finish(search, carry)            # may be asked at any time, changes nothing
+    output = finish(search, carry)            # may be called at any time, changes nothing
 
 `search` is a `Search`, the choice of parts. The carry is a pytree whose arrays all have a leading
-axis B: it may leave `jit`, go on later, be saved, or be shared among devices. The answer does not
-depend on how the steps were cut.
+axis B. It may leave `jit`, be continued later, saved, or sharded over devices. The answer does not
+depend on how the steps are divided among calls.
 """
 
 import dataclasses
@@ -64,21 +64,22 @@ def init(
       root: prior logits `[B, A]`, value `[B]` and embedding `[B, ...]` of the roots. Logits that
         are not finite count as the lowest (NaN, -inf) or highest (inf) float.
       invalid_actions: `[B, A]`, 1 where the action is illegal.
-      nodes: of a tree only: `search_state.nodes` of the game's last search after `reroot`, or
-        `init_nodes` for none; None starts from nothing.
-      adapted_params: `search_state.params` of the game's last search, or `init_adapted` for the
-        network's own; None starts from `params`.
+      nodes: for a tree only: `search_state.nodes` of the game's previous search after `reroot`, or
+        `init_nodes` if there are none yet; None starts with an empty tree.
+      adapted_params: `search_state.params` of the game's previous search, or `init_adapted` for the
+        network's own parameters; None starts from `params`.
       simulations_by_root: `[B]` whole numbers from 0 to N, how many simulations each root has; None
-        is N for all. May be traced; then what is out of range counts as the nearest end. The answer
-        of a root with n is that of a search with `num_simulations=n` and all else the same, K and
-        the key among it; a Gumbel root follows the schedule of n. With 0 it is that of the prior.
+        is N for all. It may be traced; values out of range are then clipped. A root with n
+        simulations gives the answer of a search with `num_simulations=n` and everything else the
+        same, including K and the key; a Gumbel root follows the schedule of n. With 0 simulations
+        the answer is that of the prior.
 
     Returns:
       The search before its first update.
 
     Raises:
       ValueError: if a shape does not fit, or `simulations_by_root` is out of range or given for
-        a `root_selection` in rounds, whose sizes are those of N.
+        a `root_selection` in rounds, whose round sizes are those for N.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(recurrent_fn, 4)
@@ -114,7 +115,7 @@ def init(
     store, context = prepare(search, params, carry, num_kept=_num_rows(nodes))
     memory = store.init(context, root, nodes)
     stats = _with_known(search, stats, memory, nodes)
-    # The first part of each root's key is left to the selection.
+    # The selection uses the first part of each root's key.
     num_simulations = search.num_simulations if budget is None else budget
     selection = search.root_selection.init(jax.random.clone(rng_key), stats, num_simulations)
     carry = _spread_like_roots(carry._replace(stats=stats, selection=selection, memory=memory))
@@ -127,7 +128,7 @@ def init(
 def _adapted(
     search: Search, params: Params, batch_size: int, adapted_params: Params | None
 ) -> Params:
-    """Returns what adapts, `[B, ...]`: what an earlier search left behind, or the network's own."""
+    """Returns the adapting parameters `[B, ...]`: an earlier search's, or the network's own."""
     own, _ = split(params, adapt_mask(params, search.adapt))
     fresh = per_root(own, batch_size)
     if adapted_params is None:
@@ -139,9 +140,9 @@ def _adapted(
 def _split_keys(
     rng_key: chex.PRNGKey, batch_size: int
 ) -> tuple[chex.PRNGKey, chex.PRNGKey, chex.PRNGKey | None]:
-    """Returns `[B]` keys of the updates, of the answer, and of the model's calls if one is given.
+    """Returns `[B]` keys for the updates, the answer, and the model calls if one key is given.
 
-    With one key for the search all roots share the key of a model's call, as in mctx.
+    If the search has one key, all roots share the key of a model call, as in mctx.
     """
     keys = broadcast_keys(rng_key, batch_size)
     _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
@@ -152,17 +153,17 @@ def _split_keys(
 
 
 def _with_known(search: Search, stats: NodeStats, memory: Any, nodes: Nodes | None) -> NodeStats:
-    """Adds to a root's statistics what kept nodes know of it, and the scale of its values."""
+    """Adds the statistics in kept nodes, and the scale of values, to a root's statistics."""
     # Kept nodes have visits only in searches that read them.
     if nodes is not None and search.interior_selection is not None:
         stats = known_before(search, memory, stats)
-    # Compilers would work out that nothing has been visited, entry by entry.
+    # Otherwise the compiler would constant-fold, entry by entry, that nothing has been visited.
     scale = jnp.abs(stats.value) / 128 if nodes is None else known_scale(stats)
     return stats._replace(scale=scale)
 
 
 def _check_estimator(search: Search) -> None:
-    """Raises `ValueError` if the objective reads terms that are unknown, or none at all."""
+    """Raises `ValueError` if the objective reads unknown terms or no terms at all."""
     for term in terms_of(search.estimator):
         check_word("estimator", "terms", term, PolicyTerms._fields)
     if search.estimator is not None and not terms_of(search.estimator):
@@ -177,13 +178,13 @@ def _num_rows(nodes: Nodes | None) -> int:
 
 
 def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tuple[Store, Context]:
-    """Works out all that is not traced: the model in its parts, the store, shapes and sizes.
+    """Prepares everything that is not traced: the split model, the store, shapes and sizes.
 
     Args:
       search: the parts.
       params: the network's parameters.
       carry: the search, with or without a memory.
-      num_kept: rows of the memory that an earlier search left behind, the root included.
+      num_kept: rows of memory kept from an earlier search, including the root.
     """
     shape, dtype = carry.stats.prior_logits.shape, carry.stats.value.dtype
     found = model.make_model(
@@ -198,7 +199,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
         carry.update_keys,
     )
     is_tree = found.whole is None and search.mode != "rollouts"
-    # A search that left its mode open falls back on rollouts, which have no nodes to read.
+    # A search without a fixed mode may fall back on rollouts, which have no nodes to read.
     if not is_tree:
         search = dataclasses.replace(
             search, mode="rollouts", interior_selection=None, capacity=None
@@ -206,7 +207,7 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
     store = store_tree.store if is_tree else store_rollouts.store
     rows = store_tree.layout(search, num_kept) if is_tree else None
     depth = store_tree.max_depth(search, num_kept) if is_tree else store_rollouts.max_depth(search)
-    # All updates have the shapes of the widest one, so that one program serves them.
+    # All updates have the shapes of the widest one, so that they share one program.
     num_walks = max(search.widths)
 
     def in_walks(x: Any) -> Any:
@@ -227,8 +228,8 @@ def prepare(search: Search, params: Params, carry: Carry, num_kept: int) -> tupl
 def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept: int) -> Nodes:
     """Returns an empty memory as `nodes` of a first search.
 
-    For loops of searches that hand `reroot(search_state.nodes, action, num_kept=...)` on from move
-    to move and need something of that shape to begin with.
+    For loops that pass `reroot(search_state.nodes, action, num_kept=...)` from move to move and
+    need an initial value of the same shape.
 
     Args:
       search: the search, one that keeps a tree.
@@ -237,7 +238,7 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
       num_kept: as in `reroot`.
 
     Returns:
-      Nodes of which none is in use but the root.
+      Nodes, of which only the root is in use.
 
     Raises:
       ValueError: if the search keeps no nodes, or `num_kept` is below 1.
@@ -263,15 +264,15 @@ def init_nodes(search: Search, params: Params, root: mctx.RootFnOutput, num_kept
 
 
 def step(search: Search, params: Params, carry: Carry) -> Carry:
-    """Does one update: K simulations of every root, and what is learned from them.
+    """Runs one update: K simulations of every root, and learns from them.
 
     Args:
-      search: the parts, those that `init` was given.
-      params: the network's parameters, likewise.
+      search: the parts; the same as for `init`.
+      params: the network's parameters; the same as for `init`.
       carry: the search so far.
 
     Returns:
-      The search one update on. When the budget of simulations is spent nothing changes any more.
+      The search after the update. Once the budget of simulations is spent, nothing changes.
 
     Example:
       >>> carry = jax.jit(jaxpgs.search.step, static_argnums=0)(search, params, carry)
@@ -279,29 +280,29 @@ def step(search: Search, params: Params, carry: Carry) -> Carry:
       Array([1, 1], dtype=int32)
     """
     params, carry = trees.stop_gradient((params, carry))
-    # How many rows an earlier search left behind shows in the size of the memory alone.
+    # Only the size of the memory tells how many rows were kept from an earlier search.
     num_kept = 1
     if isinstance(carry.memory, Nodes):
         num_kept = carry.memory.edge.shape[1] - store_tree.layout(search, 0).num_rows
     store, context = prepare(search, params, carry, num_kept)
-    # What is one instruction on a processor may be a loop over roots on an accelerator.
+    # One instruction on a CPU may become a loop over roots on an accelerator.
     carry = jax.lax.platform_dependent(
         carry,
         cpu=functools.partial(update, store, context),
         default=functools.partial(update, store, context._replace(dense=True)),
     )
-    return trees.stop_gradient(carry)  # a model may close over what somebody differentiates by
+    return trees.stop_gradient(carry)  # a model may close over variables that are differentiated
 
 
 def finish(search: Search, carry: Carry) -> PolicyOutput:
-    """Says what the search has found so far.
+    """Returns the answer of the search so far.
 
     Args:
       search: the parts.
       carry: the search, after any number of updates.
 
     Returns:
-      A `PolicyOutput`. The search may go on from the same carry.
+      A `PolicyOutput`. The search may continue from the same carry.
 
     Example:
       >>> jaxpgs.search.finish(search, carry).action.shape  # the carry may go on afterwards
@@ -309,7 +310,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
     """
     stats, totals = carry.stats, carry.totals
     answer = jax.vmap(functools.partial(_answer, search), axis_name=ROOTS)
-    # A target may say what the root is worth, in place of the mean return.
+    # A target may return the root's value, which replaces the mean return.
     action, action_weights, *worth = answer(carry.target_keys, stats, carry.selection)
     visits = jnp.sum(stats.visits, axis=-1)
     playable = jnp.any(stats.valid, axis=-1)
@@ -339,7 +340,7 @@ def finish(search: Search, carry: Carry) -> PolicyOutput:
 def _answer(
     search: Search, rng_key: chex.PRNGKey, root: NodeStats, state: Any
 ) -> tuple[chex.Array, ...]:
-    """Asks the target about one root."""
+    """Evaluates the target for one root."""
     found = search.target(rng_key, root, state)
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         raise ValueError(
@@ -348,7 +349,7 @@ def _answer(
         )
     names = (f"The {name} of target, for one root," for name in ("action", "weights", "value"))
     num_actions = len(root.valid)
-    # Further columns of a root are outcomes of chance, which no target weighs.
+    # Further columns of a root are chance outcomes, which get no weight from a target.
     if isinstance(search.target, TargetOfActions):
         num_actions = search.target.num_actions
     wanted = (((), "integer"), ((num_actions,), "real"), ((), "real"))
@@ -358,7 +359,7 @@ def _answer(
 
 
 def advance(search: Search, params: Params, carry: Carry, num_updates: chex.Array) -> Carry:
-    """Does several updates; how many may be traced, so that one compilation serves all.
+    """Runs several updates; their number may be traced, so that one compilation serves all.
 
     Example:
       >>> carry = jax.jit(jaxpgs.search.advance, static_argnums=0)(search, params, carry, 3)
@@ -397,17 +398,18 @@ def run(
         search, params, rng_key, root, invalid_actions, nodes=nodes, adapted_params=adapted_params,
         simulations_by_root=simulations_by_root,
     )  # fmt: skip
-    # A scan has a known number of turns; after each turn of another loop an accelerator asks the
-    # host whether to go on.
+    # A scan has a known number of iterations; after each iteration of any other loop an accelerator
+    # asks the host whether to continue.
     if search.root_selection.rounds is None and carry.budget is None:
         carry, _ = jax.lax.scan(
             lambda carry, _: (step(search, params, carry), None), carry, length=search.num_updates
         )
     else:
-        # How many updates it takes depends on the budgets, or on what the simulations return.
+        # The number of updates depends on the budgets, or on the simulations' returns.
         is_left = functools.partial(is_any_left, search)
         carry = jax.lax.while_loop(is_left, functools.partial(step, search, params), carry)
-    # The answer is compiled as for a carry that came from elsewhere, so that its bits are the same.
+    # The answer is compiled separately from the loop, so that it is bitwise equal to that of
+    # `finish`.
     names = ("num_updates", "stats", "selection", "totals")
     known = jax.lax.optimization_barrier({name: getattr(carry, name) for name in names})
     return finish(search, carry._replace(**known))
@@ -419,13 +421,13 @@ def is_any_left(search: Search, carry: Carry) -> chex.Array:
 
 
 def _spread_like_roots(carry: Carry) -> Carry:
-    """Spreads fresh zeros over devices as the roots are, so that a loop may start there."""
+    """Gives fresh zeros the device layout of the roots, so that a loop may start from them."""
     zero = trees.zero_rows(carry.stats.prior_logits > 0)
 
     def spread(x: chex.Array) -> chex.Array:
         rows = zero.reshape(-1, *[1] * (x.ndim - 1))
         return x | (rows > 0) if x.dtype == bool else x + rows.astype(x.dtype)
 
-    # What is the same for all roots stays everywhere.
+    # Values that are the same for all roots stay replicated.
     spread_carry = jax.tree.map(functools.partial(trees.on_numbers, spread), carry)
     return spread_carry._replace(model_keys=carry.model_keys)

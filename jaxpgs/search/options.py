@@ -1,4 +1,4 @@
-"""The arguments of the presets, each with its type and what it does, once for all of them.
+"""The types and descriptions of the presets' arguments, in one place for all presets.
 
 A preset takes its knobs as `**options: Unpack[...]` of one of these dictionaries. So a type checker
 sees them all, and `takes_options` shows them in `help`, `inspect.signature` and completion.
@@ -27,7 +27,7 @@ from jaxpgs.search.parts.truncation import Truncation
 
 
 class Arguments(TypedDict, total=False):
-    """What the presets take beside their options, as mctx's functions do.
+    """The arguments that the presets take besides their options, as mctx's functions do.
 
     Attributes:
       params: the network's parameters.
@@ -37,17 +37,18 @@ class Arguments(TypedDict, total=False):
       decision_recurrent_fn: plays actions, as in mctx: `(params, rng_key, action [B], state) ->
         (mctx.DecisionRecurrentFnOutput, afterstate)` with `chance_logits` `[B, C]` and
         `afterstate_value` `[B]`, from the view of the player who acted.
-      chance_recurrent_fn: draws outcomes, as in mctx: `(params, rng_key, outcome [B], afterstate)
+      chance_recurrent_fn: applies outcomes, as in mctx: `(params, rng_key, outcome [B], afterstate)
         -> (mctx.ChanceRecurrentFnOutput, state)` with `action_logits` `[B, A]` and `value`,
-        `reward` and `discount` `[B]`. The reward is of the player who acted.
-      num_actions: A.
+        `reward` and `discount` `[B]`. The reward is that of the player who acted.
+      num_actions: A, the number of actions.
       num_simulations: N, at least 1.
       invalid_actions: `[B, A]`, 1 where the action is illegal at the root.
-      max_depth: T, the largest number of actions in a simulation. None is no bound in "tree", and
-        in "rollouts" that of the truncation or 16.
+      max_depth: T, the largest number of actions in a simulation. With None, "tree" has no bound,
+        and "rollouts" uses the bound of the truncation, or 16.
       adapt: which parameters adapt: a name, such as "policy_head" or "policy_head.linear";
-        "everything" but batch normalisation, whose running variance a step could make negative; a
-        pytree of booleans like `params`; or a predicate `(path, leaf) -> bool`.
+        "everything", which leaves out batch normalisation, since a step could make its running
+        variance negative; a pytree of booleans like `params`; or a predicate
+        `(path, leaf) -> bool`.
     """
 
     params: Params
@@ -64,49 +65,51 @@ class Arguments(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """What every search takes. None is the default of each, but for `interior_selection`.
+    """Options of every search. None selects the default, except for `interior_selection`.
 
     Attributes:
       simulations_per_update: K, how many simulations share one policy and one network call, at
-        least 1. By default N / 16 rounded, from 1 to 8. Fewer may be stronger, more are faster. A
-        sequence has the K of each update. "rounds", in the Gumbel searches, makes an update of each
-        round of sequential halving.
-      root_selection: which first actions the simulations take. The default is
+        least 1. The default is N / 16, rounded, from 1 to 8. A smaller K may be stronger, a larger
+        K is faster. A sequence gives the K of each update. In the Gumbel searches, "rounds" runs
+        each round of sequential halving as one update.
+      root_selection: which actions the simulations take at the root. The default is
         `puct(1.5, relative=True)`, `gumbel_root` in the Gumbel searches, and `muzero_puct()` in
-        `stochastic_mcts_search`. All defaults measure returns by how much those of the search
-        differ, so that the size of the rewards does not matter.
+        `stochastic_mcts_search`. All defaults measure returns relative to how much the returns of
+        the search differ, so that the scale of the rewards does not matter.
       interior_selection: how actions below the root are chosen. A `SampledPolicy` follows a policy
-        that reads what the visited states have returned. A `Selection` chooses by these returns,
-        which makes the search a tree search, where nothing can adapt. None draws actions from the
-        policy, which is the default of `mcs_search`. Policy gradient searches that keep a tree and
-        have no `reuse` take `improved_policy(by_counts=True)`, with the `qtransform` of the default
-        target. `batched_mcts_search` and `stochastic_mcts_search` take the root's selection and
-        `gumbel_mcts_search` `gumbel_inner()`; there None is the default.
+        that reads the returns recorded in the visited states. A `Selection` chooses by these
+        returns; this makes the search a tree search, in which nothing can adapt. None samples
+        actions from the policy and is the default of `mcs_search`. The default of policy gradient
+        searches that keep a tree and have no `reuse` is `improved_policy(by_counts=True)`, with the
+        `qtransform` of the default target. Tree searches treat None as their default, which is the
+        root's selection in `batched_mcts_search` and `stochastic_mcts_search`, and `gumbel_inner()`
+        in `gumbel_mcts_search`.
       truncation: when a simulation stops. The default is `until_new()`.
-      backup: what return a simulation reports. The default is `n_step()`.
-      target: what the search answers. The default is `completed_q(0.0)`: the best action, and the
+      backup: the return that a simulation reports. The default is `n_step()`.
+      target: the answer of the search. The default is `completed_q(0.0)`: the best action, and the
         improved policy as weights. Its `qtransform` has `relative=True` and an `epsilon` of 1/3:
         Q-values that differ by less than a third of the greatest distance between a return and the
-        root's value do not count in full. Take a smaller one where few returns are far from all
-        others. For self-play draw the action from the weights, as `completed_q()` does. The Gumbel
-        searches take `gumbel_target()`, and `stochastic_mcts_search` `visit_counts(1.0)`.
-      qtransform: how Q-values are read, as in mctx, whose functions may be given, with their
-        arguments by `functools.partial`. In the Gumbel searches it serves all default parts that
-        read Q-values. In the others it makes the root's selection `muzero_puct(qtransform=...)`, as
-        in `mctx.muzero_policy`. None leaves the parts as they are.
-      mode: what is kept. "tree" keeps every visited state and evaluates it once, so its memory
-        grows with N. "rollouts" keeps none, so its memory does not depend on N; simulations have
-        at most 16 actions there unless `max_depth` or the truncation sets another bound, and
-        `search_state.depth_limited` is the share of them that met it. Where chance decides,
-        "rollouts" draws anew in each simulation, and "tree" keeps the first outcome of an action.
-        The default is "tree" where nothing adapts, or where the model can be cut into what is kept
-        and what adapts, as a `SplitRecurrentFn` is. Elsewhere it is "rollouts", with a warning that
-        says why. Tree searches are always "tree". The former names are "cached" and "constant".
-      capacity: how many states "tree" has room for, at least 1; only there. The default is room for
-        all. When it is full, simulations go on along the states it holds: a new state that they
-        reach is evaluated, counted and forgotten.
-      best_of: scores embeddings, `[B, ...] -> [B]`. `search_state.best` is then the state with the
-        highest score of all in which simulations stopped, the root included.
+        root's value do not count in full. Use a smaller `epsilon` if a few returns are far from all
+        others. For self-play sample the action from the weights, as `completed_q()` does. The
+        Gumbel searches use `gumbel_target()`, and `stochastic_mcts_search` `visit_counts(1.0)`.
+      qtransform: how Q-values are transformed, as in mctx. mctx's functions may be given, with
+        arguments set by `functools.partial`. In the Gumbel searches it is used by all default parts
+        that read Q-values. In the others it makes the root's selection
+        `muzero_puct(qtransform=...)`, as in `mctx.muzero_policy`. None leaves the parts unchanged.
+      mode: whether states are kept. "tree" keeps every visited state and evaluates it once, so its
+        memory grows with N. "rollouts" keeps none, so its memory does not depend on N. Its
+        simulations have at most 16 actions unless `max_depth` or the truncation sets another bound;
+        `search_state.depth_limited` is the fraction of simulations that reached the bound. In games
+        with chance, "rollouts" samples again in each simulation, and "tree" keeps the first outcome
+        of an action. The default is "tree" if nothing adapts, or if the model can be split into a
+        part that is kept and a part that adapts, as a `SplitRecurrentFn` is. Otherwise it is
+        "rollouts", with a warning that says why. Tree searches are always "tree". The former names
+        are "cached" and "constant".
+      capacity: how many states "tree" has room for, at least 1; "tree" only. The default is room
+        for all. When it is full, simulations continue along the states it holds: a new state that
+        they reach is evaluated, counted and forgotten.
+      best_of: scores embeddings, `[B, ...] -> [B]`. Of all states in which simulations stopped,
+        and the root, `search_state.best` is then the one with the highest score.
     """
 
     simulations_per_update: int | Sequence[int] | str | None
@@ -122,24 +125,25 @@ class SearchOptions(TypedDict, total=False):
 
 
 class ExplorationOptions(TypedDict, total=False):
-    """How actions are drawn, at the root and in the end; a Gumbel root has a noise of its own.
+    """How a search explores at the root and samples its answer; a Gumbel root has its own noise.
 
     Attributes:
-      temperature: of the default target, at least 0. The action is drawn with probability
-        proportional to the weights to the power of `1 / temperature`. The default, 0, takes the
-        best action; in `stochastic_mcts_search` it is 1. Another target takes the temperature
-        itself: `target=visit_counts(1.0)`. May be traced, and `[B]` or `[B, 1]`, one for each root;
-        so may the next two.
+      temperature: temperature of the default target, at least 0. The action is sampled with
+        probability proportional to the weights to the power of `1 / temperature`. The default, 0,
+        takes the best action; in `stochastic_mcts_search` it is 1. With another target, set the
+        temperature there: `target=visit_counts(1.0)`. It may be traced, and may have the shape
+        `[B]` or `[B, 1]`, one for each root.
       dirichlet_fraction: share of Dirichlet noise in the prior that the root's selection sees, from
-        0 to 1. The default is 0, no noise, and not 0.25 as in `mctx.muzero_policy`; in
-        `stochastic_mcts_search` it is 0.25 as in mctx, and 0 with a `root_selection` of yours.
+        0 to 1. The default is 0, no noise, unlike the 0.25 of `mctx.muzero_policy`. In
+        `stochastic_mcts_search` it is 0.25 as in mctx, and 0 if you give a `root_selection`. Traced
+        values and shapes are as for `temperature`.
       dirichlet_alpha: concentration of that noise, above 0. The default is 0.12, as in Anthony et
-        al. 2019; in `stochastic_mcts_search` it is 0.3 as in mctx, and 0.12 with a `root_selection`
-        of yours.
+        al. 2019; in `stochastic_mcts_search` it is 0.3 as in mctx, and 0.12 if you give a
+        `root_selection`. Traced values and shapes are as for `temperature`.
       pb_c_init: makes the root's selection `muzero_puct(pb_c_init=...)`, as in
-        `mctx.muzero_policy`; the selection of all nodes in `batched_mcts_search` and
-        `stochastic_mcts_search`.
-      pb_c_base: likewise.
+        `mctx.muzero_policy`; in `batched_mcts_search` and `stochastic_mcts_search` it makes the
+        selection of all nodes.
+      pb_c_base: makes the selection `muzero_puct(pb_c_base=...)`, in the same way.
     """
 
     temperature: float | chex.Array | None
@@ -150,16 +154,16 @@ class ExplorationOptions(TypedDict, total=False):
 
 
 class LearningOptions(TypedDict, total=False):
-    """How a policy gradient search learns. None is the default of each.
+    """How a policy gradient search learns. None selects the default.
 
     Attributes:
-      estimator: whose gradient the adapted parameters ascend. The default is
+      estimator: the objective whose gradient the adapted parameters ascend. The default is
         `reinforce("value", relative=True)`.
-      optimizer: any optax optimizer; its state starts anew in each search. The default is
+      optimizer: any optax optimizer; its state is reset in each search. The default is
         `auto_sgd()`.
-      reuse: how an update learns from the simulations of earlier ones too. By default it learns
-        from the newest alone. It needs a model that can be cut as for "tree", and neither
-        `capacity` nor `interior_selection`.
+      reuse: how an update also learns from the simulations of earlier updates. By default it learns
+        from the newest update alone. It requires a model that can be split as for "tree", and
+        excludes `capacity` and `interior_selection`.
     """
 
     estimator: Estimator | None
@@ -168,7 +172,7 @@ class LearningOptions(TypedDict, total=False):
 
 
 class ExtendedOptions(TypedDict, total=False):
-    """What extended policy gradient search adds to its estimator; 0 leaves a term out.
+    """Terms that extended policy gradient search adds to its estimator; 0 omits a term.
 
     Attributes:
       entropy: weight of the entropy bonus, at least 0. The default is 0. May be traced.
@@ -184,16 +188,16 @@ class ExtendedOptions(TypedDict, total=False):
 
 
 class GumbelOptions(TypedDict, total=False):
-    """What a Gumbel root takes.
+    """Options of a Gumbel root.
 
     Attributes:
-      max_num_considered_actions: how many actions the root considers at most, at least 1. By
-        default 16 in `gumbel_mcts_search`, as in mctx. In `gumbel_pgs_search` N / 4 rounded, from 2
-        to 8, and with more than 64 simulations the root of N, up to 16. With a prior that knows
-        nothing and few simulations, consider every action.
-      gumbel_scale: scale of the noise at the root, at least 0. The default is 1; take 0 for
-        evaluation in games of full information. May be traced, and `[B]` or `[B, 1]`, one for each
-        root.
+      max_num_considered_actions: the largest number of actions that the root considers, at least 1.
+        The default in `gumbel_mcts_search` is 16, as in mctx. In `gumbel_pgs_search` it is N / 4,
+        rounded, from 2 to 8; with more than 64 simulations it is the square root of N, up to 16.
+        With an uninformative prior and few simulations, consider every action.
+      gumbel_scale: scale of the noise at the root, at least 0. The default is 1; use 0 for
+        evaluation in games of perfect information. It may be traced, and may have the shape `[B]`
+        or `[B, 1]`, one for each root.
     """
 
     max_num_considered_actions: int | None
@@ -201,17 +205,18 @@ class GumbelOptions(TypedDict, total=False):
 
 
 class RootOptions(TypedDict, total=False):
-    """What a search is given for each root beside the roots. None is the default of each.
+    """Further inputs of a search, one for each root. None is the default of each.
 
     Attributes:
-      nodes: `search_state.nodes` of the game's last search after `reroot`, or `init_nodes` for
-        none; "tree" only.
-      adapted_params: `search_state.params` of that search, or `init_adapted` for the network's
-        own parameters.
-      simulations_by_root: `[B]` whole numbers from 0 to N, how many simulations each root has; all
-        have N by default. May be traced. The search ends when the largest number is spent; the
-        answer of a root with n is that of n simulations with the same K, key, and actions that a
-        Gumbel root considers, whose defaults are those of N. Not for Gumbel searches in rounds.
+      nodes: `search_state.nodes` of the game's previous search after `reroot`, or `init_nodes` if
+        there are none yet; "tree" only.
+      adapted_params: `search_state.params` of the game's previous search, or `init_adapted` for the
+        network's own parameters.
+      simulations_by_root: `[B]` whole numbers from 0 to N, how many simulations each root has; by
+        default all have N. It may be traced. The search ends when the largest number is spent. A
+        root with n simulations gives the answer of a search with n simulations and the same key,
+        K and number of considered actions; the defaults of the latter two are those for N. Not
+        for Gumbel searches in rounds.
     """
 
     nodes: Any
@@ -266,7 +271,7 @@ _DOCUMENTED = (
 
 
 def split_options(options: Mapping[str, Any], of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the options that one of the dictionaries above names, and the others."""
+    """Splits options into those named in `of`, one of the dictionaries above, and the others."""
     own = {name: value for name, value in options.items() if name in of.__annotations__}
     return own, {name: value for name, value in options.items() if name not in own}
 
@@ -275,18 +280,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(function: Function) -> Function:
-    """Shows the knobs in `**options` of a preset as arguments, and refuses other names.
+    """Shows the knobs in `**options` of a preset as arguments, and rejects other names.
 
-    The signature names every knob as a keyword argument with its type, and the docstring says of
-    every argument what the dictionaries above do. A call with an unknown name raises a `TypeError`
-    that names the function and what it takes.
+    The signature lists every knob as a keyword argument with its type, and the docstring describes
+    every argument with the text of the dictionaries above. A call with an unknown name raises a
+    `TypeError` that names the function and its arguments.
 
     Args:
       function: its last parameter must be `**options: Unpack[...]` of a dictionary above, and its
         docstring must end with an example.
 
     Returns:
-      The function, for type checkers the same one.
+      A wrapper of the function; type checkers see the same type.
     """
     signature = inspect.signature(function)
     *parameters, last = signature.parameters.values()
@@ -299,7 +304,7 @@ def takes_options(function: Function) -> Function:
         for name, kind in options.items()
     ]
     signature = signature.replace(parameters=[*parameters, *shown])
-    # Operands and knobs alike may be given by name.
+    # Both operands and knobs may be given by name.
     known = list(signature.parameters)
 
     @functools.wraps(function)
@@ -337,7 +342,7 @@ _OUTPUT = "A `PolicyOutput`: `action` `[B]`, `action_weights` `[B, A]`, `search_
 
 
 def _with_arguments(doc: str | None, names: list[str]) -> str | None:
-    """Puts what is said of the arguments before the example of a docstring."""
+    """Inserts the descriptions of the arguments before the example of a docstring."""
     if doc is None:  # python -OO
         return None
     # An entry of a docstring is a line that names the argument, and the lines indented below it.
@@ -353,7 +358,7 @@ _NOISE = "a Gumbel root draws by a noise of its own, whose scale is gumbel_scale
 _LEARNING = "nothing adapts in this search; pgs_search and pgs_policy learn"
 _PUCT = "a Gumbel root has no PUCT; batched_mcts_policy and pgs_policy have, and take it"
 _GUMBEL = "it is that of a Gumbel root, which gumbel_mcts_policy and gumbel_pgs_policy have"
-# Names that some search takes, here or in mctx: what to do where another one is given them.
+# Names that some search takes, here or in mctx, with advice for a search that does not take them.
 _ELSEWHERE = {
     "temperature": _NOISE,
     "dirichlet_fraction": _NOISE,
@@ -371,7 +376,7 @@ _ELSEWHERE = {
 
 
 def _unknown(function: str, argument: str, known: list[str]) -> str:
-    """What to say of a name that a function does not take."""
+    """Returns the message for an argument that a function does not take."""
     near = difflib.get_close_matches(argument, known, 1)
     if argument in _ELSEWHERE:
         hint = f": {_ELSEWHERE[argument]}."

@@ -1,7 +1,7 @@
-"""What reproduces a paper: settings of Anthony et al. 2019, and the search of Brosseit 2023.
+"""Reproductions of papers: settings of Anthony et al. 2019, and the search of Brosseit 2023.
 
 Extended policy gradient search has the six extensions of Brosseit 2023, section 3.2. Each of them
-is a part and serves any other search as well:
+is a part that can be used in any other search as well:
 
 | extension | part, as in the thesis | default here | off |
 | --- | --- | --- | --- |
@@ -13,8 +13,8 @@ is a part and serves any other search as well:
 | update per step, eq. 3.5 | `estimator=step_advantage()` | as `pgs_search` | `reinforce()` |
 | Adam | `optimizer=optax.adam(1e-3)` | `auto_sgd()` | `optax.sgd(1e-3)` |
 
-`paper_extended_pgs()` gives all of the thesis's. On 5x5 and 7x7 Hex they lose to plain PGS, which
-has none of them.
+`paper_extended_pgs()` returns all settings of the thesis. On 5x5 and 7x7 Hex they lose to plain
+PGS, which has none of these extensions.
 """
 
 import functools
@@ -54,8 +54,9 @@ SIGMA = functools.partial(
 def paper_mcs() -> dict[str, Any]:
     """Returns the settings of Anthony et al. 2019, sections 2.4 and 4.1, for `mcs_policy`.
 
-    PUCT with c_puct 5, 32 simulations at a time, each until its action sequence is new and drawn
-    from the policy alone, backup of the last state's value, the visit distribution.
+    PUCT with c_puct 5 and 32 simulations at a time. Each simulation samples actions from the policy
+    alone until its action sequence is new, and backs up the value of its last state. The target is
+    the visit distribution.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, **jaxpgs.paper_mcs())
@@ -74,7 +75,7 @@ def paper_pgs(step_size: float) -> dict[str, Any]:
     """Returns the settings of Anthony et al. 2019, section 3, for `pgs_policy`.
 
     Args:
-      step_size: of SGD; the paper tuned it to each network, from 2e-5 to 5e-4.
+      step_size: the step size of SGD; the paper tuned it to each network, from 2e-5 to 5e-4.
 
     Example:
       >>> knobs = jaxpgs.paper_pgs(step_size=1e-4)
@@ -92,10 +93,10 @@ def paper_pgs(step_size: float) -> dict[str, Any]:
 def paper_extended_pgs() -> dict[str, Any]:
     """Returns the settings of Brosseit 2023, table A.3, for `extended_pgs_policy`.
 
-    All six extensions, PUCT with c_puct 5 and one simulation an update, whose actions are drawn
-    from the adapted policy alone; the best action by the target of eq. 3.4.
+    All six extensions, with PUCT (c_puct 5) and one simulation per update. A simulation samples its
+    actions from the adapted policy alone. The answer is the best action by the target of eq. 3.4.
 
-    Deviations: the update per step is repaired (`step_advantage`), and the weights of eq. 3.3
+    Deviations: the update per step is corrected (`step_advantage`), and the weights of eq. 3.3
     follow the formula and not the thesis's code (`log_series`, `truncated_geometric`).
 
     Example:
@@ -131,13 +132,13 @@ def extended_pgs_search(
 ) -> Search:
     """Policy gradient search with the extensions of Brosseit 2023, section 3.2, as arguments.
 
-    On a model that was learned and whose linear policy head adapts it is the thesis's VE-PGS
-    (section 4.3); see `jaxpgs.make_model_fns`. All constants of its table A.3 are
-    `paper_extended_pgs()`. The defaults are those of `pgs_search` with a small penalty for leaving
-    the prior. The update per step is left out, as `pgs_search` is stronger on 5x5 Hex.
+    With a learned model and an adapting linear policy head it is the thesis's VE-PGS (section 4.3);
+    see `jaxpgs.make_model_fns`. `paper_extended_pgs()` has all constants of the thesis's table A.3.
+    The defaults are those of `pgs_search` with a small penalty for leaving the prior. The update
+    per step is not among them, since `pgs_search` is stronger on 5x5 Hex.
 
-    The estimator gets the entropy bonus and the penalties added. The thesis's is
-    `step_advantage()`, eq. 3.5 repaired. What adapts there is the last linear layer,
+    The entropy bonus and the penalties are added to the estimator. The thesis's estimator is
+    `step_advantage()`, a corrected eq. 3.5. In the thesis the last linear layer adapts,
     `adapt="policy_head.linear"`.
 
     Example:

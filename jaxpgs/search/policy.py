@@ -1,4 +1,4 @@
-"""The policy that simulations draw by: probabilities, draws, and the terms an objective may use.
+"""The policy of the simulations: probabilities, sampling, and terms that an objective may use.
 
 With `pi` the simulation policy, `p0` the prior and `l` the logits of `pi`:
 
@@ -21,7 +21,7 @@ from jaxpgs.arrays import as_logits, statistics_dtype
 
 
 class Categorical(NamedTuple):
-    """A policy, ready to draw from.
+    """A policy, prepared for sampling.
 
     Attributes:
       policy: `[..., A]` probabilities.
@@ -48,14 +48,14 @@ def categorical(logits: chex.Array) -> Categorical:
       Array([0.21, 0.21, 0.58], dtype=float32)
     """
     logits = jax.lax.stop_gradient(logits)
-    # Sums of 16 bits would leave out some of many actions.
+    # With many actions, sums in 16 bits would lose some of them.
     logits = logits.astype(statistics_dtype(logits))
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     weight = jnp.exp(shifted)
     positive = weight > 0
     total = jnp.sum(weight, axis=-1, keepdims=True)
     policy = weight / total
-    cumulative = _cumsum(weight) / total  # of no cost where nothing is drawn
+    cumulative = _cumsum(weight) / total  # free if nothing is sampled: the compiler removes it
     return Categorical(
         policy=policy,
         # Rounding of the sums must never pick an action of probability 0.
@@ -67,14 +67,14 @@ def categorical(logits: chex.Array) -> Categorical:
 
 
 def sample_inverse_cdf(cumulative: chex.Array, last: chex.Array, uniform: chex.Array) -> chex.Array:
-    """Draws actions `[...]` by uniform numbers in [0, 1), inverting the distribution function.
+    """Samples actions `[...]` from uniform numbers in [0, 1) by inverting the CDF.
 
     Example:
       >>> policy = jaxpgs.search.categorical(jnp.zeros(4))
       >>> jaxpgs.search.sample_inverse_cdf(policy.cumulative, policy.last, jnp.float32(0.6))
       Array(2, dtype=int32)
     """
-    # The first of those reached; a minimum is a faster reduction than an argmax.
+    # The first action whose cumulative sum exceeds it; a minimum is faster than an argmax.
     reached = cumulative > uniform[..., None]
     first = jnp.min(jnp.where(reached, numbers_of(cumulative), cumulative.shape[-1]), axis=-1)
     return jnp.minimum(first, last)
@@ -86,7 +86,7 @@ def pick(x: chex.Array, action: chex.Array) -> chex.Array:
 
 
 def masked_argmax(scores: chex.Array, valid: chex.Array) -> chex.Array:
-    """Returns the legal action with the largest score, the first of several.
+    """Returns the legal action with the largest score; ties go to the first.
 
     Args:
       scores: `[..., A]`; NaN counts as the lowest float.
@@ -101,26 +101,26 @@ def masked_argmax(scores: chex.Array, valid: chex.Array) -> chex.Array:
       Array([2], dtype=int32)
     """
     scores = jnp.where(valid, as_logits(scores), -jnp.inf)
-    # Not `scores == max(scores)`: a compiler may work out both sides anew, rounded in other ways.
+    # Not `scores == max(scores)`: a compiler may compute both sides with different rounding.
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 
 def numbers_of(x: chex.Array) -> chex.Array:
-    """The numbers of the last axis, with as many axes as `x`."""
+    """Returns the indices along the last axis, with as many axes as `x`."""
     return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
 
 
 def _cumsum(x: chex.Array, block: int = 64) -> chex.Array:
-    """The cumulative sum over the last axis, most of it as one product with a triangle of ones."""
+    """Returns the cumulative sum over the last axis, mostly as one product with a triangle."""
     size = x.shape[-1]
     num_blocks = -(-size // block)
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, num_blocks * block - size)])
     x = x.reshape(*x.shape[:-1], num_blocks, block)
-    # In full precision, as these sums decide what is drawn; an accelerator's default has fewer
-    # bits.
+    # In full precision, since these sums decide which action is sampled; an accelerator's default
+    # precision is lower.
     within = jnp.matmul(x, np.triu(np.ones((block, block), x.dtype)), precision="highest")
     if num_blocks > 1:
-        # Sums up to the ends of blocks are added to those within the blocks that follow.
+        # The total of all earlier blocks is added to the sums within a block.
         ends = jnp.cumsum(within[..., -1], axis=-1)
         within = within.at[..., 1:, :].add(ends[..., :-1, None])
     return within.reshape(*x.shape[:-2], num_blocks * block)[..., :size]
@@ -138,13 +138,13 @@ def terms_and_slopes(
 
     Args:
       policy: `[..., A]` probabilities of the simulation policy.
-      prior: `[..., A]` those of the prior; None if no term compares with it.
+      prior: `[..., A]` probabilities of the prior; None if no term compares with it.
       entropy: `[...]` the policy's entropy.
       needed: which terms.
 
     Returns:
-      The entropy and the needed terms `[...]`, and the latter's derivatives by the logits
-      `[..., A]`, by name.
+      The entropy and the needed terms `[...]`, by name; and the derivatives of the needed terms
+      with respect to the logits `[..., A]`, by name.
     """
     if not needed - {"log_prob"}:
         return {"entropy": entropy}, {}

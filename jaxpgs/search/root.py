@@ -1,7 +1,7 @@
-"""What is known at the roots before their first simulation, and whether they can be searched.
+"""Initial statistics of the roots, and checks of the roots.
 
-The loop keeps the statistics of the roots beside the memory of its store. Here they begin, with the
-mistakes that shapes show, and here they shrink to the actions that a selection still chooses among.
+The loop keeps the statistics of the roots besides the memory of its store. This module initialises
+them, checks their shapes, and narrows them to the actions that a selection still considers.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ from jaxpgs.search.stores.nodes import Nodes, node_stats
 
 
 def check_is_root(root: mctx.RootFnOutput) -> None:
-    """Raises `ValueError` where something else was given in the root's place."""
+    """Raises `ValueError` if the argument is not a root."""
     if not hasattr(root, "prior_logits"):
         raise ValueError(f"root must be a mctx.RootFnOutput, got {type(root).__name__}.")
 
 
 def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> int:
-    """Raises `ValueError` for mistakes that shapes show; returns B."""
+    """Checks the shapes, raising `ValueError` if they are wrong; returns B."""
     check_is_root(root)
     if root.prior_logits.ndim != 2 or root.value.shape != root.prior_logits.shape[:1]:
         raise ValueError(
@@ -56,7 +56,7 @@ def check_root(root: mctx.RootFnOutput, invalid_actions: chex.Array | None) -> i
 
 
 def count_broken(root: mctx.RootFnOutput) -> chex.Array:
-    """Counts the root `[B]` if its evaluation has a number that is not finite."""
+    """Returns `[B]`: 1 for each root whose evaluation has a number that is not finite, else 0."""
     logits = jnp.isfinite(root.prior_logits) | jnp.isneginf(root.prior_logits)
     return 1 - (jnp.all(logits, axis=-1) & jnp.isfinite(root.value)).astype(jnp.int32)
 
@@ -64,7 +64,7 @@ def count_broken(root: mctx.RootFnOutput) -> chex.Array:
 def root_stats(
     search: Search, root: mctx.RootFnOutput, invalid_actions: chex.Array | None
 ) -> NodeStats:
-    """What is known at the root before the first simulation."""
+    """Returns the statistics of the roots before the first simulation."""
     dtype = statistics_dtype(root.prior_logits, root.value)
     logits = as_logits(root.prior_logits, dtype)
     valid = jnp.ones(logits.shape, bool)
@@ -97,19 +97,19 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
             'one number of simulations: give a number in place of simulations_per_update="rounds".'
         )
     if not isinstance(given, jax.core.Tracer):
-        # As NumPy has it: in a function that is traced `jnp.min` would be traced as well.
+        # NumPy, since `jnp.min` would be traced inside of a traced function.
         given = np.asarray(given)
         if given.size and (given.min() < 0 or given.max() > most):
             raise ValueError(f"{words}; got {given}.")
-    # Traced numbers cannot be refused, only brought into range.
+    # Traced numbers cannot be rejected, only clipped.
     return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
 
 
 def known_before(search: Search, memory: Nodes, stats: NodeStats) -> NodeStats:
-    """Goes on from the visits that the root has had as an inner node."""
+    """Adds the visits that the root had as an inner node of an earlier search."""
     known = node_stats(memory, jnp.zeros(stats.value.shape, jnp.int32), stats.prior_logits)
     names = ["visits", "value_sum"] + ["lowest", "highest"] * search.root_selection.needs_range
-    # What was taken there may be illegal here.
+    # Actions that were taken there may be illegal here.
     return stats._replace(
         **{n: jnp.where(stats.valid, getattr(known, n), getattr(stats, n)) for n in names}
     )
@@ -119,24 +119,24 @@ def known_scale(stats: NodeStats) -> chex.Array:
     """Returns how much the returns differ that are known before the first simulation."""
     distance = jnp.abs(stats.qvalues - stats.value[:, None])
     distance = jnp.max(jnp.where(stats.visits > 0, distance, 0.0), axis=-1)
-    # Where all returns are the same, the rounding of their sums must not look like a difference.
+    # If all returns are equal, rounding errors of their sums must not count as a difference.
     return jnp.maximum(distance, jnp.abs(stats.value) / 128)
 
 
 def near_root(context: Context, selection: Any, stats: NodeStats) -> Narrow:
-    """The root with the actions alone that its selection still chooses among, or with all."""
+    """Returns the root with only the actions that its selection still considers, or with all."""
     narrow = context.search.root_selection.narrow
-    # Kept nodes have visits of actions outside of the columns, which the Q-values depend on.
+    # In kept nodes, actions outside of these columns have visits, which the Q-values depend on.
     kept = context.rows is not None and context.rows.num_kept > 1
     found = None if kept or narrow is None else narrow(selection, stats)
     return Narrow(selection, stats, None) if found is None else found
 
 
 def widen(stats: NodeStats, near: NodeStats, columns: chex.Array | None) -> NodeStats:
-    """Writes the statistics of some actions into those of all."""
+    """Writes the statistics of some actions into the statistics of all actions."""
     if columns is None:
         return near
-    # The last of the narrow columns stands for all other actions, of which none was taken.
+    # The last of the narrow columns stands for all other actions, none of which was taken.
     put = jax.vmap(lambda x, i, new: x.at[i].set(new, unique_indices=True))
     names, size = ("visits", "value_sum"), columns.shape[1]
     found = {n: put(getattr(stats, n), columns, getattr(near, n)[:, :size]) for n in names}

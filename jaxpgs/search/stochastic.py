@@ -1,9 +1,9 @@
-"""Tree search where chance decides: decisions and outcomes of chance as nodes of one tree.
+"""Tree search for games with chance: decision nodes and chance nodes in one tree.
 
 Antonoglou et al. 2022, section 4 (Stochastic MuZero). The player's action leads from a state to an
-afterstate, chance from there to the next state. Two models say where; here they become one
-`recurrent_fn` over A actions and C outcomes, numbered from A on, and `batched_mcts_search` does the
-rest. A node whose policy is of outcomes is chance's.
+afterstate, and chance leads from there to the next state. Each of these transitions has a model.
+They are joined into one `recurrent_fn` over A actions and C outcomes, which are numbered from A
+on, and searched by `batched_mcts_search`. A chance node is one whose policy is over outcomes.
 """
 
 import dataclasses
@@ -40,11 +40,11 @@ ChanceRecurrentFn = Callable[..., tuple[Any, Embedding]]
 
 
 class StochasticState(NamedTuple):
-    """The embedding of a node: a state, where the player decides, or an afterstate of chance.
+    """The embedding of a node: a state in a decision node, an afterstate in a chance node.
 
     Attributes:
-      state: `[B, ...]` as the root's embedding, zeros where the node is chance's.
-      afterstate: `[B, ...]` as `decision_recurrent_fn` returns it, zeros where the player decides.
+      state: `[B, ...]` like the root's embedding; zeros in chance nodes.
+      afterstate: `[B, ...]` as `decision_recurrent_fn` returns it; zeros in decision nodes.
 
     Example:
       >>> wide, _ = jaxpgs.search.stochastic_root(params, root, decision_fn)
@@ -62,20 +62,20 @@ def stochastic_root(
     decision_recurrent_fn: DecisionRecurrentFn,
     invalid_actions: chex.Array | None = None,
 ) -> tuple[mctx.RootFnOutput, chex.Array]:
-    """Returns roots and illegal actions as `stochastic_mcts_search` takes them: of A + C actions.
+    """Returns roots and illegal actions of A + C columns for `stochastic_mcts_search`.
 
     Args:
       params: the network's parameters.
-      root: the roots, of A actions.
-      decision_recurrent_fn: what plays an action; only shapes of its results are looked at.
+      root: the roots, with A actions.
+      decision_recurrent_fn: the model of the player's actions; only shapes of its results are used.
       invalid_actions: `[B, A]`, 1 where the action is illegal.
 
     Returns:
-      The roots and `[B, A + C]` illegal actions, for `init`, `run` and `search_for`. No outcome of
-      chance is legal at a root.
+      The roots and the illegal actions `[B, A + C]`, for `init`, `run` and `search_for`. No chance
+      outcome is legal at a root.
 
     Raises:
-      ValueError: if what `decision_recurrent_fn` returns has other shapes.
+      ValueError: if the results of `decision_recurrent_fn` have other shapes.
 
     Example:
       >>> wide, illegal = jaxpgs.search.stochastic_root(params, root, decision_fn)
@@ -83,7 +83,7 @@ def stochastic_root(
       ((2, 11), Array([2, 2], dtype=int32))
     """
     rows = trees.zero_rows(root.prior_logits > 0)
-    # Shapes tell how many outcomes there are; nothing is evaluated.
+    # The shapes give the number of outcomes; nothing is evaluated.
     told, afterstate = trees.eval_shape(
         decision_recurrent_fn, params, jax.random.key(0), rows, root.embedding
     )
@@ -111,19 +111,19 @@ def _join(
     chance_recurrent_fn: ChanceRecurrentFn,
     num_actions: int,
 ) -> RecurrentFn:
-    """Makes one model of A + C actions of two.
+    """Joins the two models into one of A + C actions.
 
-    Both are called with all rows, as in mctx. Those that are the other one's hold zeros, and what
-    comes of them is left out.
+    Both are called with all rows, as in mctx. Rows that belong to the other model hold zeros, and
+    their results are discarded.
     """
 
     def recurrent_fn(
         params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: StochasticState
     ) -> tuple[mctx.RecurrentFnOutput, StochasticState]:
-        # Numbers from A on are outcomes of chance.
+        # Numbers from A on are chance outcomes.
         by_chance = action >= num_actions
         keys = jax.random.split(rng_key)
-        # Any action will do in the rows of chance, as what comes of it is left out.
+        # Chance rows may take any action, since its result is discarded.
         chosen = jnp.where(by_chance, 0, action)
         moved, afterstate = decision_recurrent_fn(params, keys[0], chosen, embedding.state)
         outcome = jnp.where(by_chance, action - num_actions, 0)
@@ -145,7 +145,7 @@ def _join(
         told = (drawn.reward, drawn.discount, drawn.value)
         reward, discount, value = (jnp.asarray(x).astype(dtype) for x in told)
         output = mctx.RecurrentFnOutput(
-            # A decision earns nothing by itself: reward and discount come with the outcome.
+            # A decision has no reward of its own: reward and discount come with the outcome.
             reward=jnp.where(by_chance, reward, 0.0),
             discount=jnp.where(by_chance, discount, 1.0),
             prior_logits=jnp.where(
@@ -170,7 +170,7 @@ def _zeros(tree: Any) -> Any:
 
 
 def _check_decision(output: Any, action: chex.Array) -> None:
-    """Checks what a model says of afterstates, of whose outcomes there may be any number."""
+    """Checks the output of the decision model; there may be any number of chance outcomes."""
     num_outcomes = (1, *jnp.shape(output.chance_logits))[-1]
     shapes = {"chance_logits": (*action.shape, num_outcomes), "afterstate_value": action.shape}
     _check("decision_recurrent_fn", output, shapes)
@@ -188,10 +188,10 @@ def _check(owner: str, output: Any, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def with_chance(selection: Selection, num_actions: int) -> Selection:
-    """Makes a selection of actions one of actions and outcomes, for nodes of both kinds.
+    """Extends a selection of actions to chance outcomes, for nodes of both kinds.
 
-    The outcome with the largest `p / (1 + n)` follows, with n its visits and those pending, so that
-    a node's visits have the shares of the probabilities.
+    A chance node takes the outcome with the largest `p / (1 + n)`, where n counts its visits and
+    those pending. So the visits are distributed like the probabilities.
     """
     refuse_rounds("stochastic_mcts_search", selection)
 
@@ -199,12 +199,12 @@ def with_chance(selection: Selection, num_actions: int) -> Selection:
         return selection.init(rng_key, of_actions(root, num_actions), num_simulations)
 
     def select(state: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
-        # A node is of one kind, so one of the two choices is left out.
+        # A node is of one kind, so one of the two choices is discarded.
         action = selection.select(state, of_actions(node, num_actions), pending[:, :num_actions])
         possible = node.valid[:, num_actions:]
         tried = (node.visits.astype(pending.dtype) + pending)[:, num_actions:]
         shares = jax.nn.softmax(node.prior_logits[:, num_actions:], axis=-1)
-        # The largest p / (1 + n), where those count as visits that are pending.
+        # The largest p / (1 + n), where pending simulations count as visits.
         outcome = num_actions + masked_argmax(shares / (tried + 1), possible)
         return jnp.where(jnp.any(possible, axis=-1), outcome, action)
 
@@ -223,17 +223,17 @@ def stochastic_mcts_search(
 ) -> Search:
     """Stochastic MuZero's tree search (Antonoglou et al. 2022), K leaves at a time.
 
-    `batched_mcts_search` with chance: where the player decides, MuZero's PUCT; where chance does,
-    the outcome with the largest `p / (1 + n)`. So Q-values are means over chance. With K = 1,
-    `simulations_per_update=1`, and no noise it makes the choices of
-    `mctx.stochastic_muzero_policy`, but for ties. With more, simulations in flight count in nodes
-    of both kinds. Other defaults are mctx's, too: `muzero_puct()`, for actions at the root and
-    below, `visit_counts()` as the target, and Dirichlet noise.
+    `batched_mcts_search` with chance: decision nodes use MuZero's PUCT, and chance nodes take the
+    outcome with the largest `p / (1 + n)`. So Q-values are means over chance. With K = 1
+    (`simulations_per_update=1`) and no noise it makes the choices of
+    `mctx.stochastic_muzero_policy`, except for ties. With a larger K, simulations in flight count
+    as visits in nodes of both kinds. Other defaults are mctx's, too: `muzero_puct()` for actions at
+    the root and below, `visit_counts()` as the target, and Dirichlet noise.
 
     States and afterstates count alike: each is a node, a step of a simulation and of `max_depth`,
-    and one evaluation, for which both models are called. The search is one of A + C actions: begin
-    it with what `stochastic_root` returns. `search_state` then has A + C columns, of which chance's
-    are 0; the answer has A.
+    and one evaluation, for which both models are called. The search has A + C actions: begin it
+    with the result of `stochastic_root`. `search_state` then has A + C columns, and those of chance
+    outcomes are 0; the answer has A columns.
 
     Example:
       >>> search = jaxpgs.search.stochastic_mcts_search(decision_fn, chance_fn, 32, num_actions=9)
@@ -275,8 +275,8 @@ def stochastic_mcts_policy(
 ) -> PolicyOutput:
     """Runs `stochastic_mcts_search`, with the arguments of `mctx.stochastic_muzero_policy`.
 
-    The answer, `visits`, `qvalues` and `summary()` are of the A actions of the root. `nodes` have
-    A + C: a game's next search goes on from them after an action and an outcome of chance, as
+    The answer, `visits`, `qvalues` and `summary()` have the A actions of the root. `nodes` have
+    A + C columns. To continue from them after an action and a chance outcome, give the next search
     `nodes=reroot(reroot(nodes, action, ...), num_actions + outcome, ...)`.
 
     Example:

@@ -1,8 +1,8 @@
-"""The walk: the K simulations of an update, once for every search.
+"""The walk: the K simulations of an update, shared by every search.
 
-A simulation takes an action, arrives in a state, stops or chooses its next action. Where the state
-comes from is the store's business: `store_tree` looks it up or makes it, `store_rollouts` computes
-it. Nothing else of the search knows the difference.
+A simulation takes an action, arrives in a state, and then stops or chooses its next action. The
+store provides the state: `store_tree` looks it up or creates it, `store_rollouts` computes it. The
+rest of the search does not depend on the store.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from jaxpgs.search.stores.contract import Context, Reached, Simulations, Steps, 
 
 
 class _Walk(NamedTuple):
-    """The simulations on their way.
+    """The simulations in progress.
 
     Attributes:
-      path: as the truncation sees them.
+      path: the simulations as the truncation sees them.
       place: where they are.
-      action: `[B, K]` what they do next.
+      action: `[B, K]` their next actions.
       limited: `[B, K]` bool, ended by `max_depth`.
-      waiting: `[B, K]` bool, stopped in a state that is yet to be made.
+      waiting: `[B, K]` bool, stopped in a state that is not created yet.
       evaluations: `[B]` int32.
       calls: `[B]` int32.
       not_finite: `[B]` int32.
       whole: `[T, 2, B, K]` int32: actions, and numbers of the states that they led to.
-      real: `[T, ..., B, K]`: reward, discount, value, and what is told of the choice.
-      source: `[T, B, K, ...]` the places where actions were chosen, None if nobody asks.
+      real: `[T, ..., B, K]`: reward, discount, value, and what is recorded about the choice.
+      source: `[T, B, K, ...]` the places where actions were chosen, None if not needed.
     """
 
     path: Path
@@ -63,10 +63,10 @@ def walk(
     """Runs the K simulations of an update.
 
     Args:
-      context: what the update is made with.
+      context: the context of the update.
       store: where states come from.
-      memory: the store's.
-      table: what `store.make_table` returned.
+      memory: the store's memory.
+      table: the result of `store.make_table`.
       path: the simulations before their first step.
       actions: `[B, K]` the first actions.
       uniform: `[T, B, K]` random numbers for the actions.
@@ -74,8 +74,8 @@ def walk(
     Returns:
       The memory and the simulations.
     """
-    # The first action is the root selection's. So the first step is taken outside of the loop,
-    # whose turns begin with a choice of the simulation policy.
+    # The root selection has chosen the first action. So the first step is outside of the loop,
+    # whose iterations begin with a choice of the simulation policy.
     state = _start(context, store, memory, path, actions)
     t = jnp.max(state.calls)  # not a constant 0: it varies over devices as the rows do
     told = dict.fromkeys(_told(context.needed), 0 * state.real[0, 0])
@@ -87,11 +87,11 @@ def walk(
         state, told = _choose(context, store, t, memory, table, state, uniform)
         return t, *_arrive(context, store, t, memory, state, told)
 
-    # The loop ends when the last simulation of all roots has stopped: T is a bound that few reach.
+    # The loop ends when the simulations of all roots have stopped; few reach the bound T.
     carry = (t, memory, state)
     _, memory, state = jax.lax.while_loop(lambda c: jnp.any(c[2].path.alive), step, carry)
-    # Where every simulation stops in the first state that is not known, a tree evaluates all of
-    # these states here, in the only network call of the update.
+    # If every simulation stops in the first unknown state, a tree evaluates all of these states
+    # here, in the only network call of the update.
     made = None
     if context.search.truncation.one_call:
         memory, made = store.close(context, memory, state.place, state.action, state.waiting)
@@ -99,19 +99,19 @@ def walk(
 
 
 def _told(needed: frozenset[str]) -> list[str]:
-    """Names of what is told of each choice: terms, and norms of their derivatives."""
+    """Returns what is recorded about each choice: terms, and norms of their derivatives."""
     others = sorted(needed - {"log_prob"})
     terms = sorted({"log_prob", "entropy", *others})
     return [*terms, *(f"norm of {name}" for name in others)]
 
 
 def _start(context: Context, store: Store, memory: Any, path: Path, actions: chex.Array) -> _Walk:
-    """The simulations before their first step."""
+    """Returns the simulations before their first step."""
     rows = trees.zero_rows(actions)
     place = store.begin(context, memory, actions)
-    # [T, rows, B, K]: reward, discount, value and what is told of the choice (`_arrive`).
+    # [T, rows, B, K]: reward, discount, value and what is recorded about the choice (`_arrive`).
     steps = (context.max_depth, 3 + len(_told(context.needed)), *actions.shape)
-    # Only a gradient asks again for the states in which simulations acted.
+    # Only a gradient needs the states in which simulations acted again.
     source = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (context.max_depth, *x.shape)),
         store.record(place) if context.needed else None,
@@ -139,14 +139,14 @@ def _arrive(
     state: _Walk,
     told: dict[str, chex.Array],
 ) -> tuple[Any, _Walk]:
-    """Takes step t, writes down where it leads, and stops the simulations that must stop."""
+    """Takes step t, records where it leads, and stops the simulations that must stop."""
     search, alive = context.search, state.path.alive
     memory, place, reached = store.follow(context, memory, state.place, state.action, t, state.path)
     path = state.path._replace(
         depth=state.path.depth + alive.astype(jnp.int32), new=alive & reached.new
     )
-    # Three things end a simulation: its truncation, the bound T, and the end of the episode, which
-    # has discount 0.
+    # A simulation is ended by its truncation, by the bound T, or by the end of the episode, where
+    # the discount is 0.
     own_end, at_limit = search.truncation.stop(path), path.depth >= context.max_depth
     check_returned("What truncation.stop returns", own_end, path.depth.shape, "bool")
     over = reached.discount == 0
@@ -158,7 +158,7 @@ def _arrive(
         path=path._replace(alive=alive & ~(own_end | at_limit | over)),
         place=place,
         limited=state.limited | (alive & at_limit & ~own_end & ~over),
-        # Child 0 is a state that the tree has yet to make. Rollouts make none and do not read this.
+        # Child 0 is a state that the tree has not created yet. Rollouts do not use this.
         waiting=state.waiting | (alive & own_end & (reached.child == 0)),
         evaluations=state.evaluations + reached.evaluations,
         calls=state.calls + reached.calls,
@@ -177,14 +177,14 @@ def _choose(
     state: _Walk,
     uniform: chex.Array,
 ) -> tuple[_Walk, dict[str, chex.Array]]:
-    """Chooses the actions of step t; also returns what is told of the choice."""
+    """Chooses the actions of step t; also returns what is recorded about the choice."""
     path, interior = state.path, context.search.interior_selection
     if isinstance(interior, Selection) and context.search.root_selection.rounds is not None:
         return _choose_alone(context, store, memory, state)
     seen = store.look(context, memory, table, state.place)
     policy = seen.policy
-    # An action is chosen by the selection of a tree search, by the counts that come closest to the
-    # policy, or by a draw from it.
+    # Three ways to choose: the selection of a tree search, the action that brings the visit counts
+    # closest to the policy, or a sample from the policy.
     if isinstance(interior, Selection):
         choose = lambda k, node, pending: interior.select(None, node, pending)  # noqa: E731
         action = _in_turn(seen.stats, state.place.node, path.alive, choose, context.dense)
@@ -192,29 +192,29 @@ def _choose(
         at = (seen.stats, state.place.node, path.alive)
         action = _by_counts(policy.policy, *at, context.dense)
     else:
-        # Step 1 is the first that draws, so step t takes row t - 1.
+        # Step 1 is the first that samples, so step t takes row t - 1.
         now = jax.lax.dynamic_index_in_dim(uniform, t - 1, keepdims=False)
         action = sample_inverse_cdf(policy.cumulative, policy.last, now)
     log_prob = jnp.log(pick(policy.policy, action))
     found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
     norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
-    # Where a selection chooses no action is drawn, so nothing is learned from its probability.
+    # A selection does not sample actions, so nothing is learned from their probability.
     drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
     told = found | norms | {"log_prob": drawn}
     if state.source is not None:
         record = store.record(state.place)
         source = jax.tree.map(lambda x, new: _write(x, new, t), state.source, record)
         state = state._replace(source=source)
-    # A truncation by probability reads that of the sequence, whoever chose the action.
+    # A truncation by probability needs it however the action was chosen.
     return _take(state, action, log_prob), {name: told[name] for name in _told(context.needed)}
 
 
 def _choose_alone(
     context: Context, store: Store, memory: Any, state: _Walk
 ) -> tuple[_Walk, dict[str, chex.Array]]:
-    """The same in rounds, in which no simulation waits for another, and nothing adapts.
+    """Does the same as `_choose` in rounds, where simulations are independent and nothing adapts.
 
-    They are below different actions, or all go together below a single one.
+    Their first actions are all different, or the root has a single action and all paths are equal.
     """
     interior, alive = context.search.interior_selection, state.path.alive
     assert isinstance(interior, Selection)
@@ -237,14 +237,14 @@ def _choose_alone(
 
     if context.dense:
         action, log_prob, entropy = look(state.place)
-    else:  # a processor does not look at the nodes of those that have stopped
+    else:  # a CPU skips the nodes of simulations that have stopped
         found = jax.lax.map(one, jnp.arange(alive.shape[1]))
         action, log_prob, entropy = (x[..., 0].T for x in found)
     return _take(state, action, log_prob), {"entropy": entropy, "log_prob": 0 * log_prob}
 
 
 def _take(state: _Walk, action: chex.Array, log_prob: chex.Array) -> _Walk:
-    """Lets the simulations that go on take their actions."""
+    """Sets the next actions of the simulations that continue."""
     path = state.path
     return state._replace(
         path=path._replace(
@@ -256,7 +256,7 @@ def _take(state: _Walk, action: chex.Array, log_prob: chex.Array) -> _Walk:
 
 
 def _write(x: chex.Array, row: chex.Array, t: chex.Array) -> chex.Array:
-    """Writes row t; an indexed update would look whether there is one, in a launch of its own."""
+    """Writes row t; an indexed update would check its bounds in a separate kernel launch."""
     return jax.lax.dynamic_update_index_in_dim(x, row, t, 0)
 
 
@@ -269,18 +269,18 @@ def _in_turn(
 ) -> chex.Array:
     """Chooses an action in the node of each simulation, one simulation after another.
 
-    Earlier simulations in the same node are pending there, as if each had gone its whole way before
+    Earlier simulations in the same node are pending there, as if each had finished its path before
     the next one began.
 
     Args:
-      stats: `[B, K, A]` what the nodes remember.
-      node: `[B, K]` their numbers.
-      alive: `[B, K]` bool, the simulations that go on.
+      stats: `[B, K, A]` statistics of the nodes.
+      node: `[B, K]` numbers of the nodes.
+      alive: `[B, K]` bool, the simulations that continue.
       choose: `(k, node, pending [B, A]) -> [B]`.
-      dense: whether the program is for an accelerator, which rather waits for nothing.
+      dense: whether the program is for an accelerator, where conditions are expensive.
     """
     num_walks, num_actions = stats.visits.shape[1:]
-    # [B, K, K]: whether simulation i, the last axis, goes on in the node of simulation k.
+    # [B, K, K]: whether simulation i, the last axis, continues in the node of simulation k.
     same = (node[:, :, None] == node[:, None, :]) & alive[:, None, :]
     # [B, K, A]: what is pending in the node of each simulation.
     pending = 0 * stats.value_sum
@@ -301,8 +301,8 @@ def _in_turn(
         none = lambda pending, k: (pending, 0 * node[:, 0])  # noqa: E731
         return jax.lax.cond(jnp.any(alive[:, k]), one, none, pending, k)
 
-    # A processor leaves out simulations that have stopped in all roots; on an accelerator each
-    # condition would wait for the host.
+    # A CPU skips simulations that have stopped in all roots; on an accelerator each condition would
+    # wait for the host.
     step = one if dense else one_if_alive
     return jax.lax.scan(step, pending, jnp.arange(num_walks))[1].T
 
@@ -310,12 +310,12 @@ def _in_turn(
 def _by_counts(
     policy: chex.Array, stats: NodeStats, node: chex.Array, alive: chex.Array, dense: bool
 ) -> chex.Array:
-    """Chooses the actions that bring the nodes' visits closest to the shares of a policy."""
+    """Chooses the actions that bring the nodes' visits closest to a policy."""
     visits = stats.visits.astype(policy.dtype)
     # [B, K, K]: the earlier simulations of this update that are in the same node.
     same = jnp.tril(node[:, :, None] == node[:, None, :], -1) & alive[:, None, :]
-    # Danihelka et al. 2022, section 5: the largest pi'(a) - n(a) / (1 + n), where those count as
-    # visits whose returns are not known yet.
+    # Danihelka et al. 2022, section 5: the largest pi'(a) - n(a) / (1 + n), where pending
+    # simulations count as visits.
     total = 1 + jnp.sum(visits, axis=-1) + jnp.sum(same, axis=-1).astype(policy.dtype)
 
     def choose(k: Any, node: NodeStats, pending: chex.Array) -> chex.Array:
@@ -328,17 +328,16 @@ def _by_counts(
 def _simulations(
     context: Context, store: Store, memory: Any, state: _Walk, made: Reached | None
 ) -> Simulations:
-    """Reads the trajectories from what was written down, and from the states made at the end."""
+    """Reads the trajectories from the recorded steps and from the states created at the end."""
     depth, names = state.path.depth, _told(context.needed)
     number = jnp.arange(context.max_depth, dtype=jnp.int32)[:, None, None]
     alive = number < depth[None]
-    # In the order in which `_arrive` stacked them.
+    # The rows are in the order in which `_arrive` stacked them.
     reward, discount, value, *told = jnp.moveaxis(state.real, 1, 0)
     action, child = state.whole[:, 0], state.whole[:, 1]
     counts = [state.evaluations, state.calls, state.not_finite]
     if made is not None:
-        # States that `close` made were not known when the last step was written down: what is known
-        # of them takes its place.
+        # States that `close` created were not known when the last step was recorded; fill them in.
         last = state.waiting[None] & (number == depth[None] - 1)
         fresh = (made.reward, made.discount, made.value, made.child)
         reward, discount, value, child = (
@@ -363,22 +362,22 @@ def _simulations(
         last=None,
     )
     if context.search.best_of is not None:
-        # The node that the last step reached; rollouts, whose numbers are hashes, do without.
+        # The node that the last step reached; not needed in rollouts, whose numbers are hashes.
         ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)
         last_states = store.last(context, memory, state.place, ends)
         trajectory = trajectory._replace(last=last_states)
-    # A step begins where the one before it has led, and the first one in the root, which is node 0.
+    # A step begins where the previous one led; the first one begins in the root, node 0.
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = Steps(alive & (number > 0), before if state.source is None else state.source, action)
     return Simulations(trajectory, norms, steps, child)
 
 
 def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
-    """Leaves out simulations that do not count, `[B, K]` bool, but for what was evaluated."""
+    """Drops simulations that do not count (`counts` `[B, K]`), but not their evaluations."""
     return trajectory._replace(
         alive=trajectory.alive & counts[None],
-        # Of the policy's terms only this one is summed up: in rounds nothing adapts, so no
-        # objective reads the others.
+        # Only this one of the policy's terms is summed: in rounds nothing adapts, so no objective
+        # reads the others.
         entropy=jnp.where(counts[None], trajectory.entropy, 0.0),
         depth=jnp.where(counts, trajectory.depth, 0),
         limited=trajectory.limited & counts,
@@ -387,7 +386,7 @@ def keep(trajectory: Trajectory, counts: chex.Array) -> Trajectory:
 
 def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
     """Hashes one more action into the codes of sequences (a multiply-and-shift mix of 32 bits)."""
-    # Plus 1, or all sequences of action 0 alone would have the code 0.
+    # Without the 1, all sequences of only action 0 would have the code 0.
     code = (code ^ (action.astype(jnp.uint32) + 1)) * jnp.uint32(0x9E3779B1)
     code = (code ^ (code >> 15)) * jnp.uint32(0x85EBCA77)
     return code ^ (code >> 13)
@@ -396,10 +395,11 @@ def extend_code(code: chex.Array, action: chex.Array) -> chex.Array:
 def draw(rng_keys: chex.PRNGKey, max_depth: int, num_walks: int) -> tuple[chex.PRNGKey, chex.Array]:
     """Returns `[B]` keys for the network calls and `[T, B, K]` uniform numbers for the actions.
 
-    Every random number of the update comes in one draw: one uniform an action, not one a logit.
+    All random numbers of the update come from one call, with one uniform per action instead of one
+    per logit.
     """
     step_keys, sample_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(rng_keys)
-    # In one row: the generator's code for rows of rows is longer, and slower to compile.
+    # A single row, since the generator's code for several axes is longer and slower to compile.
     count = max_depth * num_walks
     uniform = jax.vmap(lambda key: jax.random.uniform(key, (count,)))(sample_keys)
     return step_keys, jnp.moveaxis(uniform.reshape(-1, max_depth, num_walks), 0, 1)

@@ -1,4 +1,4 @@
-"""Training networks by self-play of a search."""
+"""Training networks by self-play with a search."""
 
 from jaxpgs.training.models import labelling, model_fitting, unrolls, value_equivalent
 from jaxpgs.training.policy_gradient import learner_games, past_selves, ppo, ppo_loss

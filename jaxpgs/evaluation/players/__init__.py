@@ -1,1 +1,1 @@
-"""Who plays: the record of a player, and ours, OpenSpiel's and GTP's."""
+"""Players: their interface, and players of this library, of OpenSpiel and of GTP programs."""

@@ -1,4 +1,4 @@
-"""Programs that speak GTP as players of Hex, such as MoHex or `python -m jaxpgs.gtp`."""
+"""GTP programs as players of Hex, such as MoHex or `python -m jaxpgs.gtp`."""
 
 import collections
 import concurrent.futures
@@ -22,20 +22,20 @@ from jaxpgs.envs import Hex, HexState
 from jaxpgs.envs.hex_games import SWAP_PIECES, SWAP_SIDES, cell_name, read_cell
 from jaxpgs.evaluation.players.player import Player
 
-_LOST = -1  # an action outside of the board, with which the environment ends a game as lost
+_LOST = -1  # an action outside of the board, after which the environment ends the game as lost
 _COLORS = ("black", "white")
 _START_SECONDS = 600.0  # for a program to load and compile
 
 
 class GTPError(Exception):
-    """A program said that it cannot, was silent for too long, or has ended."""
+    """A program answered with an error, did not answer in time, or has ended."""
 
 
 class GTPEngine:
-    """A program that answers lines of GTP, for as long as it is open.
+    """A running program that answers GTP commands.
 
     Args:
-      command: how it is started, as a line or as words.
+      command: the command that starts it, as one string or as a sequence of words.
 
     Raises:
       ValueError: if there is no such program.
@@ -59,7 +59,7 @@ class GTPEngine:
             (self._process.stderr, self._said.append, False),
         ):
             threading.Thread(target=_pump, args=args, daemon=True).start()
-        # Also for an engine that nobody closes: a program must not outlive it.
+        # Also for an engine that is never closed: the program must not outlive it.
         self._close = weakref.finalize(self, _end, self._process)
 
     def ask(self, line: str, seconds: float) -> str:
@@ -70,11 +70,11 @@ class GTPEngine:
           seconds: how long to wait.
 
         Returns:
-          The answer, without `=`. Lines of live analysis before it are left out.
+          The answer, without `=`. Lines of live analysis before it are skipped.
 
         Raises:
-          GTPError: if the answer is `?`; the program goes on.
-          TimeoutError: if there is none in time; the program is closed.
+          GTPError: if the answer is `?`; the program continues.
+          TimeoutError: if there is no answer in time; the program is closed.
           ConnectionError: if the program has ended.
         """
         try:
@@ -94,12 +94,12 @@ class GTPEngine:
             if answer is None:
                 raise ConnectionError(self._last_words(line))
             text = answer.decode(errors="replace").rstrip()
-            # An empty line ends an answer; those in front of it do not count.
+            # An empty line ends an answer; empty lines before it are skipped.
             if text or not lines:
                 lines += [text] * bool(text)
                 continue
-            # Programs greet, log and draw on the same output.
-            # A block of lines without an answer among them is left out, and the next one awaited.
+            # Programs print greetings, logs and boards on the same output. A block of lines without
+            # an answer is skipped, and the next one awaited.
             found = itertools.dropwhile(lambda text: text[0] not in "=?", lines)
             whole, lines = "\n".join(found), []
             if whole.startswith("="):
@@ -112,13 +112,13 @@ class GTPEngine:
         self._close()
 
     def _last_words(self, line: str) -> str:
-        time.sleep(0.1)  # for what it still says
+        time.sleep(0.1)  # to receive its last output
         said = b"".join(self._said).decode(errors="replace").strip()
         return f"the program has ended at {line!r}" + (f", saying: {said[-1000:]}" if said else "")
 
 
 def _pump(pipe: Any, take: Callable[[bytes | None], Any], tell_end: bool) -> None:
-    """Hands on what a program writes; a pipe that nobody reads would stop it."""
+    """Passes on what a program writes; a pipe that is not read would block it."""
     with contextlib.suppress(OSError, ValueError):  # closed meanwhile
         for line in pipe:
             take(line)
@@ -143,23 +143,22 @@ def gtp_player(
     seconds: float = 60.0,
     setup: Sequence[str] = (),
 ) -> Player:
-    """A program that speaks GTP as a player, in any match or tournament.
+    """Makes a player from a program that speaks GTP, for any match or tournament.
 
-    The program is given the position before each move, as HexGui does, so that it need remember
-    nothing: one process serves many games, and one that has ended is started anew. A game is lost
-    by resigning, an illegal move, an answer that is an error or comes too late, and a program that
-    ends twice at one move or cannot be started anew. What happened is in the player's stats, by the
-    number of times.
+    The program receives the position before each move, as from HexGui, so it does not need to
+    remember anything: one process serves many games, and a process that has ended is restarted. A
+    game is lost by a resignation, an illegal move, an error, a late answer, or a program that ends
+    twice at one move or cannot be restarted. The player's stats count these events.
 
     Args:
-      env: Hex, with or without the swap rule. A program is told which by `param_game allow_swap`.
-      command: how the program is started, such as `"mohex"` or
+      env: Hex, with or without the swap rule; the program is told with `param_game allow_swap`.
+      command: the command that starts the program, such as `"mohex"` or
         `"python -m jaxpgs.gtp --network hex-9x9-large"`.
-      name: the player's name; by default what the program calls itself.
-      processes: how many run at once, each for its share of the games.
-      seconds: how long a move may take. This ends a program that hangs; what the program should
-        take is its own option, or one of `setup`.
-      setup: further commands that each process is given at its start, such as
+      name: the player's name; by default the name that the program reports.
+      processes: how many processes run at once, each for its share of the games.
+      seconds: how long a move may take. This ends a program that hangs; to set the thinking time,
+        use the program's own options or `setup`.
+      setup: further commands that are sent to each process at its start, such as
         `"param_mohex max_time 5"`.
 
     Returns:
@@ -181,12 +180,12 @@ def gtp_player(
         )
 
     start = functools.partial(_start, env, command, setup)
-    # The first one starts at once, so that what cannot play is refused here and not in a match.
+    # The first one starts at once, so that a program that cannot play is rejected here.
     first = start()
     if name is None:
         with contextlib.suppress(GTPError):
             name = first.ask("name", _START_SECONDS)
-    # Who is free; None is a program that starts when it is needed.
+    # The free programs; None is a program that is started when it is needed.
     waiting: queue.SimpleQueue[GTPEngine | None] = queue.SimpleQueue()
     for engine in [first, *[None] * (processes - 1)]:
         waiting.put(engine)
@@ -196,11 +195,11 @@ def gtp_player(
 
 
 def _start(env: Hex, command: str | Sequence[str], setup: Sequence[str]) -> GTPEngine:
-    """Starts a program and tells it the board; raises `ValueError` if it cannot play there."""
+    """Starts a program and sets the board; raises `ValueError` if it cannot play on it."""
     engine = GTPEngine(command)
     try:
         engine.ask(f"boardsize {env.size} {env.size}", _START_SECONDS)
-        with contextlib.suppress(GTPError):  # not every program has it
+        with contextlib.suppress(GTPError):  # not every program has this command
             engine.ask(f"param_game allow_swap {int(env.swap)}", _START_SECONDS)
         for line in setup:
             engine.ask(line, _START_SECONDS)
@@ -216,20 +215,20 @@ def _ask_move(
     seconds: float,
     lines: Sequence[str],
 ) -> tuple[str, str]:
-    """Asks the next program that is free for a move.
+    """Asks the next free program for a move.
 
     Args:
       start: starts a program.
-      waiting: the programs that are free.
+      waiting: the free programs.
       seconds: how long each answer may take.
-      lines: the commands that set up the position, and at last the one for a move.
+      lines: the commands that set up the position, followed by the one that asks for a move.
 
     Returns:
-      The answer, and what went wrong: the name of a count, or nothing.
+      The answer, and the name of the count of what went wrong, or an empty string.
     """
     engine = waiting.get()
     try:
-        # A program that has ended gets a second chance, as it is told the whole position again.
+        # A program that has ended gets a second chance, since it receives the whole position again.
         for _ in range(2):
             try:
                 engine = engine or start()
@@ -240,11 +239,11 @@ def _ask_move(
             except TimeoutError:
                 engine = None
                 return "", "timeouts"
-            except (ConnectionError, ValueError):  # ended, or cannot be started anew
+            except (ConnectionError, ValueError):  # ended, or cannot be restarted
                 engine = None
         return "", "crashes"
     finally:
-        # Back in the queue whatever happened, or the other games would wait for ever.
+        # Back in the queue in any case, or the other games would wait forever.
         waiting.put(engine)
 
 
@@ -256,7 +255,7 @@ def _act(
     state: HexState,
     memory: tuple[()],
 ) -> tuple[Any, Any, dict]:
-    """Moves in G games, in as many at once as there are processes; see `Player.act`."""
+    """Moves in G games, with one game per process at a time; see `Player.act`."""
     del rng_key
     playing = np.flatnonzero(~np.asarray(state.terminated))
     actions = np.full(len(state.terminated), _LOST, np.int32)
@@ -276,10 +275,10 @@ def _act(
 
 
 def _lines(size: int, board: np.ndarray, player: int) -> Iterator[str]:
-    """Yields the commands that set up the stones `[n*n]`, of which 1 is Black's, and ask a move."""
+    """Yields the commands that set up the stones `[n*n]` (1 is Black) and ask for a move."""
     yield "clear_board"
     cells = [np.flatnonzero(board == sign) for sign in (1, -1)]
-    # In turns as far as the stones allow, as a game would have brought them.
+    # The colours alternate as far as possible, as in a game.
     for i in range(max(map(len, cells))):
         for color, own in zip(_COLORS, cells, strict=True):
             if i < len(own):
@@ -288,7 +287,7 @@ def _lines(size: int, board: np.ndarray, player: int) -> Iterator[str]:
 
 
 def _action(env: Hex, answer: str) -> int:
-    """Returns the action that an answer means, or that of who has lost."""
+    """Returns the action of an answer, or `_LOST`."""
     if answer in (SWAP_PIECES, SWAP_SIDES, "swap"):  # mirrored or not, it is the same game
         return env.num_cells if env.swap else _LOST
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Players to measure a search against."""
+"""Opponents for measuring the strength of a search."""
 
 from typing import Any
 
@@ -33,7 +33,8 @@ def uniform_random(env: Env, *, name: str = "random") -> Player:
     del env  # every state carries its legal actions
 
     def act(rng_key: chex.PRNGKey, state: Any, memory: tuple[()]) -> tuple[Any, Any, dict]:
-        # One number per game picks the k-th legal action; one per action would cost A times more.
+        # One number per game picks the k-th legal action; a number per action would cost A times
+        # more.
         legal = state.legal_action_mask
         count = legal.sum(axis=-1)
         uniform = jax.random.uniform(rng_key, count.shape)
@@ -62,7 +63,7 @@ def raw_network(
       name: the player's name.
 
     Returns:
-      The player. It reports `num_evaluations`, in games that go on, and `num_calls`.
+      The player. It reports `num_evaluations` in unfinished games, and `num_calls`.
 
     Raises:
       ValueError: if `temperature` is negative.
@@ -98,7 +99,7 @@ def openspiel_mcts(
     seed: int = 0,
     name: str | None = None,
 ) -> Player:
-    """OpenSpiel's C++ MCTS with random rollouts, an opponent without any network.
+    """OpenSpiel's C++ MCTS with random rollouts, an opponent without a network.
 
     Args:
       env: Hex without the swap rule.
@@ -106,10 +107,10 @@ def openspiel_mcts(
       uct_c: exploration constant.
       num_rollouts: random rollouts for each evaluated position.
       seed: added to the key that the match passes.
-      name: the player's name, by default one that tells the simulations.
+      name: the player's name; by default it includes the number of simulations.
 
     Returns:
-      A host player. It reports `num_rollouts`, at most that many.
+      A host player. It reports `num_rollouts`, an upper bound of the rollouts run.
 
     Raises:
       ImportError: if OpenSpiel is not installed.
@@ -132,8 +133,8 @@ def openspiel_mcts(
     game = pyspiel.load_game("hex", {"board_size": env.size})
 
     def choose(stones: np.ndarray, bot_seed: int) -> int:
-        # Who wins in Hex does not depend on the order of the stones, and part of an unfinished
-        # position's stones is unfinished too, so any alternating order replays the position.
+        # The winner in Hex does not depend on the order of the stones, and any subset of the stones
+        # of an unfinished position is unfinished, so any alternating order replays the position.
         state = game.new_initial_state()
         sides = [np.flatnonzero(stones == sign).tolist() for sign in (1, -1)]
         if len(sides[0]) - len(sides[1]) not in (0, 1):
@@ -144,12 +145,12 @@ def openspiel_mcts(
         for ply in range(len(sides[0]) + len(sides[1])):
             state.apply_action(sides[ply % 2][ply // 2])
         evaluator = pyspiel.RandomRolloutEvaluator(num_rollouts, bot_seed)
-        # The last four: memory in MB, whether to prove positions, the seed, whether to talk.
+        # The last four: memory in MB, whether to prove positions, the seed, and verbosity.
         bot = pyspiel.MCTSBot(game, evaluator, uct_c, num_simulations, 1000, True, bot_seed, False)
         return bot.step(state)
 
     def act(rng_key: chex.PRNGKey, state: HexState, memory: tuple[()]) -> tuple[Any, Any, dict]:
-        # A bot for each move: its choice then depends on the key alone, not on earlier games.
+        # A new bot for each move, so that its choice depends only on the key, not on earlier games.
         words = np.asarray(jax.random.key_data(rng_key)).tolist()
         seeds = np.random.SeedSequence([seed, *words]).generate_state(len(state.terminated))
         stones = np.sign(np.asarray(state.labels))
@@ -163,7 +164,7 @@ def openspiel_mcts(
 
 
 def perfect_hex(env: Hex, *, name: str = "perfect") -> Player:
-    """A player that wins every won position; for small boards, see `solve_hex`.
+    """A player that wins every won position, for small boards; see `solve_hex`.
 
     Args:
       env: Hex without the swap rule.

@@ -1,8 +1,8 @@
 """Players of batched games, and their compilation.
 
-A player is three things: a name, a memory to start with, and a function that picks one action in
-each of G games at once. It is compiled once per environment and batch size, together with the
-environment's step, and then serves every pairing of a tournament.
+A player has a name, an initial memory, and a function that chooses one action in each of G games at
+once. It is compiled once per environment and batch size, together with the environment's step, and
+is then used in every pairing of a tournament.
 """
 
 import dataclasses
@@ -24,24 +24,24 @@ from jaxpgs.base import Env
 
 @dataclasses.dataclass(frozen=True)
 class Player:
-    """Someone who plays G games at once.
+    """A player of G games at once.
 
     Attributes:
       name: unique within a tournament; it also seeds the player's games.
       init: `init(batch_size)` returns the memory at the start of G games, any pytree of arrays:
-        `()` for none, or for example the policy head that a search adapts through a game. Arrays
-        whose first axis is G are each game's own, and stay as they are while the game waits for the
-        other player.
+        `()` for none, or for example the policy head that a search adapts during a game. Arrays
+        whose first axis is G belong to the single games, and do not change while a game waits for
+        the other player.
       act: `act(rng_key, state, memory)` returns `(action [G], memory, stats)`. `state` has a
         leading axis G, the memory keeps its structure, and `stats` is a dict of scalars that are
-        summed over calls, such as `num_evaluations`. It is traced once. Games that are over stay
-        in the batch; their actions are ignored. So do games in which the other player is to move,
-        which are shown as if they were over. Arrays that `act` closes over, such as a network's
+        summed over calls, such as `num_evaluations`. It is traced once. Finished games stay in the
+        batch, and so do games in which the other player is to move, which are marked as terminated;
+        the actions in both are ignored. Arrays that `act` closes over, such as a network's
         parameters, become arguments of the compiled program, not constants in it.
       host: True if `act` cannot be traced. It then gets a state of NumPy arrays and may return
         NumPy arrays.
       deterministic: True if the actions do not depend on the key. Two such players play an opening
-        once with each colour, however many repeats are asked for.
+        once with each colour, however many repeats are requested.
 
     Example:
       >>> def first_legal(rng_key, state, memory):
@@ -57,14 +57,14 @@ class Player:
 
 
 class MatchGames(NamedTuple):
-    """G games under way.
+    """G games in progress.
 
     Attributes:
       state: the environment's state with a leading axis G.
-      opener: `[G]` int32, the number under which the environment lists who moved first.
-      score: `[G]` float32, what that player has gained from the other so far.
-      length: `[G]` int32, the moves so far of both players, the opening's included.
-      limit: `[]` int32, the length after which a game is not played on.
+      opener: `[G]` int32, the environment's number of the player who moved first.
+      score: `[G]` float32, the total reward of this player so far.
+      length: `[G]` int32, the moves of both players so far, including the opening.
+      limit: `[]` int32, the length after which a game is cut off.
     """
 
     state: Any
@@ -80,11 +80,11 @@ class MatchGames(NamedTuple):
 
     @property
     def opener_moves(self) -> chex.Array:
-        """`[G]` bool, whether it is the turn of who moved first."""
+        """`[G]` bool, whether the player who moved first is to move."""
         return self.state.current_player == self.opener
 
     def waiting(self) -> chex.Array:
-        """Returns `[2]` int32, how many games wait for who moved first, and for the other."""
+        """Returns `[2]` int32, how many games wait for the first mover, and for the other."""
         first = self.opener_moves
         waits = jnp.stack([self.going_on & first, self.going_on & ~first])
         return jnp.sum(waits, axis=-1, dtype=jnp.int32)
@@ -98,7 +98,7 @@ class Turn(NamedTuple):
       memory: the player's memory.
       stats: the player's dict of scalars.
       moves: `[]` int32, in how many of the games the player moved.
-      waiting: `[2]` int32, how many go on after that, as `MatchGames.waiting` counts them.
+      waiting: `[2]` int32, how many games are unfinished, as counted by `MatchGames.waiting`.
     """
 
     games: MatchGames
@@ -113,12 +113,12 @@ class CompiledPlayer:
     """A player ready to play batches of one size; see `compile_player`.
 
     Attributes:
-      player: whom it was compiled from.
+      player: the player that was compiled.
       batch_size: G.
       turn: `turn(rng_key, games, memory, opens)` makes a move in those games where it is the
         player's turn, and returns a `Turn`; `opens`, `[]` bool, tells whether it moved first.
       compile_seconds: time to trace and compile.
-      temp_bytes: scratch memory of the compiled program, None where the backend does not tell or
+      temp_bytes: scratch memory of the compiled program, None if the backend does not report it or
         the player runs on the host.
 
     Example:
@@ -143,7 +143,7 @@ class CompiledPlayer:
 def advance_games(
     env: Env, games: MatchGames, action: chex.Array, rng_key: chex.PRNGKey, moves: chex.Array
 ) -> MatchGames:
-    """Plays one action `[G]` in each game in which `moves` is true; the key draws the chance."""
+    """Plays one action `[G]` in each game in which `moves` is true; the key is for chance."""
     before = games.state
     after = step_with_keys(env)(before, jnp.asarray(action, jnp.int32), chance_key(rng_key))
     gain = gain_of(env, games.opener, before, after).astype(games.score.dtype)
@@ -159,10 +159,10 @@ def advance_games(
 def open_games(
     env: Env, rng_key: chex.PRNGKey, openings: chex.Array, limit: chex.Array
 ) -> MatchGames:
-    """Starts one game for each opening, a line of L actions `[G, L]`, and plays it."""
+    """Starts a game for each opening `[G, L]`, a line of L actions, and plays these actions."""
     num_games, length = openings.shape
     state = jax.vmap(env.init)(jax.random.split(rng_key, num_games))
-    # An environment may draw who moves first, so each game has its own.
+    # An environment may choose the first mover at random, so each game has its own.
     opener = jnp.asarray(state.current_player, jnp.int32)
     score, moves = jnp.zeros(num_games, jnp.float32), jnp.zeros(num_games, jnp.int32)
     games = MatchGames(state, opener, score, moves, limit)
@@ -184,9 +184,9 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
       The compiled player. For a host player only the environment's step is compiled.
 
     Raises:
-      ValueError: if `batch_size` is not positive, the game is not one of two players, or `act`
-        returns actions of the wrong shape or a memory of another structure, shape or dtype than it
-        was given.
+      ValueError: if `batch_size` is not positive, the game does not have two players, or `act`
+        returns actions of the wrong shape or a memory of another structure, shape or dtype than its
+        argument.
 
     Example:
       >>> player = jaxpgs.evaluation.uniform_random(env)
@@ -198,13 +198,13 @@ def compile_player(env: Env, player: Player, batch_size: int) -> CompiledPlayer:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     check_two_players("compile_player", env)
     start = time.perf_counter()
-    # The arguments as shapes. One opening move stands for any number, as games keep their shapes.
+    # The arguments as shapes. They do not depend on the length of the opening, so one move is used.
     key = jax.eval_shape(lambda: jax.random.key(0))
     action = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
     lines = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
     limit, opens = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
     games = jax.eval_shape(functools.partial(open_games, env), key, lines, limit)
-    # Which games the player moves in.
+    # The games in which the player moves.
     moves = jax.ShapeDtypeStruct((batch_size,), jnp.bool_)
 
     def step(
@@ -255,13 +255,13 @@ def _host_turn(
     memory: Any,
     opens: chex.Array,
 ) -> Turn:
-    """Makes the turn of a host player, of which only `step` is compiled."""
+    """Makes the turn of a host player; only `step` is compiled."""
     moves = games.going_on & (games.opener_moves == opens)
     waits = np.asarray(games.going_on & ~moves)
-    # Games of the other player's turn are shown as over: a search spends nothing on them.
+    # Games in which the other player is to move are marked as terminated, to save work.
     shown = _over_where(~np.asarray(moves), jax.device_get(games.state))
     action, new_memory, stats = player.act(rng_key, shown, memory)
-    # In games in which players take turns none waits.
+    # If players alternate, no game waits.
     if waits.any():
         new_memory = _kept(waits, memory, new_memory, np.where)
     after, count, waiting = step(games, jnp.asarray(action, jnp.int32), rng_key, moves)
@@ -283,7 +283,7 @@ def _check_act(player: Player, batch_size: int, action: Any, old: Any, new: Any)
 
 
 def check_two_players(owner: str, env: Env) -> None:
-    """Raises `ValueError` unless a game is one of two players."""
+    """Raises `ValueError` unless a game has two players."""
     advice = (
         "Of one player compare what searches earn, as jaxpgs.puzzles.solve tells; of more let the "
         "environment make the moves of the others."
@@ -292,16 +292,16 @@ def check_two_players(owner: str, env: Env) -> None:
 
 
 def _over_where(over: Any, state: Any) -> Any:
-    """Returns states `[G]` of which those games are over for which `over` says so, and no other."""
-    # However deep in the state the array is, it is that object.
+    """Returns states `[G]` in which `terminated` is replaced by `over`."""
+    # The array is found by identity, however deep it is in the state.
     return jax.tree.map(lambda x: over if x is state.terminated else x, state)
 
 
 def _kept(waits: Any, old: Any, new: Any, where: Callable[..., Any]) -> Any:
-    """Returns a new memory, with what is a waiting game's own as it was."""
+    """Returns a new memory, in which the arrays of waiting games are unchanged."""
 
     def keep(old: Any, new: Any) -> Any:
-        # What has no axis of the games belongs to all of them, and goes on.
+        # Arrays without an axis of games belong to all games, and are updated.
         if np.shape(new)[:1] != waits.shape:
             return new
         return where(waits.reshape(-1, *[1] * (np.ndim(new) - 1)), old, new)

@@ -27,10 +27,10 @@ def search_player(
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
     **knobs: Any,
 ) -> Player:
-    """Makes a player of a search, one of ours or one of mctx's.
+    """Makes a player from a search of this library or of mctx.
 
-    Its stats count, over the games that go on: `num_evaluations`, network evaluations including the
-    root's; `num_calls`, network calls one after another.
+    Its stats count, over unfinished games: `num_evaluations`, network evaluations including the
+    root's; and `num_calls`, sequential network calls.
 
     Args:
       env: the environment.
@@ -39,14 +39,14 @@ def search_player(
       policy_fn: `jaxpgs.pgs_policy`, `mctx.muzero_policy` or another with their arguments.
       num_simulations: simulations per move.
       name: the player's name.
-      keep_adapted: whether the parameters that a search adapts go on to the game's next move, as in
-        the PGS paper, or start from the network's every time.
+      keep_adapted: whether the adapted parameters carry over to the game's next move, as in the PGS
+        paper; if not, every search starts from the network's.
       deterministic: whether the actions do not depend on the key, as with `gumbel_scale=0` in
         tree searches that break no ties at random.
-      model_fns: what the search plans with, such as `make_model_fns(model, env)`; the rules of the
-        environment and the network if None.
-      **knobs: further arguments of `policy_fn`. To play at full strength, ask for temperature 0,
-        the default of our searches, and for no noise at the root.
+      model_fns: `root_fn` and `recurrent_fn` of the search, such as `make_model_fns(model, env)`;
+        if None, it uses the rules of the environment and the network.
+      **knobs: further arguments of `policy_fn`. To play at full strength, use temperature 0, the
+        default of this library's searches, and no noise at the root.
 
     Returns:
       A player.

@@ -1,1 +1,1 @@
-"""What networks are made of."""
+"""Layers of the networks."""

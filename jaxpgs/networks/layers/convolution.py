@@ -1,4 +1,4 @@
-"""A convolution that stays fast on a processor: its gradients in loops, and its many kernels."""
+"""A convolution that is fast on a CPU, for gradients in loops and for many kernels."""
 
 import functools
 from collections.abc import Callable
@@ -14,25 +14,25 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 def same_convolution(
     inputs: chex.Array, kernel: chex.Array, *args: Any, **kwargs: Any
 ) -> chex.Array:
-    """Convolves planes and keeps the board's size; what `nnx.Conv(conv_general_dilated=...)` takes.
+    """Convolves planes and keeps the board's size; for `nnx.Conv(conv_general_dilated=...)`.
 
-    On a processor XLA brings convolutions into the form for which it has fast code, but only
-    outside of loops (https://github.com/jax-ml/jax/issues/12868). Those of a gradient have another
-    form, and training runs in a `scan`, where they take many times as long. Here a gradient is
-    written in the fast form. Nor is there fast code for the convolution in groups that `jax.vmap`
-    makes of many kernels, such as those of roots whose whole networks adapt: they take turns here.
-    Outputs and gradients are those of `jax.lax.conv_general_dilated`.
+    On a CPU, XLA rewrites convolutions into a form for which it has fast code, but only outside of
+    loops (https://github.com/jax-ml/jax/issues/12868). The convolutions of a gradient have another
+    form, and training runs in a `scan`, where they are many times slower. So here the gradient is
+    written in the fast form. There is also no fast code for the grouped convolution into which
+    `jax.vmap` turns many kernels, such as those of roots whose whole networks adapt; here the
+    kernels are applied one after another. Results are those of `jax.lax.conv_general_dilated`.
 
     Args:
       inputs: `[B, height, width, planes]`.
       kernel: `[k, l, planes, filters]`, with k and l odd.
       *args: strides of 1 and padding "SAME".
-      **kwargs: what else `nnx.Conv` hands on, all of it at its defaults.
+      **kwargs: the other arguments that `nnx.Conv` passes, all with their default values.
 
     Returns:
       `[B, height, width, filters]`.
     """
-    # Elsewhere the compiler knows the usual form of gradients.
+    # On other backends the usual form of gradients is fast.
     if jax.default_backend() != "cpu":
         return jax.lax.conv_general_dilated(inputs, kernel, *args, **kwargs)
     return _convolve(inputs, kernel)
@@ -56,19 +56,19 @@ _convolve.defvjp(_forward, _backward)
 
 
 def _to_inputs(gradient: chex.Array, kernel: chex.Array) -> chex.Array:
-    # The gradient by the inputs: a convolution with the kernel turned around, filters to planes.
+    # The gradient by the inputs: a convolution with the flipped kernel, from filters to planes.
     return _convolve(gradient, jnp.flip(kernel, (0, 1)).swapaxes(2, 3))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _to_kernel(inputs: chex.Array, gradient: chex.Array, size: tuple[int, int]) -> chex.Array:
-    # Planes take the place of the batch, and the batch that of the planes that are summed over.
+    # Planes take the role of the batch, and the batch that of the planes that are summed over.
     convolve = _convolution(tuple((length // 2, length // 2) for length in size))
     out = convolve(inputs.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3))
     return out.transpose(1, 2, 0, 3)
 
 
-# The gradient's own gradient, as it is linear in the inputs and in what comes back.
+# The gradient of the gradient, which is bilinear in the inputs and the cotangent.
 _to_kernel.defvjp(
     lambda inputs, gradient, size: (_to_kernel(inputs, gradient, size), (inputs, gradient)),
     lambda size, saved, kernel: (_to_inputs(saved[1], kernel), _convolve(saved[0], kernel)),
@@ -77,7 +77,7 @@ _to_kernel.defvjp(
 
 @functools.cache
 def _convolution(padding: Any) -> Callable[[chex.Array, chex.Array], chex.Array]:
-    """Makes a convolution that `jax.vmap` runs kernel by kernel where there are many of them."""
+    """Makes a convolution that `jax.vmap` runs kernel by kernel if there are many kernels."""
 
     @jax.custom_batching.custom_vmap
     def convolve(inputs: chex.Array, kernel: chex.Array) -> chex.Array:
@@ -94,7 +94,7 @@ def _convolution(padding: Any) -> Callable[[chex.Array, chex.Array], chex.Array]
     ) -> tuple[chex.Array, bool]:
         inputs, kernel = operands
         if all(is_batched):
-            # A kernel for each input: they take turns, as there is no fast code for groups.
+            # A kernel for each input: one after another, since grouped convolutions are slow.
             return jax.lax.map(lambda each: convolve(*each), operands), True
         # Many inputs for one kernel are one larger batch.
         if is_batched[0]:

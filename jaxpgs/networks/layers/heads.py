@@ -28,7 +28,7 @@ class PolicyHead(nnx.Module):
       num_hidden: width of a hidden layer; 0 for none.
       per_cell: whether the features are `[B, A, num_features]` and each cell gives one logit, from
         its own features and their mean over the board.
-      activation: what follows the hidden layer.
+      activation: the activation after the hidden layer.
       norm: how the 1x1 convolution's planes are normalised; see `make_norm`.
       rngs: random keys for the initial weights.
     """
@@ -60,10 +60,10 @@ class PolicyHead(nnx.Module):
         return x[..., 0] if self.per_cell else x
 
     def before_linear(self, features: chex.Array) -> chex.Array:
-        """Returns what the last layer reads, `[B, ..., inputs]`."""
+        """Returns the inputs of the last layer, `[B, ..., inputs]`."""
         x = features.astype(jnp.float32)
         if self.per_cell:
-            # [B, cells, 2 * num_features]: each cell beside the mean of all of them.
+            # [B, cells, 2 * num_features]: each cell's features and their mean over all cells.
             mean = jnp.broadcast_to(jnp.mean(x, axis=1, keepdims=True), x.shape)
             x = jnp.concatenate([x, mean], axis=-1)
         x = _squeeze(self.conv, self.norm, x)
@@ -82,10 +82,10 @@ class ValueHead(nnx.Module):
       num_planes: outputs of the 1x1 convolution, after which all cells are joined; 0 for none.
       num_cells: how many cells the features have, for the 1x1 convolution.
       num_hidden: width of a hidden layer; 0 for none.
-      pooled: whether the features are `[B, cells, num_features]`, of which the mean and the
-        greatest over the board count.
-      scale: what the output is multiplied by; None keeps it within -1 and 1 by `tanh` instead.
-      activation: what follows the hidden layer.
+      pooled: whether the features are `[B, cells, num_features]`; then their mean and maximum over
+        the board are used.
+      scale: the factor of the output; None limits it to -1 to 1 with `tanh` instead.
+      activation: the activation after the hidden layer.
       norm: how the 1x1 convolution's planes are normalised; see `make_norm`.
       rngs: random keys for the initial weights.
     """
@@ -104,7 +104,7 @@ class ValueHead(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.pooled, self.scale, self.activation = pooled, scale, activation
-        # Mean and greatest stand side by side.
+        # Mean and maximum are concatenated.
         inputs = 2 * num_features if pooled else num_features
         if num_planes:
             inputs = num_planes * num_cells
@@ -114,7 +114,7 @@ class ValueHead(nnx.Module):
 
     def __call__(self, features: chex.Array) -> chex.Array:
         """Returns values `[B]`."""
-        # A tower may compute in 16 bits; values are small differences and want float32.
+        # The torso may compute in 16 bits; values are small differences and need float32.
         x = features.astype(jnp.float32)
         if self.pooled:
             x = jnp.concatenate([jnp.mean(x, axis=1), jnp.max(x, axis=1)], axis=-1)
@@ -122,7 +122,7 @@ class ValueHead(nnx.Module):
         if self.hidden is not None:
             x = self.activation(self.hidden(x))
         x = self.linear(x)
-        # Results of games are within -1 and 1; scores of puzzles have a scale of their own.
+        # Results of games are within -1 and 1; scores of puzzles have their own scale.
         return jnp.tanh(x)[:, 0] if self.scale is None else self.scale * x[:, 0]
 
 
@@ -131,8 +131,8 @@ def make_norm(norm: str, num_planes: int, rngs: nnx.Rngs) -> nnx.BatchNorm | nnx
 
     Args:
       norm: "batch" takes the mean and the variance of each plane over a batch in training, and
-        their running means elsewhere. "layer" takes those of all planes of a board together, so
-        that a board's answer depends on no other board and is the same in training and elsewhere.
+        their running means otherwise. "layer" takes those of all planes of a board together, so
+        that a board's result does not depend on other boards and is the same in training.
       num_planes: number of planes, the last axis of the inputs `[B, ..., num_planes]`.
       rngs: random keys.
 
@@ -153,13 +153,13 @@ def _pointwise(
 ) -> tuple[nnx.Linear | None, nnx.BatchNorm | nnx.GroupNorm | None]:
     """Makes a 1x1 convolution and its normalisation, or neither.
 
-    The convolution is written as the matrix product it is. With one kernel per root, as in a search
-    that adapts the head, `vmap` makes that a batched product, but would make a convolution a
+    The convolution is written as a matrix product. With one kernel per root, as in a search that
+    adapts the head, `vmap` turns this into a batched product; it would turn a convolution into a
     grouped one, which is slow.
     """
     if not num_planes:
         return None, None
-    # A normalisation has a bias of its own.
+    # A normalisation has its own bias.
     conv = nnx.Linear(num_features, num_planes, use_bias=False, rngs=rngs)
     return conv, make_norm(norm, num_planes, rngs)
 

@@ -1,4 +1,4 @@
-"""Checks of what networks are given."""
+"""Checks of the arguments of networks."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def check_sizes(owner: str, **sizes: int) -> None:
 
 
 def check_blocks(owner: str, num_blocks: int) -> None:
-    """Raises `ValueError` for fewer than no blocks; a network without any is one layer."""
+    """Raises `ValueError` if the number of blocks is negative; with 0 blocks there is one layer."""
     if num_blocks < 0:
         raise ValueError(f"{owner} needs num_blocks >= 0, got {num_blocks}.")
 

@@ -17,16 +17,16 @@ class SEResNet(nnx.Module):
 
     A block is `relu(x + SE(y))` with `y` from two 3x3 convolutions with normalisation. `SE`
     multiplies each plane by a number from 0 to 1 that a small network computes from the means of
-    all planes (Hu et al. 2018). Each head is a 1x1 convolution and one linear layer. With the
-    defaults the policy's linear layer has 32 numbers a cell as inputs, 800 on 5x5: what the
-    thesis's searches adapt, `networks.policy_head(params, part="linear")`. The defaults are those
-    for 5x5; for 7x7 the thesis takes 16 blocks.
+    all planes (Hu et al. 2018). Each head is a 1x1 convolution and one linear layer. The thesis's
+    searches adapt the policy's linear layer, `networks.policy_head(params, part="linear")`, which
+    by default has 32 inputs per cell, 800 on 5x5. The defaults are those for 5x5; for 7x7 the
+    thesis uses 16 blocks.
 
-    Deviation: the convolutions of the heads have a normalisation as well.
+    Deviation: the convolutions of the heads have a normalisation, too.
 
-    `torso` maps observations to features, `policy_head` and `value_head` map features on. Weights,
-    batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are kept as
-    attributes of the same names, so that saved weights can say how to build their network.
+    `torso` maps observations to features; `policy_head` and `value_head` map these to the outputs.
+    Weights, batch statistics and both heads are float32 whatever `dtype` is. Keyword arguments are
+    kept as attributes of the same names, so that the network can be rebuilt from saved weights.
 
     Args:
       observation_shape: `(height, width, planes)`, without the batch axis.
@@ -34,15 +34,15 @@ class SEResNet(nnx.Module):
       num_filters: number of planes in the torso.
       num_blocks: number of residual blocks, 0 or more.
       policy_filters: planes of the policy head's convolution.
-      value_filters: planes of the value head's.
-      squeeze_ratio: how many times fewer numbers the squeezed means become in between.
+      value_filters: planes of the value head's convolution.
+      squeeze_ratio: the ratio of the planes to the hidden units of squeeze-and-excitation.
       norm: "batch" for batch normalisation; "layer" normalises each board by itself, all its
-        planes together, in training as elsewhere.
-      dtype: type the torso computes in, such as "float32" or "bfloat16".
+        planes together, also in training.
+      dtype: the type in which the torso computes, such as "float32" or "bfloat16".
       rngs: random keys for the initial weights.
 
     Raises:
-      ValueError: if the observation has not three axes, or a size is not positive.
+      ValueError: if the observation does not have three axes, or a size is not positive.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -158,7 +158,7 @@ class SETower(nnx.Module):
 
     def __call__(self, x: chex.Array) -> chex.Array:
         """Returns planes `[B, height, width, num_filters]`."""
-        # Observations may be bytes or booleans; convolutions want floats.
+        # Observations may be bytes or booleans; convolutions need floats.
         x = x.astype(self.dtype)
         if self.embed is not None and self.observation_shape is not None:
             check_observation(x, self.observation_shape)
@@ -180,14 +180,14 @@ class _Block(nnx.Module):
     ) -> None:
         self.first = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
         self.second = ConvNorm(filters, filters, norm=norm, dtype=dtype, rngs=rngs)
-        # Fewer numbers than planes, so that these layers stay small beside the convolutions.
+        # Fewer units than planes, so that these layers are small compared with the convolutions.
         squeezed = max(filters // squeeze_ratio, 1)
         self.squeeze = nnx.Linear(filters, squeezed, dtype=dtype, rngs=rngs)
         self.excite = nnx.Linear(squeezed, filters, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: chex.Array) -> chex.Array:
         y = self.second(jax.nn.relu(self.first(x)))
-        # [B, filters]: the planes' means say how much each plane counts.
+        # [B, filters]: the weight of each plane, from the means of all planes.
         weight = self.excite(jax.nn.relu(self.squeeze(jnp.mean(y, axis=(1, 2)))))
-        # The gates scale the residual alone, so what came before passes through as it was.
+        # The gates scale only the residual; the block's input passes through unchanged.
         return jax.nn.relu(x + y * jax.nn.sigmoid(weight)[:, None, None])

@@ -1,7 +1,7 @@
-"""How a search learns from the last updates: a ring of their simulations (`Reuse`).
+"""How a search learns from the last updates: a ring buffer of their simulations (`Reuse`).
 
 Brosseit 2023, eq. D.1, and PPO (Schulman et al. 2017). The gradient is that of `learn`, over more
-steps; what is added here is the ring and the weights for the change of policy.
+steps. This module adds the ring buffer and the weights that correct for the change of policy.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class Ring(NamedTuple):
     """The simulations of the last R updates, `W = R K` of each root. All have a leading axis B.
 
     Attributes:
-      steps: what the simulation policy did where, `[B, T, W, ...]`.
+      steps: `[B, T, W, ...]` states and actions of the simulation policy.
       alive: `[B, T, W]` bool, True where step t was taken; False where there is no simulation yet.
       reward: `[B, T, W]` as in `Trajectory`.
       discount: `[B, T, W]` likewise.
       value: `[B, T, W]` likewise.
-      log_prob: `[B, T, W]` that of the policy which took the step.
-      returns: `[B, T, W]` what the backup said.
+      log_prob: `[B, T, W]` log probability under the policy that took the step.
+      returns: `[B, T, W]` returns from the backup.
     """
 
     steps: Steps
@@ -50,7 +50,7 @@ class Ring(NamedTuple):
 
 
 def empty_ring(search: Search, simulate: Callable[[], Simulations]) -> Ring:
-    """Makes an empty ring for the simulations that a function returns; it is not run."""
+    """Makes an empty ring for simulations like those of `simulate`, which is only traced."""
     assert search.reuse is not None
     num = search.reuse.num_updates
 
@@ -61,7 +61,7 @@ def empty_ring(search: Search, simulate: Callable[[], Simulations]) -> Ring:
 
 
 def _entry(simulations: Simulations, returns: chex.Array | None) -> Ring:
-    """What the ring keeps of an update, `[B, T, K]` each."""
+    """Returns what the ring keeps of an update, `[B, T, K]` each."""
     trajectory = simulations.trajectory
     entry = Ring(
         steps=simulations.steps,
@@ -87,25 +87,25 @@ def learn_from_ring(
     ring: Ring,
     num_updates: chex.Array,
 ) -> tuple[Learned, Ring]:
-    """Puts an update's simulations into the ring and learns from all that it holds.
+    """Puts an update's simulations into the ring and learns from everything in the ring.
 
     Args:
       store: where states come from.
-      context: what the update is made with; its search has `reuse`.
-      memory: the store's.
-      stats: what was known at the root before the simulations.
+      context: the context of the update; its search has `reuse`.
+      memory: the store's memory.
+      stats: the statistics of the roots before the simulations.
       opt_state: the optimizer's state.
       simulations: the update's simulations.
-      returns: `[T, B, K]` what they returned.
-      ring: the ring before.
+      returns: `[T, B, K]` their returns.
+      ring: the ring before this update.
       num_updates: `[B]` int32, updates before this one.
 
     Returns:
-      What was learned, and the ring.
+      What was learned, and the new ring.
     """
     search, reuse = context.search, context.search.reuse
     assert reuse is not None
-    # A root without simulations changes nothing, so that steps beyond the budget do not.
+    # A root without simulations stays unchanged, so that steps beyond the budget have no effect.
     ran = jnp.any(simulations.trajectory.alive, axis=(0, 2))
     entry = _entry(simulations, returns)
     ring = trees.where(ran, _put(ring, entry, num_updates % reuse.num_updates), ring)
@@ -114,7 +114,7 @@ def learn_from_ring(
     def epoch(carry: tuple, _: None) -> tuple[tuple, tuple]:
         adapted, opt_state = carry
         now = context._replace(adapted=adapted)
-        # Without the update's table, which the parameters before the first epoch made.
+        # Without the update's table, which was made with the parameters before the first epoch.
         blocks = store.blocks(now, memory, None, old.steps)
         found, norms = _terms_now(now, blocks, old.steps)
         trajectory = _trajectory(old, found)
@@ -136,7 +136,7 @@ def learn_from_ring(
 
 
 def _trajectory(old: Ring, found: dict[str, chex.Array]) -> Trajectory:
-    """The simulations of the ring, with the terms of the policy of now."""
+    """Returns the simulations of the ring, with the terms of the current policy."""
     depth = jnp.sum(old.alive, axis=0, dtype=jnp.int32)
     return Trajectory(
         alive=old.alive,
@@ -145,7 +145,7 @@ def _trajectory(old: Ring, found: dict[str, chex.Array]) -> Trajectory:
         value=old.value,
         **{name: found.get(name, 0 * old.value) for name in PolicyTerms._fields},
         depth=depth,
-        # False, and 0 below: the updates of these simulations have counted them.
+        # False, and 0 below: these simulations were counted in their own updates.
         limited=depth < 0,
         num_evaluations=0 * depth[:, 0],
         num_calls=0 * depth[:, 0],
@@ -155,14 +155,14 @@ def _trajectory(old: Ring, found: dict[str, chex.Array]) -> Trajectory:
 def _terms_now(
     context: Context, blocks: Blocks, steps: Steps
 ) -> tuple[dict[str, chex.Array], dict[str, chex.Array]]:
-    """The policy's terms `[T, B, W]` in steps taken before, and the norms of their derivatives."""
+    """Returns the policy's terms `[T, B, W]` at earlier steps, and norms of their derivatives."""
     shape = steps.acting.shape
     acting, action = in_rows(steps.acting), in_rows(steps.action)
 
     def one(i: Any) -> dict[str, chex.Array]:
         policy, prior, _ = blocks.evaluate(context.adapted, i)
         row = blocks.row - i * blocks.num_rows
-        # A step is in one block, so that the sum over blocks is the entry of that one.
+        # A step is in one block, so the sum over blocks is its entry in that block.
         here = acting & (row >= 0) & (row < blocks.num_rows)
         entropy = -jnp.sum(policy * safe_log(policy), axis=-1)
         found, slopes = terms_and_slopes(policy, prior, entropy, context.needed)
@@ -171,7 +171,7 @@ def _terms_now(
         told = rows | {"log_prob": jnp.log(pick(rows.pop("policy"), action))}
         return {name: jnp.where(here, x, 0.0) for name, x in told.items()}
 
-    # The first block is evaluated in any case, as the sum needs a start.
+    # The first block is always evaluated, since the sum needs an initial value.
     zero = jnp.zeros_like(blocks.num_blocks)
     add = lambda carry: (carry[0] + 1, jax.tree.map(jnp.add, carry[1], one(carry[0])))  # noqa: E731
     told = jax.lax.while_loop(lambda c: c[0] < blocks.num_blocks, add, (zero + 1, one(zero)))[1]

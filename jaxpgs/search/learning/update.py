@@ -1,4 +1,4 @@
-"""One update of a search: K simulations of every root, and what is learned from them."""
+"""One update of a search: K simulations of every root, and a learning step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,21 +22,21 @@ from jaxpgs.search.walk import draw, keep, walk
 
 
 def update(store: Store, context: Context, carry: Carry) -> Carry:
-    """Simulates, and learns from it.
+    """Runs simulations and learns from them.
 
     Args:
       store: where states come from.
-      context: what the update is made with, short of its keys and rows.
+      context: the context of the update, without its keys and rows.
       carry: the search so far.
 
     Returns:
-      The search one update on.
+      The search after the update.
 
     Raises:
       ValueError: if the backup returns another shape or type.
     """
     search = context.search
-    # A Gumbel root of many actions updates the columns of those alone that it considers.
+    # A Gumbel root with many actions updates only the columns of those that it considers.
     near = near_root(context, carry.selection, carry.stats)
     context, chosen, started, memory, simulations, table = simulate(store, context, carry)
     trajectory = simulations.trajectory
@@ -45,14 +45,14 @@ def update(store: Store, context: Context, carry: Carry) -> Carry:
         check_returned("What backup returns", returns, trajectory.reward.shape, "real")
         returns = jax.lax.stop_gradient(returns)
     if search.root_selection.rounds is not None:
-        # A round has started all simulations that might be wanted. Now their returns tell which of
-        # them a search with K = 1 would have run; the others leave no trace.
+        # A round has started all simulations that might be needed. Now their returns tell which of
+        # them a search with K = 1 would have run; the others are discarded.
         at = (chosen, started, returns[0])
         started = search.root_selection.rounds.accept(near.state, near.root, *at)
         trajectory = keep(trajectory, started)
         simulations = simulations._replace(trajectory=trajectory)
     stats = widen(carry.stats, add_returns(near.root, chosen, returns[0], started), near.columns)
-    # Estimators see the root as the simulations found it, but in a unit that covers their returns.
+    # Estimators see the root before the simulations, but with a scale that covers their returns.
     before = carry.stats._replace(scale=stats.scale)
     zero = 0 * carry.stats.value
     learned, ring = Learned(carry.adapted, carry.opt_state, zero, zero > 0), carry.ring
@@ -68,11 +68,11 @@ def update(store: Store, context: Context, carry: Carry) -> Carry:
     if search.best_of is not None:
         best = _better(search.best_of, best, trajectory.last)
     with jax.named_scope("remember"):
-        # What is learned reads the memory: written into before that, it would have to be copied.
+        # Learning reads the memory. If it were written to before that, it would have to be copied.
         after = returns + 0 * learned.norm[None, :, None]
         memory = store.remember(context, memory, simulations, after)
     return carry._replace(
-        # A root whose budget is spent counts no updates, so that further steps change nothing.
+        # Roots whose budget is spent count no more updates, so that further steps change nothing.
         num_updates=carry.num_updates + is_left(search, carry).astype(jnp.int32),
         stats=stats,
         adapted=learned.adapted,
@@ -92,14 +92,14 @@ def is_left(search: Search, carry: Carry) -> chex.Array:
 
 
 class Simulated(NamedTuple):
-    """What an update has simulated, before anything is learned from it.
+    """The simulations of an update, before anything is learned from them.
 
     Attributes:
-      context: with the keys and the rows of the update.
-      chosen: `[B, K]` int32, the first actions by the numbers that `near_root` gives them.
-      started: `[B, K]` bool, which simulations there are.
-      memory: the store's, with the states that are new.
-      simulations: step by step.
+      context: the context with the keys and the rows of the update.
+      chosen: `[B, K]` int32, the first actions as numbered by `near_root`.
+      started: `[B, K]` bool, which simulations were started.
+      memory: the store's memory, with the new states.
+      simulations: the simulations step by step.
       table: what they looked up in the memory.
     """
 
@@ -119,11 +119,11 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
     step_keys, uniform = draw(keys, context.max_depth, num_walks)
     shared = carry.model_keys
     if shared is not None:
-        # Dynamic, as jax.debug_key_reuse takes a static index for a use of the key.
+        # A dynamic index, since jax.debug_key_reuse counts a static one as a use of the key.
         shared = jax.random.fold_in(jax.lax.dynamic_index_in_dim(shared, 0, keepdims=False), number)
     context = context._replace(keys=Keys(step_keys, shared), scale=carry.stats.scale)
     if context.rows is not None:
-        # Updates behind the budget or the capacity write behind the last row that is kept.
+        # Updates beyond the budget or the capacity write after the last row that is kept.
         start = jnp.minimum(_of_update(context.rows.starts, number), context.rows.limit + 1)
         context = context._replace(start=start)
     if len(set(search.widths)) > 1:
@@ -136,7 +136,7 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
             chosen, wanted = select_in_turn(search.root_selection, *at), None
         else:
             chosen, wanted = rounds.propose(near.state, near.root, num_walks)
-        # The selection numbers the actions by its columns, the model by themselves.
+        # The selection numbers actions by its columns; the model needs the original numbers.
         actions = chosen
         if near.columns is not None:
             actions = jnp.take_along_axis(near.columns, chosen, axis=1, mode="clip")
@@ -149,21 +149,21 @@ def simulate(store: Store, context: Context, carry: Carry) -> Simulated:
 
 
 def _of_update(numbers: tuple[int, ...], number: chex.Array) -> chex.Array:
-    """Returns what belongs to an update; a progression goes on after its last number."""
+    """Returns the number of an update; an arithmetic progression continues after its end."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    # Where all updates are of one size this is a product and takes no table. Sizes that fall, such
-    # as 4 and 2, must not go on below 0.
+    # If all updates have the same size, this is a product and needs no table. Decreasing sizes,
+    # such as 4 and 2, must not continue below 0.
     if step >= 0 and numbers == tuple(numbers[0] + step * n for n in range(len(numbers))):
         return numbers[0] + number * step
     return jnp.array(numbers, jnp.int32)[jnp.minimum(number, len(numbers) - 1)]
 
 
 def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Array | None) -> Path:
-    """The K simulations before their first step; `wanted` tells which start, None for all."""
+    """Returns the K simulations before their first step; `wanted` tells which start (None: all)."""
     search = context.search
     stats, num_walks = carry.stats, actions.shape[1]
-    # [B, K, K]: earlier simulations of this update with the same first action, which count as
-    # visits for truncations though they have not returned.
+    # [B, K, K]: earlier simulations of this update with the same first action. Truncations count
+    # them as visits although they have not returned yet.
     earlier = jnp.tril(actions[:, :, None] == actions[:, None, :], -1)
     log_prior = jax.nn.log_softmax(stats.prior_logits, axis=-1)
     number = carry.totals.simulations[:, None] + jnp.arange(num_walks, dtype=jnp.int32)[None]
@@ -187,7 +187,7 @@ def _start(context: Context, carry: Carry, actions: chex.Array, wanted: chex.Arr
         alive=alive,
         visits=jnp.take_along_axis(stats.visits, actions, axis=-1)
         + jnp.sum(earlier, axis=-1, dtype=jnp.int32),
-        # False everywhere, but made of data, so that it varies over devices as the roots do.
+        # False everywhere, but computed from data, so that it varies over devices as the roots do.
         new=playable & (counts > 0),
         simulation=number,
     )
@@ -198,5 +198,5 @@ def _better(best_of: Callable[[Embedding], chex.Array], best: Any, others: Any) 
     scores = jax.vmap(best_of, in_axes=1, out_axes=1)(others)
     first = jnp.argmax(scores, axis=1)
     other = jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, first), others)
-    # Of equal states the earlier one stays.
+    # Of states with equal scores the earlier one stays.
     return trees.where(jnp.max(scores, axis=1) > best_of(best), other, best)

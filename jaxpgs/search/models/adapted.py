@@ -1,4 +1,4 @@
-"""Which parameters adapt, and those of each root: chosen, taken apart and put together again."""
+"""The parameters that adapt, and the copies of each root: selecting, splitting and merging."""
 
 from typing import Any
 
@@ -16,24 +16,24 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
     Args:
       params: the network's parameters.
       adapt: a pytree of booleans with the structure of `params`; a predicate
-        `(path, leaf) -> bool` with the path of `jax.tree_util`; or names with dots between them, as
-        `networks.policy_head(path=...)` takes them, or "everything" but batch normalisation. None
-        adapts nothing. Of the leaves that it names, arrays of real numbers adapt; keys, counters,
-        functions and Python's numbers go along as they are.
+        `(path, leaf) -> bool` with the path of `jax.tree_util`; names separated by dots, as in
+        `networks.policy_head(path=...)`; or "everything", which leaves out batch normalisation.
+        None adapts nothing. Of the selected leaves, only arrays of floats adapt; keys, counters,
+        functions and Python numbers do not change.
 
     Returns:
       A list in the order of `jax.tree.leaves(params)`.
 
     Raises:
-      ValueError: if the structures differ or if not one leaf is chosen.
+      ValueError: if the structures differ or if no leaf is chosen.
     """
-    treedef: Any  # its class does not say what it can do
+    treedef: Any  # its class has no type annotations
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(params)
     if adapt is None:
         return [False] * len(paths_and_leaves)
     if isinstance(adapt, str):
         mask = trees.mask_of(params, None if adapt == "everything" else adapt)
-        # A name that nothing has chooses nothing, which is told below.
+        # A name that does not occur selects nothing, which raises an error below.
         mask = mask or [False] * len(paths_and_leaves)
     elif callable(adapt):
         mask = [bool(adapt(path, leaf)) for path, leaf in paths_and_leaves]
@@ -46,7 +46,7 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
                 f"params is {treedef}, adapt is {structure}."
             )
         mask = [bool(leaf) for leaf in leaves]
-    # Gradients exist for real numbers alone: keys and counters go along unchanged.
+    # Only floats have gradients: keys and counters do not change.
     mask = [
         adapts and trees.is_weight(leaf)
         for adapts, (_, leaf) in zip(mask, paths_and_leaves, strict=True)
@@ -61,17 +61,17 @@ def adapt_mask(params: Params, adapt: Adapt) -> list[bool]:
 
 
 def split(params: Params, mask: list[bool]) -> tuple[Params, Params]:
-    """Splits `params` into the chosen leaves and the others, with None in the places left out."""
+    """Splits `params` into chosen leaves and the others, with None in place of missing leaves."""
     leaves, treedef = jax.tree.flatten(params)
     pairs = list(zip(leaves, mask, strict=True))
-    # None is an empty subtree to JAX, so maps and gradients pass over what was left out.
+    # None is an empty subtree to JAX, so maps and gradients skip the missing leaves.
     chosen = jax.tree.unflatten(treedef, [x if m else None for x, m in pairs])
     others = jax.tree.unflatten(treedef, [None if m else x for x, m in pairs])
     return chosen, others
 
 
 def merge(chosen: Params, others: Params) -> Params:
-    """Puts together what `split` took apart."""
+    """Merges the two results of `split`."""
     # None counts as a leaf here, so that both trees have the same structure.
     return jax.tree.map(
         lambda a, b: b if a is None else a, chosen, others, is_leaf=lambda x: x is None
@@ -86,8 +86,8 @@ def per_root(chosen: Params, batch_size: int) -> Params:
 def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
     """Returns the network's own parameters as `adapted_params` of a first search.
 
-    For loops of searches that hand `search_state.params` on from move to move and need something of
-    that shape to begin with.
+    For loops that pass `search_state.params` from move to move and need an initial value of the
+    same shape.
 
     Args:
       params: the network's parameters.
@@ -109,10 +109,10 @@ def init_adapted(params: Params, adapt: Adapt, batch_size: int) -> Params:
 
 
 def base_params_like(shapes: Params, params: Params) -> Params:
-    """Returns the network's own parameters, one copy per root, for a search yet to come.
+    """Returns the network's own parameters, one copy per root, as input of a search.
 
     Args:
-      shapes: what its `search_state.params` will be (`jax.eval_shape`), None where nothing adapts.
+      shapes: the shapes of its `search_state.params` (`jax.eval_shape`), None where nothing adapts.
       params: the network's parameters.
 
     Example:
@@ -146,10 +146,10 @@ def check_like(adapted_params: Params, expected: Params) -> None:
 
 
 def reset_adapted(adapted_params: Params, params: Params, done: chex.Array) -> Params:
-    """Returns to the network's own parameters where a game has ended.
+    """Resets adapted parameters to the network's own where a game has ended.
 
-    Anthony et al. (2019, section 3) reset the simulation policy at the start of each game; a batch
-    of games does it root by root.
+    Anthony et al. (2019, section 3) reset the simulation policy at the start of each game; in a
+    batch of games this is done for each root.
 
     Args:
       adapted_params: `search_state.params` of the last search, adapted leaves `[B, ...]`.

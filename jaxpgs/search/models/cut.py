@@ -1,15 +1,15 @@
-"""Finds where a model can be cut, so that a search may remember its first part and adapt the rest.
+"""Finds where a model can be cut, so that a search can remember its first part and adapt the rest.
 
-A model of mctx is one function. Its jaxpr tells which of its values depend on the parameters that
-adapt. The others that vary with the state are the same whatever adapts: they need to be computed
-once for each state. Those of them that the policy goes on to use, the border, are its features.
+A model of mctx is one function. Its jaxpr shows which of its values depend on the parameters that
+adapt. The other values that vary with the state do not change when parameters adapt, so they are
+computed once for each state. Those of them that the policy uses, the border, are its features.
 
-What differs by a row's place alone, such as what a closure holds for each root, is remembered as
-well: the policy is asked about states in any order.
+Values that depend only on a row's position, such as arrays in a closure with a row for each root,
+are remembered, too, since the policy is evaluated for states in any order.
 
-Which axis of a value counts the states is found by tracing the model for 2 and for 3 of them. As
-the programs are made anew for each number of states and must be alike, a value is known by its
-place in them.
+The axis of a value that counts the states is found by tracing the model for 2 and for 3 states. The
+programs are traced again for each number of states and must be alike, so a value is identified by
+its position in the program.
 """
 
 import functools
@@ -42,23 +42,23 @@ from jaxpgs.search.models.dataflow import (
     union,
 )
 
-# What the weights of a network go into.
+# The operations that use the weights of a network.
 _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot_general", "scaled_dot"}
 _PRODUCTS |= {"pallas_call", "ffi_call", "cudnn_fusion", "dot_product_attention_fwd_wrapper"}
-# So cheap that they may be done again for each policy, where what they are done to takes less
-# memory than what comes out.
+# Operations so cheap that they are repeated for each policy evaluation if their inputs take less
+# memory than their results.
 _CHEAP = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p"}
 _CHEAP |= {"convert_element_type", "select_n", "stop_gradient", "and", "or", "xor", "not"}
 _CHEAP |= {"eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "max", "min"}
 
 
 class _Cut(NamedTuple):
-    """Where a model is cut; variables are given by their places in a program.
+    """Where a model is cut; variables are given by their positions in a program.
 
     Attributes:
-      border: the places of the features.
-      axes: for each of them, the axis that counts the states.
-      free: the places of what the embedding holds anyway, by its leaf.
+      border: the positions of the features.
+      axes: for each feature, the axis that counts the states.
+      free: the positions of values that are leaves of the embedding anyway, with the leaf's index.
     """
 
     border: list[int]
@@ -76,32 +76,32 @@ def cut_model(
     *,
     max_features: int | None = None,
 ) -> SplitRecurrentFn | str:
-    """Cuts a model in two: what does not depend on the parameters that adapt, and its policy.
+    """Cuts a model in two: the part that does not depend on adapting parameters, and its policy.
 
-    Nothing is run; the arguments are needed for their shapes.
+    Nothing is run; only the shapes of the arguments are used.
 
     Args:
-      recurrent_fn: the model, for any number of states. Rows of its results must belong to those
-        of its arguments.
+      recurrent_fn: the model, for any number of states. The rows of its results must correspond to
+        the rows of its arguments.
       params: its parameters.
       mask: which of `jax.tree.leaves(params)` adapt.
       rng_key: one key.
       action: `[B]`.
       embedding: a pytree of arrays `[B, ...]`.
-      max_features: the most bytes worth remembering of a state; None is four times those of its
+      max_features: the largest size in bytes of a state's features; None is four times that of its
         embedding and logits, or 64 KiB if that is more.
 
     Returns:
-      The two parts, of which `expand` returns a tuple of arrays `[B, ...]` as features; or why the
-      model cannot be cut, a sentence. They raise `ValueError` for a number of states for which the
-      model is another program.
+      The two parts, where `expand` returns a tuple of arrays `[B, ...]` as features; or a sentence
+      that says why the model cannot be cut. The parts raise `ValueError` for a number of states for
+      which the model's program is different.
     """
     given = (params, rng_key, action, embedding)
     leaves = jax.tree.leaves(given)
     if any(_is_explicit(jax.typeof(x)) for x in leaves):
         return "its arguments have axes that a mesh of devices shares out"
     varies = any(_varies(jax.typeof(x)) for x in leaves)
-    # Where arrays vary over devices so do those that a part is given, whatever it is called with.
+    # If arrays vary over devices, the arguments of each part are made to vary as well.
     vary = functools.partial(_vary, mask) if varies else lambda like, *args: args
     shapes = vary(action, *given) if varies else jax.eval_shape(lambda *args: args, *given)
     programs: dict[int, Program] = {}
@@ -111,14 +111,14 @@ def cut_model(
             programs[size] = trace_program(_in_order(recurrent_fn), mask, resized(shapes, size))
         return programs[size]
 
-    # Two sizes show which axes count the states; the third is that of the search.
+    # Two sizes show which axes count the states; the third size is that of the search.
     for size in (2, 3, shapes[2].shape[0]):
         try:
             at(size)
         except Exception as error:  # whatever the model may raise
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             return f"the model cannot be traced for {size} states: {first_line}"
-        # A program for one state may lack steps of the others: it is then run for that state twice.
+        # A program for one state may lack steps; then the program for two is run with it twice.
         if size != 1 and not are_alike(at(2), at(size)):
             return f"the model is another program for {size} states than for 2"
     cut = _find_cut(at(2), at(3), max_features)
@@ -134,12 +134,12 @@ def _make_parts(
     """Makes both parts of a model from its programs for any number of states."""
 
     def fitting(size: int) -> tuple[Program, bool]:
-        """Returns a program for so many states, and whether it is for each of them twice."""
+        """Returns a program for `size` states, and whether it needs the single state twice."""
         if are_alike(at(2), at(size)):
             return at(size), False
         if size != 1:
             raise ValueError(f"The model is another program for {size} states than for 2.")
-        # One row need not be spread over the others: the program for two lacks no such step.
+        # With one row broadcasts may be missing, but not in the program for two rows.
         return at(2), True
 
     def expand(
@@ -151,7 +151,7 @@ def _make_parts(
             action, embedding = jax.tree.map(_twice, (action, embedding))
         values = list(program.places)
         features = [values[place] for place in cut.border]
-        # This part runs once for each state, so the model's effects, such as prints, belong here.
+        # This part runs once for each state, so it has the model's effects, such as prints.
         run = _part(program, program.inputs, [*program.outputs, *features], effects=True)
         results = run(*jax.tree.leaves((params, rng_key, action, embedding)))
         num_outputs = len(program.outputs)
@@ -172,7 +172,7 @@ def _make_parts(
         program, twice = fitting(size)
         if twice:
             features, rows = jax.tree.map(_twice, (features, rows))
-        # Memory has the axis of states first, the program wherever the model has it.
+        # In memory the axis of states is first; in the program it is where the model has it.
         moved = [jnp.moveaxis(x, 0, axis) for x, axis in zip(features, cut.axes, strict=True)]
         values = list(program.places)
         known = [values[place] for place in (*cut.border, *cut.free)]
@@ -185,17 +185,17 @@ def _make_parts(
     return SplitRecurrentFn(expand, policy, getattr(recurrent_fn, "max_batch", None))
 
 
-_LOGITS = 3  # its place among the outputs of `trace_program`
+_LOGITS = 3  # their index among the outputs of `trace_program`
 
 
 def _is_explicit(aval: Any) -> bool:
-    """Tells whether a type says how an array lies on devices, as it may not at other sizes."""
+    """Tells whether a type has an explicit sharding, which may be invalid for other sizes."""
     return any(axis is not None for axis in aval.sharding.spec)
 
 
 def _varies(aval: Any) -> bool:
     """Tells whether an array varies over devices inside of `jax.shard_map`."""
-    # As earlier versions of JAX name it and later ones.
+    # Earlier and later versions of JAX have different names.
     kind = getattr(aval, "manual_axis_type", aval)
     return bool(getattr(kind, "varying", None) or getattr(kind, "vma", None))
 
@@ -204,7 +204,7 @@ def _vary(mask: Sequence[bool], like: Any, params: Params, *rest: Any) -> tuple[
     """Returns arguments whose adapting parameters and key vary over devices as other rows do."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         like = jax.random.key_data(like)
-    # What is added is 0, but says that each device has keys and adapting parameters of its own.
+    # This adds 0, but marks keys and adapting parameters as different on each device.
     zero = trees.zero_rows(like != like)[0]
     leaves, treedef = jax.tree.flatten(params)
     leaves = [x + zero.astype(x.dtype) if m else x for x, m in zip(leaves, mask, strict=True)]
@@ -217,7 +217,7 @@ def _twice(x: chex.Array) -> chex.Array:
 
 
 def _in_order(recurrent_fn: RecurrentFn) -> Callable[..., Any]:
-    """Returns a model whose results come as reward, discount, value, logits and embedding."""
+    """Returns a model whose results are ordered: reward, discount, value, logits, embedding."""
 
     def function(*args: Any) -> Any:
         output, after = recurrent_fn(*args)
@@ -227,7 +227,7 @@ def _in_order(recurrent_fn: RecurrentFn) -> Callable[..., Any]:
 
 
 def _remark(program: Program, found: set[Var]) -> None:
-    """Marks values as if states had made them, and what comes of them."""
+    """Marks values, and everything computed from them, as if they depended on the states."""
     program.marks.update((x, program.marks[x] | STATE) for x in found)
     for eqn in program.eqns if found else ():
         marks = [0 if isinstance(x, Literal) else program.marks[x] for x in eqn.invars]
@@ -237,7 +237,7 @@ def _remark(program: Program, found: set[Var]) -> None:
 
 def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | str:
     """Finds where to cut a model, given its programs for two states and for three."""
-    # What is a row's own by its place is remembered as if the state had made it.
+    # Values that depend on a row's position are remembered as if they depended on the state.
     _remark(two, positions_of(two, three))
     after = two.outputs[_LOGITS + 1 :]
     if any(two.marks.get(x, 0) & ADAPTS for x in after if isinstance(x, Var)):
@@ -246,7 +246,7 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
         return "the model has mutable arrays, or axes that a mesh of devices shares out"
     axes = {x: _row_axis(x, y) for x, y in zip(two.places, three.places, strict=True)}
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
-    # A search keeps the embedding anyway: what is a leaf of it needs no place among the features.
+    # A search keeps the embedding anyway, so its leaves do not have to be features.
     leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
     free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & STATE}
     border = _border(two, sizes, free)
@@ -257,15 +257,15 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
                 f"its policy depends on the state by {x.aval} of {(*makers, 'an argument')[0]} for "
                 "two states, which has no axis that counts them, or a type that is not of numbers"
             )
-    # Without a product of the network in the first part, remembering it would save nothing.
+    # If the first part has no matrix product of the network, remembering it would save nothing.
     evaluated = _needed(two, [], [*border, *two.outputs[:_LOGITS], *after])
     if not any(_multiplies(eqn) and _is_torso(two, eqn) for eqn in evaluated):
         return "nothing of the network is independent of the parameters that adapt"
     num_bytes = sum(int(sizes[x]) for x in border)
     if max_features is None:
-        # A search keeps the embedding and a few arrays `[A]` of each state as it is. Several times
-        # as much would be the memory's end, but not where that is little: torsos of small games
-        # have some hundred filters on every field.
+        # A search keeps the embedding and a few arrays `[A]` of each state anyway. Several times as
+        # much would take too much memory, except if it is little: torsos of small games have some
+        # hundred filters on every cell.
         kept = [size for x, size in sizes.items() if x in [*after, two.outputs[_LOGITS]]]
         max_features = max(4 * int(sum(size for size in kept if size < math.inf)), 64 * 1024)
     if num_bytes > max_features:
@@ -278,14 +278,14 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
 
 
 def _row_axis(two: Atom, three: Atom) -> int | None:
-    """Returns the axis in which the same value for two states and for three differs, if one."""
+    """Returns the axis in which a value differs between two and three states, if there is one."""
     pairs = list(zip(two.aval.shape, three.aval.shape, strict=True))
     axes = [i for i, (m, n) in enumerate(pairs) if m != n]
     return axes[0] if len(axes) == 1 and pairs[axes[0]] == (2, 3) else None
 
 
 def _row_bytes(two: Atom, axis: int | None) -> float:
-    """Returns the bytes that a value takes for each state, inf where it cannot be kept."""
+    """Returns the bytes of a value per state, inf if it cannot be kept."""
     dtype = two.aval.dtype
     if axis is None or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
         return math.inf
@@ -293,18 +293,18 @@ def _row_bytes(two: Atom, axis: int | None) -> float:
 
 
 def _border(program: Program, sizes: dict[Var, float], free: dict[Var, int]) -> list[Var]:
-    """Returns what the policy needs to be given but for parameters and what is free."""
+    """Returns the inputs that the policy needs besides parameters and free values."""
     cost = sizes | dict.fromkeys(free, 0.0)
     kept = {x for x, mark in program.marks.items() if mark & STATE and not mark & ADAPTS}
     for eqn in program.eqns:
-        # What is cheap to work out of fewer bytes is left to the policy, and its operands are kept.
+        # If a value is cheap to compute from fewer bytes, keep its operands instead.
         if _is_cheap(eqn) and eqn.outvars[0] in kept:
             operands = {x for x in eqn.invars if isinstance(x, Var) and program.marks[x] & STATE}
             again = sum(cost[x] for x in operands)
             if again < cost[eqn.outvars[0]]:
                 cost[eqn.outvars[0]] = again
                 kept.remove(eqn.outvars[0])
-    # Backwards from the logits, as far as what is kept: what is reached of that is the border.
+    # Go back from the logits until kept values are reached: these are the border.
     wanted = set(filter(lambda x: isinstance(x, Var), program.outputs[_LOGITS:][:1]))
     for eqn in reversed(program.eqns):
         if any(x in wanted and x not in kept for x in eqn.outvars):
@@ -321,13 +321,13 @@ def _is_cheap(eqn: JaxprEqn) -> bool:
 
 
 def _is_torso(program: Program, eqn: JaxprEqn) -> bool:
-    """Tells whether parts of the network that do not adapt meet the state in an equation."""
+    """Tells whether an equation combines frozen parameters of the network with the state."""
     mark = union([program.marks[x] for x in eqn.outvars])
     return mark == STATE | FROZEN
 
 
 def _multiplies(eqn: JaxprEqn) -> bool:
-    """Tells whether an equation has a product of matrices or a convolution in it."""
+    """Tells whether an equation contains a matrix product or a convolution."""
     parts = [x for value in eqn.params.values() for x in jax.tree.leaves(value)]
     inner = [closed_jaxpr(x).jaxpr for x in parts if isinstance(x, Jaxpr | ClosedJaxpr)]
     return eqn.primitive.name in _PRODUCTS or any(
@@ -353,7 +353,7 @@ def _part(
 ) -> Callable[..., list[chex.Array]]:
     """Returns the part of a program that leads from some values to others, and its effects."""
     eqns = _needed(program, inputs, outputs, effects)
-    # Inputs and results of a part have no names of their own.
+    # Inputs and results of a part have no names.
     names = {"arg_names": ("",) * len(inputs), "result_paths": ("",) * len(outputs)}
     jaxpr = Jaxpr(
         [*program.constants], [*inputs], [*outputs], eqns,

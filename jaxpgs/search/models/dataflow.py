@@ -1,7 +1,7 @@
-"""What the values of a program depend on: its equations, and a mark for each of its variables.
+"""Dependencies of the values of a program: its equations, and a mark for each of its variables.
 
-A program is the jaxpr of a function with those calls undone that mix what adapts and what does not.
-Marks flow through it from the arguments to the results, through branches and loops as well.
+A program is the jaxpr of a function in which calls with both adapting and other operands are
+inlined. Marks propagate from the arguments to the results, through branches and loops as well.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,28 +12,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-# What a value depends on, bits of its mark.
+# The bits of a mark: what a value depends on.
 ADAPTS, STATE, FROZEN = 1, 2, 4
 
-# Calls that may be replaced by what they call.
+# Calls that may be inlined.
 TRANSPARENT = {"jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat", "remat2"}
-# Those that may not: without their call, they would lose their own rules for derivatives.
+# Calls that may not: inlined, they would lose their custom rules for derivatives.
 _RULED = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call"}
 Atom = Any  # a Var or a Literal
 
 
 class Program(NamedTuple):
-    """A function as a list of equations, with the calls that mix what adapts and what not undone.
+    """A function as a list of equations, with calls inlined that mix adapting and other operands.
 
     Attributes:
       inputs: its arguments.
-      constants: what it closes over, by variable.
+      constants: the values that it closes over, by variable.
       eqns: the equations, in order.
       outputs: its results.
       marks: by variable, what it depends on.
-      places: by variable, its number in the order in which they were made.
-      structure: of the results.
-      source: where the function is in the user's code, as JAX tells of its jaxpr.
+      places: by variable, its number in the order of creation.
+      structure: the tree structure of the results.
+      source: the location of the function in the user's code, from the debug info of its jaxpr.
     """
 
     inputs: list[Var]
@@ -49,7 +49,7 @@ class Program(NamedTuple):
 def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
     """Tells which results of a function are computed from its first argument.
 
-    What is multiplied by 0 or passes `stop_gradient` counts as well. Nothing is run, so shapes
+    A dependence through a product with 0 or `stop_gradient` counts, too. Nothing is run, so shapes
     (`jax.ShapeDtypeStruct`) suffice as arguments.
 
     Args:
@@ -67,11 +67,11 @@ def depends(function: Callable[..., Any], first: Any, *rest: Any) -> list[bool]:
 
 
 def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any) -> bool:
-    """Tells whether what a function returns for a row depends on the row's place.
+    """Tells whether the result of a function for a row depends on the row's position.
 
-    So it is where `goals[jnp.arange(len(action))]` has a goal for each root, or `action + goals`.
-    What picks something out of each row by its number, as `logits[jnp.arange(len(action)), action]`
-    does, tells no rows apart. Nothing is run, so shapes suffice.
+    Examples are `goals[jnp.arange(len(action))]`, with a goal for each root, and `action + goals`.
+    Indexing an entry of each row, as in `logits[jnp.arange(len(action)), action]`, is not such a
+    dependence. Nothing is run, so shapes suffice.
 
     Args:
       function: the function.
@@ -79,7 +79,7 @@ def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any)
       *rows: the others, pytrees of arrays `[B, ...]`.
 
     Returns:
-      Whether it does; True as well where it cannot be told, as of a function of no other B.
+      Whether it does; also True if this is unknown, as for a function that accepts no other B.
     """
     shapes = jax.eval_shape(lambda *args: args, *fixed, *rows)
     mask = [False] * len(jax.tree.leaves(fixed[0]))
@@ -93,12 +93,12 @@ def tells_rows(function: Callable[..., Any], fixed: tuple[Any, ...], *rows: Any)
         return True
     if not are_alike(two, three):
         return True
-    # Whatever is computed from a row's place tells of it.
+    # Everything that is computed from a row's position depends on it.
     grown, told = _grown(two, three), positions_of(two, three)
     for eqn in two.eqns:
         operands: list[Atom] = [x for x in eqn.invars if isinstance(x, Var)]
         if eqn.primitive.name.startswith(("gather", "scatter")) and eqn.invars[0] in grown:
-            # The second one says where in its own row each looks.
+            # The second operand only indexes within each row.
             operands = [x for x in operands if x is not eqn.invars[1]]
         if any(x in told for x in operands):
             told.update(eqn.outvars)
@@ -119,7 +119,7 @@ def resized(shapes: tuple[Any, ...], size: int, num_fixed: int = 2) -> tuple[Any
 def trace_program(
     function: Callable[..., Any], mask: Sequence[bool], shapes: tuple[Any, ...], flat: bool = False
 ) -> Program:
-    """Returns the program of a function; flat, without any calls."""
+    """Returns the program of a function; `flat` inlines all calls."""
     closed, results = jax.make_jaxpr(function, return_shape=True)(*shapes)
     marks = [ADAPTS if adapts else FROZEN for adapts in mask]
     source = closed.jaxpr.debug_info
@@ -155,7 +155,7 @@ def _inline(
         operands = [read(x) for x in eqn.invars]
         marks = [0 if isinstance(x, Literal) else program.marks[x] for x in operands]
         body = body_of(eqn)
-        # A call with operands of both kinds is undone, so that the cut may go through it.
+        # A call with operands of both kinds is inlined, so that the cut may go through it.
         mixed = flat or any(mark & ADAPTS for mark in marks)
         if body is not None and mixed and eqn.primitive.name in TRANSPARENT:
             results = _inline(program, body, operands, flat)
@@ -168,7 +168,7 @@ def _inline(
 
 
 def body_of(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """Returns what a call calls with the operands of the equation, None for anything else."""
+    """Returns the jaxpr that a call applies to its equation's operands, None for others."""
     if eqn.primitive.name not in TRANSPARENT | _RULED:
         return None
     bodies = [closed_jaxpr(x) for x in eqn.params.values() if isinstance(x, Jaxpr | ClosedJaxpr)]
@@ -178,7 +178,7 @@ def body_of(eqn: JaxprEqn) -> ClosedJaxpr | None:
 
 def closed_jaxpr(jaxpr: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
     """Returns a jaxpr with its constants."""
-    # Both are one class from JAX 0.11 on, where giving it other constants makes inputs of its own.
+    # From JAX 0.11 on both are one class, where passing other constants would create inputs.
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, [])
 
 
@@ -204,23 +204,23 @@ def is_mutable(x: Atom) -> bool:
 
 
 def union(marks: Sequence[int]) -> int:
-    """Returns the mark of what depends on all that any of the marks says."""
+    """Returns the union of marks: the mark of a value that depends on all of them."""
     return sum(bit for bit in (ADAPTS, STATE, FROZEN) if any(mark & bit for mark in marks))
 
 
 def flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
     """Returns the marks of the results of an equation, given those of its operands."""
     name, params, body = eqn.primitive.name, eqn.params, body_of(eqn)
-    # Through a reference any operand may come into any result.
+    # Through a reference any operand may affect any result.
     if any(map(is_mutable, eqn.invars)):
         return [union(marks)] * len(eqn.outvars)
     if body is not None:
         return _through(body, marks)
-    # The index says which branch runs, so every result depends on it.
+    # The index selects the branch, so every result depends on it.
     if name == "cond":
         results = [_through(branch, marks[1:]) for branch in params["branches"]]
         return [union([marks[0], *each]) for each in zip(*results, strict=True)]
-    # What is carried may depend on more with every turn, until nothing is added.
+    # The carry may depend on more values after each iteration, until nothing is added.
     if name == "scan":
         num_consts, num_carry = scan_sizes(params)
         consts, xs = marks[:num_consts], marks[num_consts + num_carry :]
@@ -234,7 +234,7 @@ def flow(eqn: JaxprEqn, marks: Sequence[int]) -> list[int]:
         ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
         def looped(carry: Sequence[int]) -> list[int]:
-            # How often it runs tells of what it is ended by, whatever the body does.
+            # The number of iterations depends on the condition, so the results do, too.
             end = union(_through(params["cond_jaxpr"], [*marks[: ends[0]], *carry]))
             results = _through(params["body_jaxpr"], [*marks[ends[0] : ends[1]], *carry])
             return [result | end for result in results]
@@ -252,7 +252,7 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) -> list[int]:
-    """Returns the marks of what a loop carries, after any number of steps."""
+    """Returns the marks of a loop's carry after any number of steps."""
     # Marks only gain bits, so this ends.
     while True:
         joined = [a | b for a, b in zip(carry, step(carry), strict=False)]
@@ -262,7 +262,7 @@ def _settle(step: Callable[[Sequence[int]], list[int]], carry: Sequence[int]) ->
 
 
 def are_alike(a: Program, b: Program) -> bool:
-    """Tells whether two programs do the same to arrays of other shapes."""
+    """Tells whether two programs do the same to arrays of different shapes."""
 
     def outline(program: Program) -> list[Any]:
         def place(x: Atom) -> int:
@@ -277,13 +277,13 @@ def are_alike(a: Program, b: Program) -> bool:
 
 
 def _grown(two: Program, three: Program) -> set[Var]:
-    """Returns what is larger for three states than for two."""
+    """Returns the values that are larger for three states than for two."""
     pairs: Any = zip(two.places, three.places, strict=True)
     return {x for x, y in pairs if not is_mutable(x) and x.aval.shape != y.aval.shape}
 
 
 def positions_of(two: Program, three: Program) -> set[Var]:
-    """Returns what there is of for each state but comes from none, nor from chance."""
+    """Returns values that have a row for each state but depend neither on states nor on keys."""
     grown = _grown(two, three)
     # A constant with a row for each state is a position, unless all its rows are known to be equal.
     found = {x for x, value in two.constants.items() if x in grown and not _is_uniform(value)}

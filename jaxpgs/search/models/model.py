@@ -1,6 +1,6 @@
 """The model as a search uses it: which parameters adapt, what is checked, and how it is called.
 
-All of this is worked out once when a search is traced, by `make_model`.
+`make_model` does all of this once, when a search is traced.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from jaxpgs.search.models.dataflow import depends, tells_rows
 
 
 class Keys(NamedTuple):
-    """What the network calls of a step draw by.
+    """The keys for the network calls of a step.
 
     Attributes:
       roots: `[B]` keys.
-      shared: one key for all roots; None where each root has its own.
+      shared: one key for all roots; None if each root has its own.
     """
 
     roots: chex.PRNGKey
@@ -40,19 +40,18 @@ class Keys(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model whose shapes are checked and whose numbers are finite.
+    """A model with checked shapes and finite numbers.
 
     Attributes:
       expand: `(keys, action [B, K], embedding [B, K, ...]) -> (Expansion, embedding)`: evaluates
-        new states by the network's own parameters, but for the policy.
+        new states with the network's own parameters, except for the policy.
       policy: `(adapted, features [B, R, ...], embedding [B, R, ...]) -> logits [B, R, A]`.
-      prior: `(features, embedding) -> logits`: the same by the network's own parameters.
-      whole: where adapting parameters are inside of the model,
-        `(adapted, keys, action, embedding) -> (Expansion, embedding)` with logits for features;
-        else None.
-      features: shapes `[B, ...]` of what the policy reads: logits if nothing adapts.
+      prior: `(features, embedding) -> logits`: the same with the network's own parameters.
+      whole: if the model is not split, `(adapted, keys, action, embedding) -> (Expansion,
+        embedding)`, with logits as features; otherwise None.
+      features: shapes `[B, ...]` of the inputs of the policy; of logits if nothing adapts.
       num_actions: A.
-      dtype: of the statistics.
+      dtype: the type of the statistics.
     """
 
     expand: Callable[..., tuple[Expansion, Embedding]]
@@ -82,15 +81,15 @@ def make_model(
       params: the network's parameters.
       adapt: which of them adapt.
       embedding: `[B, ...]` the roots' states.
-      logits: `[B, A]` the roots' logits; their shape counts, and how they lie on devices.
-      dtype: of the statistics.
-      mode: the search's.
+      logits: `[B, A]` the roots' logits; only their shape and device layout are used.
+      dtype: the type of the statistics.
+      mode: the mode of the search.
       reuse: whether the search learns from simulations of earlier updates.
-      rng_keys: keys of the kind that the model will be given; that alone counts.
+      rng_keys: keys like those that the model will be given; only their kind is used.
 
     Raises:
-      ValueError: if what the model returns does not fit, or a tree is wanted and the model cannot
-        be cut into what is remembered and what adapts.
+      ValueError: if the model's results do not fit, or a tree is required and the model cannot be
+        split into a part that is remembered and a part that adapts.
     """
     if not callable(recurrent_fn):
         raise ValueError(f"recurrent_fn must be a function, got {type(recurrent_fn).__name__}.")
@@ -106,12 +105,12 @@ def make_model(
         _check_shape("prior_logits", output.prior_logits, (inputs[1].shape[0], num_actions))
         check_logits("recurrent_fn", output.prior_logits)
         logits = jnp.asarray(output.prior_logits)
-        # A logit of -inf is no mistake: many a model marks illegal actions so.
+        # A logit of -inf is valid: many models mark illegal actions like this.
         finite = jnp.all(jnp.isfinite(logits) | jnp.isneginf(logits), axis=-1)
         found = output.reward, output.discount, output.value, as_logits(logits, dtype), finite
         return check(inputs[1], Expansion(*found), after)
 
-    # Traces the model, so at most once, and only where roots are asked about one by one.
+    # Traces the model, so at most once, and only if the model is called root by root.
     tells = functools.cache(
         lambda: _tells_roots(recurrent_fn, evaluate, params, key, action, embedding)
     )
@@ -132,13 +131,13 @@ def make_model(
     found: Any = recurrent_fn
     if not isinstance(found, SplitRecurrentFn):
         found = cut_model(recurrent_fn, params, mask, key, action, embedding)
-    # A cut that failed is the reason why.
+    # If the cut failed, the result is the reason.
     reason = found
     if isinstance(found, SplitRecurrentFn):
         reason = _what_is_remembered(found, params, mask, key, action, embedding)
-    # A model that cannot be cut is called whole, by each root with parameters of its own.
+    # A model that cannot be split is called as a whole, with each root's own parameters.
     if reason:
-        # First the model, which may be at fault itself: then it says so, and no warning does.
+        # Trace the model first: if it is invalid itself, its error is raised and not the warning.
         made = _in_one(plain, evaluate, params, (own, frozen), tells, (key, action, embedding))
         _tell(reason, mode, reuse)
         return made
@@ -148,13 +147,13 @@ def make_model(
 
 
 def _features_are_logits(features: Any, embedding: Embedding) -> chex.Array:
-    """The policy of a model of which nothing adapts: its logits are remembered as they are."""
+    """The policy of a model in which nothing adapts: its logits are remembered."""
     del embedding
     return features
 
 
 def _two_things(told: Any) -> tuple[Any, Embedding]:
-    """Returns what a model says; raises `ValueError` if it is no output with an embedding."""
+    """Returns a model's result; raises `ValueError` if it is not an output and an embedding."""
     if not isinstance(told, tuple) or len(told) != 2 or not hasattr(told[0], "prior_logits"):
         raise ValueError(
             "recurrent_fn must return two things, a mctx.RecurrentFnOutput and the embedding "
@@ -171,7 +170,7 @@ def _any_key_like(rng_keys: chex.PRNGKey) -> chex.PRNGKey:
 
 
 def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None:
-    """Raises `ValueError` for a user's `policy` that depends on the places of its rows."""
+    """Raises `ValueError` for a user's `policy` that depends on the positions of its rows."""
     expansion, after = jax.eval_shape(found.expand, params, *inputs)
     if tells_rows(found.policy, (params,), expansion.features, after):
         raise ValueError(
@@ -183,7 +182,7 @@ def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None
 def _of_arrays(
     recurrent_fn: RecurrentFn, params: Params, mask: list[bool]
 ) -> tuple[RecurrentFn, Params, list[bool]]:
-    """Returns a model of those of its parameters that are arrays, the others as they are."""
+    """Returns a model that takes only those of its parameters that are arrays."""
     is_array = [trees.is_array(x) for x in jax.tree.leaves(params)]
     if all(is_array):
         return recurrent_fn, params, mask
@@ -239,7 +238,7 @@ def _in_two(
 
 
 def _tell(reason: str, mode: str | None, reuse: bool) -> None:
-    """Says why there is no tree, where somebody may expect one or needs what it needs."""
+    """Tells the user why there is no tree, if one was requested, is expected, or is needed."""
     if reuse:
         raise ValueError(
             "reuse needs a model that can be cut into what is remembered of a state and what "
@@ -266,7 +265,7 @@ def _in_one(
     tells: Callable[[], bool],
     inputs: tuple[Any, ...],
 ) -> Model:
-    """A model inside of which parameters adapt, so that each root calls it with its own."""
+    """A model in which parameters adapt, so that each root calls it with its own parameters."""
     own, frozen = parts
 
     def call(own: Params, *inputs: Any) -> tuple[Expansion, Embedding]:
@@ -281,7 +280,7 @@ def _in_one(
         expansion, after = _call_by_root(tells, call, adapted, *inputs)
         if adapts:
             # Values and rewards are those of the network itself (Anthony et al. 2019, section 3:
-            # its global value network). States are not, as they may hold actions drawn.
+            # its global value network). States are not, since they may hold sampled actions.
             expansion = expand(*inputs)[0]._replace(features=expansion.features)
         return expansion, after
 
@@ -296,13 +295,13 @@ def _tells_roots(
     action: chex.Array,
     embedding: Embedding,
 ) -> bool:
-    """Tells whether a model needs the rows of all roots to know which one it is asked about."""
+    """Tells whether a model needs the rows of all roots, to tell them apart by their positions."""
     if action.shape[0] == 1:
         return False
     tells = tells_rows(recurrent_fn, (params, key), action, embedding)
     if not tells:
         shape = lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)  # noqa: E731
-        # A model that cannot be traced for a single row needs them all.
+        # A model that cannot be traced for a single row needs all rows.
         try:
             one = jax.tree.map(shape, (action, embedding))
             jax.eval_shape(functools.partial(evaluate, params), key, *one)
@@ -327,13 +326,13 @@ def _call_by_root(
     action: chex.Array,
     embedding: Embedding,
 ) -> Any:
-    """Calls a model for each simulation, with a key and with what is the root's own.
+    """Calls a model for each simulation, with a key and the root's own arrays.
 
     Args:
-      tells: whether it must be given the rows of all roots, of which one counts.
+      tells: whether it needs the rows of all roots, of which only one is used.
       function: `(own, key, action [R], embedding [R, ...])`.
-      own: a pytree of arrays `[B, ...]`.
-      keys: the step's.
+      own: a pytree of arrays `[B, ...]`, one row for each root.
+      keys: the keys of the step.
       action: `[B, K]`.
       embedding: `[B, K, ...]`.
     """
@@ -341,7 +340,7 @@ def _call_by_root(
     if not tells():
 
         def one(own: Any, key: chex.PRNGKey, *row: Any) -> Any:
-            # A model takes rows, so a state goes in as a batch of one.
+            # A model takes rows, so a state is passed as a batch of one.
             found = function(own, key, *jax.tree.map(lambda x: x[None], row))
             return jax.tree.map(lambda x: x[0], found)
 
@@ -351,7 +350,7 @@ def _call_by_root(
         return jax.tree.map(lambda x: x[root], function(own, key, *rows))
 
     # The inner map is over the K simulations, the outer one over roots: each call has the rows of
-    # all B roots, and only that of `root` counts.
+    # all B roots, and only that of `root` is used.
     calls = jax.vmap(among, (None, None, 0, 1, 1))
     return jax.vmap(calls, (0, 0, 0, None, None))(
         own, jnp.arange(action.shape[0]), each, action, embedding
@@ -368,9 +367,9 @@ def _call_in_rows(
 ) -> Any:
     """Calls a model for K simulations of B roots: as mctx does, with B rows, once for each of K.
 
-    With a key for each root it is called with K rows of one root, since what a root draws must not
-    depend on the others, unless it tells the roots apart by their rows. `max_batch` is the model's
-    word that rows may be grouped in any way.
+    If each root has its own key, the model is called with K rows of one root, since a root's random
+    draws must not depend on the other roots; except if it tells the roots apart by their positions.
+    A model with `max_batch` declares that its rows may be grouped in any way.
     """
     batch_size, num_walks = action.shape
     if max_batch is not None and batch_size * num_walks > max_batch:
@@ -385,14 +384,14 @@ def _call_in_rows(
         return _call_by_root(tells, alone, (), keys, action, embedding)
     if keys.shared is None:
         return jax.vmap(function)(keys.roots, action, embedding)
-    # A key for each of the K calls, which its B rows share, as in mctx.
+    # A key for each of the K calls, which is shared by the B rows of a call, as in mctx.
     each = jax.random.split(keys.shared, num_walks)
-    like: list[Any] = []  # shapes alone: a traced array must not outlive its call
+    like: list[Any] = []  # only shapes: a traced array must not outlive its call
 
     def call(*inputs: Any) -> Any:
         output = function(*inputs)
         like.append(jax.tree.map(jax.typeof, output))
-        # As they are stored; a TPU would lay out the rows of a picture anew.
+        # In the layout in which they are stored; a TPU would otherwise change that of images.
         return jax.tree.map(lambda x: x.reshape(batch_size, -1), output)
 
     rows = jax.vmap(call, (0, 1, 1), 1)(each, action, embedding)
@@ -406,7 +405,7 @@ def _check(
     expansion: Expansion,
     embedding: Embedding,
 ) -> tuple[Expansion, Embedding]:
-    """Checks what a model returns, as mctx does, and makes its numbers fit to count on."""
+    """Checks a model's results, as mctx does, and replaces numbers that are not finite."""
     num_rows = action.shape[0]
     for name in ("reward", "discount", "value"):
         _check_shape(name, getattr(expansion, name), (num_rows,))
@@ -423,9 +422,9 @@ def _check(
         cast.append(_cast(name, leaf, jnp.asarray(old).dtype))
     reward, discount, value = (jnp.isfinite(x) for x in expansion[:3])
     if expansion.finite is not None:
-        # What was found of the logits counts like the value: behind an end neither matters.
+        # Logits count like the value: after the end of the episode neither matters.
         value &= expansion.finite
-    over = jnp.asarray(expansion.discount) == 0  # behind the end a model may say anything
+    over = jnp.asarray(expansion.discount) == 0  # after the end a model may return anything
     finite = reward & discount & (value | over)
     names = ("reward", "discount", "value")
     told = {name: as_values(getattr(expansion, name), dtype) for name in names}
@@ -443,7 +442,7 @@ def _check_shape(name: str, found: Any, wanted: tuple[int, ...]) -> None:
 
 
 def check_logits(owner: str, logits: chex.Array) -> None:
-    """Raises `ValueError` for logits that are no real numbers, such as a mask of actions."""
+    """Raises `ValueError` for logits that are not floats, such as a mask of actions."""
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise ValueError(
             f"{owner} must have prior_logits of a float type, log-probabilities up to a constant; "
@@ -452,11 +451,11 @@ def check_logits(owner: str, logits: chex.Array) -> None:
 
 
 def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
-    """Returns a state in the type of the root's, as mctx keeps it; refuses to lose what it is."""
+    """Casts a state to the root's type, as mctx does; rejects casts that lose information."""
     x = jnp.asarray(x)
     if x.dtype == dtype:
         return x
-    # Integers may become real numbers, but not the other way around, and keys are no numbers.
+    # Integers may become floats, but not the other way around, and keys are not numbers.
     kinds = [jnp.issubdtype(t, jnp.inexact) for t in (x.dtype, dtype)]
     is_key = any(jnp.issubdtype(t, jax.dtypes.prng_key) for t in (x.dtype, dtype))
     if is_key or kinds == [True, False]:
@@ -469,7 +468,7 @@ def _cast(name: str, x: Any, dtype: Any) -> chex.Array:
 def _what_is_remembered(
     split_fn: SplitRecurrentFn, params: Params, mask: list[bool], *inputs: Any
 ) -> str:
-    """Says which adapting parameters the part depends on that is remembered; nothing if none."""
+    """Names the adapting parameters that the remembered part depends on; empty if none."""
 
     def remembers(mask: list[bool]) -> bool:
         own, frozen = split(params, mask)
@@ -479,7 +478,7 @@ def _what_is_remembered(
     if not remembers(mask):
         return ""
     names = [".".join(name) for name in trees.leaf_names(params)]
-    # Each of them alone, to name those at fault.
+    # Each parameter alone, to name those that cause the problem.
     alone = [[k == i for k in range(len(mask))] for i in range(len(mask)) if mask[i]]
     some = [names[one.index(True)] for one in alone if remembers(one)][:5]
     return (

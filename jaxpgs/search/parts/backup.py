@@ -1,8 +1,8 @@
 """Backups: the return that a simulation reports.
 
 A backup is a function `(trajectory) -> returns [T, B, K]`: entry t is `G_t`, the return after
-`a_t` from the view of the player who took it. The root's bandit averages `G_0`; estimators weigh
-the later actions by theirs.
+`a_t` from the view of the player who took it. The root's statistics average `G_0`; estimators
+weight the later actions by their `G_t`.
 """
 
 import functools
@@ -21,7 +21,7 @@ _UNROLLED, _FEW_STEPS = 32, 128
 
 
 def n_step() -> Backup:
-    """All rewards on the way and the value of the last state: `G_t = r_{t+1} + d_{t+1} G_{t+1}`.
+    """All rewards and the value of the last state: `G_t = r_{t+1} + d_{t+1} G_{t+1}`.
 
     The recursion starts from `G_L = V(s_L)` in the state where the simulation stopped.
 
@@ -38,9 +38,9 @@ def n_step() -> Backup:
 def last_value() -> Backup:
     """The value of the last state alone (Anthony et al. 2019, section 3).
 
-    `G_t` is `V(s_L)` seen by the player to move at t; where the episode ended, the reward of its
-    last step takes the value's place. Rewards before the last are left out, so for games that pay
-    only at the end, as Hex, this is `n_step`.
+    `G_t` is `V(s_L)` seen by the player to move at t. If the episode ended, the reward of its last
+    step replaces the value. Earlier rewards are ignored, so for games with a reward only at the
+    end, such as Hex, this is `n_step`.
 
     Returns:
       A backup.
@@ -58,8 +58,8 @@ def td_lambda(trace: float | chex.Array) -> Backup:
     """TD(lambda): a geometric mean of the k-step returns (Sutton 1988).
 
     `G_t = r_{t+1} + d_{t+1} ((1 - trace) V(s_{t+1}) + trace G_{t+1})`, with `G_L = V(s_L)` in the
-    state where the simulation stopped. The longest return has the weight that is left over; in
-    `truncated_geometric` it has one of its own.
+    state where the simulation stopped. The longest return gets the remaining weight; in
+    `truncated_geometric` it has its own weight.
 
     Args:
       trace: lambda, from 0 (the value of the next state) to 1 (`n_step`). May be traced.
@@ -83,12 +83,13 @@ def log_series(p: float | chex.Array = 0.995) -> Backup:
 
     `G_t = sum_k w_k R_t^(k)` over k from 1 to the `L - t` steps that are left, with `w_k`
     proportional to `p^k / k` and of sum 1; `R_t^(k)` is the return of k rewards and the value
-    behind them.
+    after them.
 
     Deviations: the printed sum begins at k = 0, where its weight is not defined; here it begins at
-    the first state behind the action. The printed weights sum to 1 over infinitely many steps,
-    these over the steps of the simulation. The thesis says that `p -> 1` weighs all values alike.
-    By its formula the weights are then as 1 / k; `truncated_geometric` has the equal ones.
+    the first state after the action. The printed weights sum to 1 over infinitely many steps,
+    these over the steps of the simulation. The thesis says that `p -> 1` weights all values
+    equally. By its formula the weights are then proportional to 1 / k; `truncated_geometric` has
+    equal weights in this limit.
 
     Args:
       p: from 0, where only the first value counts, to 1. May be traced.
@@ -105,15 +106,15 @@ def log_series(p: float | chex.Array = 0.995) -> Backup:
       >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, truncation=stop, backup=mean)
     """
     check_number("log_series", "p", p, 0, 1)
-    # Weights by their ratio to the first, so that p = 0 has its limit.
+    # Weights relative to the first one, so that p = 0 gives the limit.
     return lambda trajectory: _weighted(trajectory, lambda k: jnp.power(p, k - 1) / k)
 
 
 def truncated_geometric(p: float | chex.Array = 0.995) -> Backup:
     """The mean of the k-step returns with weights `p^k`, normalised over the steps taken.
 
-    What the code of Brosseit 2023 used in the place of its eq. 3.3 (`log_series`). With p = 0.995
-    and five steps all weights are about 0.20, so its figures are those of a plain mean.
+    The code of Brosseit 2023 used this instead of eq. 3.3 (`log_series`). With p = 0.995 and five
+    steps all weights are about 0.20, so the thesis's results are those of a plain mean.
 
     Args:
       p: from 0, where only the first value counts, to 1, the plain mean. May be traced.
@@ -134,7 +135,7 @@ def truncated_geometric(p: float | chex.Array = 0.995) -> Backup:
 
 
 def _weighted(trajectory: Trajectory, weight: Callable[[chex.Array], chex.Array]) -> chex.Array:
-    """Returns means of the k-step returns, of those that a simulation is long enough for."""
+    """Returns weighted means of those k-step returns that a simulation is long enough for."""
     reward, discount = trajectory.reward, trajectory.discount
 
     def following(x: chex.Array) -> chex.Array:
@@ -146,11 +147,11 @@ def _weighted(trajectory: Trajectory, weight: Callable[[chex.Array], chex.Array]
         returns = jnp.where(reached, reward + tail, 0.0)
         share = jnp.where(reached, weight(k.astype(reward.dtype)), 0.0)
         total, weights = total + share * returns, weights + share
-        # The k-step return of t + 1 is what follows in the one of k + 1 steps of t.
+        # The (k + 1)-step return of t continues with the k-step return of t + 1.
         return k + 1, following(returns), following(reached), total, weights
 
     longest = jnp.max(trajectory.depth)
-    # From data, so that the loop may run under shard_map.
+    # Computed from data, so that the loop may run under shard_map.
     start = (longest * 0 + 1, trajectory.value, trajectory.alive, 0 * reward, 0 * reward)
     *_, total, weights = jax.lax.while_loop(lambda carry: carry[0] <= longest, add, start)
     return total / jnp.where(trajectory.alive, weights, 1.0)
@@ -161,10 +162,10 @@ def _discounted(
 ) -> chex.Array:
     """Returns `G_t = reward + discount G_{t+1}`, bootstrapping at the last step taken.
 
-    With a trace below 1, the value of the next state has a share of `1 - trace` in `G_{t+1}`.
+    With a trace below 1, the value of the next state has the weight `1 - trace` in `G_{t+1}`.
     """
-    # A processor goes back step by step from the deepest one that any simulation took. For an
-    # accelerator many steps are written out, as each turn of a loop costs it several launches.
+    # A CPU goes back step by step from the deepest step of any simulation. For an accelerator many
+    # steps are unrolled, since each iteration of a loop costs several kernel launches.
     return jax.lax.platform_dependent(
         trajectory,
         reward,
@@ -181,9 +182,9 @@ def _in_blocks(
     rows = [trajectory.alive, reward, trajectory.discount, trajectory.value]
     rest = [(0, 0)] * (reward.ndim - 1)
     rows = [jnp.pad(x, [(0, num_blocks * size - len(x)), *rest]) for x in rows]
-    # If there are few steps, all are gone through: a loop of unknown length waits for the host.
+    # If there are few steps, the loop runs over all: a loop of unknown length waits for the host.
     if size > 1 and num_blocks * size <= _FEW_STEPS:
-        end: Any = num_blocks  # a loop whose turns are known
+        end: Any = num_blocks  # a static number of iterations
     else:
         end = -(-jnp.max(trajectory.depth) // size)
 
@@ -197,7 +198,7 @@ def _in_blocks(
             target = jnp.where(later_alive, later, value)
             if not (isinstance(trace, int | float) and trace == 1):
                 target = jnp.where(later_alive, value + trace * (later - value), value)
-            # A zero discount must end the sum even if the value behind it is not finite.
+            # A zero discount must end the sum even if the value after it is not finite.
             tail = jnp.where(discount == 0, 0.0, discount * target)
             later, later_alive = jnp.where(alive, paid + tail, 0.0), alive
             found.append(later)

@@ -1,9 +1,9 @@
-"""Estimators: how the adapted parameters move.
+"""Estimators: how the adapted parameters are updated.
 
 An estimator has an objective, `(root, trajectory, returns [T, B, K]) -> [B]`. The search ascends
-its gradient with respect to the adapted parameters. Of all that the objective sees, only the
-trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` are functions of them. No
-estimator at all (None) is Monte Carlo search.
+its gradient with respect to the adapted parameters. Of the objective's inputs, only the
+trajectory's `log_prob`, `entropy`, `kl_to_prior` and `kl_from_prior` depend on these parameters.
+Without an estimator (None) the search is Monte Carlo search.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from jaxpgs.checks import check_number, check_part, check_word
 
 
 class Estimator(NamedTuple):
-    """An objective, and which terms of the simulation policy it is differentiated by.
+    """An objective, and the terms of the simulation policy that it is differentiated by.
 
-    A plain function may stand in its place; then every term counts, those that compare with the
-    prior as well, which take its policy in each state.
+    A plain function may be used instead. Then all terms are computed, including those that compare
+    with the prior, which require the prior's policy in each state.
 
     Attributes:
       objective: `(root, trajectory, returns [T, B, K]) -> [B]`.
-      terms: names of `PolicyTerms`. The gradient does not go through others.
+      terms: names of `PolicyTerms`. The gradient does not flow through others.
 
     Example:
       >>> likely = lambda root, trajectory, returns: trajectory.log_prob.sum(axis=(0, 2))
@@ -45,7 +45,7 @@ class Estimator(NamedTuple):
 
 
 def terms_of(estimator: Any) -> frozenset[str]:
-    """Returns the terms that an objective is differentiated by: none without an estimator."""
+    """Returns the terms that an objective is differentiated by; none without an estimator."""
     if estimator is None:
         return frozenset()
     return frozenset(getattr(estimator, "terms", PolicyTerms._fields))
@@ -57,23 +57,23 @@ def reinforce(
     """REINFORCE on the return (Anthony et al. 2019, section 3).
 
     The objective is `sum_k sum_{t>=1} (G_t - b_t) log pi(a_t | s_t)`, whose gradient is the paper's
-    update. The first action is the bandit's and is not reinforced. It is a sum over the K
-    simulations, not a mean, so a step size means the same for every K: K simulations move the
-    parameters as K single updates would, but all from the same point.
+    update. The first action is chosen by the root's selection and is not reinforced. The objective
+    is a sum over the K simulations, not a mean, so a step size means the same for every K: K
+    simulations move the parameters as K single updates would, but all from the same point.
 
-    Deviation: the paper weighs every action by `V(s_L)`; here each is weighed by the return from
+    Deviation: the paper weights every action by `V(s_L)`; here each is weighted by the return from
     the view of the player who took it, as self-play of both sides requires.
 
     Args:
       baseline: `b_t`: "none" for 0, as in the paper; "value" for the network's `V(s_t)`; "root" for
         the network's value of the root, seen by the player to move at t; "mean" for the mean of
-        `G_t` over the update's simulations that took a step t, which needs several; where these
-        differ by rounding only, they count as equal and teach nothing.
+        `G_t` over the update's simulations that took a step t. "mean" needs several simulations;
+        returns that differ only by rounding count as equal and have no effect.
       normalize: whether to divide `G_t - b_t` by its root mean square over the update, so that the
-        size of the rewards does not matter; for games whose scores have no known bounds.
+        scale of the rewards does not matter; for games whose scores have no known bounds.
       relative: whether `G_t - b_t` is in units of how much the returns of the search differ
-        (`NodeStats.scale`), so that the size of the rewards does not matter either; it leaves
-        advantages small that are smaller than others before.
+        (`NodeStats.scale`), so that the scale of the rewards does not matter. Unlike `normalize`,
+        it keeps advantages small that are small compared with earlier ones.
 
     Returns:
       An estimator.
@@ -102,7 +102,7 @@ def reinforce(
             count = jnp.maximum(jnp.sum(alive, axis=-1, keepdims=True), 1)
             total = jnp.sum(jnp.where(alive, advantage, 0.0), axis=-1, keepdims=True)
             advantage -= total / count.astype(total.dtype)
-            # Of equal returns the mean differs by rounding, which is no reason to move.
+            # The mean of equal returns differs from them by rounding, which must have no effect.
             largest = jnp.max(jnp.abs(jnp.where(alive, returns[1:], 0.0)), axis=(0, 2))
             noise = 16 * jnp.finfo(advantage.dtype).eps * largest
             advantage = jnp.where(jnp.abs(advantage) > noise[None, :, None], advantage, 0.0)
@@ -121,17 +121,17 @@ def reinforce(
 
 
 def step_advantage(*, as_printed: bool = False) -> Estimator:
-    """Each action by what it brought about at once (Brosseit 2023, eq. 3.5, repaired).
+    """Weights each action by its one-step advantage (Brosseit 2023, eq. 3.5, corrected).
 
-    The objective is `sum_k sum_{t>=1} (r_{t+1} + d_{t+1} V(s_{t+1}) - V(s_t)) log pi(a_t | s_t)`:
-    the advantage of one step, by the network's values. It has less variance than `reinforce`, and
-    nothing that comes later teaches an action.
+    The objective is `sum_k sum_{t>=1} (r_{t+1} + d_{t+1} V(s_{t+1}) - V(s_t)) log pi(a_t | s_t)`,
+    with the one-step advantage by the network's values. It has less variance than `reinforce`, but
+    an action learns nothing from what happens after the next state.
 
     Deviation: the thesis prints the weight `V(s_t) - mean_k V(s_k)`. `V(s_t)` does not depend on
-    `a_t`, and the mean contains what `a_t` brought about with a minus sign, so the printed update
+    `a_t`, and the mean contains the effect of `a_t` with a minus sign, so the printed update
     descends in expectation. On a chain of two steps, after which the good action has the value 1
     and the bad one -1, its expected gradient at the logits is (-0.25, 0.25), and that of the
-    repaired one (0.5, -0.5).
+    corrected update is (0.5, -0.5).
 
     Args:
       as_printed: whether to take the printed weight, with all values seen by the player to move at
@@ -151,7 +151,7 @@ def step_advantage(*, as_printed: bool = False) -> Estimator:
         del root, returns
         value, discount, alive = trajectory.value, trajectory.discount, trajectory.alive
         if as_printed:
-            # Each value is turned to the view of the root's player, and back.
+            # Each value is converted to the view of the root's player, and back.
             sign = jnp.cumprod(jnp.sign(discount[:-1]), axis=0)
             sign = jnp.concatenate([jnp.ones_like(discount[:1]), sign])
             seen = jnp.where(discount == 0, trajectory.reward, jnp.sign(discount) * value)
@@ -180,7 +180,7 @@ def regularized(
     KL(prior || pi)` over the steps t >= 1 of all simulations, a sum as in `reinforce`.
 
     Args:
-      estimator: what to add to.
+      estimator: the estimator to extend.
       entropy: weight of the entropy bonus, at least 0. May be traced, like the others.
       kl_to_prior: weight of the penalty `KL(pi || prior)`, at least 0.
       kl_from_prior: weight of the penalty `KL(prior || pi)`, at least 0.
@@ -222,12 +222,12 @@ def _is_zero(weight: Any) -> bool:
 
 
 class AutoState(NamedTuple):
-    """What the updates of a search have shown so far.
+    """The state of `auto_sgd`: sums over the updates of a search so far.
 
     Attributes:
       parameter_square: `[]` sum of the squared norms of the parameters' gradients.
       logit_square: `[]` sum of the squared norms of the logits' gradients.
-      longest: `[]` how long a step may be.
+      longest: `[]` the largest length of a step.
     """
 
     parameter_square: chex.Array
@@ -238,27 +238,28 @@ class AutoState(NamedTuple):
 def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformationExtraArgs:
     """Gradient ascent whose step is measured at the logits, not at the parameters.
 
-    Anthony et al. 2019 tuned PGS's step to each network, from 5e-4 down to 2e-5, and lost strength
-    in expert iteration where the tuned step no longer fitted (sections 4.2 and 5.2). A step `eta`
-    along the parameters' gradient `g = J^T u` moves the logits by `eta J J^T u`, where `u` is the
-    gradient at the logits and `J` their Jacobian: by `eta |f|^2 u` for a linear head on features
-    `f`. So this divides by the Rayleigh quotient `|g|^2 / |u|^2` of the tangent kernel `J J^T`,
-    summed over the updates of the search: the logits then move by about `step_size * u`, whatever
-    the network's scale. Where the walks' gradients add up, the quotient grows with their number and
-    the step shrinks, so that it does not depend much on the simulations an update either.
+    Anthony et al. 2019 tuned the step size of PGS to each network, from 5e-4 down to 2e-5, and lost
+    strength in expert iteration when it no longer fitted (sections 4.2 and 5.2). A step `eta` along
+    the parameters' gradient `g = J^T u` moves the logits by `eta J J^T u`, where `u` is the
+    gradient at the logits and `J` their Jacobian; for a linear head on features `f` this is
+    `eta |f|^2 u`. So this optimizer divides by the Rayleigh quotient `|g|^2 / |u|^2` of the tangent
+    kernel `J J^T`, summed over the updates of the search. Then the logits move by about
+    `step_size * u`, whatever the network's scale. If the gradients of the simulations add up, the
+    quotient grows with their number and the step shrinks, so the step does not depend much on K.
 
-    Where the gradient all but vanishes and `u` does not, as for two simulations that cancel, its
-    direction is rounding. So a step is never longer than the parameters were at the start of the
-    search (or 1, if that is more), and there is none where the gradient is 0. Ordinary steps are
-    far below that.
+    If the gradient nearly vanishes although `u` does not, as for two simulations that cancel, its
+    direction is only rounding error. So a step is never longer than the norm of the parameters at
+    the start of the search (or 1, if that is more), and it is 0 if the gradient is 0. Ordinary
+    steps are far below this bound.
 
-    It needs what the search passes to its optimizer beside the gradient: `logit_square`, the
-    squared norm of the objective's gradient at the logits, entropy and KL terms included.
+    It needs an argument that the search passes to its optimizer besides the gradient:
+    `logit_square`, the squared norm of the objective's gradient at the logits, including entropy
+    and KL terms.
 
     Args:
-      step_size: how far the logits move for an advantage of 1, above 0. Of five from 0.1 to 10 the
-        default was the best or level with it on six networks of Hex: on 7x7 it was 116 ± 42 Elo
-        over MCS, 1 was 60 and 10 was 57 (sweep at commit 0bc35d3).
+      step_size: how far the logits move for an advantage of 1, above 0. Of five values from 0.1 to
+        10 the default was the best or equal to it on six networks of Hex: on 7x7 it was 116 ± 42
+        Elo over MCS, 1 was 60 and 10 was 57 (sweep at commit 0bc35d3).
 
     Returns:
       An optax optimizer, for the argument `optimizer` of the searches.
@@ -289,7 +290,7 @@ def auto_sgd(step_size: float | chex.Array = 3.0) -> optax.GradientTransformatio
         tiny = jnp.finfo(square.dtype).tiny
         # 1 / (|g|^2 / |u|^2): the inverse of the Rayleigh quotient, over all updates of the search.
         scale = step_size * state.logit_square / jnp.maximum(square, tiny)
-        # A step that would be longer than the bound is cut to it.
+        # A step that would be longer than the bound is shortened to it.
         length = jnp.maximum(scale * jnp.sqrt(now), tiny)
         scale = jnp.where(now > 0, scale * jnp.minimum(state.longest / length, 1.0), 0.0)
         return optax.tree.scale(-scale, updates), state

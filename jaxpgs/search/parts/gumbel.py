@@ -1,8 +1,8 @@
 """Gumbel selections and target (Danihelka et al. 2022), for K simulations at a time.
 
-At the root some actions are drawn without replacement, by the Gumbel-top-k trick, and sequential
-halving shares the simulations among them. With K = 1 and `gumbel_inner` in every other node this is
-`mctx.gumbel_muzero_policy`, choice by choice.
+At the root some actions are sampled without replacement by the Gumbel-top-k trick, and sequential
+halving divides the simulations among them. With K = 1 and `gumbel_inner` in every other node this
+makes the same choices as `mctx.gumbel_muzero_policy`.
 """
 
 import functools
@@ -31,22 +31,23 @@ from jaxpgs.search.parts.target import (
 )
 from jaxpgs.search.policy import masked_argmax
 
-# What these say of the considered actions depends on the others by the prior's mass of those alone.
+# Their results for the considered actions depend on the other actions only by the sum of the
+# others' priors.
 _NARROW = (qtransform_completed_by_mix_value, mctx.qtransform_completed_by_mix_value)
 
 
 class GumbelState(NamedTuple):
-    """What the selection at the root draws and plans.
+    """The state of the root's selection: its noise and its schedule.
 
     Attributes:
       gumbel: `[B, A]` the noise, times its scale.
       before: `[B, A]` int32, visits that the root had before this search.
       top: `[B, 1]` the root's largest logit.
       num_considered: `[B]` int32, how many actions are considered.
-      num_simulations: `[B]` int32, how many simulations the schedule shares among them.
+      num_simulations: `[B]` int32, how many simulations the schedule divides among them.
       halvings: the schedule.
-      columns: `[B, m]` int32, the actions that may be considered, in their order, of a root that
-        has had no visits before; None where A is at most 4 m, or `qtransform` needs all actions.
+      columns: `[B, m]` int32, the actions that may be considered, in ascending order, for a root
+        without earlier visits; None if A is at most 4 m, or `qtransform` needs all actions.
 
     Example:
       >>> state = jaxpgs.gumbel.gumbel_root(2).init(rng_key, node, num_simulations=8)
@@ -77,23 +78,23 @@ def gumbel_root(
 ) -> Selection:
     """Gumbel-top-k with sequential halving (Danihelka et al. 2022, section 3, algorithm 2).
 
-    Of the actions that have been taken as often as the schedule says, takes the one with the
-    largest `gumbel + logits + sigma(completed Q)`. Simulations in flight count as visits alone.
+    Of the actions whose visit count equals that of the schedule, takes the one with the largest
+    `gumbel + logits + sigma(completed Q)`. Simulations in flight count as visits, without a return.
 
     Args:
       max_num_considered_actions: how many actions are considered at most, at least 1.
       gumbel_scale: scale of the noise, at least 0, a number, or `[B]` or `[B, 1]`, one for each
-        root; 0 for evaluation in games of full information. May be traced.
-      qtransform: what the Q-values add to the logits, as in mctx.
-      in_rounds: whether the simulations of an update go below different actions, and those count
-        that K = 1 would have run. In a round the schedule visits each action that remains once, so
-        its simulations do not need each other; but their returns may change which actions remain.
-        So the update starts those that may, and then follows the choices of K = 1 as far as it has
-        their returns. `rounds` has the K of each update.
+        root; 0 for evaluation in games of perfect information. May be traced.
+      qtransform: the bonus from the Q-values that is added to the logits, as in mctx.
+      in_rounds: whether the simulations of an update start with different actions, and only those
+        count that K = 1 would have run. In a round the schedule visits each remaining action once,
+        so its simulations are independent; but their returns may change which actions remain. So
+        the update starts the simulations that may be needed, and then follows the choices of K = 1
+        as long as it has their returns. `rounds` gives the K of each update.
 
     Returns:
-      A selection for the root. Its noise is mctx's for the same key, where one key is given for all
-      roots. Make the target with `gumbel_target` and the same arguments.
+      A selection for the root. If one key is given for all roots, its noise is that of mctx for
+      the same key. Make the target with `gumbel_target` and the same `qtransform`.
 
     Raises:
       ValueError: if a number is out of range.
@@ -106,7 +107,7 @@ def gumbel_root(
     most = check_count("gumbel_root", "max_num_considered_actions", max_num_considered_actions)
     check_number("gumbel_root", "gumbel_scale", gumbel_scale, 0, by_root=True)
     transform = of_node("gumbel_root", qtransform)
-    num_columns = max(most, 2)  # of a single one it would not be known whether others are legal
+    num_columns = max(most, 2)  # with a single column it would be unknown if others are legal
     fits = getattr(qtransform, "func", qtransform) in _NARROW
 
     def init(
@@ -166,7 +167,7 @@ def _begin(
       num_simulations: a number, or `[B]`.
       most: how many actions are considered at most.
       gumbel_scale: as in `gumbel_root`.
-      num_columns: how many actions to pick out of many, as no others are taken; 0 for none.
+      num_columns: to how many actions to narrow the root, since no others are taken; 0 for all.
     """
     shape, dtype = root.prior_logits.shape, root.prior_logits.dtype
     noise = _noise_like(root.prior_logits, rng_key)
@@ -178,17 +179,17 @@ def _begin(
     state = GumbelState(scale * noise, root.visits, top, *counts, schedule)
     if not num_columns or shape[1] <= 4 * num_columns:
         return state
-    # The Q-values of all actions that have not been taken yet are the same.
+    # All actions that have not been taken yet have the same Q-value.
     scores = _considered(root, state, 0 * root.value_sum, root.valid)
     columns = jax.lax.top_k(scores, num_columns)[1]
-    # In the order of the actions, so that ties have the same winner as among all actions.
+    # In ascending order, so that ties are broken as among all actions.
     return state._replace(columns=jnp.sort(columns, axis=-1))
 
 
 def _noise_like(logits: chex.Array, rng_key: chex.PRNGKey) -> chex.Array:
-    """Draws Gumbel noise `[B, A]`, that of mctx where one key is given for all roots."""
+    """Draws Gumbel noise `[B, A]`; with one key for all roots it is that of mctx."""
     shape, dtype = logits.shape, logits.dtype
-    # mctx splits its key in two and draws the noise by the second part.
+    # mctx splits its key in two and draws the noise with the second part.
     if is_one_key(rng_key):
         return jax.random.gumbel(jax.random.split(rng_key)[1], shape, dtype)
     keys = broadcast_keys(rng_key, shape[0])
@@ -206,7 +207,7 @@ def _start_best(
       scores: `[B, A]`, as `_considered` gives them.
       num_walks: K.
     """
-    # Some legal action is always started, or a search might never end.
+    # At least one legal action is always started; otherwise a search might never end.
     lowest = jnp.finfo(scores.dtype).min
     scores = jnp.where(root.valid, jnp.maximum(scores, lowest), -jnp.inf)
     num_actions = scores.shape[1]
@@ -215,7 +216,7 @@ def _start_best(
     more = [(0, 0), (0, max(num_walks - num_actions, 0))]
     best, actions = jnp.pad(best, more, constant_values=-jnp.inf), jnp.pad(actions, more)
     started = (best > lowest) | ((best == lowest) & (jnp.arange(num_walks) == 0)[None])
-    # With one action nothing is to be decided.
+    # With a single legal action there is nothing to decide.
     single = jnp.sum(root.valid, axis=-1, keepdims=True) == 1
     return jnp.where(single, actions[:, :1], actions), single | started
 
@@ -227,17 +228,17 @@ def _any_order(
     wanted: chex.Array,
     started: chex.Array,
 ) -> chex.Array:
-    """Tells `[B]` whether K = 1 runs just what a round has started, whatever returns from it.
+    """Tells `[B]` whether K = 1 runs exactly what a round has started, whatever the returns.
 
     Args:
-      state: the selection's.
+      state: the selection's state.
       valid: `[B, A]` bool, the legal actions.
-      visits: `[B, A]` int32, theirs before the round.
-      wanted: `[B, 1]` int32, the visits of those actions that the schedule takes next.
+      visits: `[B, A]` int32, their visits before the round.
+      wanted: `[B, 1]` int32, the visit count of the actions that the schedule takes next.
       started: `[B, K]` bool, which simulations of the round were started.
     """
-    # K = 1 takes the actions of a round one after another. If those that may be taken are as
-    # many as it takes, their order, and so their returns, decide nothing.
+    # K = 1 takes the actions of a round one after another. If it takes all of the actions that may
+    # be taken, their order, and so their returns, do not matter.
     number, ready, num_started = (
         jnp.sum(x, axis=-1, dtype=jnp.int32) for x in (visits, valid & (visits == wanted), started)
     )
@@ -259,11 +260,11 @@ def _follow(
     def take(carry: tuple, _: Any) -> tuple[tuple, None]:
         node, waiting, goes_on = carry
         action = select(state, node, 0 * node.value_sum)
-        # The simulation that took this action, if it was started and has not been followed yet.
+        # The simulation with this action, if it was started and has not been accepted yet.
         found = waiting & (actions == action[:, None])
         found &= jnp.cumsum(found, axis=-1) == 1
         left = jnp.sum(node.visits - state.before, axis=-1) < state.num_simulations
-        # This ends where K = 1 would run a simulation that was not started, or none.
+        # This ends when K = 1 would run a simulation that was not started, or none at all.
         goes_on &= left & jnp.any(found, axis=-1)
         found &= goes_on[:, None]
         returned = jnp.sum(jnp.where(found, returns, 0.0), axis=-1, keepdims=True)
@@ -273,13 +274,13 @@ def _follow(
     carry = (root, started, root.value == root.value)
     (_, waiting, _), _ = jax.lax.scan(take, carry, length=actions.shape[1])
     accepted = started & ~waiting
-    # Should rounding choose differently here, the search goes on nevertheless.
+    # If rounding leads to other choices here, the search must continue nevertheless.
     none = ~jnp.any(accepted, axis=-1, keepdims=True)
     return accepted | (started & none & (jnp.cumsum(started, axis=-1) == 1))
 
 
 def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
-    """The columns of a root's statistics, and one more for all the other actions together."""
+    """Returns the considered columns of a root, and one more for all other actions together."""
     columns = state.columns
     if columns is None:
         return None
@@ -287,7 +288,7 @@ def _narrow(state: GumbelState, root: NodeStats) -> Narrow | None:
     def near(x: chex.Array) -> chex.Array:
         return jnp.pad(trees.take(x, columns), [(0, 0), (0, 1)])
 
-    # Nobody takes the others, so that all of them count as one with the sum of their priors.
+    # The other actions are never taken, so they are merged into one with the sum of their priors.
     mass = jax.vmap(lambda x, i: jax.nn.logsumexp(x.at[i].set(-jnp.inf), keepdims=True))
     others = mass(root.prior_logits, columns)
     names = ("visits", "value_sum", "valid")
@@ -306,10 +307,10 @@ def gumbel_inner(
     """Follows the improved policy as closely as counts can (Danihelka et al. 2022, section 5).
 
     Takes the action with the largest `pi'(a) - n(a) / (1 + n)`, where
-    `pi' = softmax(logits + sigma(completed Q))` and visits count simulations in flight.
+    `pi' = softmax(logits + sigma(completed Q))` and visits include simulations in flight.
 
     Args:
-      qtransform: what the Q-values add to the logits, as in mctx.
+      qtransform: the bonus from the Q-values that is added to the logits, as in mctx.
 
     Returns:
       A selection for the nodes of a tree.
@@ -342,16 +343,16 @@ def gumbel_target(
     """The answer of a Gumbel search (Danihelka et al. 2022, sections 3 and 4).
 
     The action is the one with the largest `gumbel + logits + sigma(completed Q)` among the most
-    visited; the weights are `softmax(logits + sigma(completed Q))`. The root's value is that of
-    this policy, by the completed Q-values: in the mean of all returns every action counts as often
-    as the schedule makes simulations try it, however bad it has turned out to be.
+    visited; the weights are `softmax(logits + sigma(completed Q))`. The root's value is the
+    expected completed Q-value under these weights. The mean of all returns is not used, since there
+    every action counts as often as the schedule visits it, however bad it has turned out to be.
 
     Args:
-      qtransform: what the Q-values add to the logits, as in mctx.
+      qtransform: the bonus from the Q-values that is added to the logits, as in mctx.
 
     Returns:
-      A target for searches whose root selection is `gumbel_root`. Where no action is legal, the
-      action is 0 and every weight is 0.
+      A target for searches whose root selection is `gumbel_root`. If no action is legal, the action
+      is 0 and every weight is 0.
 
     Raises:
       ValueError: if `qtransform` is no function of one or of two arguments.
@@ -387,15 +388,15 @@ def gumbel_target(
 def _considered(
     node: NodeStats, state: GumbelState, bonus: chex.Array, chosen: chex.Array
 ) -> chex.Array:
-    """Scores `[..., A]` of the actions chosen, -inf for the others."""
+    """Returns scores `[..., A]` of the chosen actions, -inf for the others."""
     logits = as_logits(node.prior_logits - state.top)
-    # As in mctx: however low it is, an action that is due is above all that are not.
+    # As in mctx: an action that is due scores above all that are not, however low it is.
     scores = jnp.maximum(jnp.asarray(-1e9, logits.dtype), state.gumbel + logits + bonus)
     return jnp.where(chosen, scores, -jnp.inf)
 
 
 def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
-    """The sizes of the rounds of sequential halving, in which each action that remains is visited.
+    """The sizes of the rounds of sequential halving; a round visits each remaining action once.
 
     Args:
       num_considered: how many actions are considered, at least 0.
@@ -413,21 +414,22 @@ def rounds(num_considered: int, num_simulations: int) -> tuple[int, ...]:
 
 
 def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tuple[int, ...]:
-    """How many simulations each update starts, for a `gumbel_root` in rounds.
+    """Returns how many simulations each update starts, for a `gumbel_root` in rounds.
 
-    Updates of two follow, as long as a root may need them that has fewer legal actions, or for
-    which the right ones were not started. To be sure takes more evaluations in fewer calls, for
-    which an accelerator waits; a CPU is faster without (`python tests/quality schedules`).
+    The rounds are followed by updates of two simulations, as many as a root may need that has fewer
+    legal actions, or for which not all needed simulations were started. With `sure` there are more
+    evaluations in fewer calls, which is faster on an accelerator; a CPU is faster without it
+    (`python tests/quality schedules`).
 
     Args:
       num_considered: how many actions are considered at most, at least 1.
       num_simulations: N.
-      sure: whether the first round after a halving starts all actions that may remain, or as many
-        as will.
+      sure: whether the first round after a halving starts all actions that may remain, or only as
+        many as will remain.
     """
     sizes = rounds(num_considered, num_simulations)
     starts = [max(pair) if sure else pair[1] for pair in itertools.pairwise((sizes[0], *sizes))]
-    # The updates that a root with fewer legal actions takes, each starting what its width allows.
+    # The updates that a root with fewer legal actions takes; each starts what its width allows.
     longest = 0
     for count in range(2, num_considered):
         number = 0

@@ -1,4 +1,4 @@
-"""The schedule of sequential halving: how often each action was visited when its turn comes."""
+"""The schedule of sequential halving: the visits of each simulation's action before it."""
 
 import math
 from typing import NamedTuple
@@ -9,12 +9,13 @@ import jax.numpy as jnp
 
 
 class Halvings(NamedTuple):
-    """The schedule of sequential halving, between two halvings a line for each root.
+    """The schedule of sequential halving: one straight line per root between two halvings.
 
     Attributes:
       start: `[B, H]` int32, the simulation with which the line begins.
-      times: `[B, H]` int32, how often its first action has been taken before.
-      remaining: `[B, H]` int32, in how many simulations that grows by 1: the actions that are left.
+      times: `[B, H]` int32, how often the action of this simulation has been taken before.
+      remaining: `[B, H]` int32, the number of remaining actions; after so many simulations the
+        visits grow by 1.
     """
 
     start: chex.Array
@@ -23,7 +24,7 @@ class Halvings(NamedTuple):
 
 
 def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int) -> Halvings:
-    """Works out the schedule of `considered_visits`.
+    """Computes the schedule of `considered_visits`.
 
     Args:
       num_considered: `[B]` int32, how many actions are considered.
@@ -37,10 +38,10 @@ def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int)
     for i in powers:
         start, times, remaining = lines[-1]
         share = jnp.maximum(rounds, 1) * remaining
-        # How often each action that is left is visited until the next halving; `div` truncates,
-        # which is enough as nothing is negative.
+        # How often each remaining action is visited until the next halving; `div` truncates, which
+        # is fine since nothing is negative.
         more = jnp.maximum(jax.lax.div(0 * share + num_simulations, share), 1)
-        # As in mctx never fewer than two are left, if there are two.
+        # As in mctx, at least two actions remain if there are two.
         left = jnp.maximum(num_considered >> (i + 1), jnp.clip(num_considered, 1, 2))
         lines.append(Halvings(start + more * remaining, times + more, left))
     return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *lines[:-1])
@@ -49,15 +50,15 @@ def halvings(num_considered: chex.Array, num_simulations: chex.Array, most: int)
 def scheduled_visits(number: chex.Array, halvings: Halvings) -> chex.Array:
     """Returns `[B]` int32, how often the action of a simulation has been taken before.
 
-    A line is steeper than the one before the halving, so that of all that have begun the highest
-    one counts.
+    A line is steeper than the one before the halving, so the result is the highest of the lines
+    that have begun.
 
     Args:
       number: `[B]` int32, which simulation, from 0.
       halvings: the schedule.
     """
     passed = number[..., None] - halvings.start
-    # Lines that have not begun are negative or 0 here, and left out below.
+    # Lines that have not begun are negative or 0 here, and excluded below.
     lines = halvings.times + jax.lax.div(passed, halvings.remaining)
     return jnp.max(jnp.where(passed >= 0, lines, 0), axis=-1)
 
@@ -65,15 +66,15 @@ def scheduled_visits(number: chex.Array, halvings: Halvings) -> chex.Array:
 def considered_visits(num_considered: int, num_simulations: int) -> list[int]:
     """The schedule of sequential halving (Karnin et al. 2013), as visits before each simulation.
 
-    The actions considered are halved after every round, down to two; each round visits all that
-    remain equally often, and the rounds share the simulations equally.
+    The number of considered actions is halved after every round, down to two. Each round visits all
+    remaining actions equally often, and the simulations are divided equally among the rounds.
 
     Args:
       num_considered: how many actions are considered, at least 0.
       num_simulations: N.
 
     Returns:
-      N numbers: simulation n takes an action that has been taken so many times.
+      N numbers: entry n is how often the action of simulation n has been taken before.
     """
     if num_considered <= 1:
         return list(range(num_simulations))

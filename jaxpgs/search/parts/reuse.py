@@ -1,4 +1,4 @@
-"""Reuse: what an update learns from simulations of earlier ones."""
+"""Reuse: how an update learns from the simulations of earlier updates."""
 
 import dataclasses
 
@@ -10,28 +10,30 @@ from jaxpgs.checks import check_count, check_number
 
 @dataclasses.dataclass(frozen=True)
 class Reuse:
-    """Learns from the last R updates' simulations, not from the newest alone.
+    """Learns from the simulations of the last R updates instead of the newest update alone.
 
     Old simulations followed a policy `beta` that has changed since. So the gradient of each step is
-    weighed anew, by the policy `pi` of now:
+    reweighted by the current policy `pi`:
 
-    - by `prod_{l=1..t} pi(a_l | s_l) / beta(a_l | s_l)`, importance weights (Brosseit 2023, eq.
-      D.1), if `clip` is None;
-    - by `pi(a_t | s_t) / beta(a_t | s_t)`, and by 0 where that is past `1 + clip` or `1 - clip` in
-      the direction in which the gradient drives it, with `clip`: this is PPO (Schulman et al.
-      2017), which several epochs make useful.
+    - If `clip` is None, by `prod_{l=1..t} pi(a_l | s_l) / beta(a_l | s_l)`, importance weights
+      (Brosseit 2023, eq. D.1).
+    - With `clip`, by `pi(a_t | s_t) / beta(a_t | s_t)`, and by 0 if this ratio is beyond
+      `1 + clip` or `1 - clip` in the direction in which the gradient moves it. This is PPO
+      (Schulman et al. 2017); it is useful with several epochs.
 
-    The weights are for the gradient of `log_prob`. Entropy and KL terms are those of now and need
-    none. Where all ratios are 1, as in the first epoch of R = 1, the update is the plain one.
+    The weights apply to the gradient of `log_prob`. Entropy and KL terms are those of the current
+    policy and need no weights. If all ratios are 1, as in the first epoch with R = 1, the update is
+    the plain one.
 
-    The objective is a sum over all simulations that are kept. So gradients grow with R, which the
-    optimizer should not care about, as `auto_sgd` and Adam do not.
+    The objective is a sum over all stored simulations. So gradients grow with R, and the optimizer
+    should be invariant to their scale, as `auto_sgd` and Adam are.
 
     Attributes:
       num_updates: R, how many updates are kept, the newest included; at least 1.
-      num_epochs: how many steps the optimizer takes per update, each on all of them; at least 1.
+      num_epochs: how many steps the optimizer takes per update, each on all stored simulations; at
+        least 1.
       clip: PPO's epsilon, above 0; None for importance weights.
-      max_weight: the most that a weight may be, above 0; None sets no bound.
+      max_weight: the largest allowed weight, above 0; None sets no bound.
 
     Raises:
       ValueError: if a number is out of range.
@@ -58,10 +60,10 @@ class Reuse:
 
 
 def reweigh(reuse: Reuse, gradient: chex.Array, log_ratio: chex.Array) -> chex.Array:
-    """Weighs the gradient with respect to log probabilities.
+    """Reweights the gradient with respect to log probabilities.
 
     Args:
-      reuse: how.
+      reuse: the settings.
       gradient: `[T, B, W]` of the objective, as if the simulations were new.
       log_ratio: `[T, B, W]` `log pi(a_t | s_t) - log beta(a_t | s_t)`, 0 where no step was taken.
 
@@ -73,7 +75,7 @@ def reweigh(reuse: Reuse, gradient: chex.Array, log_ratio: chex.Array) -> chex.A
         weight = jnp.exp(jnp.cumsum(log_ratio, axis=0))
     else:
         weight = jnp.exp(log_ratio)
-        # Schulman et al. 2017: nothing is learned past the clip, in the direction of the gradient.
+        # Schulman et al. 2017: no gradient beyond the clip in the direction of the gradient.
         past = jnp.where(gradient > 0, weight > 1 + reuse.clip, weight < 1 - reuse.clip)
         weight = jnp.where(past, 0.0, weight)
     if reuse.max_weight is not None:

@@ -21,24 +21,24 @@ from jaxpgs.checks import by_root, check_number, check_part, check_returned, che
 from jaxpgs.search.parts.target import QTransform, of_node
 from jaxpgs.search.policy import masked_argmax
 
-# Up to so many choices are written out one after another for an accelerator, more are a loop.
+# For an accelerator, up to this many choices are unrolled; more are made in a loop.
 UNROLLED = 8
 
 
 def stateless(rng_key: chex.PRNGKey, root: NodeStats, num_simulations: int | chex.Array) -> None:
-    """The `init` of selections that keep nothing."""
+    """The `init` of selections without a state."""
     del rng_key, root, num_simulations
 
 
 class Rounds(NamedTuple):
-    """Simulations that start before it is known whether they are wanted.
+    """How a selection starts simulations before it is known whether they are needed.
 
     Attributes:
       propose: `(state, root, K) -> (actions [B, K], [B, K] bool)`: the first actions of simulations
-        that may be wanted next, and which of them to start.
-      accept: `(state, root, actions, started, returns [B, K]) -> [B, K]` bool: which of them count,
-        now that it is known what they returned; at least one, where one was started. Of the others
-        no trace is left in any statistics.
+        that may be needed next, and which of them to start.
+      accept: `(state, root, actions, started, returns [B, K]) -> [B, K]` bool: given the returns,
+        which simulations count; at least one if any was started. The others do not enter any
+        statistics.
 
     Example:
       >>> jaxpgs.gumbel.gumbel_root(in_rounds=True).rounds is None
@@ -50,12 +50,12 @@ class Rounds(NamedTuple):
 
 
 class Narrow(NamedTuple):
-    """A root with the actions alone that its selection still chooses among.
+    """A root narrowed to the actions that its selection still considers.
 
     Attributes:
-      state: the selection's state, of these actions.
-      root: the statistics, of these actions and perhaps of others that are not valid.
-      columns: `[B, m]` int32, which actions the first m of them are; None if they are all.
+      state: the selection's state for these actions.
+      root: the statistics of these actions, and perhaps of others that are not valid.
+      columns: `[B, m]` int32, the actions in the first m columns; None if all actions are kept.
 
     Example:
       >>> jaxpgs.gumbel.gumbel_root().narrow is None, jaxpgs.selection.puct(1.5).narrow is None
@@ -74,19 +74,19 @@ class Selection(NamedTuple):
       select: `(state, node, pending [B, A]) -> [B]` int32: the next action, given what is known and
         how many choices of each action are pending. At the root `state` is what `init` made; below
         it, in a tree search, it is None.
-      init: `(rng_key, root, num_simulations) -> state`, called once a search, at the root. The key
-        is the search's own, one or `[B]`, so derive others from it; every array of the state has a
-        leading axis B. The number is N, or `[B]` int32 with `simulations_by_root`. The target sees
-        the state too.
-      needs_range: whether it looks at the smallest and the greatest return of each action.
-      rounds: at the root, how simulations are started that may turn out not to have been wanted;
-        None where the K chosen in turn all count.
-      score: `(node, pending) -> [B, A]`, what `select` takes the largest of, where it does; None
-        otherwise. The search itself does not look at it.
-      narrow: `(state, root) -> Narrow`, at the root: what it needs of the statistics where it will
-        choose few of the actions, so that an update does not look at all A; None, or a function
-        that returns it, where it needs them all. Not asked where nodes are kept from an earlier
-        search.
+      init: `(rng_key, root, num_simulations) -> state`, called once per search, at the root. The
+        key is the search's own, one or `[B]`, so derive other keys from it; every array of the
+        state has a leading axis B. The number is N, or `[B]` int32 with `simulations_by_root`. The
+        target receives the state, too.
+      needs_range: whether it reads the smallest and the greatest return of each action.
+      rounds: at the root, how to start simulations that may turn out not to be needed; None if all
+        K simulations count, chosen one after another.
+      score: `(node, pending) -> [B, A]`, the score that `select` maximises; None if it has none.
+        The search itself does not use it.
+      narrow: `(state, root) -> Narrow`, at the root: the part of the statistics that it needs if it
+        will choose only a few of the actions, so that an update does not process all A. None, or a
+        function that returns None, if it needs all actions. Not called if nodes are kept from an
+        earlier search.
 
     Example:
       >>> least_tried = lambda state, node, pending: jnp.argmin(node.visits + pending, axis=-1)
@@ -147,17 +147,17 @@ def in_turn(
     num: int,
     same: chex.Array | None = None,
 ) -> chex.Array:
-    """Makes `[B, num]` choices one after another, written out.
+    """Makes `[B, num]` choices one after another, unrolled.
 
-    Each turn of a loop, and each array handed on from choice to choice, would cost an accelerator
-    launches of its own.
+    On an accelerator, each iteration of a loop, and each array passed from choice to choice, would
+    cost extra kernel launches.
 
     Args:
-      choose: `(k, pending [B, A]) -> [B]`, choice k, given those before it.
+      choose: `(k, pending [B, A]) -> [B]`, choice k, given the earlier ones.
       start: `[B, A]` zeros.
       num: how many choices.
-      same: `[B, num, num]` bool, at `[:, k, i]` whether choice i is pending for choice k, as those
-        made in the same node are; None if all are.
+      same: `[B, num, num]` bool; `[:, k, i]` tells whether choice i is pending for choice k, which
+        is the case if both are made in the same node. None if all are.
     """
     choices: list[chex.Array] = []
     for k in range(num):
@@ -215,9 +215,9 @@ def puct(
       virtual_loss: a simulation in flight counts as a visit with the return `-virtual_loss` (Segal
         2010), in units of the value. None counts the visit and leaves Q alone.
       unvisited: Q of an action never tried: "zero", or "value" for the network's value of the node.
-      relative: whether Q counts from the network's value of the node, in units of how much the
-        returns of the search differ (`NodeStats.scale`), so that rewards of any size give the same
-        choices, and so do returns that are all about as large.
+      relative: whether Q is measured from the network's value of the node, in units of how much the
+        returns of the search differ (`NodeStats.scale`). Then the choices depend neither on the
+        scale of the rewards nor on a constant added to all returns and values.
 
     Returns:
       A selection. Actions that are not valid are never chosen while a valid one exists.
@@ -241,7 +241,7 @@ def puct(
         if virtual_loss is None:
             tried, value_sum, count = node.visits > 0, node.value_sum, node.visits
         else:
-            # What is pending counts as visits that returned minus the virtual loss.
+            # Pending simulations count as visits whose return is minus the virtual loss.
             tried, value_sum, count = visits > 0, node.value_sum - virtual_loss * pending, visits
         default = 0.0 if unvisited == "zero" else node.value[:, None]
         qvalues = jnp.where(tried, value_sum / jnp.maximum(count, 1), default)
@@ -285,7 +285,7 @@ def ucb1(
             qvalues = (node.value_sum - virtual_loss * pending) / jnp.maximum(visits, 1)
         total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
         bonus = c * jnp.sqrt(jnp.log(total) / jnp.maximum(visits, 1))
-        # Far above every score of a visited action, yet ordered by the prior.
+        # Far above every score of a visited action, but ordered by the prior.
         return jnp.where(visits > 0, qvalues + bonus, 1e30 * (1 + prior))
 
     return by_score(score)
@@ -300,16 +300,16 @@ def muzero_puct(
 ) -> Selection:
     """MuZero's PUCT (Schrittwieser et al. 2020, appendix B), with virtual loss.
 
-    By default Q-values are brought to [0, 1] by the smallest and the largest of them and the node's
-    own value; an action never tried counts as 0. Takes the action with the largest
-    `Q(a) + P(a) sqrt(n) / (1 + n(a)) (pb_c_init + ln((n + pb_c_base + 1) / pb_c_base))`, with
-    `n - 1` the sum of the visits. One simulation at a time, this is `mctx.muzero_policy`'s choice,
-    but for its random breaking of ties.
+    By default Q-values are rescaled to [0, 1], where the bounds are the smallest and the largest of
+    the Q-values and the node's own value; an unvisited action counts as 0. Takes the action with
+    the largest `Q(a) + P(a) sqrt(n) / (1 + n(a)) (pb_c_init + ln((n + pb_c_base + 1) / pb_c_base))`
+    with `n - 1` the sum of the visits. With one simulation at a time this is the choice of
+    `mctx.muzero_policy`, except that mctx breaks ties at random.
 
     Args:
       pb_c_init: weight of exploration, at least 0.
       pb_c_base: visits after which exploration grows, above 0.
-      qtransform: what brings Q-values to [0, 1], as in mctx: one of its functions, such as a
+      qtransform: how Q-values are rescaled to [0, 1], as in mctx: one of its functions, such as a
         `functools.partial` of `mctx.qtransform_by_min_max` with the game's bounds, or a function of
         a node's statistics.
       virtual_loss: whether a simulation in flight counts as a visit with the lowest Q, 0; otherwise
@@ -336,7 +336,7 @@ def muzero_puct(
         scaled = transform(node)
         visits = node.visits + pending
         if virtual_loss:
-            # Q n(a) / (n(a) + pending): pending visits count as if they had returned 0, the lowest
+            # Q n(a) / (n(a) + pending): pending visits count as if their return were 0, the lowest
             # Q.
             scaled *= 1 - pending / jnp.maximum(visits, 1)
         # As in mctx, where the evaluation of the node is its first visit.
@@ -353,17 +353,16 @@ def max_min_puct(
     bounds: str = "qvalues",
     virtual_loss: float | chex.Array = 0.01,
 ) -> Selection:
-    """PUCT for rewards of unknown size: Q-values brought to [0, 1] node by node (Seify 2020).
+    """PUCT for rewards of unknown scale: Q-values rescaled to [0, 1] in each node (Seify 2020).
 
     Takes the action with the largest `Qn(a) - w W(a) Qn(a) + c_puct P(a) sqrt(n) / (1 + n(a))`
-    (eq. 4.5 and 5.1), where `Qn(a) = (Q(a) - low) / (high - low)`, `W(a)` counts the choices that
-    are pending, and `n(a)` the visits with them. The virtual loss is relative to the normalised
-    value (eq. 4.4), so it needs no idea of what a loss is. An action never tried has the value of
-    the node itself, such as what a rollout from there earned (section 4.3).
+    (eq. 4.5 and 5.1), where `Qn(a) = (Q(a) - low) / (high - low)`, `W(a)` counts the pending
+    choices, and `n(a)` the visits including these. The virtual loss is relative to the normalised
+    value (eq. 4.4), so it does not depend on the return of a lost game. An unvisited action has the
+    value of the node itself, such as the return of a rollout from there (section 4.3).
 
     Args:
-      c_puct: weight of exploration, at least 0; the thesis takes from 2 to 30, less for larger
-        boards.
+      c_puct: weight of exploration, at least 0; the thesis uses 2 to 30, less for larger boards.
       bounds: what `low` and `high` are: "qvalues" for the lowest and the highest Q-value of the
         legal actions (max-min normalisation, eq. 4.3), "returns" for the lowest and the highest
         return that a simulation through the node has had (space-local normalisation, eq. 4.2).
@@ -376,8 +375,8 @@ def max_min_puct(
     Raises:
       ValueError: if a number is not finite or out of range, or `bounds` is another word.
 
-    Deviation from eq. 4.2: where the node's bounds are equal, its source takes those of the whole
-    tree. That is the same number for all actions of the node, and this takes 1, as eq. 4.3 does.
+    Deviation from eq. 4.2: if the node's bounds are equal, the thesis uses those of the whole tree.
+    This gives the same number for all actions of the node; here the number is 1, as in eq. 4.3.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(
@@ -397,7 +396,7 @@ def max_min_puct(
             assert node.lowest is not None and node.highest is not None
             low = jnp.where(tried, node.lowest, qvalues)
             high = jnp.where(tried, node.highest, qvalues)
-        # Eq. 4.2 or 4.3, over the legal actions; bounds that are equal make every `Qn(a)` 1.
+        # Eq. 4.2 or 4.3, over the legal actions; equal bounds make every `Qn(a)` 1.
         low = jnp.min(jnp.where(node.valid, low, jnp.inf), axis=-1, keepdims=True)
         high = jnp.max(jnp.where(node.valid, high, -jnp.inf), axis=-1, keepdims=True)
         spread = high - low
@@ -412,7 +411,7 @@ def max_min_puct(
 
 
 def refuse_rounds(owner: str, selection: Selection) -> None:
-    """Raises `ValueError` for a selection in rounds, which those that change another one lose."""
+    """Raises `ValueError` for a selection in rounds, which wrappers do not support."""
     if selection.rounds is not None:
         raise ValueError(
             f"{owner} takes selections that choose one simulation after another, such as "
@@ -425,14 +424,14 @@ def with_dirichlet_noise(
 ) -> Selection:
     """Mixes Dirichlet noise into the prior that a selection sees at the root.
 
-    As AlphaZero does in self-play; Anthony et al. 2019 take the defaults. The noise is the
-    selection's alone: targets and estimators read the network's own prior.
+    AlphaZero does this in self-play; the defaults are those of Anthony et al. 2019. Only the
+    selection sees the noise: targets and estimators read the network's own prior.
 
     Args:
       selection: the selection to explore with.
       fraction: share of the noise in the prior, 0 to 1: a number, or `[B]` or `[B, 1]`, one for
         each root. May be traced.
-      alpha: concentration of the noise, above 0, likewise.
+      alpha: concentration of the noise, above 0; its shape and tracing are as for `fraction`.
 
     Returns:
       A selection.

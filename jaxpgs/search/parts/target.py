@@ -1,10 +1,10 @@
-"""The policy improved by Q-values, and what a search says in the end.
+"""The policy improved by Q-values, and targets: the answer of a search.
 
 A target is a function `(rng_key, root, state) -> (action, action_weights [A])` of one root's
 statistics and the state of the selection at the root; the search maps it over the batch. It may be
-asked before the first simulation. A third result, if there is one, is the root's value, which else
-is the mean of the returns. Improved policies rest on completed Q-values (Danihelka et al.
-2022, section 4 and appendix D); simulations may follow them, too.
+called before the first simulation. An optional third result is the root's value; without it, the
+root's value is the mean of the returns. Improved policies are based on completed Q-values
+(Danihelka et al. 2022, section 4 and appendix D); simulations may follow them, too.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from jaxpgs.checks import by_root, check_number
 from jaxpgs.search.policy import masked_argmax
 
 Target = Callable[[chex.PRNGKey, NodeStats, Any], tuple[chex.Array, ...]]
-# How a node's Q-values `[..., A]` are read, or a function of a tree and a node, as mctx's are.
+# Maps a node's statistics to `[..., A]`; or a function of a tree and a node, as in mctx.
 QTransform = Callable[[NodeStats], chex.Array] | Callable[[mctx.Tree, Any], chex.Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetOfActions:
-    """A target that sees the actions alone, of roots whose further columns are chance's outcomes.
+    """A target that sees only the actions of roots whose further columns are chance outcomes.
 
     Attributes:
       target: the target.
@@ -42,12 +42,12 @@ class TargetOfActions:
     def __call__(
         self, rng_key: chex.PRNGKey, root: NodeStats, state: Any
     ) -> tuple[chex.Array, ...]:
-        """Asks the target; its weights are `[A]`."""
+        """Evaluates the target; its weights are `[A]`."""
         return self.target(rng_key, of_actions(root, self.num_actions), state)
 
 
 def of_actions(node: NodeStats, num_actions: int) -> NodeStats:
-    """Returns the statistics of the first A columns, without those of chance's outcomes."""
+    """Returns the statistics of the first A columns, without those of chance outcomes."""
     names = ("prior_logits", "visits", "value_sum", "valid", "lowest", "highest")
     found = {name: x for name in names if (x := getattr(node, name)) is not None}
     return node._replace(**{name: x[..., :num_actions] for name, x in found.items()})
@@ -56,11 +56,11 @@ def of_actions(node: NodeStats, num_actions: int) -> NodeStats:
 def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Array]:
     """Returns a `qtransform` as a function of a node's statistics `[..., A]`.
 
-    One that takes a tree and a node, as mctx's do, is given a tree of this node alone.
+    A function of a tree and a node, as in mctx, is given a tree of this node alone.
 
     Args:
-      owner: the function whose argument it is, for the message.
-      qtransform: what the user gave.
+      owner: the function whose argument it is, for the error message.
+      qtransform: the user's argument.
 
     Raises:
       ValueError: if it is no function of one or of two arguments.
@@ -69,7 +69,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
         parameters = list(inspect.signature(qtransform).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    # Arguments that have a default, or have one by `functools.partial`, are settings.
+    # Arguments with a default, or set by `functools.partial`, are settings.
     needed = [p for p in parameters if p.default is p.empty]
     own = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     missing = [p.name for p in needed if p.kind is p.KEYWORD_ONLY]
@@ -84,7 +84,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 
     def transform(node: NodeStats) -> chex.Array:
         call = lambda node: qtransform(_as_tree(node), jnp.int32(0))  # type: ignore[call-arg]  # noqa: E731
-        # mctx's functions read one node: the axes before A are mapped over.
+        # mctx's functions read one node, so the axes before A are mapped over.
         for _ in node.value.shape:
             call = jax.vmap(call)
         return call(node)
@@ -93,7 +93,7 @@ def of_node(owner: str, qtransform: QTransform) -> Callable[[NodeStats], chex.Ar
 
 
 def _as_tree(node: NodeStats) -> mctx.Tree:
-    """One node as a tree of mctx's without children, whose Q-values are the rewards."""
+    """Returns an mctx tree of one node, in which the Q-values are stored as rewards."""
     visits = node.visits.astype(jnp.int32)
     # As in mctx, the mean of a node's returns counts the network's value as one of them.
     total = jnp.sum(node.value_sum) + node.value
@@ -108,7 +108,7 @@ def _as_tree(node: NodeStats) -> mctx.Tree:
         "children_index": visits * 0 - 1,
         "children_prior_logits": node.prior_logits,
         "children_visits": visits,
-        # Behind a discount of 0 the rewards are all that mctx makes Q-values of.
+        # With a discount of 0, mctx computes Q-values from the rewards alone.
         "children_rewards": node.qvalues,
         "children_discounts": zeros,
         "children_values": zeros,
@@ -122,10 +122,10 @@ def _as_tree(node: NodeStats) -> mctx.Tree:
 
 
 def completed_qvalues(node: NodeStats) -> chex.Array:
-    """Q-values of all actions; those never tried get the node's mixed value.
+    """Returns the Q-values of all actions; unvisited actions get the node's mixed value.
 
     The mixed value (appendix D, eq. 33) averages the network's value and the Q-values of the
-    actions tried, weighed by the prior.
+    visited actions, weighted by the prior.
 
     Args:
       node: statistics with axes `[..., A]`.
@@ -140,10 +140,10 @@ def completed_qvalues(node: NodeStats) -> chex.Array:
     """
     tried = node.visits > 0
     prior = jax.nn.softmax(node.prior_logits, axis=-1)
-    # An action that the prior rules out may have been tried.
+    # An action with prior 0 may have been visited.
     prior = jnp.maximum(jnp.asarray(jnp.finfo(prior.dtype).tiny, prior.dtype), prior)
-    # Eq. 33: the mean Q-value of the actions tried, weighed by the prior, with the weight of all
-    # visits; the network's value has the weight of one.
+    # Eq. 33: the prior-weighted mean Q-value of the visited actions has the weight of all visits;
+    # the network's value has the weight of one visit.
     mass = jnp.sum(jnp.where(tried, prior, 0.0), axis=-1, keepdims=True)
     share = prior * node.qvalues / jnp.where(tried, mass, 1.0)
     mean = jnp.sum(jnp.where(tried, share, 0.0), axis=-1, keepdims=True)
@@ -162,24 +162,24 @@ def qtransform_completed_by_mix_value(
     epsilon: float | chex.Array = 1e-8,
     relative: bool = False,
 ) -> chex.Array:
-    """What Q-values add to logits: `sigma(Q) = (maxvisit_init + max n(a)) value_scale Q(a)`.
+    """The bonus that is added to logits: `sigma(Q) = (maxvisit_init + max n(a)) value_scale Q(a)`.
 
-    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name.
-    For other numbers give `functools.partial` of it wherever a part takes a `qtransform`; any
-    function of a node's statistics will do, and mctx's own functions of a tree and a node.
+    Danihelka et al. 2022, section 4 and appendix D, and mctx's function of this name. To change the
+    settings, give a `functools.partial` of it wherever a part takes a `qtransform`. Any function of
+    a node's statistics is accepted there, and so are mctx's functions of a tree and a node.
 
     Args:
       node: statistics with axes `[..., A]`.
       value_scale: scale of sigma, at least 0.
-      maxvisit_init: visits that sigma starts from, at least 0.
-      rescale_values: whether to bring the completed Q-values of the node to [0, 1] first.
-      use_mixed_value: whether actions never tried get the mixed value (`completed_qvalues`), or
-        the network's value of the node.
-      epsilon: in units of the value, above 0: rescaling divides by the range of the Q-values, or
-        by this if it is more. Where all actions return about the same, a larger one leaves more to
-        the prior.
-      relative: whether the unit of the value is how much the returns of the search differ
-        (`NodeStats.scale`), so that `epsilon` fits rewards of any size.
+      maxvisit_init: number of visits added to the largest visit count in sigma, at least 0.
+      rescale_values: whether to rescale the completed Q-values of the node to [0, 1] first.
+      use_mixed_value: whether unvisited actions get the mixed value (`completed_qvalues`); if not,
+        they get the network's value of the node.
+      epsilon: in units of the value, above 0: rescaling divides by the range of the Q-values, or by
+        `epsilon` if it is larger. If the returns of all actions are nearly equal, a larger
+        `epsilon` gives the prior more influence.
+      relative: whether `epsilon` is in units of how much the returns of the search differ
+        (`NodeStats.scale`), so that it fits rewards of any scale.
 
     Returns:
       `[..., A]`, for `softmax(logits + sigma)`.
@@ -215,14 +215,14 @@ def improved_weights(node: NodeStats, bonus: chex.Array) -> chex.Array:
 
 
 class SampledPolicy(NamedTuple):
-    """A simulation policy that reads the statistics of the nodes it is in ("tree").
+    """A simulation policy that reads the statistics of the current node ("tree" only).
 
     Attributes:
       logits: `node -> [B, A]`, from the statistics of any number B of nodes, whose `prior_logits`
-        are the logits of the adapted policy. Actions follow the softmax of the result, and where a
-        policy adapts, it is differentiated through this function.
-      by_counts: whether actions are taken so that a node's visits come as close to the softmax as
-        counts can, one simulation after another, in place of being drawn by chance.
+        are the logits of the adapted policy. The policy is the softmax of the result. If parameters
+        adapt, the gradient flows through this function.
+      by_counts: whether actions are chosen deterministically, one simulation after another, so that
+        a node's visits come as close to the softmax as counts can. If False, they are sampled.
 
     Example:
       >>> flatter = jaxpgs.target.SampledPolicy(lambda node: 0.5 * node.prior_logits)
@@ -242,24 +242,24 @@ def improved_policy(
     qtransform: QTransform = qtransform_completed_by_mix_value,
     by_counts: bool = False,
 ) -> SampledPolicy:
-    """Simulates with the policy improved by what the nodes remember.
+    """Simulates with the policy improved by the statistics of the nodes.
 
-    Actions follow `pi' = softmax((logits + scale sigma(Q)) / temperature)`. With it a Monte Carlo
-    search becomes a tree search without virtual loss. A policy that adapts learns as if sigma were
-    constant.
+    Actions follow `pi' = softmax((logits + scale sigma(Q)) / temperature)`. This makes a Monte
+    Carlo search a tree search without virtual loss. If the policy adapts, sigma counts as a
+    constant in its gradient.
 
-    Deviation: simulations of Anthony et al. 2019 draw their actions. With `by_counts` a simulation
-    takes the action with the largest `pi'(a) - n(a) / (1 + n)`, as inner nodes of Gumbel MuZero do
-    (Danihelka et al. 2022, section 5), where visits count simulations in flight. Then a node's
-    visits have the shares `pi'` without the noise of draws, and REINFORCE learns from them as if
-    they had been drawn.
+    Deviation: simulations of Anthony et al. 2019 sample their actions. With `by_counts` a
+    simulation takes the action with the largest `pi'(a) - n(a) / (1 + n)`, as inner nodes of Gumbel
+    MuZero do (Danihelka et al. 2022, section 5), where visits include simulations in flight. Then a
+    node's visits are distributed as `pi'` without sampling noise, and REINFORCE learns from them as
+    if they had been sampled.
 
     Args:
-      scale: weight of sigma, at least 0; 0 is the policy itself.
-      temperature: above 0; the lower, the more often the best action is drawn, and the less the
-        simulations of an update spread.
-      qtransform: what the Q-values add to the logits, as in mctx.
-      by_counts: whether actions follow the policy by counts; if not, they are drawn.
+      scale: weight of sigma, at least 0; 0 leaves the policy unchanged.
+      temperature: above 0; a lower temperature selects the best action more often and makes the
+        simulations of an update less diverse.
+      qtransform: the bonus from the Q-values that is added to the logits, as in mctx.
+      by_counts: whether actions follow the policy by visit counts; if not, they are sampled.
 
     Returns:
       A simulation policy, for `interior_selection`.
@@ -278,7 +278,7 @@ def improved_policy(
     def logits(node: NodeStats) -> chex.Array:
         lowest = jnp.finfo(node.prior_logits.dtype).min
         bonus = scale * transform(node)
-        bonus = jax.lax.stop_gradient(bonus)  # what the nodes know is not to be learned
+        bonus = jax.lax.stop_gradient(bonus)  # the statistics count as constants
         improved = (node.prior_logits + bonus) / temperature
         return jnp.where(node.valid, jnp.maximum(improved, lowest), node.prior_logits)
 
@@ -290,13 +290,12 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
 
     Args:
       temperature: at least 0, a number, or `[B]` or `[B, 1]`, one for each root. The action is
-        drawn with probability proportional to `n(a)^(1 / temperature)`; 0 takes the most visited
-        one, and of several the one the prior likes best. May be traced.
+        sampled with probability proportional to `n(a)^(1 / temperature)`; 0 takes the most visited
+        action, and among several the one with the largest prior. May be traced.
 
     Returns:
       A target whose weights are `n(a) / n`, whatever the temperature. Before the first simulation
-      the prior takes the place of the visits. Where no action is legal, the action is 0 and every
-      weight is 0.
+      the prior replaces the visits. If no action is legal, the action is 0 and every weight is 0.
 
     Raises:
       ValueError: if the temperature is negative or not finite.
@@ -319,7 +318,7 @@ def visit_counts(temperature: float | chex.Array = 1.0) -> Target:
         tried = counts > 0
         score = jnp.where(tried, as_logits(jnp.log(jnp.where(tried, counts, 1)) + noise), -jnp.inf)
         score = jax.lax.optimization_barrier(score)  # else both sides may be rounded differently
-        # Ties are real at temperature 0: let the prior decide among the best.
+        # Ties are common at temperature 0; the prior decides among the best.
         best = tried & (score == jnp.max(score))
         action = jnp.argmax(jnp.where(best & root.valid, root.prior_logits, -jnp.inf))
         return jnp.where(jnp.any(tried), action, 0).astype(jnp.int32), weights
@@ -334,17 +333,18 @@ def completed_q(
 ) -> Target:
     """The prior improved by the Q-values: softmax of `logits + sigma(completed Q)`.
 
-    Danihelka et al. 2022, section 4 and appendix D; Brosseit 2023, eq. 3.4. Actions never tried are
-    completed by a mix of the network's value and the Q-values of the others, weighed by the prior.
+    Danihelka et al. 2022, section 4 and appendix D; Brosseit 2023, eq. 3.4. The Q-value of an
+    unvisited action is a mix of the network's value and the Q-values of the others, weighted by the
+    prior.
 
     Args:
       temperature: at least 0, a number, or `[B]` or `[B, 1]`, one for each root. The action is
-        drawn with probability proportional to the weights to the power of `1 / temperature`; 0
+        sampled with probability proportional to the weights to the power of `1 / temperature`; 0
         takes the largest. May be traced.
-      qtransform: what the Q-values add to the logits, as in mctx: sigma with its numbers.
+      qtransform: the bonus sigma from the Q-values that is added to the logits, as in mctx.
 
     Returns:
-      A target. Where no action is legal, the action is 0 and every weight is 0.
+      A target. If no action is legal, the action is 0 and every weight is 0.
 
     Raises:
       ValueError: if the temperature is negative or not finite.
@@ -367,15 +367,15 @@ def completed_q(
 
 
 def best_value() -> Target:
-    """All on the action of the highest mean return (Seify 2020, eq. 5.3).
+    """Puts all weight on the action with the highest mean return (Seify 2020, eq. 5.3).
 
-    For games of one player: what a simulation reached can be reached again, so the best value
-    counts, however seldom it was tried.
+    For games of one player: a result that a simulation reached can be reached again, so the best
+    value counts, however seldom the action was visited.
 
     Returns:
-      A target whose weights are 1 at the action tried whose Q-value is the highest, one of them
-      drawn at random if several are equal, and 0 elsewhere. Before the first simulation it is the
-      action of the greatest prior. Where no action is legal, the action is 0 and every weight is 0.
+      A target whose weight is 1 for the visited action with the highest Q-value and 0 elsewhere;
+      ties are broken at random. Before the first simulation it is the action with the largest
+      prior. If no action is legal, the action is 0 and every weight is 0.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(recurrent_fn, 64, target=jaxpgs.target.best_value())
@@ -401,11 +401,11 @@ def best_value() -> Target:
 def _noise(
     rng_key: chex.PRNGKey, temperature: float | chex.Array, weights: chex.Array
 ) -> chex.Array:
-    """Returns what to add to logarithms to draw at a temperature; at 0 nothing is drawn."""
+    """Returns noise to add to log weights to sample at a temperature; 0 at temperature 0."""
     if isinstance(temperature, int | float) and temperature == 0:
-        return jnp.zeros_like(weights)  # the generator is dear to compile
+        return jnp.zeros_like(weights)  # the generator is expensive to compile
     if jnp.ndim(temperature):
-        # A target is asked about one root: which one it is tells the axis that it is mapped over.
+        # A target sees one root; the axis that it is mapped over tells which one.
         num_roots = jax.lax.axis_size(ROOTS)
         rows = by_root("the target", "temperature", temperature, num_roots, weights.dtype)
         temperature = rows[jax.lax.axis_index(ROOTS), 0]

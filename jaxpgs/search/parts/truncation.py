@@ -1,8 +1,8 @@
 """Truncations: when a simulation stops.
 
-A `Truncation` is a pure function `path -> [B, K]` that tells where a simulation ends in the state
-it has just reached, and what the search must know to serve it. A simulation also ends where its
-episode ends, and after the search's `max_depth` steps.
+A `Truncation` has a pure function `path -> [B, K]`, which tells whether a simulation ends in the
+state it has just reached, and the properties of this rule that the search needs to know. A
+simulation also ends when its episode ends, and after the search's `max_depth` steps.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ class Truncation(NamedTuple):
 
     Attributes:
       stop: `path -> [B, K]` bool.
-      max_depth: `num_simulations -> int`: the largest number of actions that the rule allows a
-        simulation in a search of so many; None if it sets no bound.
+      max_depth: `num_simulations -> int`: the largest number of actions that the rule allows in a
+        simulation, given the number of simulations of the search; None if it sets no bound.
       one_call: whether every simulation stops in the first new state it reaches, so that a tree
         needs one network call per update, and room for one state per simulation.
-      table_size: flags per root by which rollouts remember sequences, a power of two; 0 if `stop`
-        does not look at `path.new`.
+      table_size: number of flags per root with which rollouts remember sequences, a power of two; 0
+        if `stop` does not read `path.new`.
 
     Example:
       >>> new_or_deep = lambda path: path.new | (path.depth >= 6)
@@ -97,8 +97,8 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
 
     Args:
       branching: the assumed constant branching factor b, above 1.
-      count_first: whether the root's action is one of them. The thesis leaves that open. If it is
-        not, every simulation has one action more, so that the first ones have something to teach.
+      count_first: whether the root's action counts, which the thesis leaves open. If it does not,
+        every simulation has one more action, so that the first ones contribute to learning, too.
 
     Returns:
       A truncation.
@@ -132,8 +132,8 @@ def by_visits(branching: float = 3.0, *, count_first: bool = True) -> Truncation
 def by_probability(threshold: float | chex.Array = 1e-3) -> Truncation:
     """Stops when the probability of the action sequence falls under a threshold.
 
-    The PGS paper proposes it to search deeper down the principal variation. The probability is the
-    prior's of the first action times the simulation policy's of the others.
+    The PGS paper proposes it to search deeper down the principal variation. The probability is that
+    of the first action under the prior times those of the others under the simulation policy.
 
     Args:
       threshold: a probability above 0, at most 1. May be traced.
@@ -161,8 +161,8 @@ def until_new(table_size: int = 2**15) -> Truncation:
     as do the parallel simulations of a tree search that reach the same leaf.
 
     To keep memory constant, rollouts remember sequences as flags in a table of fixed size, indexed
-    by a hash of the sequence: two different sequences may share a flag, and then a new one is taken
-    for known and its simulation goes one step further. After N simulations that happens to a
+    by a hash of the sequence. Two different sequences may share a flag; then a new one is mistaken
+    for known, and its simulation goes one step further. After N simulations this happens to a
     fraction of about `N / table_size`. A tree knows its sequences exactly.
 
     Args:

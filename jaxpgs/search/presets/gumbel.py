@@ -1,4 +1,4 @@
-"""Searches whose root is Gumbel MuZero's (Danihelka et al. 2022): PGS and a tree search."""
+"""Searches with Gumbel MuZero's root (Danihelka et al. 2022): PGS and a tree search."""
 
 import math
 from collections.abc import Mapping
@@ -30,16 +30,17 @@ from jaxpgs.search.presets.pgs import pgs_parts
 from jaxpgs.search.root import check_is_root
 
 ROUNDS = "rounds"
-# Up to so many roots a round starts all actions that may be wanted; see `gumbel_mcts_search`.
+# With at most this many roots a round starts all actions that may be needed; see
+# `gumbel_mcts_search`.
 FEW_ROOTS = 16
 
 
 def default_num_considered(num_simulations: int) -> int:
     """Returns how many actions Gumbel PGS considers at the root.
 
-    N / 4 rounded, from 2 to 8, and with more than 64 simulations the root of N, up to 16. On
-    7x7 Hex Gumbel PGS was over mctx's Gumbel search by 83 ± 26 Elo with 4 actions and 68 with 8
-    for N = 16, by 50 ± 24 and 34 for N = 64 (sweep at commit 0bc35d3).
+    This is N / 4, rounded, from 2 to 8; with more than 64 simulations it is the square root of N,
+    up to 16. On 7x7 Hex Gumbel PGS was over mctx's Gumbel search by 83 ± 26 Elo with 4 actions and
+    68 with 8 for N = 16, and by 50 ± 24 and 34 for N = 64 (sweep at commit 0bc35d3).
 
     Example:
       >>> [jaxpgs.search.default_num_considered(n) for n in (4, 16, 64, 256)]
@@ -52,21 +53,21 @@ def default_num_considered(num_simulations: int) -> int:
 def _gumbel(
     options: Mapping[str, Any], num_simulations: int, most: int, tree_of: int | None = None
 ) -> tuple[dict[str, Any], ...]:
-    """The parts of a Gumbel root that considers `most` actions by default.
+    """Returns the parts of a Gumbel root that considers `most` actions by default.
 
     Args:
-      options: the user's.
+      options: the user's options.
       num_simulations: N.
       most: how many actions are considered by default.
       tree_of: how many roots a tree search has, 1 if unknown; None for other searches.
 
     Returns:
-      The parts, the user's `qtransform` by name, if there is one, and the other options.
+      The parts; the user's `qtransform` by name, if there is one; and the other options.
     """
     num_simulations = check_count("A search", "num_simulations", num_simulations)
     chosen = chosen_options(options)
     transform = {"qtransform": chosen.pop("qtransform")} if "qtransform" in chosen else {}
-    # A `qtransform` goes to all parts of a Gumbel search that read Q-values, not to the root alone.
+    # In a Gumbel search a `qtransform` goes to all parts that read Q-values, not only to the root.
     defaults = {"max_num_considered_actions": most, **transform}
     if chosen.get("simulations_per_update") == ROUNDS:
         if "root_selection" in chosen:
@@ -78,10 +79,12 @@ def _gumbel(
         considered = chosen.get("max_num_considered_actions", most)
         considered = check_count("gumbel_root", "max_num_considered_actions", considered)
         if tree_of is None:
-            # A policy acts below this root, which follows no order of K = 1: all of a round counts.
+            # Below this root actions are sampled, so there is no sequential order (K = 1) to
+            # reproduce, and all simulations of a round count.
             widths = rounds(considered, num_simulations)
         else:
-            # Few roots wait for calls, many for evaluations, as may a symbolic number.
+            # Few roots are limited by the number of calls, many roots (perhaps a symbolic number)
+            # by the number of evaluations.
             is_few = isinstance(tree_of, int) and tree_of <= FEW_ROOTS
             widths = round_starts(considered, num_simulations, sure=is_few)
         chosen["simulations_per_update"] = widths
@@ -92,9 +95,9 @@ def _gumbel(
 
 
 def _considering(options: Mapping[str, Any], root: mctx.RootFnOutput, most: int) -> dict[str, Any]:
-    """Considers no more actions than there are, so that rounds are no wider."""
+    """Limits the considered actions to those that exist, so that rounds are no wider."""
     check_is_root(root)
-    # A selection of the user's stays as it is, and a wrong number is refused by `gumbel_root`.
+    # A selection given by the user is left unchanged; `gumbel_root` rejects invalid numbers.
     given = options.get("max_num_considered_actions")
     if options.get("root_selection") is not None or not isinstance(given, int | None):
         return dict(options)
@@ -113,9 +116,9 @@ def gumbel_pgs_search(
 ) -> Search:
     """Policy gradient search whose root is Gumbel MuZero's.
 
-    Danihelka et al. 2022 at the root: some actions drawn without replacement, sequential halving
-    among them, and the policy improved by completed Q-values as the answer. Below the root it is
-    `pgs_search`.
+    The root follows Danihelka et al. 2022: it samples some actions without replacement, compares
+    them by sequential halving, and answers with the policy improved by completed Q-values. Below
+    the root the search is `pgs_search`.
 
     Example:
       >>> knobs = {"adapt": "policy_head", "max_num_considered_actions": 4}
@@ -166,17 +169,18 @@ def gumbel_mcts_search(
     max_depth: int | None = None,
     **options: Unpack[GumbelMCTSOptions],
 ) -> Search:
-    """Gumbel MuZero's tree search (Danihelka et al. 2022), a round or K leaves at a time.
+    """Gumbel MuZero's tree search (Danihelka et al. 2022), one round or K leaves at a time.
 
     With `simulations_per_update="rounds"` it is `mctx.gumbel_muzero_policy` in fewer calls: the
-    same key gives the same visit counts. The simulations of a round of sequential halving go below
-    different actions, so none needs to wait for another; but their returns decide who is in the
-    next round. Up to 16 roots start all that may be, and what mctx would not have run does not
-    count. More roots, for which evaluations matter more than calls, start as many as the round has,
-    and go on with those that were missed. A root with one legal action needs no decision: the
-    simulations of an update take the same way there, and count as many times.
+    same key gives the same visit counts. The simulations of a round of sequential halving start
+    with different actions, so none has to wait for another; but their returns decide which actions
+    enter the next round. With up to 16 roots an update starts all simulations that may be needed,
+    and discards those that mctx would not have run. With more roots evaluations cost more than
+    calls: an update then starts as many simulations as the round has, and later updates run those
+    that were missed. If a root has a single legal action, there is nothing to decide: all
+    simulations of an update take the same path there, and each of them counts.
 
-    With a number for `simulations_per_update`, simulations in flight count as visits, and K = 1 is
+    If `simulations_per_update` is a number, simulations in flight count as visits, and K = 1 is
     mctx's search too. Depth and legality are as in `batched_mcts_search`.
 
     Example:
@@ -197,7 +201,7 @@ def _gumbel_mcts(
     num_roots: int = 1,
     **options: Any,
 ) -> Search:
-    """Makes a `gumbel_mcts_search` of so many roots."""
+    """Makes a `gumbel_mcts_search` for `num_roots` roots."""
     gumbel, transform, chosen = _gumbel(options, num_simulations, 16, num_roots)
     parts = MCS | gumbel | {"interior_selection": gumbel_inner(**transform)}
     return make_search(

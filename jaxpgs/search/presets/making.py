@@ -1,4 +1,4 @@
-"""From a preset's parts and what its user chose in their place to a `Search`, and its run."""
+"""Makes a `Search` from a preset's parts and the user's choices, and runs it."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from jaxpgs.search.parts.selection import muzero_puct, puct, with_dirichlet_nois
 from jaxpgs.search.parts.target import completed_q, qtransform_completed_by_mix_value
 from jaxpgs.search.parts.truncation import until_new
 
-# Rescaled without a least range, returns that are all about the same would outweigh a good prior.
+# Without a minimal range, rescaled returns that are nearly equal would outweigh a good prior.
 # On 7x7 Hex with 64 simulations PGS is 44 ± 20 Elo over mctx's Gumbel search with a range of 1/3,
-# and 23 without; `relative` makes no difference that shows, -6 ± 14 (sweeps at commit 0bc35d3).
+# and 23 without; `relative` makes no measurable difference, -6 ± 14 (sweeps at commit 0bc35d3).
 QTRANSFORM = functools.partial(qtransform_completed_by_mix_value, epsilon=1 / 3, relative=True)
 
 MCS: dict[str, Any] = {
@@ -29,7 +29,7 @@ ROLLOUTS = ("rollouts", "constant")  # the mode that keeps no states, and its fo
 
 
 def default_simulations_per_update(num_simulations: int) -> int:
-    """Returns the presets' K for so many simulations: N / 16 rounded, from 1 to 8.
+    """Returns the presets' default K for N simulations: N / 16, rounded, from 1 to 8.
 
     On 7x7 Hex with 256 simulations PGS was 79 ± 36 Elo over MCS with K = 4, 42 with 8, 14 with 16
     and 68 below it with 32 (sweep at commit 0bc35d3).
@@ -52,27 +52,27 @@ def make_search(
     max_depth: int | None = None,
     is_tree: bool = False,
 ) -> Search:
-    """Makes a search of a preset's parts and of what its user chose in their place.
+    """Makes a search from a preset's parts and the options with which the user replaces them.
 
     Args:
       recurrent_fn: as in mctx.
       num_simulations: N.
       defaults: the preset's parts.
-      options: the user's. None chooses nothing, but for `interior_selection`.
+      options: the user's options. None means not set, except for `interior_selection`.
       adapt: which parameters adapt.
       max_depth: T.
-      is_tree: whether a selection chooses below the root, by default that of the root.
+      is_tree: whether a selection chooses actions below the root; by default the root's selection.
     """
     chosen = chosen_options(options)
-    # Settings such as a temperature make the part that they are for.
+    # A setting such as a temperature creates the part that it belongs to.
     describe(chosen, "target", completed_q, ("temperature",), {"qtransform": QTRANSFORM})
     describe(chosen, "root_selection", muzero_puct, ("pb_c_init", "pb_c_base", "qtransform"), {})
     fraction, alpha = chosen.pop("dirichlet_fraction", 0.0), chosen.pop("dirichlet_alpha", 0.12)
-    # Where it is not sure that states can be kept, the search finds out when it is traced.
+    # If it is not certain that states can be kept, this is decided when the search is traced.
     if adapt is None or isinstance(recurrent_fn, SplitRecurrentFn):
         chosen.setdefault("mode", "tree")
     per_update = default_simulations_per_update(num_simulations)
-    # What comes later wins: the preset's parts, then the user's choices.
+    # Later entries win: the user's choices replace the preset's parts.
     parts = {"simulations_per_update": per_update, **defaults, **chosen}
     if is_tree:
         if parts["mode"] in ROLLOUTS:
@@ -90,7 +90,7 @@ def make_search(
 
 
 def chosen_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that choose something."""
+    """Returns the options that are set."""
     return {k: x for k, x in options.items() if x is not None or k == "interior_selection"}
 
 
@@ -101,7 +101,7 @@ def describe(
     settings: tuple[str, ...],
     defaults: Mapping[str, Any],
 ) -> None:
-    """Makes a part of its settings, if the user chose any, and puts it in their place."""
+    """Replaces the settings of a part, if the user gave any, by the part made from them."""
     given = {x: chosen.pop(x) for x in settings if x in chosen}
     if given and name in chosen:
         words = ", ".join(f"{x}={value}" for x, value in given.items())

@@ -1,4 +1,4 @@
-"""Searches whose root chooses by PUCT: by playing on, by learning to, or in a tree."""
+"""Searches with PUCT at the root: Monte Carlo search, policy gradient search and tree search."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -23,10 +23,10 @@ PGS = MCS | {"estimator": reinforce("value", relative=True), "optimizer": auto_s
 
 
 def pgs_parts(options: Mapping[str, Any], qtransform: Any = QTRANSFORM) -> dict[str, Any]:
-    """The parts of policy gradient search, which depend on whether it can read nodes."""
+    """Returns the parts of policy gradient search; they depend on whether nodes can be read."""
     if options.get("mode") in ROLLOUTS or options.get("reuse") is not None:
         return PGS
-    # Where states are kept, simulations also follow what these have returned.
+    # If states are kept, simulations also follow the returns recorded in them.
     return PGS | {"interior_selection": improved_policy(by_counts=True, qtransform=qtransform)}
 
 
@@ -40,8 +40,8 @@ def mcs_search(
 ) -> Search:
     """Monte Carlo search: PUCT at the root, the network's policy below it.
 
-    Anthony et al. 2019, sections 2.4 and 4.1, for fewer simulations than theirs. Its own settings
-    are `paper_mcs()`.
+    Anthony et al. 2019, sections 2.4 and 4.1. The defaults are for fewer simulations than the paper
+    uses; `paper_mcs()` has the paper's settings.
 
     Example:
       >>> search = jaxpgs.search.mcs_search(
@@ -88,16 +88,16 @@ def pgs_search(
     """Policy gradient search: `mcs_search` whose simulation policy learns as it searches.
 
     Anthony et al. 2019, section 3: after every K simulations the adapted parameters take a
-    REINFORCE step on their returns. With `adapt="policy_head"` this is PGS. With
+    REINFORCE step on the returns. With `adapt="policy_head"` this is PGS. With
     `adapt="everything"` and `mode="rollouts"` it is the paper's PGS-UF (section 4.3). In both,
-    batch normalisation stays as it is (section 3.2). What adapts is the policy of the simulations;
-    values and rewards are those of the network itself. Where they depend on what adapts, each state
-    is evaluated twice and counted once. The paper's settings are `paper_pgs(step_size)`.
+    batch normalisation does not change (section 3.2). Only the simulation policy adapts; values and
+    rewards come from the original network. If they depend on the adapted parameters, each state is
+    evaluated twice and counted once. `paper_pgs(step_size)` has the paper's settings.
 
-    Deviates from the paper where states are kept: simulations also follow what the states that they
-    visit have returned, by counts and not by draws (`interior_selection`), which is stronger on
-    small boards. `interior_selection=None` draws their actions from the adapted policy alone, as
-    the paper does and "rollouts" always does. Only then do both modes give the same answer.
+    Deviation from the paper if states are kept: simulations also follow the returns recorded in the
+    states they visit, by visit counts instead of sampling (`interior_selection`). This is stronger
+    on small boards. `interior_selection=None` samples actions from the adapted policy alone, as the
+    paper does and "rollouts" always does. Only then do both modes give the same answer.
 
     Example:
       >>> knobs = {"adapt": "policy_head", "simulations_per_update": 4}
@@ -126,7 +126,7 @@ def pgs_policy(
 ) -> PolicyOutput:
     """Runs `pgs_search`: policy gradient search (Anthony et al. 2019, section 3).
 
-    A game's next search goes on from what this one learned, as the paper's does, if it is given
+    To start the game's next search from the parameters learned here, as the paper does, pass it
     `adapted_params=output.search_state.params`.
 
     Example:
@@ -150,11 +150,11 @@ def batched_mcts_search(
     """Monte Carlo tree search, K leaves at a time: PUCT with virtual loss in every node.
 
     The tree search of Anthony et al. 2019, section 4.1, parallel as in Segal 2010: K simulations
-    choose their ways one after another, each counting the ones before it as lost, and the network
+    descend one after another, each counting the ones before it as losses, and the network
     evaluates their K leaves in one call. With K = 1 it is plain sequential PUCT.
 
-    Below the root, actions whose logits are the lowest float or -inf are never taken where there is
-    another. `mode` is always "tree", so `max_depth=None` sets no bound.
+    Below the root, an action whose logit is the lowest float or -inf is never taken if there is
+    another action. `mode` is always "tree", so `max_depth=None` sets no bound.
 
     Example:
       >>> search = jaxpgs.search.batched_mcts_search(recurrent_fn, 64, pb_c_init=1.25)

@@ -1,1 +1,1 @@
-"""What a search remembers: nodes of a tree, or rollouts."""
+"""Stores, the memory of a search: nodes of a tree, or rollouts."""

@@ -1,4 +1,4 @@
-"""What the walk asks a store, and what both are told: the records of an update."""
+"""The interface between the walk and a store, and the records of an update."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxpgs.search.policy import Categorical
 
 
 class Context(NamedTuple):
-    """What an update is made with; what is not traced is worked out once.
+    """The context of an update; everything that is not traced is computed once.
 
     Attributes:
       search: the search.
@@ -25,8 +25,8 @@ class Context(NamedTuple):
       embedding: shapes `[B, K, ...]` of states.
       features: shapes `[B, K, ...]` of what the policy reads.
       max_depth: T.
-      rows: how a store lays out its memory, None if it has no need to.
-      keys: what the update's network calls draw by.
+      rows: the layout of a store's memory, None if it needs none.
+      keys: the keys of the update's network calls.
       start: int32, the first row of the memory that the update writes.
       width: int32, how many of the K simulations the update starts; None for all.
       scale: `[B]` as in `NodeStats`, before the update.
@@ -53,10 +53,10 @@ class Context(NamedTuple):
         return self.search.adapt is not None
 
     def in_width(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """Calls a function of `[B, K, ...]` with those simulations alone that were started.
+        """Calls a function of `[B, K, ...]` with only those simulations that were started.
 
-        A program has a copy of it for each width, which is most of what rounds add to the time of
-        compiling; to start more where few would do, for a copy less, costs more than it saves
+        A program has a copy of the function for each width, which is most of the extra compilation
+        time of rounds. Fewer copies, with more simulations than needed, cost more than they save
         (`python tests/quality schedules`).
         """
         if self.width is None:
@@ -65,13 +65,13 @@ class Context(NamedTuple):
 
         def with_first(width: int) -> Any:
             found = function(*jax.tree.map(lambda x: x[:, :width], arrays))
-            # Branches must agree in shape, so simulations that were not started repeat the results
-            # of the first one. They are not alive, so nothing reads them.
+            # Branches must have equal shapes, so simulations that were not started repeat the
+            # results of the first one. They are not alive, so nothing reads them.
             rest = widths[-1] - width
             more = lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], rest, *x.shape[2:]))  # noqa: E731
             return jax.tree.map(lambda x: jnp.concatenate([x, more(x)], axis=1), found)
 
-        # The narrowest of the compiled widths that has room for the update.
+        # The smallest of the compiled widths that has room for the update.
         which = sum((self.width > width).astype(jnp.int32) for width in widths[:-1])
         return jax.lax.switch(which, [functools.partial(with_first, w) for w in widths])
 
@@ -80,15 +80,15 @@ class Reached(NamedTuple):
     """Where a step has led, `[B, K]` each.
 
     Attributes:
-      child: int32, the number of the state in a tree, 0 where it is yet to be made or has none;
-        in rollouts the hash of the actions that have led there.
-      new: bool, where no simulation of an earlier update has taken this sequence.
-      reward: of the step.
-      discount: of the step, 1 where it is not known yet.
-      value: the network's, of the state.
+      child: int32, the number of the state in a tree, 0 if it is not created yet or has none; in
+        rollouts the hash of the actions that have led there.
+      new: bool, whether no simulation of an earlier update has taken this sequence.
+      reward: the reward of the step.
+      discount: the discount of the step, 1 if it is not known yet.
+      value: the network's value of the state.
       evaluations: `[B]` int32, states evaluated.
       calls: `[B]` int32, network calls.
-      not_finite: `[B]` int32, those of the evaluations with a number that is not finite.
+      not_finite: `[B]` int32, evaluations with a number that is not finite.
     """
 
     child: chex.Array
@@ -102,12 +102,12 @@ class Reached(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a simulation sees where it is.
+    """What a simulation sees in its current state.
 
     Attributes:
       policy: the simulation policy.
-      prior: `[B, K, A]` the prior's, None if nothing compares with it.
-      stats: `[B, K, A]` what the node remembers, None without nodes.
+      prior: `[B, K, A]` the prior's policy, None if nothing compares with it.
+      stats: `[B, K, A]` the node's statistics, None without nodes.
     """
 
     policy: Categorical
@@ -116,11 +116,11 @@ class Seen(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps that the simulation policy took, `[T, B, K]` each; never at t = 0, the selection's.
+    """Steps that the simulation policy took, `[T, B, K]` each; step 0 is the root selection's.
 
     Attributes:
-      acting: bool, where it took one.
-      source: `[T, B, K, ...]`, by what the store finds the state it acted in.
+      acting: bool, where it took a step.
+      source: `[T, B, K, ...]`, how the store finds the state in which it acted.
       action: int32, the action.
     """
 
@@ -130,15 +130,15 @@ class Steps(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The states in which simulations acted, R of each root at a time, for the gradient.
+    """The states in which simulations acted, in blocks of R states per root, for the gradient.
 
     Attributes:
-      row: `[B, S]` int32, where the state of each of the S = T K steps stands among all; anything
-        where no step was taken.
+      row: `[B, S]` int32, the index of the state of each of the S = T K steps among all states;
+        arbitrary where no step was taken.
       num_rows: R.
-      num_blocks: int or int32, how many blocks there are.
+      num_blocks: int or int32, the number of blocks.
       evaluate: `(adapted, i) -> (policy [B, R, A], prior, pull)`: the simulation policy in block i,
-        the prior's or None, and what leads derivatives by the logits back to the parameters.
+        the prior's policy or None, and the VJP from the logits to the parameters.
     """
 
     row: chex.Array
@@ -148,17 +148,16 @@ class Blocks(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Where states come from, and what is remembered of them: pure functions of a context.
+    """How states are provided and remembered: pure functions of a context.
 
     Attributes:
       init: `(context, root, kept) -> memory`. Every array has a leading axis B.
       begin: `(context, memory, actions) -> place`: all simulations at the root.
       follow: `(context, memory, place, action, t, path) -> (memory, place, Reached)`.
       look: `(context, memory, table, place) -> Seen`.
-      close: `(context, memory, place, action, waiting) -> (memory, Reached)`: makes the states in
-        which simulations stopped without knowing them; None in place of `Reached` if there are
-        none.
-      make_table: `(context, memory) -> table`: what the whole update looks things up in.
+      close: `(context, memory, place, action, waiting) -> (memory, Reached)`: creates the unknown
+        states in which simulations stopped; None instead of `Reached` if there are none.
+      make_table: `(context, memory) -> table`: a look-up table for the whole update.
       blocks: `(context, memory, table, steps) -> Blocks`.
       record: `place -> source`, what `blocks` needs of a place; None if its number suffices.
       last: `(context, memory, place, child [B, K]) -> embedding`, the states reached.
@@ -181,9 +180,9 @@ class Simulations(NamedTuple):
     """The simulations of an update.
 
     Attributes:
-      trajectory: step by step.
+      trajectory: the simulations step by step.
       norms: `[T, B, K]` by name, norms of the needed terms' derivatives by the logits.
-      steps: what the simulation policy did.
+      steps: the steps of the simulation policy.
       child: `[T, B, K]` int32, the number of the state that each step reached.
     """
 

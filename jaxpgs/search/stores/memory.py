@@ -20,17 +20,17 @@ from jaxpgs.search.stores.nodes import Nodes
 
 
 class MemoryEstimate(NamedTuple):
-    """Bytes that a search needs beside its arguments.
+    """Bytes that a search needs in addition to its arguments.
 
     Attributes:
-      total: all of them.
-      nodes: the visited states of a tree: `B (N c + K c + 1)` times `per_node`, with c the states
-        that a simulation may make, 1 for `until_new`. 0 for rollouts.
-      per_node: one of them: its children, their visits and returns (12 bytes an action), embedding,
+      total: the sum.
+      nodes: the visited states of a tree: `B (N c + K c + 1)` times `per_node`, where c is the
+        number of states that a simulation may create, 1 for `until_new`. 0 for rollouts.
+      per_node: one state: its children, their visits and returns (12 bytes per action), embedding,
         features, and four numbers; 0 for rollouts.
       adapted: the adapted parameters, one copy per root, and their gradients.
-      walks: what the K simulations of an update keep of each step, and the table of `until_new` in
-        rollouts.
+      walks: what the K simulations of an update store for each step, and the table of `until_new`
+        in rollouts.
       ring: the simulations of earlier updates that `reuse` keeps.
 
     Example:
@@ -63,8 +63,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimates the memory of a search without compiling it.
 
-    What the network needs for its own activations, in a batch of `B * K`, is not counted: it does
-    not depend on the search. `benchmarks/memory.py` compares with what XLA reserves.
+    The network's own activations, in a batch of `B * K`, are not counted, since they do not depend
+    on the search. `benchmarks/memory.py` compares the estimate with the memory that XLA reserves.
 
     Args:
       params: the network's parameters; shapes suffice here and below (`jax.eval_shape`).
@@ -77,7 +77,7 @@ def estimate_memory(
       max_depth: as in the search.
       truncation: when a simulation stops; `until_new()` if None.
       capacity: as in the search.
-      num_kept: nodes handed on from an earlier search, the root included.
+      num_kept: nodes kept from an earlier search, including the root.
       reuse: as in the search.
 
     Returns:
@@ -115,7 +115,7 @@ def estimate_memory(
     def walks_of(params: Params, carry: Carry) -> Simulations:
         return simulate(*prepare(search, params, carry, num_kept), carry).simulations
 
-    # What lives within an update alone comes on top of that.
+    # Arrays that exist only during an update are added.
     walks = num_bytes(trees.eval_shape(walks_of, params, carry))
     adapted = 3 * num_bytes(carry.adapted)  # the parameters, their gradients, and both added up
     nodes, per_node = 0, 0

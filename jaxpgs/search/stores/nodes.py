@@ -1,9 +1,9 @@
-"""The nodes of a tree: how their rows are read and written, and which go on to the next search.
+"""The nodes of a tree: how their rows are stored, read and written.
 
-A node is a row of arrays. It has an entry for each action with the child, its visits and returns,
-so that one read tells all of them. With `MANY_ACTIONS` or more these entries would be nearly all of
-the memory. Then each row has the visits and returns of the step into it, and whoever reads a node
-collects them from its children.
+A node is a row of arrays. For each action it has an entry with the child, its visits and returns,
+so that they are all available with one read. With `MANY_ACTIONS` or more, these entries would take
+nearly all of the memory. Then each row has the visits and returns of the step into it, and they are
+collected from the children when a node is read.
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from jaxpgs import trees
 from jaxpgs.base import NodeStats
 from jaxpgs.search.policy import pick
 
-# From so many actions on, children are not kept by action. With 1,000 and 4,672 that was faster as
-# well (`speed --preset many-actions`); where it begins to be was not measured.
+# With this many actions or more, children are not stored by action. With 1,000 and 4,672 this was
+# also faster (`speed --preset many-actions`); the break-even point was not measured.
 MANY_ACTIONS = 512
-# On accelerators, scatters become comparisons of every row with every index up to so many of both.
+# On accelerators, comparing every row with every index replaces a scatter up to this many pairs.
 FEW_PAIRS = 2**24
 
 
@@ -30,16 +30,16 @@ class Nodes(NamedTuple):
       edge: `[B, M]` int32, `A * parent + action` of the step into the node, -1 for the root and for
         unused rows.
       links: `[B, M, 2 A]` int32, the children by action, 0 for none, and the simulations that went
-        to each; counted where the search's actions below the root depend on them, else 0. With many
-        actions `[B, 0, 2 A]`.
-      numbers: `[B, M, ...]` sums of the returns by action, from the view of the player to move;
-        the logits by action if nothing adapts; the smallest and greatest returns by action if
-        somebody asked; and last the reward and discount of the step into the node and the network's
-        value. With many actions without sums and ranges.
-      features: what the adapted head reads, a tuple of `[B, M, ...]`, one array a type; empty if
-        nothing adapts.
-      embedding: the states, likewise.
-      arrivals: with many actions what came of the step into each node; None with few.
+        to each; the latter are counted only if the search's actions below the root depend on them,
+        and are 0 otherwise. With many actions `[B, 0, 2 A]`.
+      numbers: `[B, M, ...]` sums of the returns by action, from the view of the player to move; the
+        logits by action if nothing adapts; the smallest and greatest returns by action if needed;
+        and last the reward and discount of the step into the node, and the network's value. With
+        many actions, sums and ranges are not included.
+      features: the inputs of the adapted head, a tuple of `[B, M, ...]`, one array per type; empty
+        if nothing adapts.
+      embedding: the states, also one array per type.
+      arrivals: with many actions, the statistics of the step into each node; None with few.
 
     Example:
       >>> nodes = output.search_state.nodes
@@ -56,7 +56,7 @@ class Nodes(NamedTuple):
 
     @property
     def num_actions(self) -> int:
-        """A."""
+        """The number of actions A."""
         return int(self.links.shape[-1]) // 2
 
     @property
@@ -96,10 +96,10 @@ class Nodes(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """What came of the step into each node.
+    """The statistics of the step into each node.
 
     Attributes:
-      visits: `[B, M]` int32, how many simulations took it; counted where `Nodes.visits` are.
+      visits: `[B, M]` int32, how many simulations took it; counted if `Nodes.visits` are.
       returns: `[B, M, 1]` the sum of their returns, from the view of the player who took it; or
         `[B, M, 3]`, with the smallest and the greatest of them.
     """
@@ -111,8 +111,8 @@ class Arrivals(NamedTuple):
 class Place(NamedTuple):
     """Where simulations are: the node `[B, K]`, and its `links` and `numbers`.
 
-    On an accelerator these are read once, when the node is reached; on a processor, where carrying
-    them costs more than reading, they are None until somebody looks.
+    On an accelerator these are read once, when the node is reached. On a CPU, where carrying them
+    costs more than reading, they are None until they are needed.
     """
 
     node: chex.Array
@@ -129,7 +129,7 @@ def logits_of(nodes: Nodes, numbers: chex.Array) -> chex.Array:
 def find(
     nodes: Nodes, place: Place, action: chex.Array, *, visits: bool
 ) -> tuple[chex.Array, chex.Array | None]:
-    """Returns the children `[B, K]` that actions lead to, 0 for none, and their visits if asked."""
+    """Returns the children `[B, K]` of actions, 0 for none, and their visits if requested."""
     num_actions = nodes.num_actions
     if nodes.arrivals is not None:
         # [B, K, M]: with many actions the child is the row, if any, whose edge is the wanted one.
@@ -143,7 +143,7 @@ def find(
     def read(section: int) -> chex.Array:
         if place.links is not None:
             return pick(place.links[..., section * num_actions :][..., :num_actions], action)
-        # A processor reads the one entry and not the row.
+        # A CPU reads only the entry, not the row.
         at = jax.vmap(lambda x, n, a: x.at[n, a].get(mode="promise_in_bounds"))
         return at(nodes.links, place.node, section * num_actions + action)
 
@@ -162,7 +162,7 @@ def by_action(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
 
     def spread(node: chex.Array, root: tuple[chex.Array, ...]) -> tuple[chex.Array, ...]:
         parent, action, *known = root
-        # Rows that are no children of the node are sent behind the last action and dropped.
+        # Rows that are not children of the node get an index after the last action: dropped.
         at = jnp.where(parent == node, action, num_actions)
         empty = (jnp.zeros((*x.shape[1:], num_actions), x.dtype) for x in known)
         return tuple(
@@ -179,7 +179,7 @@ def by_action(nodes: Nodes, node: chex.Array) -> tuple[chex.Array, chex.Array]:
 
 
 def _lines(nodes: Nodes) -> tuple[chex.Array, chex.Array]:
-    """What `by_action` says of all nodes."""
+    """Returns the result of `by_action` for all nodes."""
     if nodes.arrivals is None:
         return nodes.links, nodes.numbers
     return by_action(nodes, _all_rows(nodes.edge))
@@ -244,10 +244,10 @@ def link(
     *,
     dense: bool,
 ) -> chex.Array:
-    """Tells parents `[B, K]` of their new children; returns the new `nodes.links`."""
+    """Links parents `[B, K]` to their new children; returns the new `nodes.links`."""
     links = nodes.links
     if nodes.arrivals is not None:
-        return links  # the children know
+        return links  # the children store the edge
     num_rows = links.shape[1]
     if dense and is_few(links.size * node.shape[1], FEW_PAIRS):
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
@@ -256,7 +256,7 @@ def link(
         there = jnp.arange(nodes.num_actions, dtype=jnp.int32)[None, None] == action[..., None]
         both = here[..., None] & there[:, None]
         found = jnp.max(jnp.where(both, child[:, None, :, None], 0), axis=2)
-        # A new child's entry was 0, so adding sets it; the visits behind it stay as they are.
+        # A new child's entry was 0, so adding sets it; the visits after it are unchanged.
         return links + jnp.pad(found, [(0, 0), (0, 0), (0, nodes.num_actions)])
     place = jnp.where(kept, node, num_rows)
     put = jax.vmap(lambda x, n, a, c: x.at[n, a].set(c, mode="drop"))
@@ -264,7 +264,7 @@ def link(
 
 
 def is_few(number: Any, most: int) -> bool:
-    """Tells whether there are so few of something; not where their number is a symbol."""
+    """Tells whether a number is at most `most`; False if it is symbolic."""
     return isinstance(number, int) and number <= most
 
 
@@ -283,13 +283,13 @@ def add(
 
     Args:
       nodes: the memory.
-      node: `[B, S]` where steps began.
+      node: `[B, S]` the nodes where steps began.
       action: `[B, S]` their actions.
-      child: `[B, S]` where they led.
-      returns: `[B, S]` what they returned.
+      child: `[B, S]` the nodes to which they led.
+      returns: `[B, S]` their returns.
       counts: `[B, S]` bool, which of them count.
       ranges: whether the smallest and the greatest return are kept.
-      dense: whether many comparisons are better than a scatter.
+      dense: whether many comparisons are faster than a scatter.
     """
     num_actions = nodes.num_actions
     returns = returns.astype(nodes.numbers.dtype)
@@ -300,7 +300,7 @@ def add(
     few = is_few(nodes.edge.size * node.shape[1], FEW_PAIRS)
     if dense and not ranges and few:
         rows = jnp.arange(num_rows, dtype=jnp.int32)[None, :, None]
-        # [B, M, S]: one product of this with ones and with returns adds up both by node and action.
+        # [B, M, S]: its product with ones and returns sums up both by node and action.
         member = (rows == node[:, None]) & counts[:, None]
         chosen = jax.nn.one_hot(action, num_actions, dtype=returns.dtype)
         both = jnp.concatenate([chosen, chosen * returns[..., None]], axis=-1)
@@ -313,12 +313,12 @@ def add(
             links=nodes.links + visits,
             numbers=nodes.numbers + jnp.pad(sums, [*rest, (0, width)]),
         )
-    # Steps that do not count are sent behind the last row, where scatters drop them.
+    # Steps that do not count get an index after the last row, so that scatters drop them.
     node = jnp.where(counts, node, num_rows)
     put = jax.vmap(lambda x, n, a, new: x.at[n, a].add(new, mode="drop"))
     numbers = nodes.numbers
     if ranges:
-        # The greatest return is the smallest of negated ones.
+        # The greatest return is the smallest of the negated returns.
         numbers = _extend(numbers, 2, nodes.visits, node, action, returns)
         numbers = -_extend(-numbers, 1, nodes.visits, node, action, -returns)
     return nodes._replace(
@@ -328,7 +328,7 @@ def add(
 
 
 def _arrive(arrivals: Arrivals, child: chex.Array, returns: chex.Array) -> Arrivals:
-    """Adds returns `[B, S]` to rows; what is behind the last row is left out."""
+    """Adds returns `[B, S]` to rows; indices after the last row are dropped."""
     visits, known = arrivals
 
     def put(x: chex.Array, column: int, name: str) -> chex.Array:
@@ -336,7 +336,7 @@ def _arrive(arrivals: Arrivals, child: chex.Array, returns: chex.Array) -> Arriv
         return at(x, child, returns.astype(x.dtype))
 
     if known.shape[-1] > 1:
-        # Before the first visit the bounds hold the 0 of an empty row, which is no return.
+        # Before the first visit the bounds are the 0 of an empty row, which is not a return.
         unknown = jnp.array([0, jnp.inf, -jnp.inf], known.dtype)
         known = jnp.where((visits == 0)[..., None], unknown, known)
         known = put(put(known, 1, "min"), 2, "max")
@@ -352,7 +352,7 @@ def _extend(
     action: chex.Array,
     returns: chex.Array,
 ) -> chex.Array:
-    """Brings the smallest returns, a section counted from the end, down to new ones."""
+    """Updates the smallest returns, in a section counted from the end, by new returns."""
     num_actions = visits.shape[-1]
     start = numbers.shape[-1] - 3 - section * num_actions
     known = numbers[..., start : start + num_actions]

@@ -1,4 +1,4 @@
-"""What a game's next search takes over of a tree: the nodes behind the actions that were played."""
+"""Tree reuse: keeps the nodes below the actions that were played for the game's next search."""
 
 import functools
 from typing import Any
@@ -21,34 +21,34 @@ def reroot(
     reset: chex.Array | None = None,
     state: Embedding | None = None,
 ) -> Nodes:
-    """Follows an action that was played: the nodes behind it go on, the others are dropped.
+    """Moves the root along an action that was played: nodes below it are kept, others dropped.
 
-    A node is the state that the model made of the action. Where the game went elsewhere, as where
-    chance has a say or the model was learned, the next search drops what was kept for the root: its
-    state is not the node's.
+    A node holds the state that the model returned for the action. If the game reached another
+    state, because of chance or because the model was learned, the next search detects this at its
+    root and drops the kept nodes.
 
-    After the moves of both players, call it twice. `search_state.nodes` of a search, followed by
-    the actions since, is the `nodes` of the game's next search, as is `search_state.params` its
-    `adapted_params`.
+    After the moves of both players, call it twice. The `search_state.nodes` of a search, moved
+    along the actions played since, are the `nodes` of the game's next search, just as
+    `search_state.params` are its `adapted_params`.
 
     Args:
-      nodes: what a search of B games left behind.
+      nodes: the nodes of a search of B games.
       action: `[B]` the actions played.
-      num_kept: how many nodes to keep at most, the root included; of more, those that were visited
-        last are dropped. The result has this size whatever is kept, so that a loop of games has
-        fixed shapes.
+      num_kept: how many nodes to keep at most, including the root; if there are more, those that
+        were created last are dropped. The result has this size however many nodes are kept, so that
+        a loop of games has fixed shapes.
       reset: `[B]` bool, True where the next search belongs to a new game: nothing is kept there.
-      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it is not
-        that of the node, but for rounding. The next search looks for itself; so this is needed only
-        where the nodes serve something else. After the moves of both players, the second call takes
-        it.
+      state: `[B, ...]` the embedding of the next search's roots. Nothing is kept where it differs
+        from that of the node by more than rounding. The next search checks this itself, so it is
+        needed only if the nodes are used for something else. After the moves of both players, give
+        it to the second call.
 
     Returns:
       Nodes whose root is the state after the action.
 
     Raises:
-      ValueError: if `num_kept` is below 1, `nodes` is None, as rollouts leave it, or `state` is no
-        embedding of such nodes.
+      ValueError: if `num_kept` is below 1, `nodes` is None, as after rollouts, or `state` does not
+        have the structure of the nodes' embedding.
 
     Example:
       >>> nodes = jaxpgs.reroot(output.search_state.nodes, output.action, num_kept=8)
@@ -60,32 +60,32 @@ def reroot(
     numbers = jnp.broadcast_to(jnp.arange(num_nodes, dtype=jnp.int32), (batch_size, num_nodes))
     start = jnp.zeros((batch_size, 1), jnp.int32)
     root, _ = find(nodes, Place(start), action.astype(jnp.int32)[:, None], visits=False)
-    # Nodes below the new root: those whose chain of parents meets it, by doubling the step.
+    # Nodes below the new root: those whose chain of parents reaches it, by pointer doubling.
     below, above = numbers == root, nodes.parent
     for _ in range(num_nodes.bit_length()):
         below, above = below | trees.take(below, above), trees.take(above, above)
-    # An unused row must not follow, nor a child of 0, which is none.
+    # Unused rows must not be kept, nor anything if the child is 0, which means there is none.
     kept = below & (nodes.edge >= 0) & (root > 0)
     if reset is not None:
         kept &= ~reset[:, None]
     if state is not None:
         kept &= _is_state(nodes, root, state)[:, None]
-    # New numbers, in the old order: of too many rows those that were made last are dropped.
+    # New numbers, in the old order: if there are too many rows, those created last are dropped.
     rank = jnp.cumsum(kept, axis=-1, dtype=jnp.int32) - 1
     kept &= rank < num_kept
     size = jnp.sum(kept, axis=-1, dtype=jnp.int32)
-    # Parents have smaller numbers, so the new root comes first and none loses its parent.
+    # Parents have smaller numbers, so the new root comes first and no node loses its parent.
     order = jnp.argsort(~kept, axis=-1, stable=True)[:, :num_kept]
     order = jnp.pad(order, [(0, 0), (0, max(num_kept - num_nodes, 0))])
     used = jnp.arange(num_kept, dtype=jnp.int32)[None] < size[:, None]
     renamed = jnp.where(kept, rank, 0)
     below_root = used & (jnp.arange(num_kept)[None] > 0)
     num_actions, links = nodes.num_actions, nodes.links
-    # Links get new numbers below, and with many actions they have no rows: edges stand in.
+    # Links get new numbers below, and have no rows with many actions: use edges as placeholders.
     rows = trees.take(nodes._replace(links=nodes.edge), order)
     edge = trees.take(renamed, jnp.maximum(rows.edge, 0) // num_actions) * num_actions
     numbers = rows.numbers
-    # What returned from a node that is dropped goes with it, as it may be made once more.
+    # The returns of a dropped node are dropped, too, since it may be created again.
     if nodes.arrivals is None:
         links, numbers = _relink(links, numbers, num_actions, order, renamed, used)
     return rows._replace(
@@ -96,7 +96,7 @@ def reroot(
 
 
 def _check_reroot(nodes: Any, num_kept: int) -> None:
-    """Raises `ValueError` for arguments of `reroot` that it cannot follow."""
+    """Raises `ValueError` for invalid arguments of `reroot`."""
     if not isinstance(nodes, Nodes):
         raise ValueError(
             'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
@@ -114,13 +114,13 @@ def _relink(
     renamed: chex.Array,
     used: chex.Array,
 ) -> tuple[chex.Array, chex.Array]:
-    """Gives children their new numbers, and forgets visits and sums of those that are dropped.
+    """Renumbers children, and clears visits and sums of those that are dropped.
 
     Args:
-      links: `[B, N, 2 A]` the children and their visits, before.
+      links: `[B, N, 2 A]` the children and their visits, in the old order.
       numbers: `[B, N', ...]` the nodes' numbers, in the new order; the first A are the sums.
       num_actions: A.
-      order: `[B, N']` which node comes where.
+      order: `[B, N']` the old row of each new row.
       renamed: `[B, N]` the new numbers.
       used: `[B, N']` bool, which rows hold a node.
     """
@@ -148,7 +148,7 @@ def _is_state(nodes: Nodes, node: chex.Array, state: Embedding) -> chex.Array:
 
 
 def same_states(known: Embedding, given: Embedding) -> chex.Array:
-    """Tells `[B]` whether states `[B, 1, W]` are the same, real numbers but for rounding."""
+    """Tells `[B]` whether states `[B, 1, W]` are the same, floats up to rounding."""
 
     def same(x: chex.Array, y: chex.Array) -> chex.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):

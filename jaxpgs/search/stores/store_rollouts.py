@@ -1,13 +1,13 @@
-"""Rollouts: states as the model returns them, in memory that does not depend on how many there are.
+"""Rollouts: states are not kept, so memory does not depend on the number of simulations.
 
-All `B * K` simulations of an update take their steps together through the model; a step is one
-network call, and when every simulation has stopped, the remaining ones are skipped. Where the model
-comes in two parts, its torso is evaluated once and never differentiated, and what is kept of a step
-for the gradient is what the policy reads. Where adapting parameters are inside of the model, the
-gradient calls it again, a step at a time; a state is a given thing there, whatever it depends on.
+All `B * K` simulations of an update step through the model together; a step is one network call,
+and when every simulation has stopped, the remaining steps are skipped. If the model is split, its
+torso is evaluated once and never differentiated, and only the inputs of the policy are stored for
+the gradient. If parameters adapt inside the model, the gradient calls it again, step by step; it
+then treats states as constants, whatever they depend on.
 
-Every call of the model has a key of its own: a model that draws chance draws it anew in each
-simulation, for the same actions as well.
+Every call of the model has its own key: a model with chance samples again in each simulation, even
+for the same actions.
 """
 
 import functools
@@ -45,9 +45,9 @@ class Place(NamedTuple):
 
     Attributes:
       embedding: the states.
-      features: what the policy reads; logits where nothing adapts or the model is whole.
-      prior: the prior's logits, where the model is whole and something compares with them.
-      before: the states and actions that led here, None unless the model is whole.
+      features: the inputs of the policy; logits if nothing adapts or the model is not split.
+      prior: the prior's logits, if the model is not split and something compares with them.
+      before: the states and actions that led here, None if the model is split.
     """
 
     embedding: Embedding
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 def max_depth(search: Search) -> int:
-    """Returns T: what the search says, else the truncation's own bound, else 16."""
+    """Returns T: the search's bound, else the truncation's own bound, else 16."""
     bound = search.truncation.max_depth
     own = None if bound is None else bound(search.num_simulations)
     return search.max_depth or own or DEFAULT_MAX_DEPTH
@@ -72,7 +72,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Any) -> Memory:
 
 
 def begin(context: Context, memory: Memory, actions: chex.Array) -> Place:
-    """All simulations at the root, whose features nothing reads."""
+    """Places all simulations at the root, whose features are not read."""
     start, rows = _spread(memory.embedding, actions), trees.zero_rows(actions)
     empty = lambda x: trees.zeros((*actions.shape, *x.shape[2:]), x.dtype, rows)  # noqa: E731
     whole = context.model.whole is not None
@@ -99,7 +99,7 @@ def follow(
         if prior is not None:
             prior = model.expand(keys, action, start)[0].features
     if context.search.best_of is not None:
-        # `last` reads the places at the end, so who has stopped must stay where it stopped.
+        # `last` reads the places at the end, so simulations must stay where they stopped.
         after = trees.where(path.alive, after, start)
     number = path.alive.astype(jnp.int32)
     reached = Reached(
@@ -117,7 +117,7 @@ def follow(
 
 
 def look(context: Context, memory: Memory, table: Any, place: Place) -> Seen:
-    """The policy in the states reached."""
+    """Returns the policy in the states reached."""
     del memory, table
     state, prior = (place.features, place.embedding), None
     if context.model.whole is not None:
@@ -131,26 +131,26 @@ def look(context: Context, memory: Memory, table: Any, place: Place) -> Seen:
 
 
 def close(context: Context, memory: Memory, place: Place, *_: Any) -> tuple[Memory, None]:
-    """Makes nothing: every state is known when it is reached."""
+    """Does nothing, since every state is known when it is reached."""
     del context, place
     return memory, None
 
 
 def make_table(context: Context, memory: Memory) -> None:
-    """Makes none."""
+    """Returns None: rollouts have no table."""
     del context, memory
 
 
 def record(place: Place) -> Any:
-    """What the gradient needs of the places where simulations acted."""
+    """Returns what the gradient needs of the places where simulations acted."""
     return (place.features, place.embedding) if place.before is None else place.before
 
 
 def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks:
-    """The states in which simulations acted, those of dead simulations left out; see `Store`."""
+    """Returns the states in which simulations acted; see `Store`."""
     del table
     shape = steps.acting.shape
-    # Nobody knows whether two simulations are in the same state, so each is the first in its own.
+    # It is unknown whether two simulations are in the same state, so each has its own.
     own = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
     if context.model.whole is not None:
         return _blocks_of_whole(context, memory, steps, own)
@@ -165,8 +165,8 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
         prior = None
         if needs_prior(context.needed):
             prior = jax.nn.softmax(context.model.prior(*state), axis=-1)
-        # Behind the end of an episode a model may say anything, and NaN there would spoil the
-        # gradient of a root where nobody acted.
+        # After the end of an episode a model may return anything, and NaN there would corrupt the
+        # gradient of a root where no simulation acted.
         nothing = jax.tree.map(jnp.zeros_like, adapted)
         own = lambda x: trees.where(acted, pull(x)[0], nothing)  # noqa: E731
         return categorical(logits).policy, prior, own
@@ -175,20 +175,20 @@ def blocks(context: Context, memory: Memory, table: Any, steps: Steps) -> Blocks
 
 
 def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.Array) -> Blocks:
-    """The same where the model is whole: block i calls what led to step i + 1."""
+    """Does the same for a model that is not split: block i calls the model of step i again."""
     number = jnp.arange(len(own), dtype=jnp.int32)
     last = jnp.max(jnp.where(jnp.any(steps.acting, axis=(1, 2)), number, 0))
-    # Step t is in block t - 1, as step 0 is the selection's; its row there is the simulation.
+    # Step t is in block t - 1, since step 0 is the selection's; its row there is the simulation.
     row = in_rows(own + (number[:, None, None] - 1) * own.shape[2])
 
     def evaluate(adapted: Params, i: Any) -> tuple[chex.Array, chex.Array | None, Any]:
         t = i + 1
-        # Behind the end of an episode a model may say anything, and NaN there would spoil the
-        # gradient, so simulations that did not act are at the root, where they acted at first.
+        # After the end of an episode a model may return anything, and NaN there would corrupt the
+        # gradient, so simulations that did not act are placed at the root with their first action.
         acting, first = steps.acting[t], steps.action[0]
         given = jax.tree.map(lambda x: x[t], steps.source)
         before, action = trees.where(acting, given, (_spread(memory.embedding, first), first))
-        # By these keys step i has made the states, so that a model that draws draws the same.
+        # With the keys of step i, a model with chance samples the same as before.
         keys = context.keys.fold_in(i)
         call = lambda own: context.model.whole(own, keys, action, before)[0].features  # noqa: E731
         logits, pull = jax.vjp(call, adapted)
@@ -204,12 +204,12 @@ def _blocks_of_whole(context: Context, memory: Memory, steps: Steps, own: chex.A
 def remember(
     context: Context, memory: Memory, simulations: Simulations, returns: chex.Array
 ) -> Memory:
-    """Notes the sequences that were taken; returns have no place in the memory."""
+    """Marks the sequences that were taken; returns are not stored."""
     del context, returns
     seen = memory.seen
     if not seen.shape[1]:
         return memory
-    # Flags, not bits: several sequences may then be noted in one scatter.
+    # Flags, not bits, so that several sequences can be marked in one scatter.
     code = jax.lax.bitcast_convert_type(simulations.child, jnp.uint32)
     places = in_rows(jnp.where(simulations.trajectory.alive, _locate(seen, code), seen.shape[1]))
     note = jax.vmap(lambda row, i: row.at[i].set(True, mode="drop"))
@@ -217,7 +217,7 @@ def remember(
 
 
 def last(context: Context, memory: Memory, place: Place, child: chex.Array) -> Embedding:
-    """The states where simulations stopped."""
+    """Returns the states where simulations stopped."""
     del context, memory, child
     return place.embedding
 

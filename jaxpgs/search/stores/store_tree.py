@@ -1,12 +1,12 @@
-"""The tree: every action sequence visited is a node, evaluated once.
+"""The tree: every visited action sequence is a node, evaluated once.
 
-Row 0 of the memory is the root, then come the nodes that an earlier search left behind. Simulation
-n makes row `num_kept + n`, as in mctx, so that every write of an update is one block at an offset
-that all roots share; where two simulations of an update reach the same new state, the second one's
+Row 0 of the memory is the root, followed by the nodes kept from an earlier search. Simulation n
+creates row `num_kept + n`, as in mctx, so that every write of an update is one block at an offset
+that all roots share; if two simulations of an update reach the same new state, the second one's
 row stays unused. A child of 0 means "not visited", and rows full of zeros are an empty memory.
 
-A node is one state. Where the model draws chance, the first outcome of an action stays, and later
-simulations know it in advance; rollouts draw anew.
+A node is one state. If the model samples chance, the first outcome of an action is kept, and later
+simulations know it in advance; rollouts sample again.
 """
 
 import functools
@@ -41,19 +41,19 @@ from jaxpgs.search.stores.nodes import (
 from jaxpgs.search.stores.packing import pack, unpack
 from jaxpgs.search.stores.rerooting import same_states
 
-# On accelerators a head is applied to all nodes, once an update, up to so many numbers of features.
+# On accelerators a head is applied to all nodes once per update if features have at most this size.
 _FEW_FEATURES = 2**24
 
 
 class Layout(NamedTuple):
-    """How many rows a search needs, and what is in them; nothing of it is traced.
+    """The number of rows of a search, and their contents; nothing of it is traced.
 
     Attributes:
-      num_kept: rows of an earlier search, the root included.
-      num_rows: M. Behind the last row that may be kept there is room for an update whose nodes are
-        forgotten, or that comes after the last.
+      num_kept: rows of an earlier search, including the root.
+      num_rows: M. After the last row that may be kept there is room for the nodes of one update
+        that is beyond the capacity or the budget.
       limit: the last row that may be kept.
-      starts: the first row that each update writes, and those after the last.
+      starts: the first row that each update writes, also for updates beyond the budget.
       sections: how many numbers there are for each action.
     """
 
@@ -65,10 +65,10 @@ class Layout(NamedTuple):
 
 
 def max_depth(search: Search, num_kept: int) -> int:
-    """Returns T: what the search says, else the truncation's bound, else what nodes make possible.
+    """Returns T: the search's bound, else the truncation's, else the depth that nodes allow.
 
-    A simulation of `until_new` takes at most one step more than the deepest one of the updates
-    before it, so nothing is cut off.
+    A simulation of `until_new` takes at most one step more than the deepest one of the earlier
+    updates, so no simulation is cut off.
     """
     rule = search.truncation
     if search.max_depth is not None:
@@ -84,16 +84,16 @@ def max_depth(search: Search, num_kept: int) -> int:
 
 
 def layout(search: Search, num_kept: int) -> Layout:
-    """Works out the rows of a search that starts from so many nodes."""
+    """Computes the layout of a search that starts from `num_kept` nodes."""
     steps = 1 if search.truncation.one_call else max_depth(search, num_kept)
     largest = max(search.widths) * steps
-    # With one call an update writes its rows at once, and may write over those of nobody.
+    # With one call, an update writes all its rows at once, and must not overwrite other rows.
     sizes = search.widths if search.truncation.one_call else (largest,) * search.num_updates
     starts = tuple(itertools.accumulate(sizes, initial=num_kept))
     num_new = starts[-1] - num_kept
     limit = num_kept + min(search.capacity or num_new, num_new) - 1
-    # By action: the sum of the returns, the logits where no head computes them, and the smallest
-    # and the greatest return where a selection reads them.
+    # By action: the sum of the returns, the logits if no head computes them, and the smallest and
+    # the greatest return if a selection reads them.
     sections = 1 + (search.adapt is None) + 2 * _keeps_ranges(search)
     return Layout(num_kept, limit + 1 + largest, limit, starts, sections)
 
@@ -106,7 +106,7 @@ def _keeps_ranges(search: Search) -> bool:
 
 
 def _carries_rows(context: Context, nodes: Nodes) -> bool:
-    """Tells whether a simulation takes the rows of its node along, as accelerators prefer."""
+    """Tells whether a simulation carries the rows of its node, as is faster on accelerators."""
     return context.dense and nodes.arrivals is None
 
 
@@ -114,9 +114,9 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     """Makes the memory of a search.
 
     Args:
-      context: what the search is made with.
+      context: the context of the search.
       root: the roots.
-      kept: the nodes that an earlier search left behind, if any.
+      kept: the nodes kept from an earlier search, if any.
     """
     batch_size, num_actions = root.prior_logits.shape
     zero = trees.zero_rows(root.prior_logits > 0)
@@ -134,7 +134,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
         edge=empty((), jnp.int32) - 1,
         links=empty((2 * num_actions,), jnp.int32)[:, : 0 if many else num_rows],
         numbers=empty((times * num_actions + 3,), context.model.dtype),
-        # Many a head has no derivative at zeros, and unused rows are looked at, too.
+        # Some heads have no derivative at zeros, and unused rows are read, too.
         features=tuple(jnp.ones_like(empty(x.shape[2:], x.dtype)) for x in features),
         embedding=tuple(jnp.broadcast_to(x, (x.shape[0], num_rows, *x.shape[2:])) for x in states),
     )
@@ -144,7 +144,7 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     if kept is not None:
         _check_kept(kept, nodes)
         first = tuple(x[:, :1] for x in kept.embedding)
-        # Chance, or a model that was learned, may have led to another state than it led here.
+        # With chance or a learned model, the game may have reached another state than the search.
         known = same_states(first, states) & (zero == 0)
         kept = kept._replace(
             edge=jnp.where(known[:, None], kept.edge, -1),
@@ -152,14 +152,14 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
             numbers=jnp.where(known[:, None, None], kept.numbers, 0.0),
         )
         nodes = jax.tree.map(lambda old, new: new.at[:, : old.shape[1]].set(old), kept, nodes)
-        # The root is the state given here, from which the kept one may differ by rounding.
+        # Use the state given here as the root; the kept state may differ by rounding.
         start = [x.at[:, :1].set(e) for x, e in zip(nodes.embedding, states, strict=True)]
         nodes = nodes._replace(embedding=tuple(start))
     return nodes
 
 
 def _check_kept(kept: Nodes, new: Nodes) -> None:
-    """Raises `ValueError` unless both are nodes of the same searches, whatever their number."""
+    """Raises `ValueError` unless both are nodes of the same kind of search, of any number."""
     shapes = [
         jax.tree.map(lambda x: (x.shape[:1], x.shape[2:], str(x.dtype)), n) for n in (kept, new)
     ]
@@ -174,7 +174,7 @@ def _check_kept(kept: Nodes, new: Nodes) -> None:
 
 
 def begin(context: Context, nodes: Nodes, actions: chex.Array) -> Place:
-    """All simulations at the root."""
+    """Places all simulations at the root."""
     if not _carries_rows(context, nodes):
         return Place(actions * 0)
 
@@ -187,15 +187,15 @@ def begin(context: Context, nodes: Nodes, actions: chex.Array) -> Place:
 def follow(
     context: Context, nodes: Nodes, place: Place, action: chex.Array, t: chex.Array, path: Any
 ) -> tuple[Nodes, Place, Reached]:
-    """Goes to the children that the actions lead to, as far as they are known."""
+    """Moves to the children of the actions, as far as they are known."""
     in_rounds = context.search.root_selection.rounds is not None
     child, visits = find(nodes, place, action, visits=in_rounds)
     new, wanted = child == 0, path.alive & (child == 0)
     if in_rounds:
-        new = visits == 0  # what was made of it may not have counted
+        new = visits == 0  # the node may exist although its simulation did not count
     made = _nothing(child, nodes.numbers.dtype)
-    # Simulations may go on from a new state, so it is made at once. Otherwise `close` makes those
-    # of all simulations in one call.
+    # Simulations may continue from a new state, so it is created at once. Otherwise `close` creates
+    # those of all simulations in one call.
     if not context.search.truncation.one_call:
         nodes, made = jax.lax.cond(
             jnp.any(wanted),
@@ -211,7 +211,7 @@ def follow(
         told = numbers[..., -3:]
     else:
         told = trees.take(nodes.numbers[..., -3:], child)
-    # A state that `close` has yet to make has discount 1 until then, as 0 would end the episode.
+    # A state that `close` will create has discount 1 until then, since 0 would end the episode.
     reached = made._replace(
         child=child,
         new=new,
@@ -219,13 +219,13 @@ def follow(
         discount=jnp.where(known, told[..., 1], 1.0),
         value=jnp.where(known, told[..., 2], 0.0),
     )
-    # Who stops in a state that is yet to be made stays at its parent.
+    # Simulations that stop in a state that is not created yet stay at its parent.
     node = jnp.where(path.alive & known, child, place.node)
     return nodes, Place(node, links, numbers), reached
 
 
 def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
-    """What simulations see in the nodes that they are in."""
+    """Returns what simulations see in their current nodes."""
     if table is not None:
         policy, prior = trees.take(table[:2], place.node)
         return Seen(policy, prior, stats_of(place, policy.policy, context.scale))
@@ -239,14 +239,14 @@ def look(context: Context, nodes: Nodes, table: Any, place: Place) -> Seen:
 
 
 def make_table(context: Context, nodes: Nodes) -> Any:
-    """Looks at all nodes at once, if that is worth it.
+    """Evaluates the policy in all nodes at once, if that is faster.
 
     Returns:
-      The policies of all nodes, the prior's, and what leads derivatives by the logits back to the
+      The policies of all nodes, the prior's policies, and the VJP from the logits to the
       parameters; or None.
     """
     size = nodes.edge.size * sum(x.shape[-1] for x in nodes.features)
-    # A table knows the states of earlier updates only, and one call an update makes no others.
+    # A table has only the states of earlier updates; with one call simulations act in no others.
     at_once = context.needed and context.search.truncation.one_call
     few = is_few(size, _FEW_FEATURES)
     if not (_carries_rows(context, nodes) and at_once and few):
@@ -258,9 +258,9 @@ def make_table(context: Context, nodes: Nodes) -> Any:
 def _logits(
     context: Context, nodes: Nodes, adapted: Params, node: chex.Array | None, rows: Any
 ) -> chex.Array:
-    """The logits `[B, R, A]` that simulations draw by, in the nodes given or in all."""
+    """Returns the logits `[B, R, A]` of the simulation policy, in the given nodes or in all."""
     if context.adapts:
-        # The head alone runs here, on the features that the nodes remember.
+        # Only the head runs here, on the features stored in the nodes.
         logits = context.model.policy(adapted, *_states(context, nodes, node))
     elif rows.numbers is not None and nodes.arrivals is None:
         logits = logits_of(nodes, rows.numbers)
@@ -270,20 +270,20 @@ def _logits(
     if not isinstance(interior, SampledPolicy):
         return logits
     stats = stats_of(rows, logits, context.scale)
-    # A `SampledPolicy` is asked about nodes `[B, A]`, so the axes B and R become one.
+    # A `SampledPolicy` takes nodes `[B, A]`, so the axes B and R are merged.
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stats)
     return interior.logits(flat).reshape(logits.shape)
 
 
 def _prior(context: Context, nodes: Nodes, node: chex.Array | None) -> chex.Array | None:
-    """The prior's policy, if anything compares with it."""
+    """Returns the prior's policy, if anything compares with it."""
     if not needs_prior(context.needed):
         return None
     return jax.nn.softmax(context.model.prior(*_states(context, nodes, node)), axis=-1)
 
 
 def _states(context: Context, nodes: Nodes, node: chex.Array | None) -> tuple[Any, Embedding]:
-    """Features and embeddings of the nodes given, or of all."""
+    """Returns features and embeddings of the given nodes, or of all."""
     packed = nodes.features, nodes.embedding
     features, embedding = packed if node is None else trees.take(packed, node)
     return unpack(features, context.features), unpack(embedding, context.embedding)
@@ -295,7 +295,7 @@ def _states(context: Context, nodes: Nodes, node: chex.Array | None) -> tuple[An
 def close(
     context: Context, nodes: Nodes, place: Place, action: chex.Array, waiting: chex.Array
 ) -> tuple[Nodes, Reached]:
-    """Makes the nodes in which simulations stopped, with one network call."""
+    """Creates the nodes in which simulations stopped, with one network call."""
     t = jnp.int32(context.max_depth)
     return _expand(context, nodes, place.node, action, waiting, t)
 
@@ -309,22 +309,22 @@ def _expand(
     wanted: chex.Array,
     t: chex.Array,
 ) -> tuple[Nodes, Reached]:
-    """Makes the children that simulations ask for; those that ask for the same one share it."""
+    """Creates the children that simulations reach; simulations with the same child share it."""
     rows, num_walks = context.rows, node.shape[1]
     edge = node * nodes.num_actions + action
     numbers = jnp.arange(num_walks, dtype=jnp.int32)
     # [B, K, K]: whether simulation i, the last axis, wants the same child as simulation k.
     same = (edge[:, :, None] == edge[:, None, :]) & wanted[:, None, :]
-    # Minima, as they are faster reductions than argmax.
+    # Minima, since they are faster reductions than argmax.
     first = jnp.min(jnp.where(same, numbers, num_walks - 1), axis=-1)
     embedding = unpack(trees.take(nodes.embedding, node), context.embedding)
     expand = functools.partial(context.model.expand, context.keys.fold_in(t))
     expansion, after = context.in_width(expand, action, embedding)
-    # With one call an update has K rows, else K rows for each step.
+    # With one call an update has K rows, otherwise K rows for each step.
     start = context.start + (0 if context.search.truncation.one_call else t * num_walks)
     child = start + first
     made = wanted & (first == numbers_of(first))
-    # Where the memory is full, nodes are evaluated and counted, but no parent is told of them.
+    # If the memory is full, nodes are evaluated and counted, but not linked to their parents.
     kept = made & (child <= rows.limit)
     told = jnp.stack([expansion.reward, expansion.discount, expansion.value], axis=-1)
     block = Nodes(
@@ -340,7 +340,7 @@ def _expand(
         at = (start * 0, start, *[start * 0 + column] * (old.ndim - 2))
         return jax.lax.dynamic_update_slice(old, new, at)
 
-    # The other columns are 0 where a node is new: returns are written down of known nodes only.
+    # The other columns are 0 in a new node: returns are only recorded in known nodes.
     numbers = write(nodes.numbers, told, nodes.numbers.shape[-1] - 3)
     if not context.adapts:
         column = nodes.num_actions if nodes.arrivals is None else 0
@@ -349,7 +349,7 @@ def _expand(
     states = ("edge", "features", "embedding")
     written = {n: jax.tree.map(write, getattr(nodes, n), getattr(block, n)) for n in states}
     nodes = nodes._replace(links=links, numbers=numbers, **written)
-    # Who asks for what another one asks for gets what the other one's call has told.
+    # Simulations with the same child all get the result of the first one.
     told = trees.take(told, first)
     return nodes, Reached(
         child=jnp.where(wanted, child, 0),
@@ -364,7 +364,7 @@ def _expand(
 
 
 def _nothing(child: chex.Array, dtype: Any) -> Reached:
-    """What a step reaches that makes nothing."""
+    """Returns the `Reached` of a step that creates no node."""
     none, rows = (0 * child).astype(dtype), trees.zero_rows(child)
     return Reached(child * 0, child > 0, none, none, none, rows, rows, rows)
 
@@ -373,7 +373,7 @@ def _nothing(child: chex.Array, dtype: Any) -> Reached:
 
 
 def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
-    """The nodes in which simulations acted, each once, or all of a table; see `Store`."""
+    """Returns the nodes in which simulations acted, or all nodes of a table; see `Store`."""
     if table is not None:
         policy, prior, pull = table
         seen = lambda adapted, i: (policy.policy, prior, pull)  # noqa: E731
@@ -384,7 +384,7 @@ def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
     same &= steps.acting[..., None, :]
     numbers = jnp.arange(num_walks, dtype=jnp.int32)
     first = jnp.min(jnp.where(same, numbers, num_walks - 1), axis=-1)
-    # One block of 2 K states is mostly enough; a larger one would evaluate rows of nobody.
+    # One block of 2 K states is usually enough; a larger one would evaluate unused rows.
     size = min(2 * num_walks, steps.acting.shape[0] * num_walks)
     row, num_blocks, steps_of = compact(steps.acting, first, size)
     source = in_rows(steps.source)
@@ -401,11 +401,11 @@ def blocks(context: Context, nodes: Nodes, table: Any, steps: Steps) -> Blocks:
 def remember(
     context: Context, nodes: Nodes, simulations: Simulations, returns: chex.Array
 ) -> Nodes:
-    """Adds the returns to the statistics of the nodes, if anybody reads them."""
+    """Adds the returns to the statistics of the nodes, if these are read."""
     if context.search.interior_selection is None:
         return nodes
     child = simulations.child
-    # A return from behind a node that is forgotten would count for an action without a child.
+    # A return from a forgotten node would count for an action without a child.
     counts = simulations.trajectory.alive & (child <= context.rows.limit)
     before = jnp.concatenate([0 * child[:1], child[:-1]])
     steps = (before, simulations.steps.action, child, returns, counts)
@@ -414,7 +414,7 @@ def remember(
 
 
 def last(context: Context, nodes: Nodes, place: Place, child: chex.Array) -> Embedding:
-    """The states `[B, K]` of nodes."""
+    """Returns the states `[B, K]` of nodes."""
     del place
     return unpack(trees.take(nodes.embedding, child), context.embedding)
 

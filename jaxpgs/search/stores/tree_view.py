@@ -1,8 +1,8 @@
-"""What a search has found, for people: its best line, a table of the first actions, its tree.
+"""Readable results of a search: its principal variation, a table of root actions, and its tree.
 
 All functions read one search on the host: that of a single position, or one of a batch by its
-`index`. They work on every search that keeps nodes, so with `mode="tree"` on policy gradient
-searches, too.
+`index`. They work for every search that keeps nodes, including policy gradient searches with
+`mode="tree"`.
 """
 
 import html
@@ -19,16 +19,16 @@ _WIDTH, _HEIGHT, _MARGIN = 76, 84, 30  # of a node's place in a picture, in SVG 
 
 
 class ActionSummary(NamedTuple):
-    """What a search knows of one action at its root.
+    """The statistics of one action at the root of a search.
 
     Attributes:
       action: its number.
-      prior: the network's probability of it.
-      weight: the search policy's.
+      prior: its probability by the network.
+      weight: its probability by the search's policy.
       visits: simulations that began with it.
       qvalue: the mean of their returns; None without visits.
-      lowest: the smallest return of the states behind the action; None where no states are kept.
-      highest: the greatest.
+      lowest: the smallest return of the states below the action; None if no states are kept.
+      highest: the greatest return of these states.
 
     Example:
       >>> sum(row.visits for row in jaxpgs.search_summary(output).rows)
@@ -49,7 +49,7 @@ class SearchTable(NamedTuple):
 
     Attributes:
       rows: one for each legal action.
-      name: how an action is called.
+      name: a function that names an action.
 
     Example:
       >>> len(jaxpgs.search_summary(output).rows)
@@ -72,7 +72,7 @@ class SearchTable(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """One row of a memory: who leads to it by what action, how often, and with what mean return."""
+    """One row of a memory: the action that leads to it, its visits, and its mean return."""
 
     row: int
     action: int
@@ -83,17 +83,17 @@ class _Node(NamedTuple):
 def search_summary(
     output: PolicyOutput, *, index: int = 0, name: Callable[[int], str] = str
 ) -> SearchTable:
-    """Tells what a search has found at its root, as a table.
+    """Returns a table of what a search has found at its root.
 
     Args:
-      output: what the search returned, of one position or of a batch.
-      index: which position of a batch.
-      name: what an action is called in print.
+      output: the output of the search, for one position or a batch.
+      index: the index of the position in a batch.
+      name: a function that names an action in print.
 
     Returns:
-      A table of the legal actions. The returns of an action are those of the states visited behind
-      it: the rewards on the way there, discounted, and the network's value, from the view of the
-      player to move at the root. Where no states are kept, as in rollouts, they are None.
+      A table of the legal actions. The returns of an action are those of the states visited below
+      it: the discounted rewards on the way there and the network's value, from the view of the
+      player to move at the root. If no states are kept, as in rollouts, they are None.
 
     Example:
       >>> print(jaxpgs.search_summary(output))  # doctest: +SKIP
@@ -121,21 +121,20 @@ def search_summary(
 def principal_variation(
     nodes: Nodes, *, index: int = 0, first: int | None = None, max_length: int | None = None
 ) -> list[int]:
-    """Returns the line that a search takes for the best: in each state the most visited action.
+    """Returns the best line of a search: in each state the most visited action.
 
-    Of actions visited as often it takes the one of greater mean return. A search whose actions
-    below the root do not depend on visits does not count them; the states behind an action stand
-    for them.
+    Ties are broken by the greater mean return. If a search's actions below the root do not depend
+    on visits, it does not count them; then the number of states below an action is used.
 
     Args:
       nodes: `output.search_state.nodes`, of one position or of a batch.
-      index: which position of a batch.
+      index: the index of the position in a batch.
       first: the first action, such as `output.action`, which after a Gumbel search need not be the
         most visited one; None is the most visited.
-      max_length: at most so many actions.
+      max_length: the largest number of actions; None for no limit.
 
     Returns:
-      The actions, as far as the states behind them are known.
+      The actions, as far as the states below them are known.
 
     Raises:
       ValueError: if there are no nodes, as after rollouts.
@@ -170,15 +169,15 @@ def tree_svg(
 ) -> str:
     """Draws the first levels of a search's tree as an SVG picture.
 
-    Each node has its action, visits, and mean return from the view of the player who chose it. The
-    thickness of a line grows with the visits, and the best line is dark.
+    Each node shows its action, visits, and mean return from the view of the player who chose it.
+    The thickness of an edge grows with the visits, and the principal variation is dark.
 
     Args:
       nodes: `output.search_state.nodes`, of one position or of a batch.
       depth: how many levels below the root, at least 1.
-      width: how many children of each node at most, the most visited ones, at least 1.
-      index: which position of a batch.
-      name: what an action is called.
+      width: the largest number of children of each node, the most visited ones, at least 1.
+      index: the index of the position in a batch.
+      name: a function that names an action.
 
     Returns:
       One `<svg>` element, with one `<g class="node">` for each node below the root.
@@ -205,7 +204,7 @@ def tree_svg(
         shown = below[row][:width] if level < depth else []
         levels = max(levels, level)
         places = [draw(node.row, level + 1, is_best and not i) for i, node in enumerate(shown)]
-        # Leaves stand side by side in the order in which they are met, parents above the middle.
+        # Leaves are side by side in the order in which they are visited, parents above the middle.
         if not shown:
             leaves += 1
             return leaves - 0.5
@@ -257,7 +256,7 @@ def _children(nodes: Nodes) -> list[list[_Node]]:
     """Returns the children of every row, the most visited first."""
     states, returns = _behind(nodes)
     arrivals = nodes.arrivals
-    # Visits below the root are not counted where no action depends on them: states stand for them.
+    # Visits below the root are not counted if no action depends on them: use the number of states.
     counts_visits = (nodes.visits if arrivals is None else arrivals.visits).any()
     below: list[list[_Node]] = [[] for _ in nodes.edge]
     for row in np.flatnonzero(nodes.edge >= 0).tolist():
@@ -267,7 +266,7 @@ def _children(nodes: Nodes) -> list[list[_Node]]:
             visits, total = arrivals.visits[row], arrivals.returns[row, 0]
         elif counts_visits:
             visits, total = nodes.visits[parent, action], nodes.value_sum[parent, action]
-        if visits:  # a round of a Gumbel search may make more than count
+        if visits:  # a round of a Gumbel search may create nodes that do not count
             below[parent].append(_Node(row, action, int(visits), float(total) / int(visits)))
     for found in below:
         found.sort(key=lambda node: (-node.visits, -node.qvalue))
@@ -275,7 +274,7 @@ def _children(nodes: Nodes) -> list[list[_Node]]:
 
 
 def _behind(nodes: Nodes) -> tuple[np.ndarray, np.ndarray]:
-    """Counts `[M]` the states behind the step into each row, and sums their returns from there."""
+    """Counts the states `[M]` below the step into each row, and sums their returns from there."""
     counts, sums = np.zeros(len(nodes.edge), int), np.zeros(len(nodes.edge))
     own = np.zeros((2, len(nodes.edge)))  # the same, from the view of the player to move in it
     for row in np.flatnonzero(nodes.edge >= 0)[::-1]:  # parents have smaller numbers
@@ -288,12 +287,12 @@ def _behind(nodes: Nodes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ranges(nodes: Nodes) -> dict[int, tuple[float, float]]:
-    """Returns the smallest and the greatest return behind each action of the root."""
+    """Returns the smallest and the greatest return below each action of the root."""
     size = len(nodes.edge)
     reward, discount = np.zeros(size), np.ones(size)  # of the way from the root to each row
     first = np.full(size, -1)
     found: dict[int, list[float]] = {}
-    # Parents have smaller numbers, so the way to a row is known when its turn comes.
+    # Parents have smaller numbers, so the path to a row is known when it is processed.
     for row in np.flatnonzero(nodes.edge >= 0):
         parent, action = divmod(int(nodes.edge[row]), nodes.num_actions)
         first[row] = first[parent] if parent else action

@@ -1,7 +1,7 @@
-"""Expert iteration with a model that is learned on the way (Brosseit 2023, algorithm 3).
+"""Expert iteration in which a model is learned at the same time (Brosseit 2023, algorithm 3).
 
-`model_fitting.fit` learns a model from games that somebody strong has judged
-(`labelling.label_games`), which is what the thesis could afford.
+The alternative is `model_fitting.fit`, which learns a model from games labelled by a strong player
+(`labelling.label_games`). The thesis used this for reasons of cost.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ class Fit:
     """What the model learns from the games, and how.
 
     Attributes:
-      unroll: K, how many actions each position is followed by, at least 1.
-      gradient_scale: what gradients are multiplied by where they enter an earlier transition.
+      unroll: K, the number of actions after each position, at least 1.
+      gradient_scale: the factor by which gradients are multiplied before each earlier transition.
       buffer_size: positions that the replay buffer holds, more than K for each game.
-      batch_size: positions per step of the optimizer, at least 1.
-      updates_per_iteration: steps of the optimizer per iteration, at least 1.
+      batch_size: positions per optimizer step, at least 1.
+      updates_per_iteration: optimizer steps per iteration, at least 1.
       optimizer: any optax optimizer; Adam with 1e-3 if None.
       value_weight: weight of the value loss.
-      value_target: what the value learns, as in `expert_iteration.Fit`.
+      value_target: the target of the value, as in `expert_iteration.Fit`.
     """
 
     unroll: int = 5
@@ -66,21 +66,21 @@ def train(
     evaluate_every: int | None = None,
     run: Run = Run(),
 ) -> expert_iteration.ExpertIterationState:
-    """Trains a model from nothing by a search that plans in it (Brosseit 2023, algorithm 3).
+    """Trains a model from scratch by a search that plans in it (Brosseit 2023, algorithm 3).
 
-    This is `expert_iteration.train`, checkpoints and all, with two differences: the search plans in
-    the model, which knows the rules at its root alone, and the model learns from unrolls. The value
-    to learn is the result of the game.
+    This is `expert_iteration.train`, including checkpoints, with two differences: the search plans
+    in the model, and knows the rules only at its root; and the model learns from unrolls. By
+    default the target of the value is the result of the game.
 
     Args:
       env: the environment of two players who take turns.
       model: the model; only its structure and initial weights are used.
       expert: the search that plays: "extended" is VE-PGS, "gumbel" is Gumbel MuZero; the others
         are those of `experts.make_expert`, such as "gumbel_pgs"; or any `Expert`.
-      num_simulations: simulations a move, for an expert given by its name.
+      num_simulations: simulations per move, for an expert given by its name.
       num_iterations: as in `expert_iteration.train`.
-      games: the games that it plays, without resignation: a game that is given up does not show
-        what its last position leads to.
+      games: settings of the self-play games, without resignation: a resigned game does not show the
+        result of its last position.
       fit: what the model learns from them, and how.
       init_params: as in `expert_iteration.train`.
       evaluate_every: likewise.
@@ -94,7 +94,7 @@ def train(
         an unroll is longer than the data.
       FloatingPointError: if the loss is no longer finite.
     """
-    # Runs of earlier versions are known by `make_fit` and by these names, which it closes over.
+    # Runs of earlier versions are identified by `make_fit` and the names that it closes over.
     unroll, gradient_scale, value_weight = fit.unroll, fit.gradient_scale, fit.value_weight
     batch_size, num_games = fit.batch_size, games.num_games
     check_number("train", "unroll", unroll, 1)
@@ -115,7 +115,7 @@ def train(
     params, _ = functional(model)
     fast = games.fast_simulations
     if isinstance(expert, str) and fast is not None and not callable(fast):
-        # As `experts.fast_expert`, which knows names of the library's own experts alone.
+        # Like `experts.fast_expert`, which only knows the names of the library's experts.
         fast = model_expert(expert, fast, params, dirichlet_fraction=0.0)
         games = dataclasses.replace(games, fast_simulations=fast)
 
@@ -152,7 +152,7 @@ def _step(
     buffer: Any,
     rng_key: chex.PRNGKey,
 ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-    """Does one step of the optimizer on unrolls from the buffer."""
+    """Takes one optimizer step on unrolls from the buffer."""
     batch = unrolls.sample(env, unrolls.replay_timeline(buffer), rng_key, *sizes)
     return update(carry, sharding.split_rows(mesh, batch))
 
@@ -164,21 +164,21 @@ def model_expert(
 
     Args:
       expert: "extended", a name that `experts.make_expert` knows, or an expert, which is returned.
-      num_simulations: simulations a move.
+      num_simulations: simulations per move.
       params: the model's parameters; shapes suffice.
       **knobs: further arguments of the search.
 
     Returns:
       An expert.
     """
-    # One's own expert knows by itself what it adapts.
+    # An expert given as a function already knows what it adapts.
     if not isinstance(expert, str):
         return expert
     if expert == "extended" or expert in experts.ADAPTING:
-        # As in the thesis, of the policy head the linear layer alone adapts.
+        # As in the thesis, only the linear layer of the policy head adapts.
         knobs = {"adapt": policy_head(params, part="linear")} | knobs
     if expert != "extended":
         return experts.make_expert(expert, num_simulations, **knobs)
-    # By default the search plays its best action; self-play draws.
+    # By default a search plays its best action; in self-play actions are sampled.
     defaults: dict[str, Any] = {"dirichlet_fraction": 0.25, "target": completed_q(qtransform=SIGMA)}
     return experts.searcher(extended_pgs_policy, num_simulations, **(defaults | knobs))

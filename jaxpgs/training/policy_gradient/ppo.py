@@ -1,8 +1,8 @@
-"""PPO with delta-uniform self-play: a policy without a search (Brosseit 2023, sections 5.2, 5.4).
+"""PPO with delta-uniform self-play, without a search (Brosseit 2023, sections 5.2, 5.4).
 
-One iteration is one jitted call: a rollout of games against opponents drawn from the learner's
-history, and epochs of minibatches on the clipped objective of Schulman et al. 2017. The network
-that comes out is one like any other, the prior of every search.
+One iteration is one jitted call: a rollout of games against opponents sampled from the learner's
+history, and epochs of minibatches on the clipped objective of Schulman et al. 2017. The resulting
+network can be used as the prior of every search.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ from jaxpgs.training.two_player.head_to_head import make_compare
 
 
 class PPOState(NamedTuple):
-    """Everything a run needs to go on.
+    """Everything that is needed to continue a run.
 
     Attributes:
       params: the network's parameters.
       opt_state: the optimizer's state.
-      games: the G games in play.
-      history: snapshots of the parameters, the opponents.
+      games: the G games in progress.
+      history: snapshots of the parameters, which are the opponents.
       iteration: `[]` int32, iterations done.
       rng_key: the key of the next iteration.
     """
@@ -53,13 +53,13 @@ class Games:
     """The games that the learner plays.
 
     Attributes:
-      num_games: G, games played side by side, at least 1; in every other one the learner moves
-        first, and after each game it changes seats.
+      num_games: G, games played in parallel, at least 1. The learner moves first in every other
+        one, and changes sides after each game.
       num_steps: S, moves of the learner in each game per iteration, at least 1.
-      max_random_moves: most random moves before a game's start, at least 0; see
+      max_random_moves: the largest number of random moves before a game's start, at least 0; see
         `selfplay.init_games`.
-      max_moves: moves after which a game ends as it stands, which games without an end need; see
-        `selfplay.play`. Games that rate versions count as draws then, and after 4,096 if None.
+      max_moves: moves after which a game is cut off, needed for games that may not end; see
+        `selfplay.Moves`. In ratings such games count as draws; there None is 4,096 moves.
 
     Example:
       >>> games = jaxpgs.training.ppo.Games(num_games=8, num_steps=4)
@@ -73,20 +73,20 @@ class Games:
 
 @dataclasses.dataclass(frozen=True)
 class Opponents:
-    """Whom the learner meets: former versions of itself, a frozen pool, random players.
+    """The opponents of the learner: earlier versions of itself, a fixed pool, random players.
 
     Attributes:
-      delta: the share of the history, its most recent part, that opponents are drawn from, 0 to 1:
-        0 is the newest parameters alone, naive self-play, and 1 the whole history.
-      num_opponents: C, opponents of an iteration, a divisor of G; each plays as many games. With
-        several devices it is a multiple or a divisor of their number.
+      delta: the fraction of the history, its most recent part, from which opponents are sampled, 0
+        to 1: 0 is the newest parameters alone (naive self-play), and 1 the whole history.
+      num_opponents: C, opponents of an iteration, a divisor of G; each plays equally many games.
+        With several devices it is a multiple or a divisor of their number.
       schedule: "in_turn" or "random"; see `past_selves.draw`.
       history_size: H, snapshots that are kept, each the size of the parameters; at least 1.
-      snapshot_every: iterations between snapshots, at least 1. The whole history of a run counts
-        only if H times this is at least the run's iterations.
-      pool: further parameters of the network to play against, which never change.
-      pool_fraction: share of the opponents that come from the pool, 0 to 1.
-      random_fraction: share of the opponents that play uniformly at random, 0 to 1.
+      snapshot_every: iterations between snapshots, at least 1. The history covers the whole run
+        only if H times this is at least the number of iterations.
+      pool: additional parameters of the network to play against, which never change.
+      pool_fraction: fraction of the opponents that come from the pool, 0 to 1.
+      random_fraction: fraction of the opponents that play uniformly at random, 0 to 1.
 
     Example:
       >>> naive = jaxpgs.training.ppo.Opponents(delta=0.0)
@@ -109,12 +109,13 @@ class Fit:
     Attributes:
       discount: gamma, for each move of the learner, 0 to 1.
       gae_lambda: lambda, 0 to 1; see `learner_games.advantages`.
-      batch_size: moves per step of the optimizer, a divisor of G times S.
+      batch_size: moves per optimizer step, a divisor of G times S.
       epochs: how often an iteration learns from each move, at least 1.
       clip: epsilon of the clipped surrogate, above 0.
       value_weight: weight of the value loss, at least 0.
       entropy_weight: weight of the entropy bonus, at least 0.
-      normalize_advantages: whether an iteration's advantages get mean 0 and deviation 1.
+      normalize_advantages: whether an iteration's advantages are normalised to mean 0 and standard
+        deviation 1.
       optimizer: any optax optimizer; `paper_optimizer()` if None.
 
     Example:
@@ -133,7 +134,7 @@ class Fit:
 
 
 def paper_optimizer(step_size: float = 6e-4) -> optax.GradientTransformation:
-    """Adam on gradients clipped to norm 100, as Brosseit 2023, table A.1."""
+    """Returns Adam on gradients clipped to norm 100, as in Brosseit 2023, table A.1."""
     return optax.chain(optax.clip_by_global_norm(100.0), optax.adam(step_size))
 
 
@@ -150,29 +151,29 @@ def train(
     evaluate_every: int = 10,
     run: Run = Run(),
 ) -> PPOState:
-    """Trains a policy and value network by PPO against former versions of itself.
+    """Trains a policy and value network by PPO against earlier versions of itself.
 
     The defaults are those of Brosseit 2023, table A.1, with fewer games: the thesis played 120,000
-    steps per iteration on 5x5 Hex. Of the learner it says nothing about random starts, the value's
-    weight and the normalisation of advantages.
+    steps per iteration on 5x5 Hex. The thesis does not specify random starts, the weight of the
+    value loss, and the normalisation of advantages.
 
-    Deviations: the C opponents of an iteration are played side by side, where the thesis plays all
-    of the history one after another; games go on from one iteration to the next, so an opponent may
-    be relieved within a game, as with the thesis's schedule. To the learner both are chance of its
-    environment.
+    Deviations: the C opponents of an iteration are played in parallel, while the thesis plays the
+    whole history one after another. Games continue from one iteration to the next, so the opponent
+    may be replaced within a game, as with the thesis's schedule. To the learner both are randomness
+    of its environment.
 
     The policy plays with the population statistics of batch normalisation, and learns with those
-    of its minibatch, so that ratios are not 1 at first. Networks whose `norm` is "layer", or that
-    do not normalise, are free of that.
+    of its minibatch, so ratios are not 1 even before the first step. This does not affect networks
+    whose `norm` is "layer", or that do not normalise.
 
     Args:
-      env: the environment, ours or pgx's, with two players.
+      env: the environment, from `jaxpgs.envs` or pgx, with two players.
       network: the network; only its structure and initial weights are used.
-      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
-      games: the games that it plays.
-      opponents: against whom.
-      fit: how it learns from them.
-      init_params: weights to start from; the network's own if None.
+      num_iterations: iterations in total, including those of an earlier call in `run.directory`.
+      games: settings of the games.
+      opponents: the opponents in these games.
+      fit: how the network learns from the games.
+      init_params: initial weights; the network's own if None.
       evaluate_every: iterations between ratings of the newest network; see `elo_along`. 0 for none.
       run: seed, devices, folder and callbacks. Checkpoints are 10 iterations apart by default.
 
@@ -181,7 +182,7 @@ def train(
 
     Raises:
       ValueError: if a setting is out of range, or the directory holds another run or is damaged.
-      RuntimeError: if another process trains in the directory.
+      RuntimeError: if another process is training in the directory.
       FloatingPointError: if a loss is no longer finite.
 
     Example:
@@ -201,7 +202,7 @@ def train(
 
     own_params, apply_fn = functional(network)
     params = iterations.like(init_params, own_params)
-    # Of the pool's weights those that do not fit are refused here, not in the first iteration.
+    # Weights of the pool that do not fit are rejected here, not in the first iteration.
     pool = _stack(opponents.pool, own_params)
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(fit.optimizer or paper_optimizer(), trainable)
@@ -209,7 +210,7 @@ def train(
     update = iterations.make_update(make_losses(network, **weights), optimizer, trainable)
     setting = _Setting(env, apply_fn, games, opponents, fit, pool, share, optimizer, update, mesh)
 
-    # Compiled where it is first called, so that runs without ratings do not wait for it.
+    # Compiled at the first call, so that runs without ratings do not wait for it.
     match = make_compare(env, apply_fn, games.max_moves)
     return iterations.run_jitted(
         functools.partial(_init, setting, jax.random.key(run.seed)),
@@ -221,10 +222,10 @@ def train(
 
 
 class _Setting(NamedTuple):
-    """What does not change while a network is trained; the arguments of `train`, made ready.
+    """The prepared arguments of `train`, which do not change during training.
 
-    `pool` has an axis of its parameters, `share` is on how many devices each opponent plays, and
-    `update` is from `iterations.make_update`.
+    `pool` has a leading axis over its parameters, `share` is the number of devices on which each
+    opponent plays, and `update` is from `iterations.make_update`.
     """
 
     env: Env
@@ -241,7 +242,7 @@ class _Setting(NamedTuple):
 
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> PPOState:
     rng_key, games_key = jax.random.split(rng_key)
-    # Neighbouring games, which have the same opponent, begin with the learner in different seats.
+    # Adjacent games, which have the same opponent, begin with the learner on different sides.
     first = jnp.arange(setting.games.num_games) % 2 == 0
     return PPOState(
         params=params,
@@ -262,7 +263,7 @@ def _play(
     rng_key: chex.PRNGKey,
     games: learner_games.LearnerGames,
 ) -> tuple[Any, ...]:
-    """Plays the moves of an iteration in the games that a device has."""
+    """Plays the moves of an iteration in the games of a device."""
     given = setting.games
     return learner_games.play(
         setting.env, setting.apply_fn, params, met, rng_key, games, given.num_steps,
@@ -271,14 +272,14 @@ def _play(
 
 
 def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, chex.Array]]:
-    """Takes a snapshot, draws opponents, plays and learns."""
+    """Runs an iteration: takes a snapshot, samples opponents, plays and learns."""
     given, fit = setting.opponents, setting.fit
     own_play = functools.partial(_play, setting)
-    # Games and opponents are shared out; each device plays its games against its own opponents.
+    # Games and opponents are sharded; each device plays its games against its own opponents.
     play = sharding.per_device(setting.mesh, own_play, (None, 0, None, 0), (0, 1, 0, 1))
     rng_key, draw_key, play_key, fit_key = jax.random.split(state.rng_key, 4)
-    # The snapshot comes before the draw, which needs one, so the newest version is among those
-    # that may be met, and the first iteration has an opponent.
+    # The snapshot is taken before opponents are sampled, so that the newest version is among them
+    # and the first iteration has an opponent.
     history = jax.lax.cond(
         state.iteration % given.snapshot_every == 0,
         lambda: past_selves.add(state.history, state.params, state.iteration),
@@ -289,10 +290,10 @@ def _iterate(setting: _Setting, state: PPOState) -> tuple[PPOState, dict[str, ch
         schedule=given.schedule, pool=setting.pool, pool_fraction=given.pool_fraction,
         random_fraction=given.random_fraction,
     )  # fmt: skip
-    # [C * share]: where devices outnumber opponents, each device that shares one has it.
+    # [C * share]: if there are more devices than opponents, each opponent is on several devices.
     met = jax.tree.map(lambda x: jnp.repeat(x, setting.share, axis=0), met)
     games, rollout, last_value, result = play(state.params, met, play_key, state.games)
-    # Advantages are computed once, by the values of the network that played, for all epochs.
+    # Advantages are computed once for all epochs, with the values of the network that played.
     moves = transitions_of(
         rollout, last_value, fit.discount, fit.gae_lambda, fit.normalize_advantages
     )
@@ -309,11 +310,11 @@ def _learn(
     num_games = moves.mine.shape[1]
 
     def minibatch(carry: tuple[Params, Any], index: chex.Array) -> tuple[Any, dict]:
-        # Moves stay with the device of their game; flat ones would have to be on each.
+        # Moves stay on the device of their game; flattened, they would have to be replicated.
         batch = jax.tree.map(lambda x: x[index // num_games, index % num_games], moves)
         return setting.update(carry, sharding.split_rows(setting.mesh, batch))
 
-    # [epochs * S * G / batch, batch]: a batch divides S * G, so none reaches into another epoch.
+    # [epochs * S * G / batch, batch]: a batch divides S * G, so none spans two epochs.
     keys = jax.random.split(rng_key, setting.fit.epochs)
     order = jax.vmap(lambda key: jax.random.permutation(key, moves.mine.size))(keys)
     return jax.lax.scan(minibatch, carry, order.reshape(-1, setting.fit.batch_size))
@@ -322,7 +323,7 @@ def _learn(
 def _rate(
     match: tuple[Callable[[Params, Params], chex.Array], int], state: PPOState
 ) -> tuple[PPOState, dict[str, float]]:
-    """Rates the newest network among versions along the run."""
+    """Rates the newest network against earlier versions of the run."""
     compare, num_openings = match
     along = past_selves.elo_along(
         state.history, state.params, int(state.iteration), compare, 2 * num_openings, num_players=5
@@ -368,17 +369,18 @@ def elo_along(
     num_players: int = 8,
     max_moves: int | None = None,
 ) -> past_selves.EloAlong:
-    """Rates versions along a run, by the likeliest moves of their raw policies.
+    """Rates versions along a run by games in which their raw policies play the likeliest moves.
 
     Args:
       env: the environment.
       network: the network; only its structure is used.
       state: the run's state.
-      num_players: versions at most, evenly spaced from the oldest in the history to the newest.
+      num_players: the largest number of versions, evenly spaced from the oldest in the history to
+        the newest.
       max_moves: moves after which a game counts as a draw; None is 4,096.
 
     Returns:
-      Iterations, ratings, and who won how much of whom; see `past_selves.elo_along`.
+      Iterations, ratings, and a table of wins; see `past_selves.elo_along`.
 
     Raises:
       ValueError: if `num_players` is below 2, or the run has not begun.
@@ -394,12 +396,12 @@ def elo_along(
 def _stack(pool: Sequence[Params], like: Params) -> Params | None:
     """Returns the parameters `[N, ...]` of a pool; raises `ValueError` if they do not fit."""
     found = [iterations.like(one, like, "The parameters of the pool") for one in pool]
-    # One array for each leaf, so that an opponent is read by its number.
+    # One array for each leaf, so that an opponent can be read by its index.
     return jax.tree.map(lambda *x: jnp.stack(x), *found) if found else None
 
 
 def _check_opponents(num_opponents: int, num_devices: int) -> int:
-    """Returns on how many devices each opponent plays; raises `ValueError` if they do not fit."""
+    """Returns the number of devices for each opponent; raises `ValueError` if it does not fit."""
     if num_opponents % num_devices and num_devices % num_opponents:
         raise ValueError(
             f"num_opponents must be a multiple or a divisor of the {num_devices} devices, got "
@@ -409,7 +411,7 @@ def _check_opponents(num_opponents: int, num_devices: int) -> int:
 
 
 def _share(state: PPOState, mesh: jax.sharding.Mesh) -> PPOState:
-    """Shares the games among devices; everything else is on each of them."""
+    """Shards the games over devices; everything else is replicated."""
     return sharding.whole(mesh, state)._replace(games=sharding.rows(mesh, state.games))
 
 
@@ -419,7 +421,7 @@ def _count_games(
     """Returns the metrics of the games: how many ended, how long they were and who won."""
     finished = rollout.finished
     count = jnp.maximum(jnp.sum(finished), 1)
-    # Won, drawn or lost, whatever the size of the rewards.
+    # Won, drawn or lost, whatever the scale of the rewards.
     points = (jnp.sign(result.score) + 1) / 2
     return {
         "finished_games": jnp.sum(finished),

@@ -1,4 +1,4 @@
-"""The settings of trainers: those of a run, which all share, and how a run's folder names them."""
+"""Settings of trainers: those of a run, which all share, and how a run's folder stores them."""
 
 import dataclasses
 import functools
@@ -17,22 +17,22 @@ _Given = ParamSpec("_Given")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """How any trainer runs: by which seed and devices, where it is kept, and who watches.
+    """Settings of a run that all trainers share: seed, devices, checkpoints and callbacks.
 
     Attributes:
-      seed: seed of everything random but the initial weights.
-      devices: devices to share the games and each batch among, `jax.devices()` for all of all
-        processes; the numbers of games and the batch size must be multiples of their number. The
-        games do not depend on it, but for those of "gumbel", whose noise is mctx's; sums over a
-        batch may be rounded otherwise. None is the default device.
-      directory: where to keep checkpoints. Called again with the same directory and arguments,
-        training goes on from the last one and ends as if it had never stopped, bit by bit. None
-        keeps none.
-      checkpoint_every: iterations between checkpoints, at least 1; None is as the trainer says.
-      keep: checkpoints to keep, at least 1; the best network is part of each.
-      callback: called after every iteration with the state and a dict of metrics, or several such
-        functions; a true answer of any ends the training. The next iteration overwrites the state,
-        so copy what you keep.
+      seed: seed of everything random except the initial weights.
+      devices: devices over which the games and each batch are sharded; `jax.devices()` uses all
+        devices of all processes. The number of games and the batch size must be multiples of their
+        number. The games do not depend on the devices, except with the expert "gumbel", which uses
+        mctx's noise; sums over a batch may be rounded differently. None is the default device.
+      directory: where to keep checkpoints. If training is started again with the same directory and
+        arguments, it continues from the last checkpoint, and the result is bitwise the same as
+        without an interruption. None keeps no checkpoints.
+      checkpoint_every: iterations between checkpoints, at least 1; None is the trainer's default.
+      keep: number of checkpoints to keep, at least 1; each includes the best network.
+      callback: a function, or several, called after every iteration with the state and a dict of
+        metrics; if any returns a true value, training stops. The next iteration overwrites the
+        state, so copy what you keep.
       progress: whether to show a bar on standard error; None shows one in a terminal.
 
     Raises:
@@ -63,21 +63,21 @@ def check_counts(counts: Mapping[str, int]) -> None:
 
 
 def flat(arguments: Mapping[str, Any], *groups: str) -> dict[str, Any]:
-    """Returns a trainer's arguments as a run's folder keeps them: fields in place of settings.
+    """Returns a trainer's arguments as a run's folder stores them: settings as single fields.
 
     Args:
       arguments: the arguments by name.
-      *groups: the names of those that are settings.
+      *groups: the names of the arguments that are settings.
     """
     found = {name: x for name, x in arguments.items() if name not in groups}
     for group in (arguments[name] for name in groups):
-        # By fields: runs of versions that took them one by one have the same `run.json`.
+        # By fields, so that `run.json` is the same as in versions without grouped settings.
         found |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
     return found
 
 
 def in_settings(trainer: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Lets a function say where a field belongs that it is given beside its settings.
+    """Gives a trainer a helpful error if a field of its settings is passed as an argument.
 
     Args:
       trainer: such as `expert_iteration.train`.
@@ -90,7 +90,7 @@ def in_settings(trainer: Callable[_Given, _Result]) -> Callable[_Given, _Result]
 
     @functools.wraps(trainer)
     def train(*args: _Given.args, **arguments: _Given.kwargs) -> _Result:
-        # Python itself would say no more than that the name is unknown.
+        # Python itself would only say that the name is unknown.
         for name, default in _settings_of(parameters).items():
             for field in dataclasses.fields(default):
                 if field.name in arguments and field.name not in parameters:
@@ -105,25 +105,25 @@ def in_settings(trainer: Callable[_Given, _Result]) -> Callable[_Given, _Result]
 
 
 def _settings_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """Returns the defaults of those parameters that are settings, by name."""
+    """Returns the defaults of the parameters that are settings, by name."""
     return {n: x.default for n, x in parameters.items() if dataclasses.is_dataclass(x.default)}
 
 
 def by_name(trainer: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Lets a trainer take the fields of its settings by their own names, as recipes keep them.
+    """Lets a trainer take the fields of its settings as single arguments, as recipes do.
 
     Args:
       trainer: such as `expert_iteration.train`.
 
     Returns:
-      A function for which `num_games=8` is `games=Games(num_games=8)`. A field that is given beside
-      its settings takes the place of theirs.
+      A function for which `num_games=8` is `games=Games(num_games=8)`. A single field overrides
+      that of its settings.
     """
     groups = _settings_of(inspect.signature(trainer).parameters)
 
     @functools.wraps(trainer)
     def train(*args: Any, **arguments: Any) -> _Result:
-        # Each field is taken out of the arguments and put in its settings, which the trainer takes.
+        # Each field is moved from the arguments into its settings, which the trainer takes.
         for name, default in groups.items():
             fields = {field.name for field in dataclasses.fields(default)} & set(arguments)
             given = {field: arguments.pop(field) for field in fields}

@@ -1,7 +1,7 @@
-"""Expert iteration: a search plays itself, the network imitates it, and the search gets better.
+"""Expert iteration: a search plays itself, the network imitates it, and the search improves.
 
 Anthony et al. 2019, section 5. One iteration is one jitted call: self-play, a replay buffer on the
-device, and steps of the optimizer.
+device, and optimizer steps.
 """
 
 import dataclasses
@@ -29,14 +29,15 @@ from jaxpgs.training.two_player.objectives import Objective, objectives_of
 
 
 class Best(NamedTuple):
-    """The strongest network of the run so far, by its raw policy.
+    """The strongest network of the run so far, as measured by its raw policy.
 
     Attributes:
       params: its parameters.
-      iteration: `[]` int32, when it was that.
-      elo: `[]` its rating, where the initial network has 0: the sum of what each best one won
-        against the one before. Such a sum flatters: networks beat the one they learned against by
-        more than they gain on others, so compare the ends of a run directly.
+      iteration: `[]` int32, the iteration that it is from.
+      elo: `[]` its rating, where the initial network has 0: the sum of the Elo differences between
+        each best network and the one before it. Such a sum is too large, since networks gain more
+        against the one that they learned against than against others. To measure progress, compare
+        the first and the last network of a run directly.
     """
 
     params: Params
@@ -45,15 +46,15 @@ class Best(NamedTuple):
 
 
 class ExpertIterationState(NamedTuple):
-    """Everything a run needs to go on.
+    """Everything that is needed to continue a run.
 
     Attributes:
       params: the network's parameters.
       opt_state: the optimizer's state.
-      games: the G games in play.
-      replay: the last experience.
-      resignation: the games that calibrate when to resign.
-      best: the strongest network so far; the initial one where nothing is evaluated.
+      games: the G games in progress.
+      replay: the buffer of recent experience.
+      resignation: statistics of the games that calibrate when to resign.
+      best: the strongest network so far; the initial one if there is no evaluation.
       iteration: `[]` int32, iterations done.
       rng_key: the key of the next iteration.
     """
@@ -69,13 +70,13 @@ class ExpertIterationState(NamedTuple):
 
 
 class ModelLearning(NamedTuple):
-    """How a model is learned with which the expert plans; see `value_equivalent.train`.
+    """How to learn the model with which the expert plans; see `value_equivalent.train`.
 
     Attributes:
-      model_fns: `(root_fn, recurrent_fn)`, what the expert plans with.
+      model_fns: `(root_fn, recurrent_fn)` of the expert's search.
       make_fit: `(optimizer, trainable, mesh) -> fit`, where `fit((params, opt_state), buffer,
-        rng_key)` is one step of the optimizer and returns both and a dict of `policy_loss`,
-        `value_loss` and other numbers.
+        rng_key)` is one optimizer step. It returns `(params, opt_state)` and a dict of
+        `policy_loss`, `value_loss` and other numbers.
     """
 
     model_fns: tuple[RootFn, RecurrentFn]
@@ -87,25 +88,26 @@ class Games:
     """The games that the expert plays against itself.
 
     Attributes:
-      num_games: G, games played side by side, at least 1.
+      num_games: G, games played in parallel, at least 1.
       num_steps: S, moves of each game per iteration, at least 1.
-      sampled_moves: moves of a game that are drawn from the expert's distribution, at least 0;
-        later ones are its best.
-      max_random_moves: most random moves at the start of a game, at least 0; see
+      sampled_moves: how many moves of a game are sampled from the expert's distribution, at least
+        0; later moves are the expert's best actions.
+      max_random_moves: the largest number of random moves at the start of a game, at least 0; see
         `selfplay.init_games`.
-      max_moves: moves after which a game ends as it stands, which games without an end need; see
-        `selfplay.play`. Games of an evaluation count as draws then, and after 4,096 if None.
-      start_fraction: share of the games, at most half, that begin without any random moves.
-      resign_fraction: share of the games in which players may resign, 0 to 1. The others calibrate
-        when: less than 5% of their winners would have.
-      keep_adapted: whether what PGS adapts goes on to the game's next move; see `selfplay.play`.
+      max_moves: moves after which a game is cut off, needed for games that may not end; see
+        `selfplay.Moves`. In evaluations such games count as draws; there None is 4,096 moves.
+      start_fraction: fraction of the games, at most half, that begin without any random moves.
+      resign_fraction: fraction of the games in which players may resign, 0 to 1. The others
+        calibrate the threshold: less than 5% of their winners would have resigned.
+      keep_adapted: whether adapted parameters carry over to the game's next move; see
+        `selfplay.Moves`.
       fast_simulations: simulations of most moves, fewer than those of the expert (playout cap
-        randomisation; Wu 2019, section 3.1): the policy learns from the other moves alone, the
-        value from all. Fast moves have no Dirichlet noise; a Gumbel search draws its action by its
-        noise, and keeps it. Where the expert is an `Expert`, another one for the fast moves. None
-        searches every move in full.
-      full_share: with `fast_simulations`, the share of the moves that are searched in full, above 0
-        and at most 1; see `selfplay.play`.
+        randomisation; Wu 2019, section 3.1): the policy learns from the full searches only, the
+        value from all moves. Fast moves have no Dirichlet noise; a Gumbel search keeps its noise,
+        which it needs to sample its action. If the expert is an `Expert`, give an `Expert` for the
+        fast moves. None searches every move in full.
+      full_share: with `fast_simulations`, the fraction of the moves that are searched in full,
+        above 0 and at most 1; see `selfplay.Moves`.
 
     Example:
       >>> games = jaxpgs.training.expert_iteration.Games(num_games=8, num_steps=4)
@@ -128,18 +130,18 @@ class Fit:
     """What the network learns from the games, and how.
 
     Attributes:
-      buffer_size: positions that the replay buffer holds, at least those of an iteration, G times
-        S; rounded down to a multiple of that.
-      batch_size: positions per step of the optimizer, at least 1.
-      updates_per_iteration: steps of the optimizer per iteration, at least 1.
+      buffer_size: positions that the replay buffer holds, at least the G times S positions of an
+        iteration; rounded down to a multiple of this number.
+      batch_size: positions per optimizer step, at least 1.
+      updates_per_iteration: optimizer steps per iteration, at least 1.
       optimizer: any optax optimizer; `default_optimizer()` if None. Long runs of large networks
-        want a step that falls, such as that of `optax.cosine_decay_schedule`.
+        need a decreasing step size, such as that of `optax.cosine_decay_schedule`.
       value_weight: weight of the value loss.
-      value_target: what the value learns, "return", "search" or "best"; see `selfplay.play`.
-      objective: what the policy learns: "cross_entropy", to imitate the search; "tspg", to play
-        what its values say is best; or any `objectives.Objective`.
-      offsets: the objectives of the further policies of a `networks.WithOffsets`, by name; the
-        search and the value are the network's own.
+      value_target: the target of the value, "return", "search" or "best"; see `selfplay.Kept`.
+      objective: the objective of the policy: "cross_entropy" imitates the search; "tspg" maximises
+        the expected Q-value of the search; or any `objectives.Objective`.
+      offsets: the objectives of the additional policies of a `networks.WithOffsets`, by name. The
+        search uses the network's own policy and value.
 
     Example:
       >>> fit = jaxpgs.training.expert_iteration.Fit(buffer_size=4096, batch_size=256)
@@ -156,16 +158,16 @@ class Fit:
 
 
 def paper_optimizer(step_size: float = 0.01, momentum: float = 0.9) -> optax.GradientTransformation:
-    """Momentum SGD with L2 regularisation 1e-4, as Anthony et al. 2019, section 5.1."""
+    """Returns momentum SGD with L2 regularisation 1e-4, as in Anthony et al. 2019, section 5.1."""
     return optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(step_size, momentum=momentum))
 
 
 def default_optimizer(step_size: float = 3e-3) -> optax.GradientTransformation:
-    """Adam on gradients clipped to norm 1, which `train` learns with by default."""
+    """Returns the default optimizer of `train`: Adam on gradients clipped to norm 1."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(step_size))
 
 
-# What arguments stood for that a run of an earlier version has not, or has as None.
+# Values for arguments that runs of earlier versions lack, or have as None.
 _FORMERLY = {
     "optimizer": paper_optimizer(), "start_fraction": 0.0, "max_moves": None,
     "fast_simulations": None, "full_share": 0.25,
@@ -173,10 +175,10 @@ _FORMERLY = {
 
 
 def paper_settings() -> dict[str, Any]:
-    """The settings of `train` that Anthony et al. 2019, section 5.1, have otherwise.
+    """Returns the settings of Anthony et al. 2019, section 5.1, that differ from the defaults.
 
-    Games begin at the start and most may be resigned, which suits games of a hundred moves and
-    runs of days. They were the defaults of earlier versions, whose runs go on with them.
+    Games begin without random moves and most may be resigned, which suits games of a hundred moves
+    and runs of days. These were the defaults of earlier versions, whose runs continue with them.
 
     Returns:
       `games` and `fit` by name: `train(env, network, **paper_settings())`.
@@ -203,28 +205,28 @@ def train(
     evaluate_every: int | None = None,
     run: Run = Run(),
 ) -> ExpertIterationState:
-    """Trains a network from nothing by self-play.
+    """Trains a network from scratch by self-play.
 
     This is section 5.1 of Anthony et al. 2019 at a size that fits a small machine; their buffer
-    held 10 million positions. By default it learns by Adam, nobody resigns, and games begin with
-    some random moves, which `tests/quality/small_games.py` compares with the paper's settings on
-    games that are solved; those are `paper_settings()`.
+    held 10 million positions. By default it learns with Adam, players do not resign, and games
+    begin with some random moves. `tests/quality/small_games.py` compares these defaults with the
+    paper's settings (`paper_settings()`) on solved games.
 
     Args:
-      env: the environment, ours or pgx's, with two players, or one (without resignation and
-        evaluation); if it has `symmetries`, they augment the data.
+      env: the environment, from `jaxpgs.envs` or pgx, with two players or one (then without
+        resignation and evaluation). If it has `symmetries`, they augment the data.
       network: the network; only its structure and initial weights are used.
       expert: the search that plays: "pgs", "gumbel_pgs", "gumbel_mcts", or another of
         `experts.NAMES`; or any `Expert`, such as `make_expert("pgs", 128, max_depth=8)`.
-      num_simulations: simulations a move, for an expert given by its name.
-      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
-      games: the games that it plays.
+      num_simulations: simulations per move, for an expert given by its name.
+      num_iterations: iterations in total, including those of an earlier call in `run.directory`.
+      games: settings of the self-play games.
       fit: what the network learns from them, and how.
-      model_fns: `(root_fn, recurrent_fn)`, what the expert plans with, such as
-        `make_playout_fns(env)`; the environment's rules and the network if None.
+      model_fns: `(root_fn, recurrent_fn)` of the expert's search, such as `make_playout_fns(env)`;
+        if None, it uses the environment's rules and the network.
       model: how to learn a model for the expert to plan with; None plans with the environment's
         rules. `value_equivalent.train` fills it in.
-      init_params: weights to start from, for example those of a smaller board by
+      init_params: initial weights, for example those of a smaller board after
         `jaxpgs.networks.resize`; the network's own if None.
       evaluate_every: iterations between matches of the raw network against the best so far, over
         every opening with both colours; 0 for none. None is 25, or 0 for one player.
@@ -235,7 +237,7 @@ def train(
 
     Raises:
       ValueError: if a setting is out of range, or the directory holds another run or is damaged.
-      RuntimeError: if another process trains in the directory.
+      RuntimeError: if another process is training in the directory.
       FloatingPointError: if a loss is no longer finite.
 
     Example:
@@ -252,7 +254,7 @@ def train(
     optimizer = default_optimizer() if fit.optimizer is None else fit.optimizer
     if evaluate_every is None:
         evaluate_every = 0 if env.num_players == 1 else 25
-    # Defaults are spelled out, so that a run's folder says what they were when it began.
+    # Defaults are written out, so that a run's folder records what they were when it began.
     arguments |= {"evaluate_every": evaluate_every, "optimizer": optimizer}
     _check_arguments(env, arguments)
     shared = {"num_games": games.num_games, "batch_size": fit.batch_size}
@@ -273,7 +275,7 @@ def train(
 def _make_searches(
     expert: str | experts.Expert, num_simulations: int, games: Games
 ) -> tuple[experts.Expert, experts.Expert | None]:
-    """Makes the search that plays, and the one of the fast moves."""
+    """Makes the search that plays, and the search of the fast moves."""
     full = experts.make_expert(expert, num_simulations) if isinstance(expert, str) else expert
     return full, experts.fast_expert(expert, games.fast_simulations)
 
@@ -281,7 +283,7 @@ def _make_searches(
 def _make_watch(
     env: Env, network: nnx.Module, games: Games
 ) -> Callable[[Mapping[str, float]], None]:
-    """Makes the warnings; random play, which they compare with, is played if positions repeat."""
+    """Makes the function that warns; it plays random games for comparison if positions repeat."""
     counts = games.num_games, games.num_steps
     return game_warnings.make_watch(
         games.num_steps, lambda: game_warnings.distinct_at_random(env, network, *counts)
@@ -289,10 +291,10 @@ def _make_watch(
 
 
 class _Setting(NamedTuple):
-    """What does not change while a network is trained; the arguments of `train`, made ready.
+    """The prepared arguments of `train`, which do not change during training.
 
-    `step` is one step of the optimizer: `((params, opt_state), buffer, rng_key) -> ((params,
-    opt_state), parts)`.
+    `step` is one optimizer step: `((params, opt_state), buffer, rng_key) -> ((params, opt_state),
+    parts)`.
     """
 
     env: Env
@@ -320,16 +322,16 @@ def _make_setting(
     model: ModelLearning | None,
     mesh: jax.sharding.Mesh | None,
 ) -> _Setting:
-    """Makes the step of the optimizer, and puts it together with all that it belongs to."""
+    """Makes the optimizer step, and collects it with the other settings."""
     trainable = trainable_mask(network)
     optimizer = iterations.of_weights(optimizer, trainable)
     own, further = objectives_of(network, fit.objective, fit.offsets)
-    # Without a model the network learns from single positions, and may have several policies.
+    # Without a learned model the network learns from single positions, and may have more policies.
     if model is None:
         losses_fn = losses.make_losses(network, own, further, fit.value_weight)
         update = iterations.make_update(losses_fn, optimizer, trainable)
         step = functools.partial(_step, env, update, fit.batch_size, mesh)
-    # A model learns from unrolls by a loss of its own, which has no place for these settings.
+    # A model learns from unrolls with its own loss, which does not support these settings.
     elif model_fns is not None or further or own.needs_root:
         raise ValueError(
             "With model, which has a loss and functions of its own, leave objective, offsets and "
@@ -358,7 +360,7 @@ def _step(
     buffer: replay.Replay,
     rng_key: chex.PRNGKey,
 ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-    """Does one step of the optimizer on a batch from the buffer."""
+    """Takes one optimizer step on a batch from the buffer."""
     batch = replay.sample(env, buffer, rng_key, batch_size)
     return update(carry, sharding.split_rows(mesh, batch))
 
@@ -370,7 +372,7 @@ def _start(games: Games) -> selfplay.Start:
 def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> ExpertIterationState:
     games = setting.games
     rng_key, games_key = jax.random.split(rng_key)
-    # The buffer holds whole blocks, each what one iteration plays.
+    # The buffer holds whole blocks; a block is the experience of one iteration.
     buffer = replay.init(
         setting.env, setting.fit.buffer_size // (games.num_games * games.num_steps),
         games.num_steps, games.num_games, keep_played=setting.kept.keep_played,
@@ -395,7 +397,7 @@ def _play(
     resign_below: chex.Array,
     games: selfplay.SelfPlayGames,
 ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, selfplay.Report]:
-    """Plays the moves of an iteration in the games that a device has."""
+    """Plays the moves of an iteration in the games of a device."""
     given = setting.games
     moves = selfplay.Moves(
         given.sampled_moves, given.max_moves, given.keep_adapted, setting.fast, given.full_share
@@ -410,7 +412,7 @@ def _play(
 def _iterate(
     setting: _Setting, state: ExpertIterationState
 ) -> tuple[ExpertIterationState, dict[str, chex.Array]]:
-    """Plays, remembers and learns."""
+    """Runs an iteration: self-play, adding to the buffer, and learning."""
     own_play = functools.partial(_play, setting)
     # Games are on axis 0 of the state, and on axis 1 of experience and report, `[S, G]`.
     play = sharding.per_device(setting.mesh, own_play, (None, None, None, 0), (0, 1, 1))
@@ -419,14 +421,14 @@ def _iterate(
     resign_below = resignation.threshold(state.resignation)
     games, experience, report = play(state.params, play_key, resign_below, state.games)
     buffer = replay.add(state.replay, experience)
-    # Learning: each step draws a new batch from the buffer, the newest block among the others.
+    # Learning: each step samples a new batch from the buffer, which includes the newest block.
     (params, opt_state), parts = jax.lax.scan(
         lambda carry, key: setting.step(carry, buffer, key),
         (state.params, state.opt_state),
         jax.random.split(fit_key, setting.fit.updates_per_iteration),
     )
     metrics = jax.tree.map(jnp.mean, parts) | selfplay.count_games(report)
-    # For the warning that games repeat each other.
+    # For the warning about repeated games.
     distinct = replay.distinct(experience.observation)
     metrics |= {"resign_below": resign_below, "distinct_positions": distinct}
     state = state._replace(
@@ -473,12 +475,12 @@ def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
 def _rate(
     match: tuple[Callable[[Params, Params], chex.Array], int], state: ExpertIterationState
 ) -> tuple[ExpertIterationState, dict[str, float]]:
-    """Lets the network play the best one, whose place it may take."""
+    """Lets the network play against the best one, and replaces that if it wins."""
     compare, num_openings = match
     score, num_games = float(compare(state.params, state.best.params)), 2 * num_openings
     difference = elo_difference(score * num_games, num_games).elo
-    elo = state.best.elo + difference  # as the state is, on every device
-    # An even score is no proof of strength: the older network stays the one to beat.
+    elo = state.best.elo + difference  # on every device, like the state
+    # An even score does not show an improvement: the older network stays the best.
     if score > 0.5:
         # A copy: the next iteration overwrites the state's own arrays.
         params = jax.tree.map(jnp.copy, state.params)
@@ -487,7 +489,7 @@ def _rate(
 
 
 def _share(state: ExpertIterationState, mesh: jax.sharding.Mesh) -> ExpertIterationState:
-    """Shares the axis of the games among devices; everything else is on each of them."""
+    """Shards the axis of the games over devices; everything else is replicated."""
     # Blocks are `[C, S, G]`.
     blocks = sharding.rows(mesh, state.replay.blocks, axis=2)
     return sharding.whole(mesh, state)._replace(

@@ -23,7 +23,7 @@ from jaxpgs.search import (
 from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.runtime import sharding
 
-# The presets by name, and whether they adapt the policy head and explore by a noise of their own.
+# The presets by name, whether they adapt the policy head, and whether they have their own noise.
 _PRESETS: dict[str, tuple[Callable[..., Any], bool, bool]] = {
     "pgs": (pgs_policy, True, False),
     "mcs": (mcs_policy, False, False),
@@ -37,19 +37,20 @@ ADAPTING = tuple(name for name, (_, adapts, _) in _PRESETS.items() if adapts)
 
 
 class Decision(NamedTuple):
-    """What an expert says of a batch of positions.
+    """The answer of an expert for a batch of positions.
 
     Attributes:
-      action: `[B]` an action drawn from the search's distribution, to explore.
-      best: `[B]` the action that the search holds for the best.
+      action: `[B]` an action sampled from the search's distribution, for exploration.
+      best: `[B]` the best action by the search.
       policy: `[B, A]` the policy to imitate.
       value: `[B]` the search's value of the position, from the view of the player to move.
-      num_evaluations: `[B]` network evaluations that it took, for the record.
-      adapted_params: what the search made of the parameters that it adapts, `[B, ...]`; for
-        `selfplay.play` to hand on to the game's next move.
-      visits: `[B, A]` int32, simulations by first action, and
-      qvalues: `[B, A]` their mean returns, from the view of the player to move, anything where
-        there are none: for objectives that read values. None where the expert does not tell.
+      num_evaluations: `[B]` network evaluations of the search, for statistics.
+      adapted_params: `[B, ...]` the parameters that the search adapted; `selfplay.play` passes them
+        to the game's next move.
+      visits: `[B, A]` int32, simulations by first action, for objectives that read them. None if
+        the expert does not return them.
+      qvalues: `[B, A]` their mean returns, from the view of the player to move; arbitrary for
+        unvisited actions. None if the expert does not return them.
     """
 
     action: chex.Array
@@ -62,9 +63,9 @@ class Decision(NamedTuple):
     qvalues: chex.Array | None = None
 
 
-# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision; where self-play keeps what a
-# search adapts, `adapted_params` is one more argument, by name. The key is one, or `[B]` keys where
-# devices share the games.
+# (params, rng_key, root, recurrent_fn, invalid_actions) -> Decision. If self-play keeps adapted
+# parameters, there is a keyword argument `adapted_params`. There is one key, or `[B]` keys if the
+# games are sharded over devices.
 Expert = Callable[..., Decision]
 
 
@@ -76,30 +77,30 @@ def make_expert(
     dirichlet_alpha: float | None = None,
     **knobs: Any,
 ) -> Expert:
-    """Makes an expert of one of the presets, as Anthony et al. 2019, section 5, do.
+    """Makes an expert from one of the presets, as in Anthony et al. 2019, section 5.
 
     Args:
       name: "pgs", "mcs", "mcts" (`batched_mcts_policy`), "extended_pgs", "gumbel_pgs" or
-        "gumbel_mcts"; or "gumbel", which is mctx's.
-      num_simulations: simulations a move.
+        "gumbel_mcts"; or "gumbel" for `mctx.gumbel_muzero_policy`.
+      num_simulations: simulations per move.
       dirichlet_fraction: weight of the noise in the root's prior, 0.25 if None. The Gumbel searches
         explore without it.
       dirichlet_alpha: concentration of the noise, 0.12 if None.
-      **knobs: further arguments of the search. By default its target is `completed_q(temperature)`,
-        which draws the actions, with a `temperature` of 1; that of a Gumbel search is its own.
+      **knobs: further arguments of the search. By default its target is `completed_q(temperature)`
+        with a `temperature` of 1, which samples the actions. Gumbel searches keep their own target.
 
     Returns:
       An expert.
 
     Raises:
-      ValueError: if the name is another, or a Gumbel search is given Dirichlet noise.
+      ValueError: if the name is unknown, or a Gumbel search is given Dirichlet noise.
 
     Example:
       >>> expert = jaxpgs.training.make_expert("gumbel_pgs", 32)
     """
     if name not in NAMES:
         raise ValueError(f"expert must be one of {NAMES} or a function, got {name!r}.")
-    # None means the default, as 0 is a weight that callers may want.
+    # None means the default, since 0 is a weight that callers may want.
     given = {"dirichlet_fraction": dirichlet_fraction, "dirichlet_alpha": dirichlet_alpha}
     noise = {"dirichlet_fraction": 0.25, "dirichlet_alpha": 0.12}
     noise |= {knob: x for knob, x in given.items() if x is not None}
@@ -113,7 +114,7 @@ def make_expert(
     if policy_fn is None:
         return gumbel(num_simulations, **knobs)
     defaults: dict[str, Any] = {} if is_gumbel else {"target": completed_q()} | noise
-    # Beside a target of the caller's the search refuses a temperature.
+    # If the caller gives a target, the search rejects a temperature.
     if not is_gumbel and "target" not in knobs and knobs.get("temperature") is not None:
         defaults["target"] = completed_q(knobs.pop("temperature"))
     if adapts:
@@ -122,13 +123,13 @@ def make_expert(
 
 
 def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) -> Expert:
-    """Makes an expert of one of this library's searches.
+    """Makes an expert from one of this library's searches.
 
     Args:
       policy_fn: `jaxpgs.pgs_policy` or another with its arguments.
-      num_simulations: simulations a move.
-      **knobs: further arguments of `policy_fn`. The network imitates the target's weights; to
-        explore, the target must draw its actions, as `completed_q()` and `visit_counts()` do.
+      num_simulations: simulations per move.
+      **knobs: further arguments of `policy_fn`. The network imitates the target's weights. For
+        exploration, the target must sample its actions, as `completed_q()` and `visit_counts()` do.
 
     Returns:
       An expert.
@@ -151,7 +152,7 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
         found = output.search_state
         return Decision(
             action=output.action,
-            # The action was drawn to explore, so the best is read off the weights.
+            # The action was sampled for exploration, so the best one is taken from the weights.
             best=jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype),
             policy=output.action_weights,
             value=found.value,
@@ -165,10 +166,10 @@ def searcher(policy_fn: Callable[..., Any], num_simulations: int, **knobs: Any) 
 
 
 def raw_policy() -> Expert:
-    """The network's own policy and value, without a search, as the expert.
+    """Makes an expert of the network's own policy and value, without a search.
 
     Returns:
-      An expert. Its action is drawn from the policy.
+      An expert. Its action is sampled from the policy.
 
     Example:
       >>> expert = jaxpgs.training.experts.raw_policy()
@@ -194,12 +195,12 @@ def raw_policy() -> Expert:
 
 
 def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
-    """Lets an expert judge positions of mostly random play (Brosseit 2023, section 5.4).
+    """Lets an expert evaluate positions of mostly random play (Brosseit 2023, section 5.4).
 
     Args:
-      expert: who judges.
-      epsilon: how often the action is a random legal one, 0 to 1; the thesis takes 0.9. Otherwise
-        it is the expert's best.
+      expert: the expert.
+      epsilon: the probability of a random legal action, 0 to 1; the thesis uses 0.9. Otherwise the
+        action is the expert's best.
 
     Returns:
       An expert with the same policy and value.
@@ -217,14 +218,14 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         invalid_actions: chex.Array,
         **kept: Params,
     ) -> Decision:
-        # Of keys `[B]` each is split by itself, with the new axis first, so that they unpack alike.
+        # Keys `[B]` are split one by one, with the new axis first, so that both cases unpack alike.
         split = (
             jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
         )
         rng_key, coin_key, action_key = split(rng_key, 3)
         decision = expert(params, rng_key, root, recurrent_fn, invalid_actions, **kept)
         at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
-        # One key for all rows, or one for each where devices share the games.
+        # One key for all rows, or one for each if the games are sharded over devices.
         if is_one_key(coin_key):
             luck = jax.random.uniform(coin_key, at_random.shape)
         else:
@@ -246,16 +247,16 @@ def fast_expert(expert: str | Expert, fast_simulations: int | Expert | None) -> 
             'one for the fast moves, such as make_expert("pgs", 16, dirichlet_fraction=0.0); got '
             f"{fast_simulations!r}."
         )
-    # Fast moves are to be strong, not to explore (Wu 2019, section 3.1).
+    # Fast moves should be strong and not explore (Wu 2019, section 3.1).
     return make_expert(expert, fast_simulations, dirichlet_fraction=0.0)
 
 
 def alike(
     full: Callable[[], Decision], fast: Callable[[], Decision]
 ) -> tuple[Callable[[], Decision], Callable[[], Decision]]:
-    """Makes two searches tell the same, as the branches of `jax.lax.cond` must.
+    """Makes two searches return the same structure, as the branches of `jax.lax.cond` must.
 
-    What only one of them tells is left out, and the types are those of the first.
+    Fields that only one of them returns are dropped, and the types are those of the first.
     """
     shapes = jax.eval_shape(full), jax.eval_shape(fast)
     wanted = Decision(*(
@@ -278,14 +279,14 @@ def alike(
 
 
 def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
-    """`mctx.gumbel_muzero_policy` as the expert; its policy is the completed-Q improvement.
+    """Makes an expert of `mctx.gumbel_muzero_policy`; its policy is improved by completed Q-values.
 
     Args:
-      num_simulations: simulations a move.
+      num_simulations: simulations per move.
       **knobs: further arguments of the search.
 
     Returns:
-      An expert. Its action explores by the search's own noise; the best is that of its policy.
+      An expert. Its action includes the search's own noise; the best action is that of its policy.
     """
 
     def expert(
@@ -295,12 +296,12 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         recurrent_fn: RecurrentFn,
         invalid_actions: chex.Array,
     ) -> Decision:
-        # mctx takes one key, so its noise depends on how the games are shared.
+        # mctx takes one key, so its noise depends on how the games are sharded.
         rng_key = sharding.one_key(rng_key)
         output = mctx.gumbel_muzero_policy(
             params, rng_key, root, recurrent_fn, num_simulations, invalid_actions, **knobs
         )
-        # mctx's action has the Gumbel noise in it, which its weights have not.
+        # mctx's action includes the Gumbel noise; its weights do not.
         best = jnp.argmax(output.action_weights, axis=-1).astype(output.action.dtype)
         found = output.search_tree.summary()
         return Decision(
@@ -317,6 +318,6 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
 
 
 def _draw(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
-    """Draws from each row of logits, by one key or by a key for each."""
+    """Samples from each row of logits, with one key or a key for each row."""
     draw = jax.random.categorical
     return draw(rng_key, logits) if is_one_key(rng_key) else jax.vmap(draw)(rng_key, logits)

@@ -1,4 +1,4 @@
-"""Self-play of a search against itself: many games at once, in one scan."""
+"""Self-play of a search: many games at once, in one scan."""
 
 import dataclasses
 import functools
@@ -36,11 +36,12 @@ class Start:
     """How new games start.
 
     Attributes:
-      max_random_moves: M. Half of the games start after one random move, the others after a number
-        of them drawn from 1 to M. No random move ends a game. 0: all start at the beginning.
-      start_fraction: share of the games, at most half, that start at the beginning whatever M is;
-        they are taken from those with several random moves.
-      resign_fraction: share of the games in which players may resign.
+      max_random_moves: M. Half of the games start after one random move, the others after a random
+        number of them from 1 to M. No random move ends a game. With 0, all games start at the
+        beginning.
+      start_fraction: fraction of the games, at most half, that start at the beginning whatever M
+        is; they reduce the half with 1 to M random moves.
+      resign_fraction: fraction of the games in which players may resign.
     """
 
     max_random_moves: int = 0
@@ -53,20 +54,21 @@ class Moves:
     """How games are played, and when they end.
 
     Attributes:
-      sampled_moves: moves of a game that are drawn from the expert's distribution; later ones are
-        its best.
-      max_moves: moves of a game, random ones at its start included, after which it ends as it
-        stands, a draw where only the last move pays; None for as many as it takes.
-      keep_adapted: whether the parameters that a search adapts go on to the game's next move
-        (Anthony et al. 2019, section 3), or each search starts from the network's. A new game
-        starts from the network's, and so does every call, as the network has learned since.
-      fast: a quicker search, which moves where the expert does not (playout cap randomisation; Wu
-        2019, section 3.1). What it says of the policy is not kept. It may be of another kind, but
-        what is kept of searches both must tell. None: the expert always moves.
-      full_share: with `fast`, the share of the steps in which the expert moves, above 0 and at most
-        1. Where it is no whole number of steps, it is so on average. Deviations: the paper draws
-        for each move of each game, and here all games share a draw, as a batch takes as long as its
-        longest search; it learns from full searches alone, and here the value learns from all.
+      sampled_moves: how many moves of a game are sampled from the expert's distribution; later
+        moves are its best actions.
+      max_moves: moves of a game, including random ones at its start, after which it is cut off with
+        the rewards so far, which is a draw if only the last move is rewarded; None for no limit.
+      keep_adapted: whether the parameters that a search adapts carry over to the game's next move
+        (Anthony et al. 2019, section 3); if not, each search starts from the network's. A new game
+        starts from the network's parameters, and so does every call, since the network has changed.
+      fast: a quicker search for the moves that the expert does not make (playout cap randomisation;
+        Wu 2019, section 3.1). Its policy is not used as a target. It may be of another kind, but
+        both searches must return what is kept. None: the expert makes all moves.
+      full_share: with `fast`, the fraction of the steps in which the expert moves, above 0 and at
+        most 1. If this is no whole number of steps, it holds on average. Deviations: the paper
+        decides for each move of each game; here all games share the decision, since a batch takes
+        as long as its longest search. The paper learns from full searches alone; here the value
+        learns from all moves.
     """
 
     sampled_moves: chex.Array | int = 30
@@ -78,13 +80,13 @@ class Moves:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What is kept of the games, to learn from.
+    """Which data of the games are kept for learning.
 
     Attributes:
-      value_target: "return" for the game's, "search" for the expert's value of the position; "best"
-        for the game's as long as only best actions follow, and from the first other one on the
-        expert's value of the position where it was taken. So random moves can show what they lead
-        to without making the positions before them worse.
+      value_target: "return" for the game's return, or "search" for the expert's value of the
+        position. "best" is the game's return as long as only best actions follow; at the first
+        other action it is the expert's value of the position where this was taken. So exploratory
+        moves show their consequences without making the targets of earlier positions worse.
       keep_played: whether to fill in `Experience.played`.
       keep_root: whether to fill in `Experience.root`, from the expert's `visits` and `qvalues`.
     """
@@ -95,13 +97,13 @@ class Kept:
 
 
 class SelfPlayGames(NamedTuple):
-    """G games in play.
+    """G games in progress.
 
     Attributes:
       state: the positions, none finished.
       move: `[G]` int32, moves made so far.
-      may_resign: `[G]` bool, whether resignation is on in this game.
-      lowest: `[G, P]` the lowest value that each of P players has seen on its own moves.
+      may_resign: `[G]` bool, whether resignation is enabled in this game.
+      lowest: `[G, P]` the lowest search value of each of P players at its own moves.
     """
 
     state: Any
@@ -111,12 +113,12 @@ class SelfPlayGames(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What was played, for models that learn what actions lead to; `[...]` are any batch axes.
+    """The moves of the games, for learning models; `[...]` are any batch axes.
 
     Attributes:
       state: `[...]` the positions.
       action: `[...]` int32, the actions taken there.
-      reward: `[...]` what they paid their mover.
+      reward: `[...]` the rewards of the players who took them.
       finished: `[...]` bool, whether the game ended with them.
     """
 
@@ -127,20 +129,20 @@ class Played(NamedTuple):
 
 
 class Experience(NamedTuple):
-    """Positions with what they teach; `[...]` stands for any batch axes.
+    """Positions with their targets; `[...]` stands for any batch axes.
 
     Attributes:
       observation: `[..., *observation_shape]`.
       legal: `[..., A]` bool, in the network's frame.
-      policy: `[..., A]` target of the policy, in the network's frame; zeros where there is none, as
+      policy: `[..., A]` target of the policy, in the network's frame; zeros if there is none, as
         after a fast search.
-      value: `[...]` target of the value: the game's return from the view of the player to move, as
-        far as it is known.
-      open: `[...]` what is missing: the target is `value` plus `open` times the return of the
-        game's next position to come. 0 once the game is over.
-      played: what was played, None unless somebody asks.
-      root: what the search knew at its root, with axes `[..., A]` in the network's frame; None
-        unless somebody asks.
+      value: `[...]` target of the value: the known part of the game's return from the view of the
+        player to move.
+      open: `[...]` factor of the unknown part: the full target is `value` plus `open` times the
+        return of the game's next position to be played. 0 once the game is over.
+      played: the moves, None without `Kept.keep_played`.
+      root: statistics of the search at its root, with axes `[..., A]` in the network's frame; None
+        without `Kept.keep_root`.
     """
 
     observation: chex.Array
@@ -157,11 +159,11 @@ class Report(NamedTuple):
 
     Attributes:
       finished: `[S, G]` bool, whether a game ended here.
-      resigned: `[S, G]` bool, whether by resignation.
+      resigned: `[S, G]` bool, whether it ended by resignation.
       length: `[S, G]` int32, moves of the game so far.
-      winner_lowest: `[S, G]` where a game without resignation was won, the lowest value that its
-        winner had seen; NaN elsewhere.
-      best_share: `[S, G]` the share of the policy that its largest entry has.
+      winner_lowest: `[S, G]` if a game without resignation was won, the lowest search value of its
+        winner; NaN elsewhere.
+      best_share: `[S, G]` the largest probability of the policy.
       num_evaluations: `[S, G]` int32, network evaluations of the search and its root.
     """
 
@@ -179,8 +181,8 @@ def init_games(
 ) -> SelfPlayGames:
     """Starts games from positions of uniformly random play.
 
-    Tournaments force every opening, good or bad, and a search looks at bad moves as well as good
-    ones, so training must know what follows each.
+    Tournaments force every opening, good or bad, and a search evaluates bad moves as well as good
+    ones, so the training data must contain the positions after both.
 
     Args:
       env: the environment.
@@ -196,21 +198,21 @@ def init_games(
 
     def begin(rng_key: chex.PRNGKey) -> tuple[Any, chex.Array]:
         init_key, count_key, moves_key = jax.random.split(rng_key, 3)
-        # One coin decides: its lower half means one move, its top `start_fraction` none, what is
+        # One uniform number decides: below 1/2 one move, in the top `start_fraction` none, and in
         # between a number from 1 to M.
         coin, count = jax.random.uniform(count_key, (2,))
         count = 1 + jnp.floor(count * most).astype(jnp.int32)
         count = jnp.where(coin < 0.5, 1, count)
         count = jnp.where(coin < 1 - start.start_fraction, count, 0)
 
-        # All games of a batch scan over M moves, and each keeps as many as it drew.
+        # All games of a batch scan over M moves, and each keeps its own number of them.
         def move(carry: Any, inputs: tuple[chex.Array, chex.PRNGKey]) -> tuple[Any, None]:
             state, made = carry
             number, rng_key = inputs
             logits = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
             action = jax.random.categorical(rng_key, logits)
             after = step(state, action, chance_key(rng_key))
-            # A move that would end the game is left out, so that there is a position to search.
+            # A move that would end the game is skipped, so that there is a position to search.
             take = (number < count) & ~after.terminated
             state = trees.where(take, after, state)
             return (state, made + take.astype(jnp.int32)), None
@@ -219,8 +221,8 @@ def init_games(
         return jax.lax.scan(move, (env.init(init_key), jnp.int32(0)), inputs)[0]
 
     state, made = jax.vmap(begin)(sharding.own_keys(start_key, num_games))
-    # Who may resign is drawn at the start and apart from the moves, so that the games in which
-    # nobody may are a fair sample.
+    # Whether resignation is enabled is drawn at the start, independently of the moves, so that the
+    # games without it are an unbiased sample.
     luck = sharding.own_rows(lambda number: jax.random.uniform(resign_key, (number,)), num_games)
     return SelfPlayGames(
         state=state,
@@ -246,7 +248,7 @@ def play(
     resign_below: chex.Array | float = -jnp.inf,
     model_fns: tuple[RootFn, RecurrentFn] | None = None,
 ) -> tuple[SelfPlayGames, Experience, Report]:
-    """Plays `num_steps` moves in every game, starting a new game where one ends.
+    """Plays `num_steps` moves in every game, and starts a new game when one ends.
 
     Args:
       env: the environment.
@@ -259,17 +261,17 @@ def play(
       start: how new games start.
       moves: how games are played, and when they end.
       kept: what is kept of them.
-      resign_below: the player to move resigns where the search's value is below this.
-      model_fns: what the expert plans with, such as `make_model_fns(model, env)`; the rules of the
-        environment and the network if None.
+      resign_below: the player to move resigns if the search's value is below this.
+      model_fns: `root_fn` and `recurrent_fn` of the expert's search, such as
+        `make_model_fns(model, env)`; if None, it uses the environment's rules and the network.
 
     Returns:
-      The games to go on with, `Experience` and `Report` with batch axes `[S, G]`.
+      The games to continue with, and `Experience` and `Report` with batch axes `[S, G]`.
 
     Raises:
-      ValueError: if there are more than two players, `moves.keep_adapted` is set for an expert that
-        adapts nothing, `kept.keep_root` for one that tells no visits, or either for a fast one that
-        does not, or `kept.value_target` is unknown.
+      ValueError: if there are more than two players, `kept.value_target` is unknown,
+        `moves.keep_adapted` is set but the expert or the fast search adapts nothing, or
+        `kept.keep_root` is set but one of them does not return visits.
       TypeError: if an argument is unknown, or is a field of one of the settings.
     """
     check_word("play", "value_target", kept.value_target, VALUE_TARGETS)
@@ -283,12 +285,12 @@ def play(
     if moves.fast is not None:
         rng_key, full_key = jax.random.split(rng_key)
         is_full = draw_full(full_key, num_steps, moves.full_share)
-    # Shapes alone are read with this key, so it is still unused below.
+    # This key is only used for shapes, so it is still unused below.
     adapted = _network_own(setting, rng_key, games.state) if moves.keep_adapted else {}
     inputs = (jax.random.split(rng_key, num_steps), is_full)
     (games, _), seen = jax.lax.scan(functools.partial(_step, setting), (games, adapted), inputs)
     experience, reward, discount, strayed, report = seen
-    # `_step` has filled in the search's values already; the others need what came later.
+    # `_step` has filled in the search's values already; the other targets need later results.
     if kept.value_target == "search":
         return games, experience, report
 
@@ -296,7 +298,7 @@ def play(
 
 
 class _Setting(NamedTuple):
-    """What does not change while games are played; the arguments of `play`, made ready."""
+    """The prepared arguments of `play`, which do not change while games are played."""
 
     env: Env
     params: Params
@@ -318,8 +320,8 @@ def _decide(
 ) -> tuple[Decision, NodeStats | None]:
     """Searches positions, in full or fast."""
     legal, expert, fast = state.legal_action_mask, setting.expert, setting.moves.fast
-    # Devices have the same key: a key for each game keeps their noise apart, and the same however
-    # many devices there are.
+    # Devices have the same key: with a key for each game their noise is independent, and does not
+    # depend on the number of devices.
     if sharding.is_shared():
         rng_key = sharding.own_keys(rng_key, len(legal))
     root = setting.root_fn(setting.params, sharding.one_key(rng_key), state)
@@ -327,16 +329,16 @@ def _decide(
     if fast is None:
         decision = expert(*data, **adapted)
     else:
-        # A condition without axes is a branch; with one for each game both searches would run.
+        # A scalar condition is a real branch; with one for each game both searches would run.
         full, quick = alike(*(functools.partial(f, *data, **adapted) for f in (expert, fast)))
         decision = jax.lax.cond(is_full, full, quick)
     return decision, root_stats(root, decision, legal) if setting.kept.keep_root else None
 
 
 def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[str, Params]:
-    """Returns what a search adapts, as the network has it."""
+    """Returns the network's own values of the parameters that a search adapts."""
     decide = functools.partial(_decide, setting)
-    # A search that is traced, not run, tells which parameters it adapts.
+    # The search is only traced, to find out which parameters it adapts.
     adapted = jax.eval_shape(decide, rng_key, state, True)[0].adapted_params
     if not jax.tree.leaves(adapted):
         raise ValueError(
@@ -351,13 +353,13 @@ def _step(
     carry: tuple[SelfPlayGames, dict],
     inputs: tuple[chex.PRNGKey, chex.Array],
 ) -> tuple[tuple[SelfPlayGames, dict], Any]:
-    """Plays a move in every game, and starts anew those that end."""
+    """Plays a move in every game, and restarts those that end."""
     env, (games, adapted), (rng_key, is_full) = setting.env, carry, inputs
     search_key, reset_key = jax.random.split(rng_key)
     state = games.state
     legal = state.legal_action_mask
     decision, root = _decide(setting, search_key, state, is_full, **adapted)
-    # Exploration: the first moves of a game are drawn, the later ones are the best.
+    # Exploration: the first moves of a game are sampled, the later ones are the best.
     action = jnp.where(games.move < setting.moves.sampled_moves, decision.action, decision.best)
     chances = sharding.own_keys(chance_key(rng_key), len(action))
     after = step_with_keys(env)(state, action, chances)
@@ -366,7 +368,7 @@ def _step(
     own = mover[:, None] == jnp.arange(games.lowest.shape[1])[None]
     lowest = jnp.where(own, jnp.minimum(games.lowest, decision.value[:, None]), games.lowest)
 
-    # Who resigns loses, whatever its move would have paid; behind an end nothing is counted.
+    # A player who resigns loses, whatever the reward of its move; nothing counts after the end.
     resigned = games.may_resign & (decision.value < setting.resign_below)
     finished = after.terminated | resigned
     if setting.moves.max_moves is not None:
@@ -377,14 +379,14 @@ def _step(
 
     # A fast search is too weak to imitate; zeros mark that there is no target.
     policy = jnp.where(is_full, decision.policy, 0.0)
-    # What the network learns is in the frame in which it sees the board.
+    # Targets are in the frame in which the network sees the board.
     if hasattr(env, "network_policy"):
         turn = functools.partial(jax.vmap(env.network_policy), state)
         policy, legal = turn(policy), turn(legal)
         root = None if root is None else map_actions(turn, root)
     observation = jax.vmap(env.observe)(state)
 
-    # In a game without resignation the winner's lowest value tells what it would have lost.
+    # In games without resignation the winner's lowest value shows if it would have resigned.
     won = own == (reward > 0)[:, None]
     winner_lowest = jnp.min(jnp.where(won, lowest, jnp.inf), axis=-1)
     honest = after.terminated & ~games.may_resign & (reward != 0)
@@ -397,26 +399,26 @@ def _step(
         num_evaluations=jnp.broadcast_to(decision.num_evaluations + 1, mover.shape),
     )
 
-    # New games are made for all and taken by those that ended: under `jit` shapes cannot vary.
+    # New games are made for all and used where one ended: under `jit` shapes cannot vary.
     fresh = init_games(env, reset_key, len(reward), setting.start)
     going_on = SelfPlayGames(after, games.move + 1, games.may_resign, lowest)
     games = trees.where(finished, fresh, going_on)
-    # A search that follows the end of a game belongs to another one and starts from the network.
+    # After the end of a game the next search belongs to another game and starts from the network.
     if setting.moves.keep_adapted:
         own = reset_adapted(decision.adapted_params, setting.params, finished)
         adapted = {"adapted_params": own}
     played = Played(state, action, reward, finished) if setting.kept.keep_played else None
-    # A reward that cannot be meant spoils the target, whatever that is, so that training ends.
+    # An invalid reward (NaN) makes every kind of target NaN, so that training stops.
     wrong = jnp.isnan(reward)
     value, none_open = jnp.where(wrong, jnp.nan, decision.value), jnp.where(wrong, 0.0, 0 * reward)
     seen = Experience(observation, legal, policy, value, none_open, played, root)
-    # From here on the game does not show what best play leads to.
+    # From here on the game does not show the result of best play.
     strayed = (action != decision.best) & (setting.kept.value_target == "best")
     return (games, adapted), (seen, reward, discount, strayed, report)
 
 
 def count_games(report: Report) -> dict[str, chex.Array]:
-    """Returns the metrics of the games: how many ended, how, and what the searches were like."""
+    """Returns metrics of the games (how many ended, and how) and of the searches."""
     finished = jnp.maximum(jnp.sum(report.finished), 1)
     return {
         "finished_games": jnp.sum(report.finished),
@@ -428,9 +430,9 @@ def count_games(report: Report) -> dict[str, chex.Array]:
 
 
 def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array:
-    """Draws `[S]` bool which steps are searched in full, as near to a share of them as may be."""
+    """Draws `[S]` bool, which steps are searched in full, as close to their share as possible."""
     count_key, order_key = jax.random.split(rng_key)
-    # Rounded up or down at random, so that the mean is the share where it is no whole number.
+    # Rounded up or down at random, so that the mean is right if the count is no whole number.
     count = jnp.floor(share * num_steps + jax.random.uniform(count_key))
     return jax.random.permutation(order_key, num_steps) < count.astype(jnp.int32)
 
@@ -438,13 +440,13 @@ def draw_full(rng_key: chex.PRNGKey, num_steps: int, share: float) -> chex.Array
 def _with_returns(
     experience: Experience, reward: chex.Array, discount: chex.Array, strayed: chex.Array
 ) -> Experience:
-    """Fills in the games' returns as targets of the value, as far as they are known.
+    """Fills in the known parts of the games' returns as targets of the value.
 
     Args:
-      experience: `[S, G]` steps whose values are the search's.
-      reward: `[S, G]` what each paid its mover.
-      discount: `[S, G]` what the next position's return counts to the mover.
-      strayed: `[S, G]` bool, where the search's value is the target, as the game was left.
+      experience: `[S, G]` steps, with the search's values.
+      reward: `[S, G]` rewards of the players who moved.
+      discount: `[S, G]` factors of the next position's return for the player who moved.
+      strayed: `[S, G]` bool, where the search's value is the target, since the action was not best.
     """
 
     # G_t = reward + discount * G_(t+1), from the last step back. `is_open` is the product of the
@@ -455,7 +457,7 @@ def _with_returns(
         target = (jnp.where(strayed, searched, value), jnp.where(strayed, 0.0, is_open))
         return target, target
 
-    # Behind the last step nothing is known, so all of that return is open.
+    # Nothing is known after the last step, so all of that return is open.
     nothing = (jnp.zeros_like(reward[0]), jnp.ones_like(reward[0]))
     moves = (reward, discount, strayed, experience.value)
     _, (value, is_open) = jax.lax.scan(back, nothing, moves, reverse=True)
@@ -463,10 +465,10 @@ def _with_returns(
 
 
 def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:
-    """Puts together what a search knows at its root.
+    """Collects the statistics of a search at its root.
 
     Raises:
-      ValueError: if the expert does not tell it.
+      ValueError: if the expert does not return them.
     """
     if decision.visits is None or decision.qvalues is None:
         raise ValueError(
@@ -474,7 +476,7 @@ def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -
             "Decision.visits and Decision.qvalues, and a fast one, if any, that does so; here one "
             "does not."
         )
-    # Without a visit a Q-value may hold anything, and 0 times NaN would still be NaN.
+    # The Q-value of an unvisited action may be anything, and 0 times NaN would still be NaN.
     qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
     return NodeStats(
         prior_logits=root.prior_logits,
@@ -486,7 +488,7 @@ def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -
 
 
 def map_actions(fn: Callable[[chex.Array], chex.Array], root: NodeStats) -> NodeStats:
-    """Applies a permutation of the actions to all of a root's statistics that have them."""
+    """Applies a permutation of the actions to all statistics of a root with an action axis."""
     return root._replace(
         prior_logits=fn(root.prior_logits),
         visits=fn(root.visits),
