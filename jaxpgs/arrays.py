@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 
 def statistics_dtype(*arrays: chex.Array) -> jnp.dtype:
-    """Returns the type in which a search averages: float32, or wider if an array's is."""
+    """Returns the type in which a search averages: float32, or wider if an array is wider."""
     dtypes = [jnp.dtype(jnp.float32), *(x.dtype for x in arrays)]
     return max(
         (dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)),
@@ -40,10 +40,10 @@ def cast_logits(x: chex.Array, dtype: jnp.dtype) -> chex.Array:
 
 
 def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
-    """Makes numbers that sums and squares of which stay finite: what is not finite becomes 0.
+    """Makes numbers whose sums and squares stay finite: NaN and infinities become 0.
 
-    What is not a number must not decide a search. Magnitudes above the square root of the greatest
-    float (1.8e19 for float32) become that.
+    A number that is not finite must not decide a search. Magnitudes above the square root of the
+    greatest float (1.8e19 for float32) are clipped to it.
 
     Args:
       x: rewards, discounts or values of any shape and float type.
@@ -54,7 +54,7 @@ def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = x.astype(jnp.float32 if dtype is None else dtype)
-    # In the given type: what is finite there but not in the new one is clipped, and not dropped.
+    # In the given type: numbers that are finite in it but not in the new one are clipped, not 0.
     x = jnp.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
     x = x.astype(x.dtype if dtype is None else dtype)
     limit = jnp.asarray(float(jnp.finfo(x.dtype).max) ** 0.5, x.dtype)
@@ -62,11 +62,11 @@ def as_values(x: chex.Array, dtype: jnp.dtype | None = None) -> chex.Array:
 
 
 def values_like(value: chex.Array, like: chex.Array) -> chex.Array:
-    """Returns a network's values in the shape of others, with which they may be put together.
+    """Returns a network's values in the shape of other values, with which they can be combined.
 
     Args:
-      value: the values; a column `[..., 1]`, which many a value head returns, counts as well.
-      like: `[...]`.
+      value: the values; a column `[..., 1]`, as many value heads return it, is allowed as well.
+      like: `[...]` values of the wanted shape.
 
     Raises:
       ValueError: if the values have another shape.
@@ -105,10 +105,10 @@ def broadcast_keys(rng_key: chex.PRNGKey, batch_size: int) -> chex.PRNGKey:
 
 
 def is_one_key(rng_key: chex.PRNGKey) -> bool:
-    """Tells one key, new-style or raw, from an array of keys."""
+    """Returns whether this is one key, new-style or raw, and not an array of keys."""
     dtype = getattr(rng_key, "dtype", None)
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    # A raw key is an array of words. A seed is a number, or has lost its axis.
+    # A raw key is an array of words; a seed is a scalar.
     if not is_typed and (dtype != jnp.uint32 or not rng_key.ndim):
         raise ValueError(f"rng_key must be made by jax.random.key, got {rng_key!r}.")
     return bool(rng_key.ndim == (0 if is_typed else 1))

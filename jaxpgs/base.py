@@ -8,8 +8,8 @@ Axis letters, used in all shape comments of this package:
 - `A` actions.
 
 Returns are from the view of the player to move: `G_t = reward_{t+1} + discount_{t+1} G_{t+1}`, with
-discount -1 between alternating opponents and 0 at the end of the episode. So one formula serves one
-player and two.
+discount -1 between alternating opponents and 0 at the end of the episode. So one formula covers
+games of one and of two players.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ import mctx
 ROOTS = "roots of a search"  # the axis over which targets are mapped
 Params = Any  # a pytree of arrays
 Embedding = Any  # a pytree of arrays `[B, ...]`
-# A boolean pytree over the parameters, a predicate on a leaf's path and value, or names with dots
-# between them, such as "policy_head", or "everything" but batch normalisation.
+# A boolean pytree over the parameters, a predicate on a leaf's path and value, dotted names such as
+# "policy_head", or "everything", which means all parameters except batch normalisation.
 Adapt = Any
 
 
 class Env(Protocol):
-    """A game, as `jaxpgs.envs` and pgx have them: pure functions on a state of one game.
+    """A game, as in `jaxpgs.envs` and pgx: pure functions on a state of one game.
 
     A state is a pytree with `current_player` `[]` int32, `rewards` `[num_players]` of the last
     move, `terminated` `[]` bool and `legal_action_mask` `[A]` bool.
@@ -49,7 +49,7 @@ class Env(Protocol):
 
     @property
     def num_players(self) -> int:
-        """The number of players, 1 or 2 for most of what is here."""
+        """The number of players, 1 or 2 for most games here."""
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class Env(Protocol):
 
     @property
     def step(self) -> Callable[..., Any]:
-        """`step(state, action)`, the state after an action; with chance it takes a key as well."""
+        """`step(state, action)`, the next state; a game with chance takes a key as well."""
 
     def observe(self, state: Any, /) -> Any:
         """Returns what the network sees of a state."""
@@ -69,16 +69,16 @@ class Env(Protocol):
 
 
 class RecurrentFn(Protocol):
-    """A model, as mctx calls it: plays one action in each state and evaluates where it leads.
+    """A model, as mctx calls it: plays one action in each state and evaluates the next states.
 
-    A search calls it with a state of each of its B roots, once for each of the K simulations of an
-    update, under `jax.vmap` over K. So a closure, or parameters, may hold a row for each root. With
-    a key for each root it gets K states of one root instead, and where parameters adapt inside of
-    it one state at a time, as each root has its own; a model that needs all rows gets them there
-    too, of which one counts, at B times the cost and with a warning. There is one key for all the
-    states of a call, so draw what chance decides for each of them, with the shape `action.shape`:
-    a scalar draw would befall them all alike. Draw with `jax.random.split(rng_key, len(action))`
-    where each state needs a key. What a search returns has no gradient by anything it was given.
+    A search calls it with one state of each of its B roots, once for each of the K simulations of
+    an update, under `jax.vmap` over K. So a closure, or the parameters, may hold a row for each
+    root. If the search is given a key for each root, a call gets K states of one root instead. If
+    parameters inside the model adapt, a call gets one state, as each root has its own parameters;
+    a model that needs all rows then gets B, of which only one is used, at B times the cost and with
+    a warning. All states of a call share one key, so draw random outcomes for each state, with the
+    shape `action.shape`: a scalar draw would be the same for all states. If each state needs a key,
+    use `jax.random.split(rng_key, len(action))`. No gradient flows through a search's results.
 
     Example:
       >>> def walk(params, rng_key, action, position):  # a step, unless chance forbids it
@@ -112,14 +112,14 @@ class RecurrentFn(Protocol):
 
 
 class Expansion(NamedTuple):
-    """A network evaluation short of the policy.
+    """A network evaluation without the policy.
 
     Attributes:
       reward: `[B]` reward of the step that led here.
       discount: `[B]` its discount.
       value: `[B]` the network's value.
       features: `[B, ...]` a pytree, what the policy is computed from.
-      finite: `[B]` bool, whether the model's numbers were; the search fills it in.
+      finite: `[B]` bool, whether the model's numbers were finite; the search fills it in.
 
     Example:
       >>> expansion, _ = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
@@ -139,20 +139,20 @@ ExpandFn = Callable[[Params, chex.PRNGKey, chex.Array, Embedding], tuple[Expansi
 
 @dataclasses.dataclass(frozen=True)
 class SplitRecurrentFn:
-    """A `recurrent_fn` in two parts, so that a search may remember the first and adapt the second.
+    """A `recurrent_fn` in two parts, so that a search can cache the first and adapt the second.
 
-    It is called as any other, by mctx as well. `make_recurrent_fn` returns one where the network
-    can be split; write your own for a model of your own. The parameters that a search adapts may
-    occur in `policy` only.
+    It is called like any other `recurrent_fn`, by mctx as well. `make_recurrent_fn` returns one if
+    the network can be split; for your own model write your own. The parameters that a search adapts
+    may occur in `policy` only.
 
     Attributes:
       expand: `(params, rng_key, action [B], embedding) -> (Expansion, embedding)`: plays the
-        actions and evaluates where they lead, but for the policy.
+        actions and evaluates the next states, except for the policy.
       policy: `(params, features [B, ...], embedding [B, ...]) -> logits [B, A]`, illegal actions at
         the lowest float.
       max_batch: about the most states that a search evaluates at once; None is all K of all roots,
-        which suits an accelerator. With it, rows may be grouped in any way. Convolutions on a
-        processor are faster in pieces that fit its cache.
+        which suits an accelerator. If it is set, rows may be grouped in any way. Convolutions on a
+        CPU are faster in batches that fit its cache.
 
     Example:
       >>> expansion, after = recurrent_fn.expand(params, rng_key, jnp.array([0, 4]), states)
@@ -167,16 +167,16 @@ class SplitRecurrentFn:
     def __call__(
         self, params: Params, rng_key: chex.PRNGKey, action: chex.Array, embedding: Embedding
     ) -> tuple[mctx.RecurrentFnOutput, Embedding]:
-        """Does both parts; see `RecurrentFn`."""
+        """Computes both parts; see `RecurrentFn`."""
         expansion, embedding = self.expand(params, rng_key, action, embedding)
         return self.complete(params, expansion, embedding), embedding
 
     def complete(
         self, params: Params, expansion: Expansion, embedding: Embedding
     ) -> mctx.RecurrentFnOutput:
-        """Does the second part: adds the policy to what `expand` returned."""
-        # A gradient through many steps keeps the features of each and evaluates the head anew, as
-        # what is inside of the head may be several times as large.
+        """Computes the second part: adds the policy to what `expand` returned."""
+        # A gradient through many steps keeps the features of each step and recomputes the head,
+        # whose intermediate results may be several times as large.
         policy = jax.checkpoint(functools.partial(self.policy, params), prevent_cse=False)
         return mctx.RecurrentFnOutput(
             reward=expansion.reward,
@@ -197,12 +197,12 @@ class NodeStats(NamedTuple):
       value_sum: `[B, A]` the sum of their returns, from the view of the player to move; float32 or
         wider.
       valid: `[B, A]` bool, True where the action is legal.
-      lowest: `[B, A]` the smallest of those returns, inf where there is none; None unless a
-        selection asks for it (`Selection.needs_range`).
-      highest: `[B, A]` the greatest of them, -inf where there is none; None like `lowest`.
+      lowest: `[B, A]` the smallest of these returns, inf where there is none; None unless the
+        selection needs it (`Selection.needs_range`).
+      highest: `[B, A]` the greatest of these returns, -inf where there is none; None like `lowest`.
       scale: `[B]` how much returns differ in this search: the greatest distance so far between the
         return of a simulation and the network's value of the root, and at least 1/128 of that
-        value; None for 1.
+        value; None means 1.
 
     Example:
       >>> node.qvalues
@@ -219,12 +219,12 @@ class NodeStats(NamedTuple):
     scale: chex.Array | None = None
 
     def relative(self) -> "NodeStats":
-        """The same from `value` on, in units of `scale`, so that rewards of any size look alike."""
+        """The same statistics, relative to `value` and in units of `scale`."""
         if self.scale is None:
             return self
         unit = jnp.maximum(self.scale, jnp.finfo(self.scale.dtype).tiny)[..., None]
         value = self.value[..., None]
-        # Each return less the value of the node, summed up.
+        # The sum of the returns, each minus the value of the node.
         total = self.value_sum - self.visits.astype(value.dtype) * value
         names = ("lowest", "highest")
         found = {n: (x - value) / unit for n in names if (x := getattr(self, n)) is not None}
@@ -234,7 +234,7 @@ class NodeStats(NamedTuple):
 
     @property
     def qvalues(self) -> chex.Array:
-        """`[B, A]` mean return by action, 0 where it was never tried."""
+        """`[B, A]` mean return by action, 0 for actions that were never tried."""
         return self.value_sum / jnp.maximum(self.visits, 1).astype(self.value_sum.dtype)
 
 
@@ -261,14 +261,14 @@ def add_returns(
 
 
 class Path(NamedTuple):
-    """What a truncation sees of the simulations, at the state where each may stop.
+    """What a truncation knows about the simulations, in the state where each may stop.
 
     Attributes:
       depth: `[B, K]` int32, number of actions taken from the root, at least 1.
       code: `[B, K]` uint32, a hash of the sequence of those actions.
       log_prob: `[B, K]` log probability of the sequence: the prior's for the first action, the
         simulation policy's for the others.
-      alive: `[B, K]` bool, False where the simulation has stopped before.
+      alive: `[B, K]` bool, False where the simulation has already stopped.
       visits: `[B, K]` int32, earlier simulations with the same first action.
       new: `[B, K]` bool, True where no simulation of an earlier update has taken this sequence.
       simulation: `[B, K]` int32, the number n of the simulation, from 0.
@@ -291,16 +291,16 @@ class Path(NamedTuple):
 
 
 class PolicyTerms(NamedTuple):
-    """What an objective may ask of the simulation policy, per step; differentiable.
+    """What an objective may use of the simulation policy, per step; differentiable.
 
     Entry t is about the state `s_t` in which the simulation policy chose `a_t`. It is 0 at t = 0,
-    where the selection at the root chose, and where step t was not taken.
+    where the root's selection chose the action, and where step t was not taken.
 
     Attributes:
       log_prob: `[T, B, K]` log probability of `a_t`.
       entropy: `[T, B, K]` entropy of the policy in nats.
       kl_to_prior: `[T, B, K]` `KL(policy || prior)`, in nats; 0 everywhere unless the objective
-        depends on it, since it takes the prior's policy as well.
+        depends on it, since it requires the prior's policy as well.
       kl_from_prior: `[T, B, K]` `KL(prior || policy)`, likewise.
     """
 
@@ -314,8 +314,8 @@ class Trajectory(NamedTuple):
     """The simulations of one update, step by step.
 
     Step t takes action `a_t` in `s_t` and reaches `s_{t+1}`. Everything is 0 after a simulation has
-    stopped. Of all fields only those of `PolicyTerms` depend on the adapted parameters
-    differentiably.
+    stopped. Only the fields of `PolicyTerms` are differentiable with respect to the adapted
+    parameters.
 
     Attributes:
       alive: `[T, B, K]` bool, True where step t was taken.
@@ -327,12 +327,12 @@ class Trajectory(NamedTuple):
       kl_to_prior: `[T, B, K]` as in `PolicyTerms`.
       kl_from_prior: `[T, B, K]` as in `PolicyTerms`.
       depth: `[B, K]` int32, number of steps taken.
-      limited: `[B, K]` bool, whether it was `max_depth` that ended the simulation.
+      limited: `[B, K]` bool, whether `max_depth` ended the simulation.
       num_evaluations: `[B]` int32, states whose network evaluation was used and not yet known.
-      num_calls: `[B]` int32, network calls one after another, the same for all roots.
+      num_calls: `[B]` int32, sequential network calls, the same for all roots.
       last: `[B, K, ...]` the embeddings of the states where the simulations stopped; None unless
-        the search keeps the best of them.
-      not_finite: `[B]` int32, those of the evaluations with a number that is not finite.
+        the search keeps the best of these states.
+      not_finite: `[B]` int32, how many of the evaluations had a number that is not finite.
 
     Example:
       >>> mean_value = lambda trajectory: jnp.mean(trajectory.value, axis=0) + 0 * trajectory.reward
@@ -361,13 +361,13 @@ class Trajectory(NamedTuple):
 
 
 class SearchSummary(NamedTuple):
-    """What is known at the roots, as `mctx.Tree.summary` tells it.
+    """What is known at the roots, in the form of `mctx.Tree.summary`.
 
     Attributes:
       visit_counts: `[B, A]` simulations by first action, as floats.
-      visit_probs: `[B, A]` their shares, all the same before the first simulation.
+      visit_probs: `[B, A]` their shares, uniform before the first simulation.
       value: `[B]` mean of the returns of all simulations and the network's value.
-      qvalues: `[B, A]` mean return by first action, 0 where never tried.
+      qvalues: `[B, A]` mean return by first action, 0 for actions never tried.
 
     Example:
       >>> output.search_tree.summary().visit_probs.sum(axis=-1)
@@ -383,36 +383,36 @@ class SearchSummary(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SearchState:
-    """What a search leaves behind.
+    """The statistics, adapted parameters and diagnostics of a finished search.
 
     Attributes:
       visits: `[B, A]` int32 simulations by first action.
       qvalues: `[B, A]` mean return by first action, from the view of the player to move; the lowest
-        float where never visited, so that `qvalues.max(axis=-1)` is the value of the best action
-        tried; 0 where no action is legal at all.
-      value: `[B]` mean return of all simulations, or, of a Gumbel search, the value of
+        float for actions never visited, so that `qvalues.max(axis=-1)` is the value of the best
+        action tried; 0 where no action is legal at all.
+      value: `[B]` mean return of all simulations, or, in a Gumbel search, the value of
         `action_weights` by completed Q-values (`gumbel_target`); the network's value before the
         first simulation, and 0 where no action is legal.
-      params: the adapted parameters: a pytree like `params` whose adapted leaves carry a leading
+      params: the adapted parameters: a pytree like `params` whose adapted leaves have a leading
         axis B and whose other leaves are None. The next search of the game takes it as
         `adapted_params`.
       num_evaluations: `[B]` int32, network evaluations that the simulations used.
-      num_calls: `[]` int32, network calls that had to wait for one another, each on `B * K` states.
+      num_calls: `[]` int32, sequential network calls, each on `B * K` states.
       depth: `[B]` mean number of steps of a simulation.
       depth_limited: `[B]` the share of the simulations that `max_depth` ended.
       entropy: `[B]` mean entropy of the simulation policy, in nats, over the states it acted in.
       gradient_norm: `[B]` mean global norm of the gradient, over the updates.
-      skipped_updates: `[B]` int32, updates left out because the gradient, or what the optimizer
-        made of it, was not finite.
-      not_finite: `[B]` int32, how many evaluations, the root's among them, had a reward, discount,
-        value or logit that was NaN or infinite (logits of -inf aside), and so counted as 0, or as
-        the lowest logit. Look at the network or the rules if it is above 0. What a model says of
-        the policy and value of a game that is over does not count. Where a search adapts part of a
-        network, logits count at the root only: those below it are of no one evaluation.
+      skipped_updates: `[B]` int32, updates skipped because the gradient, or the optimizer's step,
+        was not finite.
+      not_finite: `[B]` int32, how many evaluations, including the root's, had a reward, discount,
+        value or logit that was NaN or infinite (except logits of -inf) and was replaced by 0, or by
+        the lowest logit. If it is above 0, look for an error in the network or the rules. A model's
+        policy and value after the end of a game do not count. Where a search adapts part of a
+        network, logits count at the root only: below it they belong to no single evaluation.
       nodes: the visited states of "tree", None for "rollouts". They take most of a search's memory,
-        so leave them inside the jitted function unless you hand them on.
-      best: `[B, ...]` the embedding with the highest score of all that simulations stopped in, the
-        root's included, if `best_of` was given, else None.
+        so do not return them from the jitted function unless you need them.
+      best: `[B, ...]` the embedding with the highest score among the root's and those in which
+        simulations stopped, if `best_of` was given, else None.
       raw_value: `[B]` the network's value of the root.
       prior_logits: `[B, A]` the network's logits of the root, without noise; illegal actions hold
         the lowest float.
@@ -456,14 +456,14 @@ class SearchState:
         return SearchSummary(counts, probs, value / (1 + total[:, 0]), qvalues)
 
     def replace(self, **changes: Any) -> "SearchState":
-        """Returns a copy with other values in the fields that are named."""
+        """Returns a copy with other values in the named fields."""
         return dataclasses.replace(self, **changes)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyOutput:
-    """The answer of a search, with the fields of `mctx.PolicyOutput`.
+    """The result of a search, with the fields of `mctx.PolicyOutput`.
 
     Attributes:
       action: `[B]` int32, the proposed action.
@@ -485,5 +485,5 @@ class PolicyOutput:
         return self.search_state
 
     def replace(self, **changes: Any) -> "PolicyOutput":
-        """Returns a copy with other values in the fields that are named, as mctx's does."""
+        """Returns a copy with other values in the named fields, like the method of mctx."""
         return dataclasses.replace(self, **changes)

@@ -30,12 +30,12 @@ def check_number(
     Args:
       owner: the function whose argument it is, for the message.
       name: the argument's name.
-      value: a number, or a traced one, of which only the shape can be looked at.
-      low: the least that is allowed.
-      high: the most that is allowed.
+      value: a number, or a traced number, of which only the shape can be checked.
+      low: the least value that is allowed.
+      high: the greatest value that is allowed.
       open_low: whether `low` itself is not allowed.
-      by_root: whether an array `[B]` or `[B, 1]`, a number for each root, will do as well.
-      traced: whether a traced number will do.
+      by_root: whether an array `[B]` or `[B, 1]`, a number for each root, is allowed as well.
+      traced: whether a traced number is allowed.
     """
     at_least = "" if low == -math.inf else f"at least {low:g}"
     allowed = f"above {low:g}" if open_low else at_least
@@ -60,17 +60,17 @@ def check_number(
 
 
 def check_count(owner: str, name: str, count: Any, high: int = 2**30) -> int:
-    """Returns a count as Python's own number; raises `ValueError` if it is none, or out of range.
+    """Returns a count as a Python int; raises `ValueError` if it is no count, or out of range.
 
     Args:
-      owner: whose argument it is, for the message.
+      owner: the function whose argument it is, for the message.
       name: the argument's name.
-      count: a whole number of at least 1. A traced one will not do, as shapes depend on it.
-      high: the most that is allowed; sums of two counts are 32-bit numbers still.
+      count: an integer of at least 1. It must not be traced, as shapes depend on it.
+      high: the greatest count that is allowed; with the default, sums of two counts fit 32 bits.
     """
     try:
         number = operator.index(count)
-    except TypeError:  # that of a traced number is one too
+    except TypeError:  # a traced number raises a subclass of it
         number = 0
     if 1 <= number <= high:
         return number
@@ -81,20 +81,20 @@ def check_count(owner: str, name: str, count: Any, high: int = 2**30) -> int:
 
 
 def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> None:
-    """Raises `ValueError` for a value that is no part, such as `puct` in place of `puct(1.5)`.
+    """Raises `ValueError` for a value that is no part, such as `puct` instead of `puct(1.5)`.
 
     Args:
-      owner: whose argument it is, for the message.
+      owner: the function whose argument it is, for the message.
       name: the argument's name.
       part: the value.
-      kind: the part's type, or types. For one that can be called a function will do, unless it
-        returns this kind of part: then it makes one and is none.
+      kind: the part's type, or types. If the type is callable, a function is allowed, unless it
+        returns this kind of part: then it is a maker of parts and not a part.
       example: an expression that makes such a part.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    # Whether it makes a part shows in what it says it returns.
+    # The annotated return type shows whether a function makes a part.
     returned = getattr(part, "__annotations__", {}).get("return")
-    # An optimizer's maker is annotated with a subclass of the part's type.
+    # Functions that make an optimizer are annotated with a subclass of the part's type.
     of_kind = isinstance(returned, type) and issubclass(
         returned, tuple(each for each in kinds if isinstance(each, type))
     )
@@ -105,7 +105,7 @@ def check_part(owner: str, name: str, part: Any, kind: Any, example: str) -> Non
     called, advice = getattr(part, "__name__", None), ""
     if called and callable(part):
         advice = f" Call it: {name}={called}(...)."
-        if is_type and not makes:  # a rule, and not what makes one
+        if is_type and not makes:  # a rule, not a function that makes one
             advice = f" Put it into one: {name}={kinds[0].__name__}({called})."
     raise ValueError(f"{owner} needs {name} to be a part, such as {example}; got {part!r}.{advice}")
 
@@ -135,7 +135,7 @@ def by_root(owner: str, name: str, value: Any, batch_size: int, dtype: Any) -> A
 
 
 def positive(text: str) -> int:
-    """Reads a whole number of at least 1, as a `type` of arguments of a command."""
+    """Parses an integer of at least 1, as the `type` of a command's arguments."""
     if not (text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
@@ -143,12 +143,12 @@ def positive(text: str) -> int:
 
 @contextlib.contextmanager
 def refusals_in_one_line(command: str) -> Iterator[None]:
-    """Ends a command with a message in place of a traceback where this library refuses something.
+    """Ends a command with a message instead of a traceback where this library raises an error.
 
-    Errors that other libraries raise keep their tracebacks, but for those of files.
+    Errors that other libraries raise keep their tracebacks, except those about files.
 
     Args:
-      command: its name, which the message begins with.
+      command: the command's name, with which the message begins.
 
     Raises:
       SystemExit: with the message.
@@ -156,7 +156,7 @@ def refusals_in_one_line(command: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, ImportError, RuntimeError, ArithmeticError, MemoryError, OSError) as error:
-        # The innermost frame tells whose error it is.
+        # The innermost frame shows which library raised the error.
         raiser = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         if isinstance(error, OSError) or pathlib.Path(__file__).parent in raiser.parents:
             raise SystemExit(f"{command}: {error}") from error
@@ -164,16 +164,16 @@ def refusals_in_one_line(command: str) -> Iterator[None]:
 
 
 def check_returned(what: str, found: Any, shape: tuple[int, ...], kind: str) -> None:
-    """Raises `ValueError` unless what a part returned has the shape that a search reads.
+    """Raises `ValueError` unless a part's result has the shape and type that a search expects.
 
     Args:
-      what: which part's result it is, for the message.
+      what: the part whose result it is, for the message.
       found: the result.
-      shape: the shape.
+      shape: the expected shape.
       kind: "bool", "integer" or "real".
     """
     wanted = {"bool": jnp.bool_, "integer": jnp.integer, "real": jnp.floating}[kind]
-    # Shapes and types are known while tracing, so this costs a search nothing.
+    # Shapes and types are known while tracing, so this check costs nothing at run time.
     got, dtype = jnp.shape(found), jnp.result_type(found)
     if got != shape or not jnp.issubdtype(dtype, wanted):
         raise ValueError(
@@ -188,7 +188,7 @@ def check_finite(owner: str, name: str, value: Any) -> None:
     Args:
       owner: the function whose argument or result it is, for the message.
       name: what the array is.
-      value: an array, or a traced one, which cannot be looked at.
+      value: an array; the values of a traced one cannot be checked.
     """
     if isinstance(value, jax.core.Tracer):
         return

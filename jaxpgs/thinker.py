@@ -1,7 +1,7 @@
-"""A search that is compiled once and then thinks about one position after another, on the host.
+"""A search that is compiled once and then run on one position after another, from the host.
 
-What the engine over GTP and the board for people share: which searches there are by name, how many
-simulations fit into a time, and what is to be read off an answer.
+The GTP engine (`jaxpgs.gtp`) and the board for people (`jaxpgs.play`) share this module: the
+searches by name, how many simulations fit into a time, and how to read a search's result.
 """
 
 import time
@@ -41,19 +41,19 @@ _MAKERS: dict[str, Callable[..., Search]] = {
 }
 SEARCHES = tuple(_MAKERS)
 LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")  # these adapt the network's policy head
-_MOST = 100_000  # simulations, where time is the limit
-_TRIAL = 256  # simulations that show how many fit into a time
+_MOST = 100_000  # the most simulations, where time is the limit
+_TRIAL = 256  # simulations of the trial that measures how many fit into a time
 _NO_LIMIT = 1e9  # seconds
-_LONGEST_LINE = 10  # moves of what it expects
+_LONGEST_LINE = 10  # moves of a principal variation
 
 
 class Look(NamedTuple):
-    """What is known of a position before any search.
+    """What is known about a position before any search.
 
     Attributes:
-      policy: `[A]` the network's.
-      value: the network's.
-      worth: `[A]` what the mover gets by each action at once, and the network expects from there.
+      policy: `[A]` the network's policy.
+      value: the network's value.
+      worth: `[A]` the reward of each action plus the network's discounted value after it.
     """
 
     policy: np.ndarray
@@ -62,10 +62,10 @@ class Look(NamedTuple):
 
 
 class Brain(NamedTuple):
-    """What positions are judged by.
+    """The functions that evaluate positions.
 
     Attributes:
-      params: the network's parameters; nothing where there is no network.
+      params: the network's parameters; an empty tuple without a network.
       root_fn: compiled, as `make_root_fn` makes it.
       recurrent_fn: the model.
       worth_fn: compiled, `(params, embedding of one root) -> [A]`, as in `Look`.
@@ -81,8 +81,8 @@ class Thinker(NamedTuple):
     """A search that is compiled for one game.
 
     Attributes:
-      brain: what positions are judged by.
-      search: how.
+      brain: the functions that evaluate positions.
+      search: the compiled search.
     """
 
     brain: Brain
@@ -90,15 +90,15 @@ class Thinker(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """What a search thinks of one position.
+    """The result of a search of one position.
 
     Attributes:
-      action: its move.
-      value: what the player to move expects.
+      action: the search's move.
+      value: the expected return of the player to move.
       policy: `[A]` the search policy.
       visits: `[A]` simulations of each action.
-      qvalues: `[A]` mean return of each action, of no meaning where there are no visits.
-      line: how it expects the game to go on, as actions; empty if it does not know.
+      qvalues: `[A]` mean return of each action, meaningless where there are no visits.
+      line: the principal variation, as actions; empty if the search keeps no nodes.
     """
 
     action: int
@@ -110,12 +110,12 @@ class Thought(NamedTuple):
 
 
 def make_brain(env: Env, network: Any = None) -> Brain:
-    """Makes what a search needs to judge positions.
+    """Makes the functions that a search needs to evaluate positions.
 
     Args:
       env: the game.
       network: what `load_pretrained` returns, or `(params, apply_fn)` as `networks.functional`
-        does; None judges by random playouts.
+        returns it; None evaluates by random playouts.
     """
     if network is None:
         params, (root_fn, recurrent_fn) = (), make_playout_fns(env)
@@ -130,7 +130,7 @@ def make_brain(env: Env, network: Any = None) -> Brain:
 
     @jax.jit
     def worth_fn(params: Params, embedding: Embedding) -> chex.Array:
-        # A call with a copy of the state for each action.
+        # One call evaluates a copy of the state for each action.
         actions = jnp.arange(env.num_actions)
         many = jax.tree.map(lambda x: jnp.repeat(x, len(actions), axis=0), embedding)
         output, _ = recurrent_fn(params, jax.random.key(0), actions, many)
@@ -145,14 +145,14 @@ def make_thinker(
     """Compiles a search by its name, for `simulations` or for as many as fit into `seconds`.
 
     Args:
-      brain: what positions are judged by.
+      brain: the functions that evaluate positions.
       name: one of `SEARCHES`.
-      simulations: for each move; 0 for as many as fit.
-      seconds: the time that they have to fit into.
-      state: a position, unbatched, to try it with.
+      simulations: simulations for each move; 0 for as many as fit.
+      seconds: the time into which they must fit.
+      state: a position, unbatched, for the trial runs.
 
     Raises:
-      ValueError: if the search adapts a policy head and there is none.
+      ValueError: if the search adapts a policy head and there is no network.
     """
     if name in LEARNING and not jax.tree.leaves(brain.params):
         raise ValueError(f"{name} adapts a network's policy head; without a network take mcts")
@@ -167,12 +167,12 @@ def make_thinker(
 
 
 def warm_up(thinker: Thinker, state: Embedding) -> PolicyOutput:
-    """Compiles all that a move needs, and returns a hasty answer."""
+    """Compiles everything that a move needs, and returns the result of a very short search."""
     return think(thinker, state, jax.random.key(0), seconds=1e-3, report=lambda progress: None)
 
 
 def fitting(thinker: Thinker, state: Embedding, seconds: float) -> int:
-    """Returns how many simulations fit into some seconds, in two digits."""
+    """Returns how many simulations fit into the given seconds, rounded to two digits."""
     start = time.perf_counter()
     output = think(thinker, state, jax.random.key(0), seconds=min(seconds, 2.0))
     count = float(output.search_state.visits.sum()) * seconds / (time.perf_counter() - start)
@@ -194,12 +194,12 @@ def think(
       thinker: the search.
       state: the position, unbatched.
       rng_key: consumed.
-      seconds: the limit; None if there is none.
-      slice_seconds: between two reports, at most a quarter of the limit.
-      report: called with a `Progress` now and then, None if nobody looks.
+      seconds: the time limit; None for no limit.
+      slice_seconds: the time between two reports, at most a quarter of the limit.
+      report: called with a `Progress` now and then; None for no reports.
 
     Returns:
-      The answer, with an axis B of one.
+      The result, with an axis B of size one.
     """
     params, root_fn = thinker.brain.params, thinker.brain.root_fn
     limit = seconds or _NO_LIMIT
@@ -218,25 +218,25 @@ def _batch(state: Embedding) -> Embedding:
 
 
 def look(brain: Brain, state: Embedding) -> Look:
-    """Returns what is known of a position, unbatched, before any search."""
+    """Returns what is known about a position, unbatched, before any search."""
     root = brain.root_fn(brain.params, jax.random.key(0), _batch(state))
     worth = np.asarray(brain.worth_fn(brain.params, root.embedding))
     return Look(_softmax(root.prior_logits), float(np.ravel(root.value)[0]), worth)
 
 
 def fair_opening(brain: Brain, state: HexState) -> int:
-    """Returns the move that leaves Hex's second player, who may swap, the least.
+    """Returns the best first move in Hex against a second player who may swap.
 
-    Whoever swaps takes the better side, so it is the move whose worth is closest to 0.
+    Whoever swaps takes the better side, so this is the move whose worth is closest to 0.
     """
     worth = np.where(np.asarray(state.labels) == 0, look(brain, state).worth, np.inf)
     return int(np.abs(worth).argmin())
 
 
 def adapted_policy(brain: Brain, output: PolicyOutput, state: Embedding) -> np.ndarray | None:
-    """Returns the root's policy `[A]` by the parameters that a search has adapted.
+    """Returns the root's policy `[A]` under the parameters that a search has adapted.
 
-    Policy gradient search follows it below the root. None where nothing adapts.
+    Policy gradient search follows this policy below the root. None if nothing adapts.
     """
     own = output.search_state.params
     if not jax.tree.leaves(own):
@@ -253,7 +253,7 @@ def _softmax(logits: chex.Array) -> np.ndarray:
 
 
 def read(output: PolicyOutput) -> Thought:
-    """Returns what a search of one position has found."""
+    """Returns the result of a search of one position."""
     found = output.search_state
     action = int(output.action[0])
     visits, qvalues = np.asarray(found.visits[0]), np.asarray(found.qvalues[0])

@@ -10,25 +10,25 @@ import numpy as np
 
 
 def is_array(x: Any) -> bool:
-    """Tells an array, or its shape, from what else a pytree may hold, such as a function."""
+    """Returns whether a leaf is an array, or its shape, and not for example a function."""
     return isinstance(x, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
 def is_weight(x: Any) -> bool:
-    """Tells an array of real numbers, which may learn, from keys, counters and what is no array."""
+    """Returns whether a leaf is a trainable array of reals: no key, counter or other object."""
     return is_array(x) and bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 def stop_gradient(tree: Any) -> Any:
-    """Returns a pytree through which no gradient flows; what is no array stays as it is."""
+    """Returns a pytree through which no gradient flows; leaves that are no arrays stay the same."""
     return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_array(x) else x, tree)
 
 
 def eval_shape(function: Callable[..., Any], tree: Any, *args: Any) -> Any:
-    """Does what `jax.eval_shape` does, where the first argument may hold what is no array."""
+    """Does the same as `jax.eval_shape`, but the first argument may hold leaves of other types."""
     leaves, treedef = jax.tree.flatten(tree)
 
-    # What is no array stays outside of what is traced.
+    # Leaves that are no arrays are not traced.
     def call(arrays: dict[int, chex.Array], *args: Any) -> Any:
         known = [arrays.get(i, x) for i, x in enumerate(leaves)]
         return function(jax.tree.unflatten(treedef, known), *args)
@@ -64,15 +64,15 @@ def where(condition: chex.Array, new: Any, old: Any) -> Any:
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, like: chex.Array, axis: int = 0) -> chex.Array:
-    """Returns zeros that are spread over devices as the rows of another array are.
+    """Returns zeros that are sharded over devices like the rows of another array.
 
-    A loop over rows that `jax.shard_map` shares out must start from arrays that are shared out too.
+    A loop over rows that `jax.shard_map` shards must start from arrays that are sharded too.
 
     Args:
       shape: the shape, B along `axis`.
       dtype: the type.
-      like: `[B]` int32 zeros of the rows, such as `zero_rows` makes.
-      axis: which axis counts the rows.
+      like: `[B]` int32 zeros, one for each row, as `zero_rows` makes them.
+      axis: the axis of the rows.
     """
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return jnp.zeros(shape, dtype)
@@ -81,14 +81,14 @@ def zeros(shape: tuple[int, ...], dtype: Any, like: chex.Array, axis: int = 0) -
 
 
 def zero_rows(x: chex.Array) -> chex.Array:
-    """Returns `[B]` int32 zeros, spread over devices as the rows of integers `[B, ...]` are."""
+    """Returns `[B]` int32 zeros, sharded over devices like the rows of integers `[B, ...]`."""
     return jnp.sum(x, axis=tuple(range(1, x.ndim)), dtype=jnp.int32) * 0
 
 
 def gathered(x: chex.Array) -> chex.Array:
-    """Returns an array of which every device has all rows, where axes of a mesh are explicit.
+    """Replicates an array on every device, if its mesh has explicit axes.
 
-    For what JAX cannot do to rows that lie apart, such as drawing gammas by their keys.
+    For operations that JAX cannot do on sharded rows, such as drawing gammas by their keys.
     """
     sharding = jax.typeof(x).sharding
     if all(axis is None for axis in sharding.spec):
@@ -97,35 +97,34 @@ def gathered(x: chex.Array) -> chex.Array:
 
 
 def take(x: Any, index: chex.Array) -> Any:
-    """Reads `[B, M, ...]` arrays at `[B, ...]` places of their second axis."""
-    # Every index is in range; by default JAX would check each and fill in what is not.
+    """Reads `[B, M, ...]` arrays at `[B, ...]` indices of their second axis."""
+    # Every index is in range; by default JAX would check each index and fill where it is not.
     get = jax.vmap(lambda x, i: x.at[i].get(mode="promise_in_bounds"))
     return jax.tree.map(lambda leaf: get(leaf, index), x)
 
 
 def mask_of(tree: Any, path: str | None) -> list[bool] | None:
-    """Tells which leaves lie under a path, but for those of batch normalisation.
+    """Returns which leaves are below a path, without those of batch normalisation.
 
     Args:
       tree: any pytree with names, such as parameters of NNX or the variables of Linen.
-      path: names with dots between them, such as "policy_head" or "policy_head.linear". They may
-        begin anywhere in a leaf's own path. Numbers stand for the places in a sequence. None is
-        for all leaves.
+      path: dotted names, such as "policy_head" or "policy_head.linear". They may begin anywhere in
+        a leaf's own path. Numbers are indices into a sequence. None selects all leaves.
 
     Returns:
-      A list in the order of `jax.tree.leaves`, None if the path leads nowhere. Batch normalisation
-      is recognised by its running `mean` and `var`, which stand beside its other parameters in NNX
-      and under the same names in another collection in Linen.
+      A list in the order of `jax.tree.leaves`, None if no leaf has the path. Batch normalisation is
+      recognised by its running `mean` and `var`, which are next to its other parameters in NNX and
+      under the same names in another collection in Linen.
     """
     leaves = leaf_names(tree)
     if path is None:
         linen = any(names[:1] == ("batch_stats",) for names in leaves)
         leaves = [names[linen:] for names in leaves]  # without the collection's name
-    # What follows the path's beginning is the same in every collection of Linen.
+    # From the wanted names on, paths are the same in every collection of Linen.
     found = [_from(names, [] if path is None else path.split(".")) for names in leaves]
     if all(names is None for names in found):
         return None
-    # Batch normalisation is what has both a mean and a variance below one name.
+    # A module with both a mean and a variance is batch normalisation.
     statistics = {names[:-1] for names in found if names and names[-1] in ("mean", "var")}
     normalised = {
         parent for parent in statistics if {(*parent, "mean"), (*parent, "var")} <= {*found}
@@ -140,7 +139,7 @@ def leaf_names(tree: Any) -> list[tuple[str, ...]]:
 
 
 def _from(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...] | None:
-    """Returns a path from where the wanted names begin in it, None if they do not occur."""
+    """Returns the part of a path from the wanted names on, None if they do not occur in it."""
     starts = range(len(names) - len(wanted) + 1)
     begin = next((i for i in starts if tuple(names[i : i + len(wanted)]) == tuple(wanted)), None)
     return None if begin is None else tuple(names[begin:])
