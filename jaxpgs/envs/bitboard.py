@@ -5,10 +5,10 @@ A column is one unsigned integer, bit 0 its bottom cell. Colour c is stored as t
 instruction then works on many columns of many boards.
 
 Every function takes `[P, W, ...]` or `[W, ...]` words and any axes after them, which are a batch.
-The batch goes last since XLA's CPU backend turns a shift along the first axis into plain copies;
-`batch_last` makes `jax.vmap` do so. What is shifted from column to column must be in memory first,
-or XLA computes it again for every column without vector instructions; so the loops below shift at
-the beginning of their bodies, when what they carry has just been written.
+The batch is last because XLA's CPU backend turns a shift along the first axis into plain copies;
+`batch_last` makes `jax.vmap` use this layout. Words that are shifted from column to column must be
+in memory first. Otherwise XLA recomputes them for every column without vector instructions. So the
+loops below shift at the beginning of their bodies, when their carry has just been written.
 """
 
 import functools
@@ -35,7 +35,7 @@ def batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
       function: takes and returns arrays, or pytrees of arrays, with any batch axes last.
 
     Returns:
-      The same function. Where `jax.vmap` maps it, one call serves the whole batch.
+      The same function. Under `jax.vmap`, one call computes the whole batch.
     """
     mapped = jax.custom_batching.custom_vmap(function)
 
@@ -46,7 +46,7 @@ def batch_last(function: Callable[..., Any]) -> Callable[..., Any]:
                 return jnp.moveaxis(x, 0, -1)
             return jnp.broadcast_to(x[..., None], (*x.shape, axis_size))
 
-        # Calls `mapped`, not `function`: a further `jax.vmap` around this one needs the same rule.
+        # Calls `mapped`, not `function`: another `jax.vmap` around this one needs the same rule.
         out = mapped(*jax.tree.map(to_last, args, tuple(batched)))
         out = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), out)
         return out, jax.tree.map(lambda _: True, out)
@@ -71,7 +71,7 @@ def unpack(words: chex.Array, height: int) -> chex.Array:
 
 
 def shift(x: chex.Array, by: int) -> chex.Array:
-    """Moves columns `[W, ...]` to the right, or to the left for a negative `by`; zeros follow."""
+    """Moves columns `[W, ...]` right, or left for a negative `by`, and fills with zeros."""
     padding = [(by, -by, 0)] + [(0, 0, 0)] * (x.ndim - 1)
     return jax.lax.pad(x, x.dtype.type(0), padding)
 
@@ -83,7 +83,7 @@ def occupied(planes: chex.Array) -> chex.Array:
 
 def where_color(planes: chex.Array, color: int) -> chex.Array:
     """Returns the blocks `[W, ...]` of one colour."""
-    # Every plane must hold its digit of the colour's number. Empty cells hold 0 and no colour does.
+    # Every plane must hold its digit of the colour's number. Only empty cells have the number 0.
     words = [plane if (color + 1) >> p & 1 else ~plane for p, plane in enumerate(planes)]
     return functools.reduce(jnp.bitwise_and, words)
 
@@ -95,10 +95,10 @@ def links(planes: chex.Array) -> tuple[chex.Array, chex.Array]:
       planes: `[P, W, ...]` a board.
 
     Returns:
-      `up [W, ...]`: the blocks whose upper neighbour has their colour; `left [W, ...]`: those whose
-      left neighbour has it.
+      `up [W, ...]`: the blocks whose upper neighbour has the same colour; `left [W, ...]`: the
+      blocks whose left neighbour has the same colour.
     """
-    # Colours are equal where no plane differs. So are two empty cells, hence the masks of blocks.
+    # Colours are equal where no plane differs. Two empty cells are equal too, hence the masks.
     blocks = occupied(planes)
     above = functools.reduce(jnp.bitwise_or, [plane ^ (plane >> 1) for plane in planes])
     beside = functools.reduce(jnp.bitwise_or, [plane ^ shift(plane, 1) for plane in planes])
@@ -117,9 +117,9 @@ def linked(up: chex.Array, left: chex.Array) -> chex.Array:
 
 
 def candidates(up: chex.Array, left: chex.Array) -> chex.Array:
-    """Returns the blocks `[W, ...]` with a group but no neighbour in it to the left or below.
+    """Returns the grouped blocks `[W, ...]` without a neighbour in the group to the left or below.
 
-    The leftmost, then lowest block of a group is one of them, and mostly the only one.
+    The leftmost, then lowest block of a group is one of these, and usually the only one.
     """
     return (up | shift(left, -1)) & ~(left | (up << 1))
 
@@ -127,7 +127,7 @@ def candidates(up: chex.Array, left: chex.Array) -> chex.Array:
 def pairs(up: chex.Array, left: chex.Array) -> chex.Array:
     """Returns the `candidates` `[W, ...]` whose group has two blocks."""
     right, down = shift(left, -1), up << 1
-    # Where the upper neighbour, or the right one, has no link but the one to the block.
+    # Where the upper neighbour, or the right one, has no other link than the one to the block.
     end_above = ~(up | left | right) >> 1
     end_beside = shift(~(up | right | down), -1)
     return candidates(up, left) & ((up & ~right & end_above) | (right & ~up & end_beside))
@@ -145,22 +145,22 @@ def flood(seeds: chex.Array, up: chex.Array, left: chex.Array) -> chex.Array:
 
     def body(carry: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         found, _ = carry
-        # One column to either side in each round, and then up and down as far as the links go.
+        # Each iteration grows one column to either side, then up and down as far as the links go.
         grown = found | (shift(found, 1) & left) | (shift(found, -1) & right)
         return _fill_columns(grown, up), found
 
-    # Nothing has grown in the last round. The first always runs: no set equals its complement.
+    # Stops after an iteration in which nothing grew. The first always runs: `seeds != ~seeds`.
     return jax.lax.while_loop(lambda c: jnp.any(c[0] != c[1]), body, (seeds, ~seeds))[0]
 
 
 def _fill_columns(found: chex.Array, up: chex.Array) -> chex.Array:
     """Grows a set of blocks up and down as far as the links go."""
-    # Upwards: a carry runs through the ones of an addition. `linked_below` are the blocks it may
-    # enter; where it came through a block that was found already, the sum has a one, not a zero.
+    # Upwards: the carry of an addition propagates through ones. `linked_below` are the blocks that
+    # the carry may enter; where it passes a block that was already found, the sum has a one, not 0.
     linked_below = up << 1
     entered = (found & up) << 1
     filled = found | entered | (linked_below & (linked_below ^ (linked_below + entered)))
-    # Downwards there is no such trick; every pass doubles the distance.
+    # Downwards there is no such trick; each iteration doubles the distance.
     step = 1
     # `up` holds the blocks from which `step` links go up without a gap.
     while step < 8 * up.dtype.itemsize:
@@ -171,11 +171,11 @@ def _fill_columns(found: chex.Array, up: chex.Array) -> chex.Array:
 
 
 def representatives(up: chex.Array, left: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Finds the leftmost, then lowest block of every group, and who belongs to it.
+    """Finds the leftmost, then lowest block of every group, and the blocks that belong to it.
 
-    The binary digits of (column, height from the bottom) are settled from the highest on. For each
-    digit a flood starts from the candidates with a 0, for all groups at once; candidates with a 1
-    that it reaches are out. What it does not reach has a 1 in its representative's digit.
+    The binary digits of (column, height from the bottom) are determined from the highest on. For
+    each digit a flood starts from the candidates with a 0, for all groups at once. It eliminates
+    the candidates with a 1 that it reaches. Groups that it does not reach have the digit 1.
 
     Args:
       up: `[W, ...]` links, as `links` gives them.
@@ -189,7 +189,7 @@ def representatives(up: chex.Array, left: chex.Array) -> tuple[chex.Array, chex.
     digits = digits.reshape(digits.shape + (1,) * (up.ndim - 1))
 
     def body(alive: chex.Array, ones: chex.Array) -> tuple[chex.Array, chex.Array]:
-        # A group that is not reached has no candidate left with a 0, so all of them stay.
+        # A group that is not reached has no candidate with a 0, so all its candidates stay.
         reached = flood(alive & ~ones, up, left)
         return alive & ~(reached & ones), ~reached
 
@@ -198,7 +198,7 @@ def representatives(up: chex.Array, left: chex.Array) -> tuple[chex.Array, chex.
 
 def _digits(width: int, height: int, dtype: jnp.dtype) -> np.ndarray:
     """Returns `[D, W]` words: where a cell's column, then its height, has a 1 in digit d."""
-    # `height` is that of the word, not of the board, so that the digits follow from the type alone.
+    # `height` is the word's, not the board's, so that the digits depend on the type alone.
     columns, rows = np.arange(width), np.arange(height)
     of_columns = [columns >> k & 1 for k in reversed(range((width - 1).bit_length()))]
     of_rows = [rows >> k & 1 for k in reversed(range((height - 1).bit_length()))]
@@ -210,7 +210,7 @@ def _digits(width: int, height: int, dtype: jnp.dtype) -> np.ndarray:
 
 
 def remove(planes: chex.Array, group: chex.Array) -> chex.Array:
-    """Takes blocks `[W, ...]` away; those above fall and empty columns close to the left."""
+    """Removes blocks `[W, ...]`; the blocks above fall and empty columns close to the left."""
     return _close(_fall(planes, group))
 
 
@@ -219,21 +219,21 @@ def _fall(planes: chex.Array, group: chex.Array) -> chex.Array:
     bits = 8 * group.dtype.itemsize
     keep = ~group
     words = [plane & keep for plane in planes]
-    # In pass k, `odd` marks the blocks with an odd number of removed ones below them, in units of
+    # In pass k, `odd` marks the blocks with an odd number of removed blocks below them, in units of
     # 2**k: these fall by 2**k.
     removed_below = group << 1
     for k in range((bits - 1).bit_length()):
-        # The parity of all bits up to each one, by a prefix sum modulo 2 in steps that double.
+        # The parity of all bits up to each bit, by a prefix sum modulo 2 with doubling steps.
         odd = removed_below
         step = 1
         while step < bits:
             odd = odd ^ (odd << step)
             step *= 2
         falling = odd & keep
-        # The blocks fall, and the mask with them, so that the next pass finds them where they are.
+        # The mask falls with the blocks, so that it matches their positions in the next pass.
         keep = (keep ^ falling) | (falling >> (1 << k))
         words = [(word & ~falling) | ((word & falling) >> (1 << k)) for word in words]
-        # Every second removed block stays, for the next pass counts in units twice as large.
+        # Keeps every second removed block, since the next pass counts in units twice as large.
         removed_below = removed_below & ~odd
     return jnp.stack(words)
 
@@ -241,8 +241,8 @@ def _fall(planes: chex.Array, group: chex.Array) -> chex.Array:
 def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
     """Spreads the lowest bits of each word over the set bits of its mask, in order.
 
-    Undoes the fall: `masks` are the blocks that were left, `words` some of them after it. As in
-    Warren, Hacker's Delight, section 7-5.
+    This is the inverse of the fall: `masks` are the blocks that were left, and `words` some of them
+    after the fall. As in Warren, Hacker's Delight, section 7-5.
 
     Args:
       words: `[...]` unsigned; bits beyond the mask's number of bits are dropped.
@@ -252,7 +252,7 @@ def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
       `[...]` words.
     """
     bits = 8 * masks.dtype.itemsize
-    # The passes of the fall are worked out in order, and then undone from the last to the first.
+    # The passes of the fall are computed in order, and then undone from the last to the first.
     moves, mask, missing_below = [], masks, ~masks << 1
     for k in range((bits - 1).bit_length()):
         odd = missing_below
@@ -272,14 +272,14 @@ def expand(words: chex.Array, masks: chex.Array) -> chex.Array:
 def _close(planes: chex.Array) -> chex.Array:
     """Moves columns to the left over empty ones, one empty column in every board at a time."""
 
-    # It turns as often as the board with the most empty columns needs, mostly never or once.
+    # The board with the most gaps determines the number of iterations, usually none or one.
     def gaps(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
         return jnp.any((blocks[:-1] == 0) & (blocks[1:] != 0))
 
     def body(planes: chex.Array) -> chex.Array:
         blocks = occupied(planes)
-        # [W, ...]: whether this column or one to its left is empty, so that the next one moves in.
+        # [W, ...]: whether this column or one to its left is empty; then the next one moves here.
         empty = [blocks[0] == 0]
         for column in blocks[1:]:
             empty.append(empty[-1] | (column == 0))

@@ -1,9 +1,9 @@
 """Breakthrough (Dan Troyka, 2000) on a board of any size, as pure functions on a frozen state.
 
-Each player has two rows of pawns. A pawn goes one step ahead, straight or diagonally, onto an empty
-cell; diagonally it may also capture. Who reaches the other's first row wins, and so does who takes
-the last pawn. A player with a pawn can always move: before the one furthest ahead stands no pawn of
-his own, so each diagonal step on the board is free or captures. Hence nobody is ever stuck.
+Each player has two rows of pawns. A pawn moves one step ahead, straight or diagonally, to an empty
+cell; diagonally it may also capture. A player wins by reaching the opponent's first row or by
+capturing the last pawn. A player with a pawn can always move: no own pawn is ahead of the foremost
+pawn, so each of its diagonal steps on the board is free or captures. Hence nobody is ever stuck.
 
 | version | change |
 | --- | --- |
@@ -63,9 +63,9 @@ class Breakthrough:
     | observation | `[rows, columns, 3]` float32: own pawns, other's pawns, empty |
     | reward | +1 to the winner, -1 to the loser, on the last step |
 
-    Both are in the mover's frame, in which he moves towards row 0: player 1's board is turned by
-    180 degrees. So a network's policy needs no mapping. Cell `r * columns + c` is at `[r, c]` of
-    the observation.
+    Actions and observations are in the mover's frame, in which pawns move towards row 0: player 1's
+    board is rotated by 180 degrees. So a network's policy needs no mapping. Cell `r * columns + c`
+    is at `[r, c]` of the observation.
 
     Args:
       rows: 4 to 19.
@@ -104,7 +104,7 @@ class Breakthrough:
 
     @property
     def num_actions(self) -> int:
-        """The number of actions A, `3 * rows * columns`; some lead off the board, never legal."""
+        """The number of actions A, `3 * rows * columns`; some leave the board and are illegal."""
         return 3 * self.num_cells
 
     @property
@@ -134,8 +134,8 @@ class Breakthrough:
           action: `[]` integer in `[0, num_actions)`.
 
         Returns:
-          The next position. A finished game stays as it is, with zero rewards. An illegal action,
-          one out of range included, loses the game at once (as in pgx) and leaves the pawns alone.
+          The next position. A finished game does not change and has zero rewards. An illegal action
+          (also one out of range) loses the game at once, as in pgx, and does not move the pawns.
         """
         columns, cells = self.columns, self.num_cells
         action = jnp.asarray(action, jnp.int32)
@@ -144,8 +144,8 @@ class Breakthrough:
         source, direction = _divmod(action, 3)
         row, column = _divmod(source, columns)
         aside = column + direction - 1
-        # Actions out of range are not inside either: division rounds towards 0, so a negative one
-        # lands in row 0 or above.
+        # Actions out of range are not inside either: division rounds towards 0, so the row of a
+        # negative one is at most 0.
         inside = (row > 0) & (row < self.rows) & (aside >= 0) & (aside < columns)
         target = source - columns + direction - 1
         # From the mover's frame to the board.
@@ -154,7 +154,7 @@ class Breakthrough:
 
         board = state.board.reshape(-1)
         there = board[target]
-        # A straight step needs an empty cell; only a diagonal one captures.
+        # A straight step needs an empty cell; only a diagonal step captures.
         free = (there == 0) | ((there == -own) & (direction != 1))
         legal = inside & (board[source] == own) & free
         number = jnp.arange(cells, dtype=jnp.int32)
@@ -162,7 +162,7 @@ class Breakthrough:
 
         playing = ~state.terminated
         lost = playing & ~legal
-        # From row 1 of the mover's frame a step ends in the other's first row.
+        # A step from row 1 of the mover's frame ends in the opponent's first row.
         won = playing & legal & ((row == 1) | ~jnp.any(moved == -own))
         outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
         sign = jnp.where(mover == 0, outcome, -outcome)
@@ -187,9 +187,9 @@ class Breakthrough:
           policy: `[..., A]`.
 
         Returns:
-          Pairs `(observation, policy)`: the given one, and its mirror image, left for right.
+          Pairs `(observation, policy)`: the given pair, and its mirror image, left for right.
         """
-        # In the mirror the directions change places as the columns do: left (0) and right (2).
+        # The mirror image reverses the directions like the columns: left (0) becomes right (2).
         moves = policy.reshape(*policy.shape[:-1], self.rows, self.columns, 3)
         mirrored = jnp.flip(moves, axis=(-2, -1)).reshape(policy.shape)
         return [(observation, policy), (jnp.flip(observation, axis=-2), mirrored)]
@@ -202,7 +202,7 @@ class Breakthrough:
 
 
 def _divmod(number: chex.Array, by: int) -> tuple[chex.Array, chex.Array]:
-    """Quotient and remainder without the cases for negative numbers."""
+    """Quotient and remainder, without special cases for negative numbers."""
     return jax.lax.div(number, jnp.int32(by)), jax.lax.rem(number, jnp.int32(by))
 
 
@@ -216,7 +216,7 @@ def _mover_view(state: BreakthroughState) -> chex.Array:
 def _legal_action_mask(state: BreakthroughState) -> chex.Array:
     view = _mover_view(state)
     batch = view.shape[:-2]
-    # What lies a row ahead of each cell; beyond the edges stands what cannot be taken.
+    # The cells one row ahead of each cell. Cells off the board count as own pawns: never a target.
     around = [(0, 0)] * len(batch) + [(1, 0), (1, 1)]
     ahead = jnp.pad(view[..., :-1, :], around, constant_values=1)
     left, straight, right = ahead[..., :-2], ahead[..., 1:-1], ahead[..., 2:]

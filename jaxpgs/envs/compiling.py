@@ -1,4 +1,4 @@
-"""Environments that are quick outside `jax.jit` as well, as in a notebook or a host's loop."""
+"""Environments that are fast outside `jax.jit` as well, as in a notebook or a host loop."""
 
 import functools
 from collections.abc import Callable
@@ -12,8 +12,8 @@ _Method = TypeVar("_Method", bound=Callable)
 def compiled(method: _Method) -> _Method:
     """Makes a method of an environment compile once for each environment and shape of arguments.
 
-    Operation by operation a first call compiles dozens of programs, and each loop anew in every
-    call. Within a program of the caller's nothing changes: there the method is inlined.
+    Executed operation by operation, a first call compiles dozens of programs, and every call
+    compiles each loop again. Inside the caller's own `jax.jit` the method is inlined.
 
     Args:
       method: takes the environment, which must be hashable, and arrays.

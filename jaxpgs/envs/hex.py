@@ -1,12 +1,12 @@
 """Hex on an n x n rhombus, as pure functions on a frozen state.
 
 Cell `r * n + c` touches `(r, c-1), (r, c+1), (r-1, c), (r+1, c), (r-1, c+1), (r+1, c-1)`. Player 0
-moves first and joins row 0 with row n-1; player 1 joins column 0 with column n-1.
+moves first and connects row 0 with row n-1; player 1 connects column 0 with column n-1.
 
-Wins are found incrementally. Every stone carries the label of its connected group; two labels are
-reserved for groups that touch a player's low edge (row 0 or column 0) and high edge. A move merges
-the groups around it in one fused comparison over the board, so its cost does not depend on the
-number of stones, and it wins when it joins a low group with a high one.
+Wins are detected incrementally. Every stone carries the label of its connected group; two labels
+are reserved for groups that touch a player's low edge (row 0 or column 0) and high edge. A move
+merges the groups around it in one fused comparison over the board, so its cost does not depend on
+the number of stones. A move wins when it joins a low group with a high group.
 
 | version | change |
 | --- | --- |
@@ -34,8 +34,8 @@ class HexState:
     """A Hex position. Leading batch axes may be added by `jax.vmap`.
 
     Attributes:
-      labels: `[n*n]` int16. 0 is an empty cell; the sign tells the owner (positive: player 0) and
-        the magnitude names the connected group.
+      labels: `[n*n]` int16. 0 is an empty cell; the sign shows the owner (positive: player 0) and
+        the magnitude identifies the connected group.
       current_player: `[]` int32, the player to move: 0 or 1.
       rewards: `[2]` float32, what each player earned by the last step.
       terminated: `[]` bool.
@@ -146,28 +146,28 @@ class Hex:
           action: `[]` integer in `[0, num_actions)`.
 
         Returns:
-          The next position. A finished game stays as it is, with zero rewards. An illegal action,
-          one out of range included, loses the game at once (as in pgx) and leaves the stones alone.
+          The next position. A finished game does not change and has zero rewards. An illegal action
+          (also one out of range) loses the game at once, as in pgx, and does not place a stone.
         """
         n, cells = self.size, self.num_cells
         action = jnp.asarray(action, jnp.int32)
         mover = state.current_player
-        # Indexing alone would take an action outside the board for the nearest one.
+        # Indexing alone would clamp an action outside the board to the nearest one.
         legal = (action >= 0) & (action < self.num_actions) & state.legal_action_mask[action]
         cell = action
         if self.swap:
-            # Where the only stone is, counted from 1; 0 on the empty board. XLA's CPU backend does
-            # a product in a tenth of the time of an argmax or a sum.
+            # The cell of the only stone, counted from 1; 0 on the empty board. On XLA's CPU backend
+            # a dot product takes a tenth of the time of an argmax or a sum.
             numbers = jnp.arange(1, cells + 1, dtype=jnp.int32)
             stone = jnp.dot((state.labels != 0).astype(jnp.int32), numbers)
             is_swap = action == cells
             size = jnp.int32(n)
-            # With no stone or several the cell has no meaning, but then the swap is not legal.
+            # With no stone or several the cell is meaningless, but then the swap is not legal.
             row, col = jax.lax.div(stone - 1, size), jax.lax.rem(stone - 1, size)
             cell = jnp.where(is_swap, col * n + row, action)
         placed, connected = self._place(state.labels, cell, mover)
         if self.swap:
-            # The stone that is taken over is the other's, so it could stay until now.
+            # The stone that is taken over is the opponent's, so `_place` did not merge with it.
             other = jnp.arange(cells, dtype=jnp.int16) != cell.astype(jnp.int16)
             placed = jnp.where(is_swap & other, jnp.int16(0), placed)
 
@@ -175,11 +175,11 @@ class Hex:
         lost = playing & ~legal
         won = playing & legal & connected
         outcome = won.astype(jnp.float32) - lost.astype(jnp.float32)
-        # From the mover's view to that of player 0, whose reward comes first.
+        # From the mover's view to player 0's, whose reward comes first.
         sign = jnp.where(mover == 0, outcome, -outcome)
         swap_legal = None
         if self.swap:
-            # `stone` is that of the board before the move, so 0 says that the move was the first.
+            # `stone` is from before the move, so 0 means that this move was the first.
             swap_legal = playing & legal & (stone == 0) & ~won
         return HexState(
             labels=jnp.where(playing & legal, placed, state.labels),
@@ -216,20 +216,20 @@ class Hex:
           policy: `[..., A]`.
 
         Returns:
-          Pairs `(observation, policy)`: the given one, and the one turned by 180 degrees.
+          Pairs `(observation, policy)`: the given pair, and the pair rotated by 180 degrees.
         """
-        # Row-major cells in reverse are the board turned by 180 degrees; the swap stays the last.
+        # Reversed row-major cells are the board rotated by 180 degrees; the swap stays last.
         cells = jnp.flip(policy[..., : self.num_cells], axis=-1)
         turned = jnp.concatenate([cells, policy[..., self.num_cells :]], axis=-1)
         return [(observation, policy), (jnp.flip(observation, axis=(-3, -2)), turned)]
 
     def from_board(self, board: chex.ArrayNumpy, player: int | None = None) -> HexState:
-        """Builds a position from stones, of which one side may have more, as with a handicap.
+        """Builds a position from stones; one side may have more of them, as with a handicap.
 
         Args:
           board: `[n, n]` integers: 0 empty, 1 a stone of player 0, 2 a stone of player 1.
-          player: who is to move, 0 or 1. None is who has fewer stones, player 0 if both have as
-            many, as it is where players take turns.
+          player: the player to move, 0 or 1. None selects the player with fewer stones, or player 0
+            if both have equally many, as when players alternate.
 
         Returns:
           The position, terminated if one side is connected, with zero rewards. A swap is never
@@ -249,7 +249,7 @@ class Hex:
             player = int((stones == 1).sum() > (stones == 2).sum())
         labels = jnp.zeros(self.num_cells, jnp.int16)
         over = False
-        # The order does not matter: a stone merges all groups around it, whichever came first.
+        # The order does not matter: a stone merges all groups around it in any order.
         for cell in np.flatnonzero(stones):
             owner = jnp.int32(stones.flat[cell] - 1)
             labels, connected = _place(self, labels, jnp.int32(cell), owner)
@@ -279,7 +279,7 @@ class Hex:
           The drawing as a string.
 
         Raises:
-          ValueError: if the format is another, the state is batched or the policy's shape is wrong.
+          ValueError: if the format is unknown, the state is batched or the policy's shape is wrong.
         """
         from jaxpgs.envs import render
 
@@ -289,7 +289,7 @@ class Hex:
         return draw(self, state, policy)
 
     def _mover_frame(self, state: HexState, x: chex.Array) -> chex.Array:
-        """Transposes the cells of `[A]` for player 1; its own inverse."""
+        """Transposes the cells of `[A]` for player 1; this is its own inverse."""
         cells = x[: self.num_cells].reshape(self.size, self.size)
         cells = jnp.where(state.current_player == 0, cells, cells.T).reshape(-1)
         return jnp.concatenate([cells, x[self.num_cells :]])
@@ -299,13 +299,13 @@ class Hex:
     ) -> tuple[chex.Array, chex.Array]:
         """Puts a stone on an empty cell; returns the labels and whether it connected the edges."""
         n, cells = self.size, self.num_cells
-        # Other groups are named by one of their stones, 1 to `cells`. Groups at the same edge share
-        # a label though no stones may join them: for a win they count as one.
+        # Other groups have the number of one of their stones, 1 to `cells`. Groups at the same edge
+        # share a label even if they are not connected: for a win they count as one.
         low, high = cells + 1, cells + 2
         sign = jnp.where(player == 0, 1, -1).astype(jnp.int16)
-        size = jnp.int32(n)  # of the cell's type, whatever that of Python's numbers is
+        size = jnp.int32(n)  # of the cell's type, whatever the default integer type is
         row, col = jax.lax.div(cell, size), jax.lax.rem(cell, size)
-        # How far the stone is from the mover's low edge.
+        # The stone's distance from the mover's low edge.
         position = jnp.where(player == 0, row, col)
 
         offsets = jnp.array(NEIGHBOURS, jnp.int32)
@@ -313,24 +313,24 @@ class Hex:
         inside = (rows >= 0) & (rows < n) & (cols >= 0) & (cols < n)
         # [6]: labels around the stone, positive where they are the mover's.
         around = labels[jnp.where(inside, rows * n + cols, 0)] * sign
-        # What is no group of the mover's becomes a number that no cell holds, once for six
-        # neighbours and not for every cell.
+        # Neighbours that are not in a group of the mover get a label that no cell has. Doing this
+        # for six neighbours is cheaper than for every cell.
         around = jnp.where(inside & (around > 0), around, jnp.int16(cells + 3))
         touches_low = (position == 0) | jnp.any(around == low)
         touches_high = (position == n - 1) | jnp.any(around == high)
-        # Where it touches both the game is over, and the label matters no more.
+        # If the stone touches both edges the game is over, and the label does not matter.
         label = jnp.where(touches_low, low, jnp.where(touches_high, high, cell + 1))
 
-        # All stones of the joined groups take the new label; no pointers are to be followed as in a
-        # union-find, whose loops have another length for each game of a batch.
+        # All stones of the joined groups take the new label. A union-find would follow pointers,
+        # in loops whose length differs between the games of a batch.
         merged = jnp.any(labels[:, None] == (around * sign)[None, :], axis=-1)
-        # As narrow as the labels: twice as many fit into a vector.
+        # int16 like the labels: twice as many fit into a vector register as with int32.
         merged |= jnp.arange(cells, dtype=jnp.int16) == cell.astype(jnp.int16)
         placed = jnp.where(merged, label.astype(jnp.int16) * sign, labels)
         return placed, touches_low & touches_high
 
 
-# One program for all stones of `from_board`, which are placed one by one.
+# Compiled once for all stones of `from_board`, which are placed one by one.
 @functools.partial(jax.jit, static_argnums=0)
 def _place(
     env: Hex, labels: chex.Array, cell: chex.Array, player: chex.Array

@@ -1,8 +1,8 @@
-"""Games of Hex as moves of two colours, as other programs have them.
+"""Games of Hex as moves of two colours, the form that other programs use.
 
-Cells are written as everywhere in Hex: a letter for the column and a number for the row, so that
-`a1` is the top left. Black is player 0, moves first and joins the top with the bottom. `hex_io`
-reads and writes files and links.
+Cells have their usual names in Hex: a letter for the column and a number for the row, so that `a1`
+is the top left. Black is player 0, moves first and connects the top with the bottom. `hex_io` reads
+and writes files and links.
 """
 
 import dataclasses
@@ -37,9 +37,10 @@ class HexGame:
 
     Attributes:
       size: board size n.
-      moves: the moves after the setup, by any player in any order.
+      moves: the moves after the setup; the players need not alternate.
       setup: the cells that hold black and white stones before the first move.
-      to_move: who moves first, 0 or 1; None is who has fewer stones, Black if both have as many.
+      to_move: the player who moves first, 0 or 1. None selects the player with fewer stones, or
+        Black if both have equally many.
       info: further properties of the file's first node, such as PB, PW, RE and C.
 
     Example:
@@ -65,12 +66,12 @@ def cell_name(size: int, cell: int) -> str:
 
 
 def move_name(size: int, action: int | str) -> str:
-    """Returns the name of a cell, or the word that a move is."""
+    """Returns the name of a cell, or the move itself if it is a word."""
     return action if isinstance(action, str) else cell_name(size, action)
 
 
 def read_cell(size: int, name: str) -> int:
-    """Returns the number of a cell; raises `ValueError` if the board has none of this name."""
+    """Returns the number of a cell; raises `ValueError` if the board has no cell of this name."""
     found = re.fullmatch(r"([a-z])([1-9]\d?)", name.lower(), re.ASCII)
     if not found:
         raise ValueError(f"{name!r} is no cell; cells are named as a1 is.")
@@ -88,10 +89,10 @@ def stones(game: HexGame) -> np.ndarray:
       game: the game.
 
     Returns:
-      `[n, n]` int8: 0 empty, 1 a black stone, 2 a white one, as `Hex.from_board` takes it.
+      `[n, n]` int8: 0 empty, 1 a black stone, 2 a white stone, as `Hex.from_board` takes it.
 
     Raises:
-      ValueError: if a move is on a cell that is taken.
+      ValueError: if a move is on an occupied cell.
     """
     board = np.zeros(game.size**2, np.int8)
     for player, cells in enumerate(game.setup):
@@ -102,7 +103,7 @@ def stones(game: HexGame) -> np.ndarray:
 
 
 def after(size: int, board: np.ndarray, move: Move) -> np.ndarray:
-    """Returns the stones `[n*n]` after a move; raises `ValueError` if its cell is taken."""
+    """Returns the stones `[n*n]` after a move; raises `ValueError` if its cell is occupied."""
     if move.action == SWAP_PIECES:  # every stone changes sides and is mirrored
         return (-board % 3).reshape(size, size).T.flatten()
     if isinstance(move.action, str):
@@ -115,7 +116,7 @@ def after(size: int, board: np.ndarray, move: Move) -> np.ndarray:
 
 
 def player_to_move(game: HexGame) -> int:
-    """Returns whose turn it is, 0 or 1; sides that were swapped leave it to the same colour."""
+    """Returns whose turn it is, 0 or 1; after a swap of sides the same colour moves again."""
     turns = [m for m in game.moves if m.action not in (SWAP_SIDES, "resign", "forfeit")]
     if turns:
         return 1 - turns[-1].player
@@ -125,9 +126,9 @@ def player_to_move(game: HexGame) -> int:
 
 
 def winner(board: np.ndarray) -> int | None:
-    """Returns whose stones `[n, n]` join that player's edges, 0 or 1; None if nobody's do."""
+    """Returns the player whose stones connect their edges on `[n, n]`, 0 or 1; None if neither."""
     size = len(board)
-    # Transposed, player 1 joins row 0 with the last row as well. Then a search from row 0 on.
+    # After a transposition player 1 also connects row 0 with the last row. Search from row 0.
     for player, cells in enumerate((board == 1, board.T == 2)):
         reached = {(0, int(col)) for col in np.flatnonzero(cells[0])}
         ahead = list(reached)
@@ -151,11 +152,11 @@ def position(game: HexGame) -> tuple[Hex, HexState]:
 
 
 def from_actions(size: int, actions: Iterable[int], **info: str) -> HexGame:
-    """Makes a game of the actions of `Hex(size)` or `Hex(size, swap=True)`, from the first on.
+    """Makes a game from the actions of `Hex(size)` or `Hex(size, swap=True)`.
 
     Args:
       size: board size n.
-      actions: cells, and `n*n` for the swap, of players who take turns.
+      actions: all actions of a game: cells, and `n*n` for the swap. The players alternate.
       **info: properties of the file, such as `PB="MoHex"`.
 
     Returns:
@@ -167,30 +168,30 @@ def from_actions(size: int, actions: Iterable[int], **info: str) -> HexGame:
 
 
 def to_actions(game: HexGame) -> list[int]:
-    """Returns a game as actions of `Hex(size, swap=True)`; undoes `from_actions`.
+    """Returns a game as actions of `Hex(size, swap=True)`; the inverse of `from_actions`.
 
-    Where the players swapped sides and not pieces, what follows is mirrored: the same game as it
-    would have been with the other way of swapping.
+    If the players swapped sides and not pieces, the later moves are mirrored. This gives the same
+    game as if they had swapped pieces.
 
     Args:
-      game: a game from the empty board, in which players take turns.
+      game: a game from the empty board, in which the players alternate.
 
     Returns:
-      The actions, without a resignation in the end.
+      The actions, without a resignation at the end.
 
     Raises:
-      ValueError: if the game has a setup, a pass, or players who do not take turns.
+      ValueError: if the game has a setup, a pass, or players who do not alternate.
     """
     if game.setup != ((), ()):
         raise ValueError("A game with stones that were set up has no actions; see position().")
-    # `mirrored` is 1 once sides were swapped: from then on Black's stones are those of the second
+    # `mirrored` is 1 after a swap of sides: from then on Black's stones belong to the second
     # player, on a mirrored board.
     n, mirrored = game.size, 0
     actions: list[int] = []
     for number, (player, action) in enumerate(game.moves, 1):
         if action in ("resign", "forfeit"):
             break
-        # Actions of `Hex` have no colours, so they can only tell of players who take turns.
+        # Actions of `Hex` have no colours, so they only represent games with alternating players.
         if action == "pass" or player ^ mirrored != len(actions) % 2:
             raise ValueError(
                 f"Move {number} is {move_name(n, action)!r} by {COLORS[player]}; actions are of "

@@ -1,10 +1,10 @@
-"""Games of Hex as SGF files and as links to HexWorld, both ways.
+"""Reads and writes games of Hex as SGF files and as links to HexWorld.
 
-SGF is read and written as its specification for Hex has it (GM[11],
-https://www.red-bean.com/sgf/hex.html), and as HexGui writes it. Of variations the first one is
-read, and of several games in a file the first one. A link is `#11c1,a3b5:s`: the size, how the
-viewer draws the board, and the moves, whose colours follow from their order. A second comma stands
-where the viewer's cursor is.
+SGF is read and written as in its specification for Hex (GM[11],
+https://www.red-bean.com/sgf/hex.html), and as HexGui writes it. Only the first variation and the
+first game of a file are read. A link such as `#11c1,a3b5:s` contains the size, how the viewer draws
+the board, and the moves, whose colours follow from their order. A second comma marks the viewer's
+cursor.
 """
 
 import dataclasses
@@ -55,8 +55,8 @@ LINK = "https://hexworld.org/board/#"
 _GAME = 11  # the number of Hex in the property GM
 _LETTERS = {"r": "resign", "f": "forfeit"}  # in links, with the colour
 _CODES = {":s": SWAP_PIECES, ":S": SWAP_SIDES, ":p": "pass"}
-# Releases of HexGui that say "swap-pieces" where the specification says "swap-sides", as HexGui's
-# own reader knows.
+# Releases of HexGui that write "swap-pieces" where the specification has "swap-sides"; HexGui's own
+# reader also handles this.
 _OLD_HEXGUI = re.compile(r"HexGui:0\.\d(\D|$)")
 
 
@@ -64,17 +64,17 @@ _OLD_HEXGUI = re.compile(r"HexGui:0\.\d(\D|$)")
 
 
 def write_link(game: HexGame) -> str:
-    """Returns a link to HexWorld that shows a game's last position and has all its moves.
+    """Returns a link to HexWorld that shows a game's last position and contains all its moves.
 
-    Stones that were set up become moves in front of the others. Where a colour moves twice, the
-    other one passes.
+    Setup stones become moves before the others. If a colour moves twice in a row, the other colour
+    passes in between.
     """
-    # Black and white stones alternate, as links give colours by the order of moves.
+    # Black and white stones alternate, since in links the colours follow from the order of moves.
     pairs = itertools.zip_longest(*game.setup)
     plays = [Move(p, cell) for pair in pairs for p, cell in enumerate(pair) if cell is not None]
     turn, words = 0, []
     codes = {word: code for code, word in _CODES.items()}
-    # The last entry is the move to come: it has no text, but may need a pass before it.
+    # The last entry is the next move: it has no text, but may need a pass before it.
     for player, action in (*plays, *game.moves, Move(player_to_move(game), "")):
         if action in _LETTERS.values():
             words.append(f":{action[0]}{COLORS[player].lower()}")  # type: ignore[index]
@@ -82,7 +82,7 @@ def write_link(game: HexGame) -> str:
         if player != turn:
             words.append(":p")
         words.append(codes.get(action) or move_name(game.size, action))  # type: ignore[arg-type]
-        # After swapped sides the same colour moves again, in other hands.
+        # After a swap of sides the same colour moves again, but the other person plays it.
         turn = player if action == SWAP_SIDES else 1 - player
     return f"{LINK}{game.size}c1,{''.join(words)}"
 
@@ -92,15 +92,15 @@ def read_link(link: str, *, to_cursor: bool = False) -> HexGame:
 
     Args:
       link: such as `https://hexworld.org/board/#11c1,a3b5`.
-      to_cursor: whether to leave out the moves behind the second comma, which the viewer has but
-        does not show yet.
+      to_cursor: whether to omit the moves after the second comma, which the viewer does not show
+        yet.
 
     Returns:
       The game, from the empty board.
 
     Raises:
       ValueError: with line and column, if the link is malformed, the board is no square of 2x2 to
-        19x19, or a cell is outside of it or taken.
+        19x19, or a cell is outside the board or occupied.
     """
     text = urllib.parse.unquote(link.strip())
     start = text.find("#") + 1
@@ -113,7 +113,7 @@ def read_link(link: str, *, to_cursor: bool = False) -> HexGame:
     turn, at, commas = 0, head.end(), 0
     word = re.compile(r",|:[sSp]|:[rf][bw]|[A-Za-z]\d+", re.ASCII)
     while at < len(text):
-        # The first comma ends the head of the link; the second is the viewer's cursor.
+        # The first comma ends the link's header; the second is the viewer's cursor.
         found = word.match(text, at)
         commas += text[at] == ","
         if found is None or commas > 2:
@@ -160,18 +160,18 @@ def write_sgf(game: HexGame) -> str:
 def read_sgf(text: str) -> HexGame:
     """Reads the first game of an SGF file, along its first variation.
 
-    Cells may also be two letters, as in Little Golem's files. Stones that are set up in the middle
-    of a game start it anew from there. A plain `swap` swaps sides if the same colour moves next.
+    Cells may also be two letters, as in Little Golem's files. If stones are set up in the middle of
+    a game, the game restarts from there. A plain `swap` swaps sides if the same colour moves next.
 
     Args:
-      text: what the file holds.
+      text: the content of the file.
 
     Returns:
       The game.
 
     Raises:
       ValueError: with line and column, if the text is malformed or of another game, the board is no
-        square of 2x2 to 19x19, or a cell is outside of it or taken.
+        square of 2x2 to 19x19, or a cell is outside the board or occupied.
     """
     nodes = list(_main_line(text))
     sizes = [x for x in nodes[0] if x.name == "SZ"]
@@ -183,11 +183,11 @@ def read_sgf(text: str) -> HexGame:
     size = _size(text, sizes[0].at, *_two(sizes[0].value))
     used = {"GM", "FF", "SZ", "AP", "AB", "AW", "AE", "PL", "B", "W"}
     game = HexGame(size, info={x.name: x.value for x in nodes[0] if x.name not in used})
-    # The board is played along, so that a stone on a taken cell is told of by its line.
+    # Plays the moves on a board, so that an error about an occupied cell can name the line.
     board = np.zeros(size**2, np.int8)
     moves: list[Move] = []
     old = any(x.name == "AP" and _OLD_HEXGUI.match(x.value) for x in nodes[0])
-    # The colours of the moves that are still to come: the next one tells what a plain `swap` is.
+    # The colours of the remaining moves: the next one determines what a plain `swap` means.
     turns = [x.name for node in nodes for x in node if x.name in ("B", "W")]
     for node in nodes:
         setup = [x for x in node if x.name in ("AB", "AW", "AE", "PL")]
@@ -209,21 +209,21 @@ def read_sgf(text: str) -> HexGame:
 
 
 class _Property(NamedTuple):
-    """One value of a property, and where it stands in the text."""
+    """One value of a property, and its place in the text."""
 
     name: str
     value: str
     at: int
 
 
-# A bracket or semicolon, the name of a property, or a value in which ] may be escaped.
+# A parenthesis or semicolon, the name of a property, or a value in which ] may be escaped.
 _TOKEN = re.compile(r"\s*(?:([();])|([A-Za-z]+)\s*(?=\[)|\[((?:[^\\\]]|\\.)*)\])", re.DOTALL)
 
 
 def _main_line(text: str) -> Iterator[list[_Property]]:
-    """Yields the nodes along the first variation, after a look at all of the first game."""
+    """Yields the nodes along the first variation; parses all of the first game before."""
     nodes: list[list[_Property]] = []
-    node: list[_Property] | None = None  # the one that is read, None between "(" and ";"
+    node: list[_Property] | None = None  # the current node, None between "(" and ";"
     name, at = "", max(text.find("("), 0)
     trees: list[list[bool]] = []  # of each open tree: on the main line, has had a subtree
     while True:
@@ -277,7 +277,7 @@ def _main_line(text: str) -> Iterator[list[_Property]]:
 
 
 def _set_up(text: str, game: HexGame, properties: list[_Property]) -> HexGame:
-    """Returns the game with a node's stones and turn; a game under way starts anew from there."""
+    """Returns the game with a node's setup and turn; a game in progress restarts from there."""
     board, turn = stones(game).flatten(), player_to_move(game) if game.moves else game.to_move
     for name, value, at in properties:
         if name == "PL":
@@ -286,7 +286,7 @@ def _set_up(text: str, game: HexGame, properties: list[_Property]) -> HexGame:
                 raise _error(text, at, f"PL is 'B' or 'W', got {value!r}")
             turn = COLORS.index(letter)
         else:
-            # The place in this list is what the board holds: 0 empty, 1 black, 2 white.
+            # The index in this tuple is the code on the board: 0 empty, 1 black, 2 white.
             board[_cell(text, at, game.size, value.strip())] = ("AE", "AB", "AW").index(name)
     black, white = (tuple(np.flatnonzero(board == i).tolist()) for i in (1, 2))
     return dataclasses.replace(game, moves=(), setup=(black, white), to_move=turn)

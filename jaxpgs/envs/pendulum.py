@@ -1,6 +1,6 @@
 """The pendulum of Gym's `Pendulum-v1`, as pure functions on a frozen state: continuous actions.
 
-A rod hangs on a motor that is too weak to lift it at once, so it has to be swung up.
+A motor that is too weak to lift a rod directly has to swing it up.
 
 | version | change |
 | --- | --- |
@@ -31,7 +31,7 @@ class PendulumState:
       speed: `[]` float32, radians a second, from -8 to 8.
       steps: `[]` int32, steps so far.
       current_player: `[]` int32, always 0.
-      rewards: `[1]` float32, what the last step paid.
+      rewards: `[1]` float32, the reward of the last step.
       terminated: `[]` bool.
 
     Example:
@@ -50,7 +50,7 @@ class PendulumState:
 
 @dataclasses.dataclass(frozen=True)
 class Pendulum:
-    """Swing a rod up and hold it.
+    """The task of swinging a rod up and holding it upright.
 
     | | |
     | --- | --- |
@@ -58,7 +58,7 @@ class Pendulum:
     | observation | `[3]` float32: cosine and sine of the angle, speed / 8 |
     | reward | -(angle² + speed² / 10 + torque² / 1000), the angle from -pi to pi, at each step |
 
-    As Gym's, but for the speed in the observation, which Gym does not divide.
+    The same as Gym's, except that Gym does not divide the speed in the observation.
 
     Args:
       length: steps of an episode, at least 1.
@@ -88,7 +88,7 @@ class Pendulum:
 
     @property
     def action_bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The least and the greatest action, a number for each of its parts."""
+        """The lower and upper bounds of an action, one number for each component."""
         return (-2.0,), (2.0,)
 
     @property
@@ -114,10 +114,10 @@ class Pendulum:
 
         Args:
           state: a state, unbatched.
-          action: `[1]` the torque; beyond -2 and 2 it is that.
+          action: `[1]` the torque, clipped to [-2, 2].
 
         Returns:
-          The next state. A finished episode stays as it is, and pays nothing.
+          The next state. A finished episode does not change, and its reward is 0.
 
         Raises:
           ValueError: if the torque is NaN or infinite; under `jax.jit` the state becomes NaN.
@@ -129,13 +129,13 @@ class Pendulum:
     def _step(self, state: PendulumState, action: chex.Array) -> PendulumState:
         torque = jnp.clip(jnp.asarray(action[0], jnp.float32), -2.0, 2.0)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
-        # As in Gym the step pays for the state that it starts from.
+        # As in Gym, the reward depends on the state before the step.
         cost = angle**2 + 0.1 * state.speed**2 + 0.001 * torque**2
-        # A rod of length 1 and mass 1.
+        # The rod has length 1 and mass 1.
         speed = state.speed + (1.5 * _GRAVITY * jnp.sin(state.angle) + 3.0 * torque) * _SECONDS
         speed = jnp.clip(speed, -_MAX_SPEED, _MAX_SPEED)
         after = PendulumState(
-            # As in Gym it is the new speed that moves the rod (semi-implicit Euler).
+            # As in Gym, the new speed moves the rod (semi-implicit Euler).
             angle=state.angle + speed * _SECONDS,
             speed=speed,
             steps=state.steps + 1,
@@ -143,11 +143,11 @@ class Pendulum:
             rewards=-cost[None],
             terminated=state.steps + 1 >= self.length,
         )
-        # Both are made and one is taken, as a traced state cannot decide between branches.
+        # Computes both and selects one, since Python cannot branch on a traced state.
         stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
         return trees.where(state.terminated, stays, after)
 
     @compiled
     def observe(self, state: PendulumState) -> chex.Array:
-        """Returns `[3]`: cosine and sine of the angle, and the speed as a share of the greatest."""
+        """Returns `[3]`: cosine and sine of the angle, and the speed divided by its maximum."""
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed / _MAX_SPEED])

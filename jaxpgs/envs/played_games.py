@@ -1,4 +1,4 @@
-"""Whole games as records of the codes that they chose among."""
+"""Records of whole games: the codes of their moves and of the legal alternatives."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ import chex
 
 
 class PlayedGames(NamedTuple):
-    """B whole games of at most T moves, each in its lane.
+    """B whole games of at most T moves, each in its own lane of the batch.
 
-    Nested rollout policy adaptation plays them and learns from them. Its policy chooses among
-    codes: C numbers that stand for the moves, each move another one in every position.
+    Nested rollout policy adaptation plays these games and learns from them. Its policy chooses
+    among C codes that represent the moves. In every position, different moves have different codes.
 
     Attributes:
       score: `[B]` float32, the sum of the rewards.
-      length: `[B]` int32, how many moves.
+      length: `[B]` int32, the number of moves.
       legal: `[T, W, B]` unsigned, the codes among which each move was chosen, packed into W words
         of H = C / W bits: bit h of word w is code `(H - 1 - h) * W + w`. 0 after the end.
       chosen: `[T, B]` int32, the chosen codes; -1 after the end.

@@ -1,4 +1,4 @@
-"""Hex positions as text and as SVG pictures, those of Breakthrough and Yavalath as text.
+"""Draws positions: Hex as text and as SVG pictures, Breakthrough and Yavalath as text.
 
 Columns are lettered from a and rows numbered from 1, so row 1 and column 2 (from 0) meet in `c2`.
 In Breakthrough rows are numbered as in chess, from the side of player 0. All functions draw one
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MARKS = "XO"
 _SYMBOLS = {0: ".", 1: "X", -1: "O"}
-# Dark blue and vermilion also differ in greyscale and for every kind of colour vision.
+# Dark blue and vermilion are distinct in greyscale and for every kind of colour vision.
 _COLORS = ("#1d3f72", "#e2653c")
 _OUTLINES = ("#12294d", "#b0431f")
 _SIDE = 24.0  # from a cell's centre to its corners, in SVG units
@@ -30,13 +30,13 @@ HEXAGON = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
 def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None) -> str:
     """Draws a position as a slanted rhombus of text.
 
-    `X` is player 0 and `O` player 1; small letters around the board are the edges that they join.
+    `X` is player 0 and `O` player 1; small letters mark the edges that each player connects.
 
     Args:
       env: the game.
       state: a position, unbatched.
-      policy: optional `[A]` probabilities. Empty cells then show them in percent, and the swap,
-        where it is an action, has a line of its own.
+      policy: optional `[A]` probabilities. Empty cells then show theirs in percent, and the swap,
+        if it is an action, has its own line.
 
     Returns:
       The drawing, without a newline at the end.
@@ -47,11 +47,11 @@ def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = Non
     n = env.size
     board, probabilities = _checked(env, state, policy)
     percent = None if probabilities is None else _percent(probabilities)
-    # Characters of each cell; 100 percent and a blank need four.
+    # Characters for each cell; "100" and a blank need four.
     pitch = 2 if percent is None else 4
 
     def line(row: int, texts: list[str], before: str = "", after: str = "") -> str:
-        # Each row stands half a cell to the right of the row above.
+        # Each row is half a cell to the right of the row above.
         body = "".join(f"{text:>{pitch}}" for text in texts)
         return " " * (pitch // 2 * (row + 2)) + f"{before:>4}" + body + after
 
@@ -74,14 +74,14 @@ def hex_text(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = Non
 def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None) -> str:
     """Draws a position as a self-contained SVG picture.
 
-    Each edge has the colour of the player that joins it: player 0, dark blue, top with bottom, and
-    player 1, vermilion, left with right.
+    Each edge has the colour of the player who connects it: player 0, dark blue, connects top and
+    bottom, and player 1, vermilion, connects left and right.
 
     Args:
       env: the game.
       state: a position, unbatched.
-      policy: optional `[A]` probabilities. Empty cells then hold dots whose area is proportional to
-        the probability, and its percentage where that is not 0; the swap is named in the caption.
+      policy: optional `[A]` probabilities. Empty cells then show dots whose area is proportional to
+        the probability, and percentages that are not 0. The caption gives the swap's probability.
 
     Returns:
       One `<svg>` element, with one `<polygon class="cell">` per cell and one
@@ -148,8 +148,8 @@ def hex_svg(env: "Hex", state: "HexState", policy: chex.ArrayNumpy | None = None
 
 
 def _probability(at: np.ndarray, share: np.ndarray, largest: float, color: str) -> list[str]:
-    """Draws how likely a move is: a dot, and its percentage where that is not 0."""
-    # Areas are compared by eye, so the radius grows with the root of the probability.
+    """Draws a move's probability: a dot, and the percentage if it is not 0."""
+    # The eye compares areas, so the radius grows with the square root of the probability.
     radius = 0.76 * _SIDE * math.sqrt(max(float(share), 0.0) / largest)
     dot = (
         f'<circle class="policy" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{radius:.1f}" '
@@ -160,7 +160,7 @@ def _probability(at: np.ndarray, share: np.ndarray, largest: float, color: str) 
 
 
 def hex_centre(row: float, col: float) -> np.ndarray:
-    """Returns where a cell's centre is, with the cell's side as unit and a1 at the origin."""
+    """Returns a cell's centre, with the cell's side as unit and a1 at the origin."""
     return np.array([(col + row / 2) * math.sqrt(3), 1.5 * row])
 
 
@@ -177,7 +177,7 @@ def hex_outline(size: int, thickness: float = 0.5) -> list[tuple[int, np.ndarray
     def border(cells: list[tuple[int, int]], order: tuple[int, int]) -> list[np.ndarray]:
         return [hex_centre(*cell) + HEXAGON[corner] for cell in cells for corner in order]
 
-    # Both players own half of the outer side at the two blunt corners of the rhombus.
+    # At the two blunt corners of the rhombus each player owns half of the outer side.
     last = size - 1
     upper = hex_centre(0, last) + (HEXAGON[0] + HEXAGON[1]) / 2
     lower = hex_centre(last, 0) + (HEXAGON[3] + HEXAGON[4]) / 2
@@ -187,8 +187,8 @@ def hex_outline(size: int, thickness: float = 0.5) -> list[tuple[int, np.ndarray
         (1, [*border([(row, 0) for row in range(size)], (5, 4)), lower]),
         (1, [upper, *border([(row, last) for row in range(size)], (1, 2))]),
     ]
-    # At the sharp corners, where two colours meet at an angle of 120 degrees, both go on until
-    # their outer sides touch.
+    # At the sharp corners, where two colours meet at an angle of 120 degrees, both lines are
+    # extended until their outer sides touch.
     reach = thickness / 2 * math.tan(math.pi / 6)
     for (_, points), end, inner in zip(borders, (0, -1, 0, -1), (1, -2, 1, -2), strict=True):
         points[end] = points[end] + reach * (points[end] - points[inner])
@@ -222,8 +222,8 @@ def breakthrough_text(env: "Breakthrough", state: "BreakthroughState") -> str:
 def yavalath_text(env: "Yavalath", state: "YavalathState") -> str:
     """Draws a position as a hexagon of text.
 
-    `X` is player 0 and `O` player 1. A row's number stands at its right end. A column goes down
-    to the right, from its letter.
+    `X` is player 0 and `O` player 1. A row's number is at its right end. A column runs from its
+    letter down to the right.
 
     Args:
       env: the game.
@@ -238,12 +238,12 @@ def yavalath_text(env: "Yavalath", state: "YavalathState") -> str:
     board = _check_board(state, (env.num_cells,))
     n = env.size
     symbols = [_SYMBOLS[stone] for stone in board.tolist()]
-    # Columns that begin in the first row have their letters above it, the others on the left edge.
+    # Columns that begin in the first row have their letters above it, the others at the left edge.
     lines = [" " * (n - 1) + " ".join(_letter(column) for column in range(n - 1, 2 * n - 1))]
     for row in range(2 * n - 1):
         before = [_letter(n - 2 - row)] if row < n - 1 else []
         cells = [symbols[cell] for cell in np.flatnonzero(env.coordinates[:, 0] == row)]
-        # A letter and a blank in front stand where one more cell would.
+        # A letter and a blank before the row take the place of one more cell.
         indent = n - 2 - row if before else row - n + 2
         lines.append(" " * indent + " ".join([*before, *cells, str(row + 1)]))
     return "\n".join([*lines, _caption(state, ("X ", "O "))])
@@ -284,7 +284,7 @@ def _caption(
     mover = int(state.current_player)
     if not bool(state.terminated):
         return f"{marks[mover]}player {mover} to move"
-    # Rewards are those of the last step: none in a given board or after the end.
+    # Rewards are from the last step: zero in a position from a board or after the end.
     rewards = np.asarray(state.rewards)
     winner = int(rewards.argmax())
     return f"{marks[winner]}player {winner} won" if rewards.any() else "game over"
@@ -311,7 +311,7 @@ def _stone(at: np.ndarray, player: int, radius: float, kind: str = "stone") -> s
 
 
 def _text(at: np.ndarray, text: str, size: float, fill: str, anchor: str = "middle") -> str:
-    # Moved down by a third of its height instead of `dominant-baseline`, which few programs know.
+    # Moved down by a third of its height, since few programs support `dominant-baseline`.
     return (
         f'<text x="{at[0]:.1f}" y="{at[1] + 0.35 * size * _SIDE:.1f}" '
         f'font-size="{size * _SIDE:.1f}" fill="{fill}" text-anchor="{anchor}">{text}</text>'

@@ -1,10 +1,11 @@
 """Yavalath (Cameron Browne's program Ludi, 2007) for two, as pure functions on a frozen state.
 
-The players put stones on a hexagonal board in turn. Four or more of one's own in a row win; three
-in a row, unless the same stone makes four, lose. A full board is a draw. There is no swap rule.
+The players place stones on a hexagonal board in turn. A player who makes four or more in a row
+wins; one who makes three in a row, and not also four, loses. A full board is a draw. There is no
+swap rule.
 
-Only lines through the new stone can be new. What lies on them, three steps each way, is found by a
-table, so a move's cost does not depend on the size of the board but for the copy.
+Only rows through the new stone can be new. A table lists the cells on these lines, three steps each
+way, so a move's cost does not depend on the size of the board, except for copying it.
 
 | version | change |
 | --- | --- |
@@ -139,14 +140,14 @@ class Yavalath:
           action: `[]` integer in `[0, num_actions)`.
 
         Returns:
-          The next position. A finished game stays as it is, with zero rewards. An illegal action,
-          one out of range included, loses the game at once (as in pgx) and leaves the stones alone.
+          The next position. A finished game does not change and has zero rewards. An illegal action
+          (also one out of range) loses the game at once, as in pgx, and does not place a stone.
         """
         action = jnp.asarray(action, jnp.int32)
         mover, board = state.current_player, state.board
         own = jnp.where(mover == 0, 1, -1).astype(jnp.int8)
         legal = (action >= 0) & (action < self.num_cells) & (board[action] == 0)
-        # XLA's CPU backend is slow with the checks of bounds that indexing adds by default.
+        # The bounds checks that indexing adds by default are slow on XLA's CPU backend.
         around = jnp.asarray(_lines(self)).at[action].get(mode="clip")
         mine = board.at[around].get(mode="promise_in_bounds") == own
         # [3 lines, 2 ways]: whether the cells 1, 2 and 3 steps away continue the row without a gap.
@@ -154,7 +155,7 @@ class Yavalath:
         second = first & mine[..., 1]
         third = second & mine[..., 2]
         steps = jnp.stack([first, second, third])
-        # Both ways together with the new stone make the row on each line.
+        # The length of the row on each line: both ways, and the new stone.
         length = 1 + jnp.sum(steps, axis=(0, 2), dtype=jnp.int8)
         four = jnp.any(length >= 4)
         # A stone that makes four on one line and three on another wins.
@@ -178,7 +179,7 @@ class Yavalath:
 
     @compiled
     def observe(self, state: YavalathState) -> chex.Array:
-        """Returns `[2 * size - 1, 2 * size - 1, 3]` float32 planes as the player to move sees."""
+        """Returns `[2 * size - 1, 2 * size - 1, 3]` float32 planes from the mover's view."""
         own = jnp.where(state.current_player == 0, state.board, -state.board)
         planes = jnp.stack([own == 1, own == -1, own == 0], axis=-1).astype(jnp.float32)
         return self._embed(planes)
@@ -191,12 +192,12 @@ class Yavalath:
           policy: `[..., A]`.
 
         Returns:
-          Twelve pairs `(observation, policy)`, the given one first: the turns by 60 degrees and
+          Twelve pairs `(observation, policy)`, the given one first: the rotations by 60 degrees and
           their mirror images.
         """
         rows, columns = self.coordinates.T
         planes = observation[..., rows, columns, :]
-        # The first is the identity, for which the arguments themselves are returned.
+        # The first symmetry is the identity, for which the arguments themselves are returned.
         pairs = [(self._embed(planes[..., order, :]), policy[..., order]) for order in _turns(self)]
         return [(observation, policy), *pairs[1:]]
 
@@ -224,7 +225,7 @@ def _index(env: Yavalath) -> np.ndarray:
 def _lines(env: Yavalath) -> np.ndarray:
     """`[num_cells, 3, 2, 3]` int32: on each line the cells 1, 2, 3 steps away, either way.
 
-    The cell itself, empty when it matters, stands for those beyond the edge.
+    Cells beyond the edge are replaced by the cell itself, which is empty before a legal move.
     """
     steps = np.array([1, -1])[:, None] * np.arange(1, 4)
     offsets = steps[:, :, None] * _DIRECTIONS[:, None, None]
@@ -237,8 +238,8 @@ def _lines(env: Yavalath) -> np.ndarray:
 
 @functools.cache
 def _turns(env: Yavalath) -> tuple[np.ndarray, ...]:
-    """Which cell comes where, `[num_cells]`, in each of the twelve symmetries."""
-    # Three coordinates that sum to 0: a symmetry exchanges them, and may change all signs.
+    """The permutations of the cells, `[num_cells]` each, for the twelve symmetries."""
+    # Three coordinates that sum to 0: a symmetry permutes them, and may change all signs.
     row, column = (env.coordinates - (env.size - 1)).T
     cube = np.stack([row, column, -row - column])
     return tuple(

@@ -1,4 +1,4 @@
-"""SameGame: the game, its rules once more in plain Python, and long sequences of moves."""
+"""SameGame: the game, a second implementation of its rules in NumPy, and whole sampled games."""
 
 from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.game import CLEARED, SameGame, SameGameState, standard_positions

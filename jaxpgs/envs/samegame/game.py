@@ -1,13 +1,13 @@
 """SameGame on boards of any width and up to 32 rows, as pure functions on a frozen state.
 
-A group is two or more blocks of one colour that touch at their sides. A move takes one away and
+A group is two or more blocks of one colour that touch at their sides. A move removes one group and
 earns (n-2)^2 for its n blocks. The blocks above fall down, and empty columns close to the left.
 The game ends when no group is left: with +1000 if the board is empty, else with a penalty for the
-blocks that remain, of which the literature has three.
+remaining blocks. The literature uses three penalties.
 
-The board is held as bit planes, a word for each column (see `jaxpgs.envs.bitboard`): all blocks of
-a group are found by a flood that fills whole columns at once, for all boards of a batch together.
-`step` floods one group; only who reads `legal_action_mask` pays for all of them.
+The board is stored as bit planes, a word for each column (see `jaxpgs.envs.bitboard`). A flood that
+fills whole columns at once finds all blocks of a group, for all boards of a batch together. `step`
+floods one group; only `legal_action_mask` has to compute all groups.
 
 | version | change |
 | --- | --- |
@@ -60,7 +60,7 @@ class SameGameState:
 
     @property
     def legal_action_mask(self) -> chex.Array:
-        """`[A]` bool: one cell for each group, its leftmost, of these the lowest."""
+        """`[A]` bool: one cell for each group, the lowest of its leftmost cells."""
         return _legal_action_mask(self)
 
 
@@ -77,7 +77,7 @@ class SameGame:
     The penalty is the sum over the colours that are left of `(blocks left - 2)**2` ("per_color";
     Seify 2020, section 2.1.3), `(all blocks left - 2)**2` ("total"; js-games.de) or nothing
     ("none", common in work on nested searches). The observation is that of Seify 2020, section
-    5.4.1, without the border of zeros, which is the network's to add. Colours can be exchanged
+    5.4.1, without the border of zeros, which the network adds. Colours can be exchanged
     (`permute_colors`); the board cannot be mirrored, since columns close to the left.
 
     Args:
@@ -134,7 +134,7 @@ class SameGame:
     def init(self, key: chex.PRNGKey) -> SameGameState:
         """Returns a full board of colours drawn independently and uniformly.
 
-        A small board may hold no group; the game is then over before it began, without a reward.
+        A small board may have no group; the game is then over at the start, without a reward.
         """
         shape = (self.height, self.width)
         return _state(self, jax.random.randint(key, shape, 0, self.num_colors))
@@ -148,14 +148,13 @@ class SameGame:
           action: `[]` integer in `[0, num_actions)`: any cell of a group.
 
         Returns:
-          The next position. An illegal action, that is an empty cell, a block without a group or a
-          number out of range, changes nothing and earns nothing; so does every action after the
-          end.
+          The next position. An illegal action (an empty cell, a block without a group or a number
+          out of range) changes nothing and earns nothing, like every action after the end.
         """
         action = jnp.asarray(action, jnp.int32)
         width = jnp.int32(self.width)
         row, column = jax.lax.div(action, width), jax.lax.rem(action, width)
-        # A column that is not there: the words' type would take any row for one of the board.
+        # Actions out of range get a column off the board: words may have room for further rows.
         column = jnp.where((action >= 0) & (action < self.num_actions), column, width)
         dtype = state.planes.dtype
         bit = jnp.ones((), dtype) << (self.height - 1 - row).astype(dtype)
@@ -174,7 +173,7 @@ class SameGame:
     def board(self, state: SameGameState) -> chex.Array:
         """Returns the colours `[height, width]` int8, 0 to `num_colors - 1`; empty cells hold -1.
 
-        It is what `from_board` takes.
+        This is the format that `from_board` takes.
         """
         bits = bitboard.unpack(jnp.moveaxis(state.planes, 0, 1), self.height)
         # Planes hold the binary digits of colour + 1, so an empty cell becomes -1. int8 is wide
@@ -184,7 +183,7 @@ class SameGame:
 
     @compiled
     def group_labels(self, state: SameGameState) -> chex.Array:
-        """Labels each cell with the action that takes its group.
+        """Labels each cell with the action that removes its group.
 
         Args:
           state: a position, unbatched.
@@ -199,7 +198,7 @@ class SameGame:
         def append(code: chex.Array, digit: chex.Array) -> tuple[chex.Array, None]:
             return 2 * code + bitboard.unpack(digit, height).astype(jnp.int32), None
 
-        # Unrolled, XLA's CPU backend would make a fusion without vector instructions of it.
+        # If it were unrolled, XLA's CPU backend would fuse it without vector instructions.
         code, _ = jax.lax.scan(append, jnp.zeros((height, self.width), jnp.int32), digits)
         # The code is the column, followed by the height above the bottom.
         low = (8 * planes.dtype.itemsize - 1).bit_length()
@@ -221,14 +220,14 @@ class SameGame:
           `[A]` logits; actions that are not legal hold the lowest float.
         """
         labels, cells = self.group_labels(state), self.num_actions
-        # What has no group goes to a place of its own at the end.
+        # Cells without a group get an extra segment at the end.
         labels = jnp.where(labels < 0, cells, labels)
-        # A group's logit is the log-sum-exp of its cells' logits. Without the largest of them no
-        # exponential overflows; it cancels in the gradient.
+        # A group's logit is the log-sum-exp of its cells' logits. The largest one is subtracted so
+        # that no exponential overflows; it cancels in the gradient.
         largest = jax.ops.segment_max(jax.lax.stop_gradient(logits), labels, cells + 1)
         share = jax.ops.segment_sum(jnp.exp(logits - largest[labels]), labels, cells + 1)[:-1]
-        # A legal action's share is at least 1, that of its largest cell. The others' logarithms
-        # would be infinite, and their gradients NaN although `where` drops them.
+        # A legal action's share is at least 1, from its largest cell. Of the other actions, whose
+        # share is 0, logarithms would be infinite and gradients NaN, although `where` drops them.
         legal = share > 0
         joined = jnp.log(jnp.where(legal, share, 1)) + jnp.where(legal, largest[:-1], 0)
         return jnp.where(legal, joined, jnp.finfo(logits.dtype).min)
@@ -239,11 +238,11 @@ class SameGame:
 
         Args:
           state: a position, unbatched.
-          policy: `[A]` probabilities of the legal actions; what others hold is dropped.
+          policy: `[A]` probabilities of the legal actions; entries of other actions are ignored.
 
         Returns:
-          `[A]` probabilities of the cells; summed over groups, as in `policy_logits`, they are the
-          given ones.
+          `[A]` probabilities of the cells; their sums over groups, as in `policy_logits`, are the
+          given probabilities.
         """
         labels = self.group_labels(state)
         place = jnp.where(labels < 0, self.num_actions, labels)
@@ -260,7 +259,7 @@ class SameGame:
           observation: `[..., height, width, num_colors + 1]`; all get the same permutation.
 
         Returns:
-          The observation with its planes of colours in another order.
+          The observation with its colour planes permuted.
         """
         order = jax.random.permutation(key, self.num_colors)
         return jnp.concatenate([observation[..., order], observation[..., -1:]], axis=-1)
@@ -269,23 +268,24 @@ class SameGame:
     def mirror(self, state: SameGameState, action: chex.Array) -> tuple[SameGameState, chex.Array]:
         """Exchanges left and right, which changes neither policy nor value.
 
-        Columns close to the left either way, and which blocks touch does not depend on it.
+        The mirror image's columns close to the left too, but this does not affect which blocks
+        touch.
 
         Args:
           state: a position, unbatched.
           action: `[]` a legal action.
 
         Returns:
-          The mirrored position, and the legal action that takes the same group there.
+          The mirrored position, and the legal action that removes the same group there.
         """
         occupied = bitboard.occupied(state.planes) != 0
-        # Only the filled columns change places, since the empty ones are to stay on the right.
+        # Only the filled columns change places, since the empty ones must stay on the right.
         last = jnp.sum(occupied, dtype=jnp.int32) - 1
         column = jnp.arange(self.width, dtype=jnp.int32)
         other = jnp.where(column <= last, last - column, column)
         mirrored = dataclasses.replace(state, planes=state.planes[:, other])
         cell = action - action % self.width + other[action % self.width]
-        # A group's legal action is its leftmost block, which in the mirror is another one.
+        # A group's legal action is its leftmost block, which is another block after mirroring.
         label = self.group_labels(mirrored)[cell]
         return mirrored, jnp.where(label < 0, action, label)
 
@@ -322,7 +322,7 @@ class SameGame:
         return _state(self, jnp.asarray(colors, jnp.int32))
 
     def end_reward(self, planes: chex.Array) -> chex.Array:
-        """Returns what ending a game with this board earns.
+        """Returns the reward for ending a game with this board.
 
         Args:
           planes: `[P, W, ...]` a board, with any batch axes last.
@@ -359,7 +359,7 @@ class SameGame:
           The drawing as a string.
 
         Raises:
-          ValueError: if the format is another, the state is batched or the policy's shape is wrong.
+          ValueError: if the format is unknown, the state is batched or the policy's shape is wrong.
         """
         from jaxpgs.envs.samegame import svg
 
@@ -371,12 +371,12 @@ class SameGame:
     def _play(
         self, planes: chex.Array, seed: chex.Array
     ) -> tuple[chex.Array, chex.Array, chex.Array]:
-        """Takes the group of a seed `[W, ...]` away, with any batch axes last.
+        """Removes the group of a seed `[W, ...]`, with any batch axes last.
 
         Returns:
           The planes, the reward `[...]`, and whether no group is left `[...]`.
         """
-        # A seed on an empty cell or on a single block floods nothing: the move takes no block.
+        # A seed on an empty cell or on a single block floods nothing: the move removes no block.
         up, left = bitboard.links(planes)
         group = bitboard.flood(seed & bitboard.linked(up, left), up, left)
         size = bitboard.count(group)
@@ -387,7 +387,7 @@ class SameGame:
         return planes, jnp.where(size > 0, reward, 0.0), over
 
     def _state(self, colors: chex.Array) -> SameGameState:
-        """Makes the state of a board `[height, width]` of colours and -1."""
+        """Makes the state from a board `[height, width]` of colours and -1."""
         # 0 stands for an empty cell; see `bitboard`.
         codes = colors + 1
         num_planes = self.num_colors.bit_length()
@@ -403,7 +403,7 @@ class SameGame:
 
 
 def standard_positions() -> np.ndarray:
-    """Returns the 20 standard test positions of the literature, `[20, 15, 15]` int8 of 5 colours.
+    """Returns the 20 standard test positions, `[20, 15, 15]` int8 with 5 colours.
 
     They were first published on js-games.de; `SameGame().from_board` takes each of them.
     """
@@ -418,7 +418,7 @@ def _state(env: SameGame, colors: chex.Array) -> SameGameState:
 
 @functools.partial(jax.jit, inline=True)  # as `compiled` does
 def _legal_action_mask(state: SameGameState) -> chex.Array:
-    # Whoever maps over states finds no other axis here; a batch that is not mapped has some.
+    # Under `jax.vmap` there are no batch axes here; a batch that is not mapped has some.
     planes = jnp.moveaxis(state.planes, (-2, -1), (0, 1))
     cells = bitboard.batch_last(functools.partial(_legal, state.height))(planes)
     return jnp.moveaxis(cells, 0, -1)

@@ -1,7 +1,8 @@
 """SameGame's rules in plain NumPy, one cell after another: slow, short and easy to check.
 
-It shares nothing with `jaxpgs.envs.samegame`, so it verifies recorded games and tests that module.
-Boards are `[height, width]` integers, row 0 the top: a colour from 0 on, or -1 for an empty cell.
+This module shares no code with `jaxpgs.envs.samegame.game`, so it can verify recorded games and
+test that module. Boards are `[height, width]` integers, row 0 the top: a colour from 0 on, or -1
+for an empty cell.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ class ReplayedGame(NamedTuple):
 
     Attributes:
       boards: T + 1 boards `[height, width]`, the given one included.
-      rewards: T floats; the last one includes what the end of the game earns, if it has ended.
+      rewards: T floats; the last one includes the reward for the end, if the game has ended.
       score: their sum.
       over: whether no group is left.
       cleared: whether no block is left.
@@ -43,20 +44,20 @@ def replay(
       The game.
 
     Raises:
-      ValueError: if the penalty is another, or an action is out of range or takes no group.
+      ValueError: if the penalty is unknown, or an action is out of range or removes no group.
     """
     if penalty not in ("per_color", "total", "none"):
         raise ValueError(f'The penalty is "per_color", "total" or "none", got {penalty!r}.')
     boards, rewards = [np.array(board)], []
     legal = groups(boards[0])
     for index, action in enumerate(actions):
-        # Records may name any block of the group, as players click on any.
+        # Records may name any block of the group, since players may click on any.
         group = next((group for group in legal if action in group), None)
         if group is None:
             raise ValueError(f"Move {index} plays cell {action}, which belongs to no group.")
         boards.append(_without(boards[-1], group))
         legal = groups(boards[-1])
-        # The game ends with the move after which no group is left; that move earns the rest.
+        # The game ends with the move after which no group is left; it also earns the end reward.
         end = 0 if legal else _end_reward(boards[-1], penalty)
         rewards.append(float((len(group) - 2) ** 2 + end))
     return ReplayedGame(boards, rewards, sum(rewards), not legal, not (boards[-1] >= 0).any())
@@ -66,13 +67,13 @@ def groups(board: np.ndarray) -> list[list[int]]:
     """Lists the groups of a board, each as row-major cells that begin with the legal action."""
     height, width = board.shape
     found, seen = [], set()
-    # From the left, in each column from the bottom: the first cell met represents its group.
+    # From the left, in each column from the bottom: the first cell found represents its group.
     for start in [r * width + c for c in range(width) for r in reversed(range(height))]:
         if start in seen or board.flat[start] < 0:
             continue
         seen.add(start)
         cells = [start]
-        for cell in cells:  # grows while it is walked through
+        for cell in cells:  # the list grows during the loop
             row, column = divmod(cell, width)
             for r, c in (
                 (row - 1, column),
@@ -90,11 +91,11 @@ def groups(board: np.ndarray) -> list[list[int]]:
 
 
 def _without(board: np.ndarray, group: list[int]) -> np.ndarray:
-    """Takes a group away: blocks fall, then empty columns close to the left."""
+    """Removes a group: blocks fall, then empty columns close to the left."""
     height = board.shape[0]
     holes = board.copy()
     holes.flat[group] = -1
-    # What is left of each column, top to bottom; columns without a block are left out below.
+    # The remaining blocks of each column, top to bottom; empty columns are dropped below.
     stacks = [column[column >= 0] for column in holes.T]
     after = np.full_like(board, -1)
     for c, stack in enumerate([stack for stack in stacks if len(stack)]):

@@ -1,18 +1,18 @@
-"""Games of SameGame sampled from a table of logits, many at once, with all that learning needs.
+"""Samples many games of SameGame at once from a table of logits, with all that learning needs.
 
-A move's code is a block: the one that stands for the moved group, named by its cell on the first
-board. So the table has one logit for each cell of the first board, of whatever boards follow, and
-a move keeps its code while blocks below it fall. What may stand for a group are
-`bitboard.candidates`, one or few blocks of it, found without labelling the board; a group's
-probability is the sum over its candidates.
+A move's code is a block that represents the removed group, identified by its cell on the first
+board. So the table has one logit for each cell of the first board, for all later boards, and a move
+keeps its code when blocks fall. The blocks that may represent a group are its
+`bitboard.candidates`, one or a few, found without labelling the board. A group's probability is the
+sum over its candidates.
 
-With a table of twice that size a code is a block and whether its group is a pair: a block has one
-logit for as long as its group has two blocks, and another when the group has grown. What is
-learned of a colour can then be to spare its pairs until they have grown.
+With a table of twice that size, a code is a block and whether its group is a pair: a block has one
+logit while its group has two blocks, and another one when the group has grown. The search can then
+learn, for example, to spare the pairs of a colour until they have grown.
 
-All boards live in two frames: the fallen one, in which groups are found, and that of the first
-board, in which the table is. `alive`, the blocks that are left, in columns of the first board,
-connects them: it is a column's `bitboard.expand` mask, and its empty columns are the closed ones.
+All boards are held in two frames: the fallen board, in which groups are found, and the first board,
+to which the table belongs. `alive`, the remaining blocks in columns of the first board, connects
+them: it is a column's `bitboard.expand` mask, and its empty columns are the closed ones.
 """
 
 import functools
@@ -37,11 +37,11 @@ def play_sequences(
       env: the game.
       rng_key: `[B]` keys, one for each game; consumed.
       state: B positions to start from.
-      logits: `[A, B]` float32 logits of the codes, at most 40 in size; or `[2 A, B]`, as
-        `by_pairs` makes it, where pairs and larger groups have codes of their own.
+      logits: `[A, B]` float32 logits of the codes, at most 40 in magnitude; or `[2 A, B]`, as
+        `by_pairs` makes it, where pairs and larger groups have separate codes.
 
     Returns:
-      The games. A position without a group gives one of no moves and score 0.
+      The games. A position without a group gives a game without moves, with score 0.
 
     Raises:
       ValueError: if there are neither A nor 2 A logits.
@@ -55,7 +55,7 @@ def play_sequences(
     planes = jnp.moveaxis(state.planes, 0, -1)
     batch = planes.shape[-1]
     alive = bitboard.occupied(planes)
-    # Unnormalised probabilities, once a game: logits of 40 do not overflow, nor do their sums.
+    # Unnormalised probabilities, once per game: for logits up to 40 neither they nor sums overflow.
     weights = jnp.exp(logits).reshape(env.height, -1, batch)
     find = functools.partial(_find_codes, tell_pairs=len(logits) > env.num_actions)
     most = max(env.num_actions // 2, 1)
@@ -65,7 +65,7 @@ def play_sequences(
     def body(carry: tuple) -> tuple:
         planes, alive, words, total, step, record = carry
         word = planes.dtype.type
-        # Draw a code, then record what it was drawn from, while `words` still tells.
+        # Draw a code, then record the legal codes before `words` changes.
         column, bit, chosen = once(lambda: _choose(env, words, alive, weights, numbers[step]), step)
         record = PlayedGames(
             record.score,
@@ -74,7 +74,7 @@ def play_sequences(
             record.chosen.at[step].set(chosen),
             record.action.at[step].set(cell_of(env, column, bit)),
         )
-        # Take the group away on the fallen board, and its blocks from `alive` on the first one.
+        # Remove the group on the fallen board, and its blocks from `alive` on the first board.
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         group = bitboard.flood(jnp.where(here, bit[None], word(0)), *bitboard.links(planes))
         size = bitboard.count(group)
@@ -93,7 +93,7 @@ def play_sequences(
     )
     words = find(planes, alive)
     carry = (planes, alive, words, jnp.zeros(batch, jnp.int32), jnp.int32(0), record)
-    # Until no board of the batch has a group; in lanes that are done nothing changes any more.
+    # Runs until no board of the batch has a group; finished lanes do not change any more.
     carry = jax.lax.while_loop(lambda c: jnp.any(c[2] != 0), body, carry)
     planes, _, _, total, _, record = carry
     end = jnp.where(record.length > 0, env.end_reward(planes), 0.0)
@@ -101,23 +101,23 @@ def play_sequences(
 
 
 def code_features(env: SameGame, state: SameGameState, *, pairs: bool = False) -> chex.Array:
-    """Tells which codes have something in common.
+    """Returns binary features that codes share, such as their colour.
 
     Args:
       env: the game.
       state: M first boards.
-      pairs: whether pairs and larger groups have codes of their own.
+      pairs: whether pairs and larger groups have separate codes.
 
     Returns:
-      `[K, A, M]` bool: the codes of each of K colours. With pairs `[3 K, 2 A, M]`: also those of
-      each colour's pairs, and of its larger groups.
+      `[K, A, M]` bool: the codes of each of K colours. With pairs `[3 K, 2 A, M]`: also the codes
+      of each colour's pairs, and of its larger groups.
     """
     colors = jax.vmap(env.board)(state).reshape(-1, env.num_actions).T
     of_color = colors[None] == jnp.arange(env.num_colors, dtype=colors.dtype)[:, None, None]
     if not pairs:
         return of_color
     of_color = jax.vmap(functools.partial(by_pairs, env))(of_color)
-    # Codes lie in rows of 2 W, as `by_pairs` makes them: W of pairs, then W of larger groups.
+    # Codes are in rows of 2 W, as `by_pairs` makes them: W of pairs, then W of larger groups.
     is_pair = jnp.arange(2 * env.num_actions) // env.width % 2 == 0
     is_pair = is_pair[None, :, None]
     return jnp.concatenate([of_color, of_color & is_pair, of_color & ~is_pair])
@@ -140,11 +140,11 @@ def _find_codes(planes: chex.Array, alive: chex.Array, *, tell_pairs: bool) -> c
 
 
 def once(function: Callable[[], Any], count: chex.Array) -> Any:
-    """Calls a function in a loop of one turn, between whose ends nothing is fused.
+    """Calls a function in a loop of one iteration, which XLA does not fuse with the code around it.
 
     XLA would compute `words` again for each row and column of the choice, and the choice again for
-    each column of its flood. It removes barriers, and loops of which it knows that they turn once;
-    so this one turns while a counter is `count`, from `count` on.
+    each column of the flood. It removes barriers, and loops that it knows to run once. So this loop
+    starts a counter at `count` and runs while the counter equals `count`.
     """
     out = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function))
     carry = jax.lax.while_loop(
@@ -160,9 +160,9 @@ def cell_of(env: SameGame, column: chex.Array, bit: chex.Array) -> chex.Array:
 
 
 def ranks_of(alive: chex.Array) -> chex.Array:
-    """Returns `[W, B]` where each column of the first board is on the fallen one."""
-    # Columns of the first board that have become empty are closed: the rank counts those before.
-    # As narrow as the words where it can be, so that as many lanes fit into a register.
+    """Returns `[W, B]` the column on the fallen board of each column of the first board."""
+    # Columns of the first board that are now empty are closed: the rank counts the filled columns
+    # before. It is as narrow as the words if possible, so that as many lanes fit into a register.
     dtype = alive.dtype if len(alive) <= jnp.iinfo(alive.dtype).max else jnp.uint32
     filled = (alive != 0).astype(dtype)
     ranks = [jnp.zeros_like(filled[0])]
@@ -172,18 +172,18 @@ def ranks_of(alive: chex.Array) -> chex.Array:
 
 
 def first_frame(words: chex.Array, alive: chex.Array) -> chex.Array:
-    """Finds where blocks `[W, B]` of the fallen board are on the first one."""
+    """Maps blocks `[W, B]` of the fallen board to their cells on the first board."""
     rank = ranks_of(alive)
     moved = jnp.zeros_like(words)
-    # A gather by rank, written as selections among whole columns.
+    # A gather by rank, implemented by selecting among whole columns.
     for column in range(len(words)):
         moved = jnp.where(rank == rank.dtype.type(column), words[column][None], moved)
-    # Also empties what comes from the right of the last column.
+    # Also clears closed columns: their masks are empty.
     return bitboard.expand(moved, alive)
 
 
 def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
-    """Returns the value of a column for each game, `[B]`, of `values [W, B]`."""
+    """Returns `[B]`, the entry of `values [W, B]` at each game's column."""
     found = values[0]
     for w in range(1, len(values)):
         found = jnp.where(column == w, values[w], found)
@@ -193,7 +193,7 @@ def of_column(values: chex.Array, column: chex.Array) -> chex.Array:
 def _choose(
     env: SameGame, words: chex.Array, alive: chex.Array, weights: chex.Array, number: chex.Array
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
-    """Draws a code of `words` by its weight.
+    """Draws a code of `words` with probability proportional to its weight.
 
     Returns:
       The block's column and bit on the fallen board, 0 for none, and its code.
@@ -203,10 +203,10 @@ def _choose(
     sums = jnp.zeros(words.shape)
     for h in range(height):
         sums = sums + jnp.where((words >> h) & one != 0, weights[height - 1 - h], 0.0)
-    # Sums are unrolled: reductions of floats leave XLA's loops for a slower library.
+    # Sums are unrolled: for reductions of floats XLA calls a slower library.
     threshold = number * functools.reduce(jnp.add, list(sums))
-    # The last column and the last bit that begin at or before the threshold: whatever rounding
-    # does, they are among the words.
+    # The last column and the last bit whose interval begins at or before the threshold: despite
+    # rounding, they are always among the words.
     before = skipped = jnp.zeros_like(threshold)
     column = jnp.zeros(threshold.shape, jnp.int32)
     for w in range(len(words)):
@@ -220,7 +220,7 @@ def _choose(
     left, rank = of_column(alive, place), of_column(ranks_of(alive), place)
     lanes = column * column.shape[0] + jnp.arange(column.shape[0])
     of_rows = weights.reshape(height, -1).at[:, lanes].get(mode="promise_in_bounds")
-    # What is left of the threshold draws the bit, again the last that begins at or before it.
+    # The rest of the threshold selects the bit, again the last that begins at or before it.
     before, threshold = jnp.zeros_like(threshold), threshold - skipped
     row, bit = jnp.full(column.shape, -1, jnp.int32), jnp.zeros_like(word)
     for h in range(height):
@@ -230,6 +230,6 @@ def _choose(
         bit = jnp.where(later, words.dtype.type(1 << h), bit)
         before = before + jnp.where(is_set, of_rows[height - 1 - h], 0.0)
     chosen = jnp.where(bit > 0, row * len(words) + column, -1)
-    # On the fallen board it lies as high as there are blocks below it.
+    # On the fallen board its height is the number of blocks below it.
     fallen = one << jax.lax.population_count(left & (bit - one))
     return rank.astype(jnp.int32), jnp.where(bit > 0, fallen, bit), chosen

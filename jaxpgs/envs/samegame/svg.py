@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxpgs.envs.samegame.game import SameGame, SameGameState
 
 _MARKS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-# Okabe and Ito's palette, which most kinds of colour vision tell apart.
+# Okabe and Ito's palette, which is distinguishable with most kinds of colour vision.
 _COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _SIDE = 30.0  # of a cell, in SVG units
 
@@ -30,7 +30,7 @@ def samegame_text(
     Args:
       env: the game.
       state: a position, unbatched.
-      policy: optional `[A]` probabilities. The cells that have one of at least 0.5% then show it
+      policy: optional `[A]` probabilities. Cells with a probability of at least 0.5% then show it
         in percent after their colour.
 
     Returns:
@@ -65,7 +65,7 @@ def samegame_svg(
     Args:
       env: the game.
       state: a position, unbatched.
-      policy: optional `[A]` probabilities. The cells that have one of at least 0.5% then show it
+      policy: optional `[A]` probabilities. Cells with a probability of at least 0.5% then show it
         in percent on a white disc, whose radius grows with it.
 
     Returns:
@@ -94,7 +94,7 @@ def samegame_svg(
         )
     for row in range(env.height):
         parts.append(_text(0.65 * left, top + (row + 0.5) * _SIDE, str(row + 1), 0.42, "#6b6b72"))
-    # Bridges lie beneath the blocks, so they are drawn first though found in the same loop.
+    # Bridges are below the blocks, so they are drawn first although found in the same loop.
     blocks, joints = [], []
     gap = 0.06 * _SIDE
     inner = _SIDE - 2 * gap
@@ -157,7 +157,7 @@ def _checked(
 def _color(index: int, env: "SameGame") -> str:
     if env.num_colors <= len(_COLORS):
         return _COLORS[index]
-    # Hues in equal distances; three lightnesses keep neighbours in the circle apart.
+    # Equally spaced hues; three lightnesses distinguish neighbouring hues.
     rgb = colorsys.hls_to_rgb(index / env.num_colors, (0.42, 0.56, 0.7)[index % 3], 0.62)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
 
@@ -180,7 +180,7 @@ def _caption(board: np.ndarray, state: "SameGameState") -> str:
 
 
 def _text(x: float, y: float, text: str, size: float, fill: str, anchor: str = "middle") -> str:
-    # Moved down by a third of its height instead of `dominant-baseline`, which few programs know.
+    # Moved down by a third of its height, since few programs support `dominant-baseline`.
     return (
         f'<text x="{x:.1f}" y="{y + 0.35 * size * _SIDE:.1f}" font-size="{size * _SIDE:.1f}" '
         f'fill="{fill}" text-anchor="{anchor}">{text}</text>'
