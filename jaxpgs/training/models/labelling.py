@@ -1,4 +1,4 @@
-"""Games for a model to learn from: mostly random, each position judged by somebody strong."""
+"""Games for a model to learn from: mostly random moves, each position labelled by an expert."""
 
 import contextlib
 import dataclasses
@@ -32,9 +32,9 @@ class Games:
     """The games that are labelled.
 
     Attributes:
-      epsilon: how often a move is random, 0 to 1.
-      games_at_once: G, games played side by side, at least 1.
-      num_steps: moves of each game per jitted call, at least 1.
+      epsilon: the probability that a move is random, 0 to 1.
+      games_at_once: G, games played in parallel, at least 1.
+      num_steps: moves in each game per jitted call, at least 1.
       max_moves: as in `selfplay.Moves`. By default games are played to their end, and labelling
         raises if none ends within 4,096 moves.
 
@@ -59,22 +59,23 @@ def label_games(
     games: Games = Games(),
     run: Run = Run(),
 ) -> selfplay.Experience:
-    """Plays games at random, mostly, and has every position judged (Brosseit 2023, section 5.4).
+    """Plays mostly random games and labels every position (Brosseit 2023, section 5.4).
 
     Args:
-      env: the environment, of one player or of two.
+      env: the environment, for one player or two.
       apply_fn: the network that the expert uses.
       params: its parameters.
-      num_games: how many games to finish, at least 1; the thesis has 256,000.
-      expert: who judges; `experts.raw_policy()` if None, for a network that needs no search. The
-        thesis searches with 1,000 simulations.
-      games: how they are played.
-      run: seed, devices, folder and callbacks. An iteration is a jitted call, and what it labelled
-        is a file in the folder; all of them are kept. Called again with the same folder and
-        arguments, labelling goes on behind the last file, bit by bit; with more games, it adds to
-        those that are there. On SIGINT and SIGTERM it ends after the file. Callbacks are called for
-        files that were found, too: with the games to go on with, and metrics `iteration` and
-        `finished_games`, the number of them so far.
+      num_games: how many games to finish, at least 1; the thesis uses 256,000.
+      expert: labels the positions. `experts.raw_policy()` if None, for a network that needs no
+        search. The thesis searches with 1,000 simulations.
+      games: how the games are played.
+      run: seed, devices, folder and callbacks. An iteration is a jitted call, whose labelled
+        positions are written to one file in the folder; all files are kept. A later call with the
+        same folder and arguments continues after the last file, with bitwise the same results; a
+        larger `num_games` adds files to the existing ones. On SIGINT and SIGTERM labelling ends
+        after the current file. Callbacks are also called for files that already exist. They get the
+        games to continue with, and the metrics `iteration` and `finished_games`, the number of
+        games finished so far.
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
@@ -82,7 +83,7 @@ def label_games(
     Raises:
       ValueError: if a setting is out of range, games do not end, or the folder holds other games or
         is damaged.
-      RuntimeError: if another process labels in the folder.
+      RuntimeError: if another process is labelling in the folder.
 
     Example:
       >>> from jaxpgs.training import labelling
@@ -90,7 +91,7 @@ def label_games(
       >>> labelled = labelling.label_games(env, apply_fn, params, num_games=8, games=games)
     """
     arguments = flat(locals(), "games", "run")
-    del arguments["num_games"]  # how many there are may change
+    del arguments["num_games"]  # the number of games may change
     _check_arguments(env, num_games, games)
     judge = experts.epsilon_greedy(expert or experts.raw_policy(), games.epsilon)
     mesh = sharding.make_mesh(run.devices, {"games_at_once": games.games_at_once})
@@ -103,7 +104,7 @@ def label_games(
     with contextlib.ExitStack() as stack:
         files, caught = None, []
         if run.directory is not None:
-            # One hash for all weights of the judge, in place of one for each array.
+            # One hash for all weights of the expert, instead of one for each array.
             weights = {"weights_sha256": _hash(arguments.pop("params"))}
             told = describe("labelling", arguments | weights, {"max_moves": None})
             folder = pathlib.Path(run.directory)
@@ -118,7 +119,7 @@ def label_games(
             metrics = {"iteration": len(parts), "finished_games": finished}
             if should_stop(call(playing, metrics), caught) or finished >= num_games:
                 break
-            # Games that never end would be labelled for ever.
+            # Games that never end would be labelled forever.
             waited = 0 if count else waited + games.num_steps
             if games.max_moves is None and waited >= LONGEST_GAME:
                 raise ValueError(
@@ -148,7 +149,7 @@ def _make_play(
     mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., Any]:
     """Makes the jitted call: `(params, rng_key, games) -> (games, experience, finished)`."""
-    # Games are on axis 0 of the state, and on axis 1 of what was seen, `[S, G]`.
+    # Games are on axis 0 of the state, and on axis 1 of the experience, `[S, G]`.
     own_play = functools.partial(_play, env, apply_fn, judge, games, replay.observation_dtype(env))
     shared_play = sharding.per_device(mesh, own_play, (None, None, 0), (0, 1, 1))
 
@@ -167,17 +168,17 @@ def _blocks(
     games: selfplay.SelfPlayGames,
     files: "Parts | None",
 ) -> Iterator[tuple[selfplay.SelfPlayGames, selfplay.Experience, int]]:
-    """Yields what each jitted call returns, without end; what a file has is read, not played."""
-    # Shapes of what a call returns, to tell whether a file is of this run.
+    """Yields what each jitted call returns, without end; existing files are read, not replayed."""
+    # Shapes of what a call returns, to check whether a file belongs to this run.
     like = jax.eval_shape(play, params, rng_key, games)
     for number in itertools.count():
         found = None if files is None else files.read(number, like)
         if found is None:
-            # The key comes of the file's number: a file is the same whichever call wrote it.
+            # The key depends on the file's number, so a file is the same whichever call wrote it.
             found = sharding.fetch(play(params, jax.random.fold_in(rng_key, number), games))
             if files is not None and sharding.is_first_process():
                 files.write(number, found)
-        # Each file also holds the games to go on from, so the last one is enough to continue.
+        # Each file also holds the games in progress, so the last one is enough to continue.
         games, experience, count = found
         yield games, experience, int(count)
 
@@ -192,20 +193,20 @@ def _play(
     rng_key: chex.PRNGKey,
     games: selfplay.SelfPlayGames,
 ) -> tuple[selfplay.SelfPlayGames, selfplay.Experience, chex.Array]:
-    """Plays on in the games that a device has."""
-    # All moves are `Decision.action`, mostly random ones, and the targets are the judge's own.
+    """Continues the games of one device."""
+    # All moves are `Decision.action`, mostly random ones; the targets are the expert's own.
     games, experience, report = selfplay.play(
         env, apply_fn, judge, params, rng_key, games, given.num_steps,
         moves=selfplay.Moves(sampled_moves=2**30, max_moves=given.max_moves),
         kept=selfplay.Kept(value_target="search", keep_played=True),
     )  # fmt: skip
-    # In a byte where that holds them: observations are most of what is kept.
+    # As one byte each where that is exact: observations take most of the space.
     seen = experience.observation.astype(observation_dtype)
     return games, experience._replace(observation=seen), report.finished
 
 
 def _hash(params: Params) -> str:
-    """Tells the judge's weights apart from others."""
+    """Hashes the expert's weights, to distinguish them from others."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
         digest.update(np.asarray(leaf).tobytes())
@@ -213,13 +214,13 @@ def _hash(params: Params) -> str:
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Gives an array the type that NumPy's files do not know, such as bfloat16."""
+    """Restores a type that NumPy's files do not support, such as bfloat16."""
     kept_as_bytes = array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize
     return array.view(dtype) if kept_as_bytes else array
 
 
 class Parts:
-    """What each jitted call returned, in a file of its own that is whole or not there.
+    """What each jitted call returned, in a file of its own that is written atomically.
 
     Args:
       folder: where the files are.
@@ -229,13 +230,13 @@ class Parts:
         self._folder = folder
 
     def write(self, number: int, found: Any) -> None:
-        """Writes the part of this number, a pytree of arrays."""
+        """Writes the part with this number, a pytree of arrays."""
         stream = io.BytesIO()
         np.savez(stream, *jax.tree.leaves(found))
         write_atomically(self._path(number), stream.getvalue())
 
     def read(self, number: int, like: Any) -> Any | None:
-        """Returns the part of this number in the structure of `like`, or None if there is none.
+        """Returns the part with this number in the structure of `like`, or None if there is none.
 
         Raises:
           ValueError: if its file is damaged, or holds other arrays.

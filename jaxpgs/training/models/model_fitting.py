@@ -1,4 +1,4 @@
-"""Fitting a model to games that were judged, with early stopping (Brosseit 2023, section 5.4)."""
+"""Fitting a model to labelled games, with early stopping (Brosseit 2023, section 5.4)."""
 
 import dataclasses
 import functools
@@ -23,14 +23,14 @@ from jaxpgs.training.two_player.losses import mean_of_sums, unroll_loss, unroll_
 
 
 class FitState(NamedTuple):
-    """Everything that `fit` needs to go on.
+    """Everything that `fit` needs to continue.
 
     Attributes:
       params: the model's parameters.
       opt_state: the optimizer's state.
-      best: the parameters with the lowest loss on the games held out.
+      best: the parameters with the lowest loss on the held-out games.
       lowest: `[]` that loss.
-      waited: `[]` int32, epochs since.
+      waited: `[]` int32, epochs since then.
       epoch: `[]` int32, epochs done.
     """
 
@@ -43,7 +43,7 @@ class FitState(NamedTuple):
 
     @property
     def iteration(self) -> chex.Array:
-        """The epochs done, by the name that other trainers have for them."""
+        """The epochs done, by the name that other trainers use."""
         return self.epoch
 
 
@@ -52,16 +52,17 @@ class Steps:
     """The steps of the optimizer.
 
     Attributes:
-      unroll: K, how many actions each position is followed by, at least 1; shorter than T.
+      unroll: K, how many actions follow each position, at least 1 and less than T.
       batch_size: positions per step of the optimizer, at least 1.
-      steps_per_epoch: steps of the optimizer in an epoch, at least 1; None has as many as the
-        positions it learns from fill batches. Where there are millions, a number makes it shorter.
-      settle_epochs: how many epochs, the last ones, learn with batch statistics that stay as they
-        are. Before, each step of an unroll is normalised by its own statistics, which a search does
-        not have. Patience counts anew; where it ends the fitting before, these epochs do not come.
+      steps_per_epoch: steps of the optimizer in an epoch, at least 1. None takes as many steps as
+        the training positions fill batches. With millions of positions, a number makes epochs
+        shorter.
+      settle_epochs: how many epochs at the end learn with fixed batch statistics. Before them, each
+        step of an unroll is normalised by its own statistics, which a search does not have.
+        Patience is reset when these epochs begin; they are skipped if it ends the fitting earlier.
       optimizer: any optax optimizer; Adam with the thesis's 6e-5 if None.
-      gradient_scale: what gradients are multiplied by where they enter an earlier transition; 0.5
-        is MuZero's, 1 leaves them alone.
+      gradient_scale: the factor of the gradients that enter an earlier transition; 0.5 is MuZero's,
+        1 leaves them unchanged.
       value_weight: weight of the value loss.
     """
 
@@ -76,13 +77,14 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """The games that are held out, and when they end the fitting.
+    """The games that are held out, and the early stopping on them.
 
     Attributes:
-      held_out: the share of the G games on which nothing is learned, above 0 and below 1.
-      patience: epochs without a lower loss on them after which to stop, at least 1.
-      validation_batches: on how many batches of their positions to measure after an epoch, at least
-        1; spread evenly over the games, the same ones each time. All positions if None.
+      held_out: the share of the G games that are not trained on, above 0 and below 1.
+      patience: epochs without a lower held-out loss after which to stop, at least 1.
+      validation_batches: how many batches of held-out positions to evaluate after an epoch, at
+        least 1. They are spread evenly over the games, the same ones each time. All positions if
+        None.
     """
 
     held_out: float = 0.1
@@ -108,13 +110,15 @@ def fit(
       env: the environment.
       model: the model; only its structure and initial weights are used.
       experience: `[T, G]` steps, as `label_games` plays them.
-      max_epochs: most epochs, counting those of an earlier call in `run.directory`.
+      max_epochs: the maximum number of epochs, including those of an earlier call in
+        `run.directory`.
       steps: how the model learns.
-      validation: on what it is measured, and when that ends the fitting.
+      validation: the held-out games, and the early stopping on them.
       init_params: weights to start from; the model's own if None.
       run: seed, devices, folder and callbacks; each device holds all the games. Every epoch is
-        saved by default. The metrics are the losses, and `validation_` with each of them on the
-        held-out games, among them `policy_loss_k` and `value_loss_k` at step k of the unroll.
+        saved by default. The metrics are the losses, and with the prefix `validation_` the losses
+        on the held-out games. They include `policy_loss_k` and `value_loss_k` at step k of the
+        unroll.
 
     Returns:
       The state after the last epoch; `best` are the weights to use.
@@ -122,23 +126,23 @@ def fit(
     Raises:
       ValueError: if a setting is out of range, the data do not fit the model, or the directory
         holds another run or is damaged.
-      RuntimeError: if another process trains in the directory.
+      RuntimeError: if another process is training in the directory.
       FloatingPointError: if the loss is no longer finite.
     """
     arguments = flat(locals(), "steps", "validation", "run")
-    del arguments["max_epochs"]  # how long it is may change
+    del arguments["max_epochs"]  # the length of the run may change
     _check_arguments(max_epochs, steps, validation)
-    # The last columns of `[T, G]` are held out as a whole: neighbouring positions are so alike that
-    # they would tell nothing of games that were not learned.
+    # The last columns of `[T, G]` are held out as whole games: neighbouring positions are so
+    # similar that they would not measure generalisation to other games.
     num_train = _split(env, model, experience, steps.unroll, validation.held_out)
     mesh = sharding.make_mesh(run.devices, {"batch_size": steps.batch_size})
-    # All data are on each device, so that any batch can be read without asking the others.
+    # All data are on each device, so that any batch can be read without communication.
     data = sharding.everywhere(mesh, jax.tree.map(jnp.asarray, unrolls.timeline(experience)))
     num_steps, num_games = experience.value.shape
     params = iterations.like(init_params, functional(model)[0])
     optimizer = steps.optimizer or optax.adam(6e-5)
     trainable = trainable_mask(model)
-    # Two programs: one whose batch statistics move, and one that normalises as a search does.
+    # Two programs: one updates the batch statistics, the other normalises as a search does.
     updates = [
         make_model_update(
             model, optimizer, trainable, steps.gradient_scale, steps.value_weight, moving
@@ -179,14 +183,13 @@ def _begin(params: Params, optimizer: optax.GradientTransformation) -> FitState:
 
 
 class _Setting(NamedTuple):
-    """What does not change while a model is fitted.
+    """The constants of a fit.
 
     Attributes:
       step: `((params, opt_state), data, rng_key, settling) -> ((params, opt_state), parts)`.
-      evaluate: `params -> losses` on the games held out.
-      data: all games.
+      evaluate: `params -> losses` on the held-out games. data: all games.
       num_batches: steps in an epoch.
-      first_settling: the first epoch whose batch statistics stay as they are.
+      first_settling: the first epoch with fixed batch statistics.
       value_weight: as in `Steps`.
       seed: as in `Run`.
       mesh: the devices.
@@ -213,23 +216,23 @@ def _step(
     rng_key: chex.PRNGKey,
     settling: bool,
 ) -> tuple[tuple[Params, Any], dict[str, chex.Array]]:
-    """Does one step of the optimizer on a batch of the games to learn from."""
+    """Does one step of the optimizer on a batch of the training games."""
     batch = unrolls.sample(env, data, rng_key, steps.batch_size, steps.unroll, num_train)
     return updates[settling](carry, sharding.split_rows(mesh, batch))
 
 
 def _iterate(setting: _Setting, state: FitState) -> tuple[FitState, dict[str, float]]:
-    """Does one epoch, and measures what came of it."""
+    """Does one epoch, and evaluates the result."""
     epoch = int(state.epoch)
-    # Keys come of seed and epoch alone, so that a run that goes on draws the same batches.
+    # Keys depend on seed and epoch alone, so that a resumed run draws the same batches.
     epoch_key = jax.random.fold_in(jax.random.key(setting.seed), epoch)
-    # A copy: a step overwrites what it is given, and `best` may be the same arrays.
+    # A copy: a step donates its input buffers, and `best` may be the same arrays.
     carry = jax.tree.map(jnp.copy, (state.params, state.opt_state))
     total: dict[str, float] = {}
-    # Patience counts anew: with other statistics the losses are not comparable to those before.
+    # Patience is reset: with other statistics the losses are not comparable to those before.
     if epoch == setting.first_settling:
         state = state._replace(waited=jnp.int32(0))
-    # Losses add up on the device; to read each one would wait for every step.
+    # Losses are summed on the device; reading each one would wait for every step.
     for i in range(setting.num_batches):
         key = jax.random.fold_in(epoch_key, i)
         carry, parts = setting.step(carry, setting.data, key, epoch >= setting.first_settling)
@@ -269,11 +272,11 @@ def make_model_update(
     Args:
       model: the model.
       optimizer: the optimizer.
-      trainable: what it may change, as `networks.trainable_mask` says.
+      trainable: the mask of trainable parameters, from `networks.trainable_mask`.
       gradient_scale: as in `Steps`.
       value_weight: weight of the value loss.
-      moving_statistics: whether batch normalisation uses the statistics of the batch and moves the
-        running ones. False uses the running ones, as a search does, and leaves them.
+      moving_statistics: whether batch normalisation uses the statistics of the batch and updates
+        the running ones. False uses the running ones, as a search does, and does not update them.
 
     Returns:
       `((params, opt_state), Unrolls) -> ((params, opt_state), parts of the loss)`.
@@ -284,7 +287,7 @@ def make_model_update(
 
     def losses_fn(params: Params, batch: unrolls.Unrolls) -> tuple[chex.Array, tuple]:
         found = unroll(params, batch.observation, batch.action)
-        # Where statistics stay, the unroll returns none, and the parameters stand in for them.
+        # With fixed statistics the unroll returns none, so the parameters are passed on unchanged.
         (logits, value), moved = found if moving_statistics else (found, params)
         loss, parts = unroll_loss(logits, value, batch, value_weight=value_weight)
         return loss, (parts, moved)
@@ -299,7 +302,7 @@ def _make_evaluate(
     most_batches: int | None,
     mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., dict[str, float]]:
-    """Makes the measurement of the loss on the games that are held out."""
+    """Makes the function that evaluates the loss on the held-out games."""
     batch_size = setting.batch_size
     evaluate_batch = functional_call(model, lambda model, *data: model.unroll(*data))
 
@@ -311,9 +314,9 @@ def _make_evaluate(
         counts: chex.Array,
         first: chex.Array,
     ) -> dict[str, tuple[chex.Array, chex.Array]]:
-        # Places count the steps of one game, then those of the next, from the first one held out.
+        # Places number the steps of one game, then those of the next, from the first held-out game.
         time, game = place % steps.length, first + place // steps.length
-        # A fixed key: actions behind the end of a game are the same ones in every epoch.
+        # A fixed key: actions after the end of a game are the same ones in every epoch.
         batch = unrolls.unrolls_at(env, steps, time, game, jax.random.key(0), setting.unroll)
         batch = sharding.split_rows(mesh, batch)
         logits, value = evaluate_batch(params, batch.observation, batch.action)
@@ -324,7 +327,7 @@ def _make_evaluate(
     ) -> dict[str, float]:
         count = (num_games - first) * int(steps.length)
         num_batches = math.ceil(count / batch_size)
-        # All batches have one shape: the last one is filled up with places that do not count.
+        # All batches have one shape: the last one is padded with places that do not count.
         places = np.arange(num_batches * batch_size)
         if most_batches is not None and most_batches < num_batches:
             num_batches = most_batches
@@ -349,10 +352,10 @@ def _split(
     unroll: int,
     held_out: float,
 ) -> int:
-    """Returns how many of the games to learn from; raises `ValueError` for data that do not fit."""
+    """Returns the number of training games; raises `ValueError` for data that do not fit."""
     check_number("fit", "held_out", held_out, 0, 1, open_low=True)
     num_steps, num_games = experience.value.shape
-    # An unroll that is as long as the data would have no known end.
+    # No position has a successor for each action of an unroll that is as long as the data.
     if unroll >= num_steps:
         raise ValueError(
             f"An unroll of {unroll} actions needs more steps of a game than the data hold; got "
@@ -372,7 +375,7 @@ def _split(
 
 
 def _judge(state: FitState, params: Params, opt_state: Any, loss: float) -> FitState:
-    """The state after an epoch whose parameters have this loss on the games held out."""
+    """The state after an epoch whose parameters have this loss on the held-out games."""
     better = loss < float(state.lowest)
     return FitState(
         params=params,

@@ -1,4 +1,4 @@
-"""What a learned model is trained on: positions, the actions that followed, and their targets."""
+"""The training data of a learned model: positions, the actions that followed, and targets."""
 
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ from jaxpgs.training.two_player.selfplay import Experience, Played
 
 
 class Unrolls(NamedTuple):
-    """Positions and what followed in K steps, all in the frame of the first observation.
+    """Positions and the K steps after each, all in the frame of the first observation.
 
     Attributes:
       observation: `[B, *observation_shape]` the positions.
-      action: `[B, K]` int32, the actions that were taken; random ones behind the end of a game.
-      policy: `[B, K + 1, A]` targets of the policy.
-      value: `[B, K + 1]` targets of the value, seen by the player to move at each step.
+      action: `[B, K]` int32, the actions that were taken; random ones after the end of a game.
+      policy: `[B, K + 1, A]` policy targets.
+      value: `[B, K + 1]` value targets, from the view of the player to move at each step.
       policy_weight: `[B, K + 1]` 1 where the policy is known, else 0.
       value_weight: `[B, K + 1]` 1 where the value is known, else 0.
     """
@@ -32,14 +32,14 @@ class Unrolls(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """What unrolls need of experience, in the order of time, as a ring.
+    """The parts of experience that unrolls need, as a ring in order of time.
 
     Attributes:
-      policy: `[T, G, A]` of T steps of G games, as in `Experience`.
+      policy: `[T, G, A]` for T steps of G games, as in `Experience`.
       value: `[T, G]` likewise.
       open: `[T, G]` likewise.
-      played: `[T, G]` what was played; where a game ends another one follows.
-      first: `[]` int32, where the oldest step is.
+      played: `[T, G]` what was played; when a game ends, the next step begins another one.
+      first: `[]` int32, the place of the oldest step.
       length: `[]` int32, how many steps there are.
     """
 
@@ -52,7 +52,7 @@ class Timeline(NamedTuple):
 
 
 def timeline(experience: Experience) -> Timeline:
-    """Takes experience with batch axes `[T, G]` as it is, from its first step to its last.
+    """Makes a timeline of experience with batch axes `[T, G]`, from its first step to its last.
 
     Raises:
       ValueError: if `played` was not kept.
@@ -73,10 +73,10 @@ def timeline(experience: Experience) -> Timeline:
 
 
 def replay_timeline(replay: Replay) -> Timeline:
-    """Takes the steps of a replay buffer, whose blocks are one after another."""
+    """Makes a timeline of a replay buffer, whose blocks follow one another."""
     num_blocks, num_steps = replay.blocks.value.shape[:2]
     joined = timeline(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), replay.blocks))
-    # The slot that is written next holds the oldest block, once all are full.
+    # Once all slots are full, the one to be written next holds the oldest block.
     oldest = jnp.where(replay.added > num_blocks, replay.added % num_blocks, 0)
     length = jnp.minimum(replay.added, num_blocks) * num_steps
     return joined._replace(first=oldest * num_steps, length=length)
@@ -113,19 +113,20 @@ def unrolls_at(
     rng_key: chex.PRNGKey,
     unroll: int,
 ) -> Unrolls:
-    """Reads positions and what followed.
+    """Reads positions and the steps after them.
 
-    Behind the end of a game the state is absorbing: any action leads to where its mover has lost
-    what the other has won, so the value changes its sign at every step (Brosseit 2023, section 4.3,
-    for two players whose value is that of the player to move). It has no policy. Where a player
-    moves twice, which such a model cannot tell, values are NaN.
+    After the end of a game the state is absorbing. The outcome stays the same under any action,
+    while the player to move alternates, so the value changes its sign at every step (Brosseit 2023,
+    section 4.3, for two players whose value is that of the player to move). This state has no
+    policy target. If a player moves twice in a row, which such a model cannot represent, values are
+    NaN.
 
     Args:
       env: the environment.
       steps: the data.
-      time: `[B]` int32, which steps, counted from the oldest.
-      game: `[B]` int32, of which games.
-      rng_key: a key for the actions behind the end, consumed.
+      time: `[B]` int32, the steps, counted from the oldest.
+      game: `[B]` int32, the games.
+      rng_key: a key for the actions after the end of a game, consumed.
       unroll: K.
 
     Returns:
@@ -133,7 +134,8 @@ def unrolls_at(
     """
     played = steps.played
     numbers = jnp.arange(unroll + 1, dtype=jnp.int32)
-    # [B, K + 1]: steps of the unroll. Behind the data the last step is read, with weight 0.
+    # [B, K + 1]: steps of the unroll. After the end of the data the last step is read, with weight
+    # 0.
     step = time[:, None] + numbers[None]
     known = step < steps.length
     place = (steps.first + jnp.minimum(step, steps.length - 1)) % len(steps.value)
@@ -145,31 +147,31 @@ def unrolls_at(
     # Whether the game has ended before this step.
     over = jnp.cumsum(ends, axis=1) - ends.astype(jnp.int32) > 0
     real = known & ~over
-    # Players take turns, so step k is seen by the other player than step 0 where k is odd.
+    # Players alternate, so for odd k the player to move at step k is not the one at step 0.
     sign = jnp.where(numbers % 2 == 0, 1.0, -1.0)[None]
     mover = read(played.state.current_player)
-    # A player that moves twice breaks this; NaN then ends the training with a message.
+    # A player who moves twice in a row violates this; NaN then ends the training with a message.
     again = jnp.any(real[:, 1:] & (mover[:, 1:] == mover[:, :-1]), axis=1, keepdims=True)
-    # What the last move paid, by the view of step 0; at most one step of an unroll ends the game.
+    # The reward of the last move, from the view of step 0; at most one step ends the game.
     outcome = jnp.sum(jnp.where(ends & real, sign * read(played.reward), 0.0), axis=1)
     state = jax.tree.map(read, played.state)
-    # The model is shown the first observation alone, so actions and policies of all steps are told
-    # in its frame. As rows of one-hot, actions turn as policies do.
+    # The model sees the first observation alone, so actions and policies of all steps are given in
+    # its frame. As one-hot rows, actions are transformed as policies are.
     start = jax.tree.map(lambda x: x[:, 0], state)
     action = jax.nn.one_hot(read(played.action)[:, :-1], steps.policy.shape[-1])
     policy = read(steps.policy)
     if hasattr(env, "network_policy") and hasattr(env, "policy_logits"):
-        # From the frame of each step to actions, and from those to the frame of the first step.
+        # From the frame of each step to actions, and from actions to the frame of the first step.
         policy = jax.vmap(jax.vmap(env.policy_logits))(state, policy)
         to_start = jax.vmap(jax.vmap(env.network_policy, (None, 0)))
         action, policy = to_start(start, action), to_start(start, policy)
-    # Behind the end any action leads on to the absorbing state, which random ones teach.
+    # After the end any action leads to the absorbing state, which random actions teach.
     anything = jax.random.randint(rng_key, action.shape[:2], 0, action.shape[2], jnp.int32)
     return Unrolls(
         observation=jax.vmap(env.observe)(start),
         action=jnp.where(real[:, :-1], jnp.argmax(action, axis=-1).astype(jnp.int32), anything),
         policy=policy,
-        # What the last mover was paid, seen by the one to move.
+        # The outcome of a finished game, from the view of the player to move.
         value=jnp.where(
             again, jnp.nan, jnp.where(over, sign * outcome[:, None], read(steps.value))
         ),
@@ -179,12 +181,12 @@ def unrolls_at(
 
 
 def turned(env: Env, unrolls: Unrolls, rng_key: chex.PRNGKey) -> Unrolls:
-    """Shows each unroll in one of its symmetric forms, drawn at random, if there are several."""
+    """Transforms each unroll by a symmetry drawn at random, if the environment has any."""
     if not hasattr(env, "symmetries"):
         return unrolls
     num_actions, unroll = unrolls.policy.shape[-1], unrolls.action.shape[1]
     action = jax.nn.one_hot(unrolls.action, num_actions)
-    # [B, K + K + 1, A]: actions and policies go through a symmetry together.
+    # [B, K + K + 1, A]: a symmetry is applied to actions and policies together.
     rows = jnp.concatenate([action, unrolls.policy], axis=1)
     observation = unrolls.observation
     forms = jax.vmap(lambda x: env.symmetries(observation, x), in_axes=1, out_axes=1)(rows)

@@ -1,8 +1,8 @@
-"""Games of a learner against opponents, and what its own moves gained.
+"""Games of a learner against opponents, and the advantages of the learner's moves.
 
-The learner's moves alone are transitions: what the opponent replies is part of the environment, and
-a transition leads from one position with the learner to move to the next. So all values are from
-one view, and no sign changes on the way.
+Only the learner's moves are transitions. The opponent's reply is part of the environment, and a
+transition leads from one position with the learner to move to the next one. So all values are from
+the learner's view, and no sign changes are needed.
 """
 
 import functools
@@ -34,9 +34,9 @@ class LearnerGames(NamedTuple):
 
     Attributes:
       state: the positions, none finished.
-      learner: `[G]` int32, the player that the learner is.
+      learner: `[G]` int32, the player whom the learner plays.
       moved_first: `[G]` bool, whether the learner was to move at the start.
-      move: `[G]` int32, moves made so far, random ones at the start included.
+      move: `[G]` int32, moves made so far, including random ones at the start.
       score: `[G]` what the learner has gained from the opponent so far.
     """
 
@@ -48,18 +48,18 @@ class LearnerGames(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """S steps of G games; a step is a move of the learner and what the opponent replies.
+    """S steps of G games; a step is a move of the learner and the opponent's reply.
 
     Attributes:
       observation: `[S, G, *observation_shape]`.
       legal: `[S, G, A]` bool, in the network's frame.
       action: `[S, G]` int32, the learner's action in the network's frame.
-      log_prob: `[S, G]` its log probability by the policy that played.
+      log_prob: `[S, G]` its log probability under the policy that played.
       value: `[S, G]` the network's value.
-      mine: `[S, G]` bool, whether the learner was to move. All above counts there only: a step in
-        which it was not is a reply alone.
-      reward: `[S, G]` what the learner gained in the step, by its own move and the reply; what is
-        paid to the opponent alone counts as lost.
+      mine: `[S, G]` bool, whether the learner was to move. The fields above are valid only where it
+        was: any other step is a reply alone.
+      reward: `[S, G]` what the learner gained in the step, by its own move and the reply. A reward
+        paid to the opponent alone counts as a loss.
       finished: `[S, G]` bool, whether the game ended in the step.
     """
 
@@ -74,7 +74,7 @@ class Rollout(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How games stand after each step, `[S, G]`; of interest where they are finished.
+    """The standing of games after each step, `[S, G]`; it is a result where they are finished.
 
     Attributes:
       score: what the learner gained from the opponent in the whole game.
@@ -95,8 +95,9 @@ def start(
     Args:
       env: an environment of two players.
       rng_key: a key, consumed.
-      moves_first: `[G]` bool, in which games the learner is to move first.
-      max_random_moves: most random moves before the start; see `selfplay.init_games`.
+      moves_first: `[G]` bool, whether the learner moves first.
+      max_random_moves: the maximum number of random moves before the start; see
+        `selfplay.init_games`.
 
     Returns:
       G games.
@@ -124,11 +125,11 @@ def play(
     max_random_moves: int = 0,
     max_moves: int | None = None,
 ) -> tuple[LearnerGames, Rollout, chex.Array, Result]:
-    """Plays on in G games; both sides draw their moves from their policies.
+    """Continues G games; both sides draw their moves from their policies.
 
-    A finished game is followed by a new one at once, in which the learner has the other seat. A
-    game in which the opponent moves first begins with a step that is the opponent's alone, so the
-    order of moves may be any, as long as it is one player's turn at a time.
+    A finished game is followed at once by a new one, in which the learner plays the other side. A
+    game in which the opponent moves first begins with a step of the opponent alone. So players may
+    move in any order, as long as they do not move simultaneously.
 
     Args:
       env: an environment of two players.
@@ -138,12 +139,12 @@ def play(
       rng_key: a key, consumed.
       games: the games; `start` makes them.
       num_steps: S.
-      max_random_moves: most random moves before a new game's start.
-      max_moves: as in `selfplay.play`, moves of both sides.
+      max_random_moves: the maximum number of random moves before a new game's start.
+      max_moves: as in `selfplay.play`; moves of both sides count.
 
     Returns:
-      The games to go on with; the rollout; `[G]` the network's value of the positions after it,
-      from the learner's view; and how the games stood.
+      The games to continue with; the rollout; `[G]` the network's values of the positions after it,
+      from the learner's view; and the standings after each step.
     """
     root_fn = make_root_fn(env, apply_fn)
     reply = functools.partial(_reply, root_fn, opponents)
@@ -151,15 +152,15 @@ def play(
     games, (rollout, result) = jax.lax.scan(
         functools.partial(_step, setting), games, jax.random.split(rng_key, num_steps)
     )
-    # What follows the last step is worth what the network says of it.
+    # The return after the last step is bootstrapped with the network's value.
     value = root_fn(params, rng_key, games.state).value.astype(jnp.float32)
-    # A value is the mover's, and what one player gains the other loses.
+    # A value is that of the player to move, and the game is zero-sum.
     last = jnp.where(games.state.current_player == games.learner, value, -value)
     return games, rollout, last, result
 
 
 class _Setting(NamedTuple):
-    """What does not change while games are played; `reply` is `(rng_key, state) -> action`."""
+    """The constants of a rollout; `reply` is `(rng_key, state) -> action`."""
 
     env: Env
     root_fn: RootFn
@@ -174,15 +175,15 @@ def _reply(root_fn: RootFn, opponents: Opponents, rng_key: chex.PRNGKey, state: 
 
     def one(inputs: tuple[Params, chex.Array, Any]) -> chex.Array:
         theirs, sharpness, state = inputs
-        # Sharpness 0 makes all logits equal: uniformly random play by the same program.
+        # Sharpness 0 makes all logits equal: uniformly random play with the same program.
         return root_fn(theirs, rng_key, state).prior_logits * sharpness
 
     # [C, G / C, ...]: neighbouring games have the same opponent.
     groups = jax.tree.map(lambda x: x.reshape(len(opponents.age), -1, *x.shape[1:]), state)
-    # One after another: a convolution whose kernel differs by game is many times slower.
+    # One opponent at a time: a convolution with one kernel per game is many times slower.
     logits = jax.lax.map(one, (opponents.params, opponents.sharpness, groups))
     logits = logits.reshape(-1, logits.shape[-1])
-    # Masked once more: times 0, the lowest float of illegal actions was 0 as well.
+    # Masked again: sharpness 0 turned the lowest float of illegal actions into 0 as well.
     logits = jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
     return sharding.own_categorical(rng_key, logits)
 
@@ -190,18 +191,18 @@ def _reply(root_fn: RootFn, opponents: Opponents, rng_key: chex.PRNGKey, state: 
 def _step(
     setting: _Setting, games: LearnerGames, rng_key: chex.PRNGKey
 ) -> tuple[LearnerGames, tuple[Rollout, Result]]:
-    """Makes a move of the learner and the reply in every game, and starts anew those that end."""
+    """Makes a move of the learner and the reply in every game; games that end are restarted."""
     act_key, reply_key, start_key = jax.random.split(rng_key, 3)
     env, state, learner = setting.env, games.state, games.learner
-    # The learner's move, which is left out where a game begins with the opponent.
+    # The learner's move, which is omitted where a game begins with the opponent.
     mine = state.current_player == learner
     root = setting.root_fn(setting.params, act_key, state)
     logits = root.prior_logits.astype(jnp.float32)
     action = sharding.own_categorical(act_key, logits)
     log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(action)), action]
     after, gained = _move(env, learner, state, action, mine, act_key)
-    # The opponent's reply, unless the game is over or the learner moves once more. The gain is
-    # the learner's here as well: both add up to the reward of one transition.
+    # The opponent's reply, unless the game is over or the learner moves again. This gain is the
+    # learner's as well: the sum of both is the reward of one transition.
     theirs = ~after.terminated & (after.current_player != learner)
     moves = games.move + mine.astype(jnp.int32)
     if setting.max_moves is not None:
@@ -214,11 +215,11 @@ def _step(
         move=moves + theirs.astype(jnp.int32),
         score=games.score + gained + lost,
     )
-    # A game that ends by the limit has no value behind it, just as one that ends by the rules.
+    # A game that ends by the limit has no value after it, like one that ends by the rules.
     finished = after.terminated
     if setting.max_moves is not None:
         finished |= going_on.move >= setting.max_moves
-    # What the loss sees is in the network's frame, as its logits are.
+    # The inputs of the loss are in the network's frame, as its logits are.
     legal = state.legal_action_mask
     if hasattr(env, "network_policy"):
         legal = jax.vmap(env.network_policy)(state, legal)
@@ -233,7 +234,7 @@ def _step(
         finished=finished,
     )
     result = Result(going_on.score, going_on.move, games.moved_first)
-    # The learner changes seats after every game.
+    # The learner changes sides after every game.
     fresh = start(env, start_key, ~games.moved_first, max_random_moves=setting.max_random_moves)
     return trees.where(finished, fresh, going_on), (seen, result)
 
@@ -246,7 +247,7 @@ def _move(
     takes: chex.Array,
     rng_key: chex.PRNGKey,
 ) -> tuple[Any, chex.Array]:
-    """Moves in the games that `takes` names; returns all, and `[G]` what their learners gained."""
+    """Moves in the games where `takes`; returns all games, and `[G]` the learners' gains."""
     # Moves are made in all games and kept where it is that player's turn.
     chances = sharding.own_keys(chance_key(rng_key), len(action))
     after = step_with_keys(env)(state, action.astype(jnp.int32), chances)
@@ -264,17 +265,17 @@ def advantages(
       last_value: `[G]` the value of the positions after them, from the learner's view.
       discount: gamma, for each move of the learner, 0 to 1. Rewards of the replies that follow a
         move are not discounted.
-      gae_lambda: lambda, 0 to 1: 0 is the temporal difference, 1 the return less the value.
+      gae_lambda: lambda, 0 to 1: 0 is the temporal difference, 1 the return minus the value.
 
     Returns:
-      `[S, G]` the advantages, and `[S, G]` the targets of the value, advantage plus value; both 0
+      `[S, G]` the advantages, and `[S, G]` the value targets, advantage plus value. Both are 0
       where the learner was not to move.
     """
 
     def back(
         later: tuple[chex.Array, ...], now: tuple[chex.Array, ...]
     ) -> tuple[tuple[chex.Array, ...], chex.Array]:
-        # Of the learner's next move: what it gains before it, its value and its advantage.
+        # The gain before the learner's next move, and that move's value and advantage.
         gained, value, advantage = later
         mine, reward, finished, own_value = now
         goes_on = jnp.where(finished, 0.0, 1.0)
@@ -283,7 +284,7 @@ def advantages(
         # Eq. 16 as a recursion, V' and A' of the next move: A = r + gamma (V' + lambda A') - V.
         own = gained + discount * (value + gae_lambda * advantage) - own_value
         own = jnp.where(mine, own, 0.0)
-        # A reply alone hands on what it gained to the learner's move before it.
+        # A reply alone passes its gain on to the learner's move before it.
         before = (
             jnp.where(mine, 0.0, gained),
             jnp.where(mine, own_value, value),

@@ -1,9 +1,9 @@
-"""Whom a learner meets in self-play: former versions of itself, a frozen pool, random players.
+"""A learner's opponents in self-play: its former versions, a frozen pool, random players.
 
-Delta-uniform self-play as Brosseit 2023 describes it in section 5.2: the opponent is drawn
-uniformly from the most recent share delta of the versions of the learner's parameters, the newest
-one included. With delta = 0 that is the newest alone, naive self-play, and with delta = 1 it is the
-whole history. (In Bansal et al. 2018 delta is the share that is left out.)
+Delta-uniform self-play as in Brosseit 2023, section 5.2: the opponent is drawn uniformly from the
+most recent fraction delta of the versions of the learner's parameters, including the newest one.
+With delta = 0 only the newest version is used (naive self-play), and with delta = 1 the whole
+history. (In Bansal et al. 2018 delta is the fraction that is left out.)
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from jaxpgs.checks import check_number, check_word
 from jaxpgs.evaluation import EloTable, bayes_elo
 
 SCHEDULES = ("in_turn", "random")
-POOL, RANDOM = -1, -2  # ages of opponents that are no versions of the learner
+POOL, RANDOM = -1, -2  # ages of opponents that are not versions of the learner
 
 
 class History(NamedTuple):
@@ -28,8 +28,8 @@ class History(NamedTuple):
 
     Attributes:
       params: the snapshots, each leaf `[H, ...]`.
-      iteration: `[H]` int32, after how many iterations each was taken.
-      taken: `[]` int32, how many were taken in all; number n is at place n modulo H.
+      iteration: `[H]` int32, the number of iterations after which each was taken.
+      taken: `[]` int32, how many were taken in total; number n is at place n modulo H.
     """
 
     params: Params
@@ -42,9 +42,9 @@ class Opponents(NamedTuple):
 
     Attributes:
       params: their parameters, each leaf `[C, ...]`.
-      sharpness: `[C]` what their logits are multiplied by: 1, or 0 for uniformly random play.
+      sharpness: `[C]` the factor of their logits: 1, or 0 for uniformly random play.
       age: `[C]` int32, how many versions before the newest: 0 is the newest; `POOL` and `RANDOM`
-        are no versions of the learner.
+        are not versions of the learner.
     """
 
     params: Params
@@ -62,12 +62,12 @@ def init(params: Params, size: int) -> History:
 
 
 def add(history: History, params: Params, iteration: chex.Array) -> History:
-    """Adds a snapshot; the oldest goes if there is no room.
+    """Adds a snapshot; it replaces the oldest one if there is no room.
 
     Args:
       history: the history.
       params: the parameters.
-      iteration: `[]` int32, how many iterations they took.
+      iteration: `[]` int32, the iterations done when the snapshot is taken.
 
     Returns:
       The history with the snapshot.
@@ -81,10 +81,10 @@ def add(history: History, params: Params, iteration: chex.Array) -> History:
 
 
 def window(history: History, delta: float) -> chex.Array:
-    """Returns how many versions opponents are drawn from, `[]` int32: delta of all, at least 1."""
+    """Returns how many versions opponents are drawn from, `[]` int32, at least 1."""
     # The ring holds fewer than H until it is full.
     known = jnp.minimum(history.taken, len(history.iteration))
-    # What is left of a product that is a whole number but for rounding must not count.
+    # A product that exceeds a whole number only by a rounding error must not be rounded up.
     share = jnp.ceil(delta * known.astype(jnp.float32) - 1e-4).astype(jnp.int32)
     return jnp.maximum(share, 1)
 
@@ -104,30 +104,30 @@ def draw(
     """Draws opponents (Brosseit 2023, sections 5.2 and 5.4).
 
     Args:
-      history: the learner's history, of one snapshot or more. Its last one stands for the newest
-        version, whose parameters may have gone on since.
+      history: the learner's history, of at least one snapshot. The last snapshot represents the
+        newest version, whose parameters may have changed since.
       newest: the learner's parameters now.
       rng_key: a key, consumed.
       num_opponents: C.
-      delta: the share of the history that counts, the most recent part of it, 0 to 1.
-      schedule: "random" draws each opponent by itself. "in_turn" gives every version the same
-        number of places, but for one that chance decides: what matters to the learner is how often
-        it meets each, as the thesis remarks on its own schedule. Each opponent alone is drawn
-        from the same distribution either way.
-      pool: frozen parameters to play against as well, each leaf `[N, ...]`.
+      delta: the share of the history to draw from, its most recent part, 0 to 1.
+      schedule: "random" draws each opponent independently. "in_turn" uses every version equally
+        often, up to one random difference: what matters to the learner is how often it meets each
+        version, as the thesis remarks on its own schedule. The marginal distribution of each
+        opponent is the same for both.
+      pool: frozen parameters of further opponents, each leaf `[N, ...]`.
       pool_fraction: the share of the opponents that are drawn uniformly from the pool.
       random_fraction: the share that plays uniformly at random.
 
     Returns:
-      The opponents; those of one kind side by side if they are drawn in turn.
+      The opponents; those of one kind are adjacent if they are drawn in turn.
     """
-    # One point in [0, 1) decides all of an opponent: below `random_fraction` it plays at random, up
-    # to `others` it is of the pool, and above a version of the learner, the newest first.
+    # One point in [0, 1) determines an opponent: below `random_fraction` it plays at random, up to
+    # `others` it is from the pool, and above that it is a version of the learner, the newest first.
     point = jax.random.uniform(rng_key, (num_opponents,))
     # Systematic sampling: evenly spaced points with one common offset.
     if schedule == "in_turn":
         point = (jnp.arange(num_opponents, dtype=jnp.float32) + point[0]) / num_opponents
-    point = jnp.minimum(point, 0.999999)  # rounding may have made it 1
+    point = jnp.minimum(point, 0.999999)  # rounding may have given 1
 
     def choose(first: float, share: float, count: chex.Array | int) -> chex.Array:
         """Turns points of an interval of that length into numbers below `count`."""
@@ -140,13 +140,13 @@ def draw(
     age = choose(others, 1.0 - others, window(history, delta))
     # Snapshot number n is at place n modulo H of the ring; the last one has number taken - 1.
     params = jax.tree.map(lambda x: x[(history.taken - 1 - age) % len(x)], history.params)
-    # The newest version is the learner as it is now, with what it learned since its snapshot.
+    # The newest version is the learner with its current parameters, not those of its snapshot.
     same = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_opponents, *x.shape)), newest)
     params = trees.where(age == 0, same, params)
     if pool is not None:
         size = len(jax.tree.leaves(pool)[0])
         chosen = choose(random_fraction, pool_fraction, size)
-        # Ages and parameters of versions are overwritten for those who are none.
+        # For opponents from the pool the ages and parameters of versions are overwritten.
         in_pool = (point >= random_fraction) & (point < others)
         params = trees.where(in_pool, jax.tree.map(lambda x: x[chosen], pool), params)
         age = jnp.where(in_pool, POOL, age)
@@ -165,7 +165,7 @@ def check(
     pool_fraction: float,
     random_fraction: float,
 ) -> None:
-    """Raises `ValueError` if these arguments of `draw` are out of range, or do not go together."""
+    """Raises `ValueError` if these arguments of `draw` are out of range or inconsistent."""
     check_number("train", "delta", delta, 0, 1)
     check_number("train", "pool_fraction", pool_fraction, 0, 1)
     check_number("train", "random_fraction", random_fraction, 0, 1)
@@ -186,8 +186,8 @@ class EloAlong(NamedTuple):
     """Ratings along a history.
 
     Attributes:
-      iteration: `[P]` int64, after how many iterations each version was taken, in order.
-      table: their ratings, where the first version has 0.
+      iteration: `[P]` int64, the iterations after which each version was taken, in order.
+      table: their ratings, relative to the first version, which has 0.
       scores: `[P, P]` the share of the points that the row's version won against the column's.
     """
 
@@ -205,20 +205,21 @@ def elo_along(
     *,
     num_players: int = 8,
 ) -> EloAlong:
-    """Rates versions of a history, evenly spaced, by a round robin (Brosseit 2023, figure 5.4).
+    """Rates evenly spaced versions of a history by a round robin (Brosseit 2023, figure 5.4).
 
-    Deviation: maximum likelihood over all pairs, where the thesis updates ratings game by game with
-    k = 30, which depends on the order of the games. The interval takes games as independent.
+    Deviation: ratings are maximum likelihood estimates over all pairs. The thesis updates ratings
+    game by game with k = 30, which depends on the order of the games. The interval assumes that
+    games are independent.
 
     Args:
       history: the learner's history.
       newest: the learner's parameters now.
-      iteration: how many iterations they took.
-      compare: `(params, params) -> []`, the first side's share of the points, such as
-        `head_to_head` gives, jitted.
-      num_games: games of each comparison.
-      num_players: versions to rate at most, 2 or more, the oldest in the ring and the newest among
-        them.
+      iteration: the iterations done so far.
+      compare: `(params, params) -> []`, the first side's share of the points, such as a jitted
+        `head_to_head`.
+      num_games: games in each comparison.
+      num_players: the maximum number of versions to rate, at least 2. They include the oldest in
+        the ring and the newest.
 
     Returns:
       The ratings.
@@ -229,18 +230,18 @@ def elo_along(
     if num_players < 2:
         raise ValueError(f"elo_along needs num_players to be at least 2, got {num_players}.")
     taken, size = int(history.taken), len(history.iteration)
-    # From the oldest snapshot in the ring to the last one; the newest version comes by itself.
+    # From the oldest snapshot in the ring to the last one; the newest version is added below.
     places = [n % size for n in range(max(taken - size, 0), taken)]
     when = np.asarray(history.iteration)
     places = [place for place in places if when[place] < iteration]
     if not places:
         raise ValueError("elo_along needs an older version than the newest, and there is none.")
-    # Evenly spaced; the number behind the last place stands for the newest version.
+    # Evenly spaced; the number after the last place represents the newest version.
     chosen = np.linspace(0, len(places), min(num_players, len(places) + 1)).round().astype(int)
     players = [jax.tree.map(lambda x, i=i: x[places[i]], history.params) for i in chosen[:-1]]
     players.append(newest)
-    # Each pair plays once, as `compare` plays both colours. A version scores a half against itself,
-    # which is no game.
+    # Each pair plays once, as `compare` plays both colours. A version's score against itself is set
+    # to a half, without a game.
     scores = np.full((len(players), len(players)), 0.5)
     for i in range(len(players)):
         for j in range(i):

@@ -1,4 +1,4 @@
-"""The loss of PPO, and the moves that it is of (Schulman et al. 2017)."""
+"""The loss of PPO, and the moves that it is computed from (Schulman et al. 2017)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -43,16 +43,17 @@ def clipped(
 
     Args:
       log_prob: the policy's log probability of the move, any shape.
-      old_log_prob: that of the policy that played, of the same shape.
+      old_log_prob: the log probability under the policy that played, of the same shape.
       advantage: of the same shape.
-      clip: epsilon. A ratio of probabilities further from 1 than this, in the direction that the
-        advantage asks for, gains nothing more.
+      clip: epsilon. If the ratio of probabilities differs from 1 by more than this in the direction
+        of the advantage, the surrogate does not increase further.
 
     Returns:
       The surrogate, of the same shape. At a ratio of 1 its gradient is the policy gradient.
     """
-    # The minimum makes it a lower bound: where the ratio has gone too far in the direction that the
-    # advantage asks for, the constant is taken and the gradient is 0; the way back stays open.
+    # The minimum makes it a lower bound. If the ratio has moved too far in the direction of the
+    # advantage, the clipped constant is used and the gradient is 0; it is not 0 in the other
+    # direction.
     ratio = jnp.exp(log_prob - old_log_prob)
     bounded = jnp.clip(ratio, 1 - clip, 1 + clip)
     return jnp.minimum(ratio * advantage, bounded * advantage)
@@ -67,7 +68,7 @@ def ppo_loss(
     value_weight: float = 0.5,
     entropy_weight: float = 0.01,
 ) -> tuple[chex.Array, dict[str, chex.Array]]:
-    """The loss of PPO: clipped surrogate, squared error of the value, entropy bonus (its eq. 9).
+    """The loss of PPO: clipped surrogate, squared value error, entropy bonus (eq. 9).
 
     Args:
       logits: `[B, A]` the network's logits. Illegal actions have probability 0 and no gradient.
@@ -78,28 +79,28 @@ def ppo_loss(
       entropy_weight: weight of the policy's entropy, in nats.
 
     Returns:
-      The loss `[]`, and its parts: `policy_loss`, `value_loss`, `entropy`, `approximate_kl` of the
-      policy that played to this one, and `clipped`, the share of moves whose ratio is out of
-      bounds.
+      The loss `[]`, and its parts: `policy_loss`, `value_loss`, `entropy`, `approximate_kl`, the
+      divergence from the policy that played to this one, and `clipped`, the share of moves whose
+      ratio is out of bounds.
     """
     # The lowest float, as 0 times the logarithm -inf would make the entropy's gradient NaN.
     logits = jnp.where(moves.legal, logits.astype(jnp.float32), jnp.finfo(jnp.float32).min)
     log_policy = jax.nn.log_softmax(logits)
     log_prob = jnp.take_along_axis(log_policy, moves.action[:, None], axis=-1)[:, 0]
     shares = jnp.where(moves.legal, jnp.exp(log_policy) * log_policy, 0.0)
-    # What is no move of the learner's may hold anything.
+    # Entries that are not moves of the learner may hold anything.
     log_ratio = jnp.where(moves.mine, log_prob - moves.log_prob, 0.0)
     ratio = jnp.exp(log_ratio)
     count = jnp.maximum(jnp.sum(moves.mine), 1).astype(jnp.float32)
 
-    # Means over the learner's moves alone.
+    # Means over only the learner's moves.
     def mean(x: chex.Array) -> chex.Array:
         return jnp.sum(jnp.where(moves.mine, x, 0.0)) / count
 
     advantage = jnp.where(moves.mine, moves.advantage, 0.0)
     value = values_like(value, moves.value).astype(jnp.float32)
     error = jnp.where(moves.mine, value - moves.value, 0.0)
-    # Eq. 9 with the sign of a loss. The surrogate is given the log of the ratio, made safe above.
+    # Eq. 9 with the sign of a loss. The surrogate gets the masked log ratio of above.
     policy_loss = -mean(clipped(log_ratio, jnp.zeros_like(log_ratio), advantage, clip))
     value_loss = mean(jnp.square(error))
     entropy = mean(-jnp.sum(shares, axis=-1))
@@ -115,7 +116,7 @@ def ppo_loss(
 
 
 def make_losses(network: nnx.Module, **weights: float) -> Callable[..., Any]:
-    """Makes `(params, moves) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    """Makes `(params, moves) -> (loss, (parts, moved))`, with updated batch statistics."""
     call = functional_train(network)
 
     def losses_fn(params: Params, moves: Transitions) -> tuple[chex.Array, tuple]:
@@ -133,7 +134,7 @@ def transitions_of(
     gae_lambda: float,
     normalize_advantages: bool,
 ) -> Transitions:
-    """Turns games into moves to learn from."""
+    """Converts games to moves to learn from."""
     advantage, target = learner_games.advantages(
         rollout, last_value, discount=discount, gae_lambda=gae_lambda
     )
@@ -151,9 +152,9 @@ def transitions_of(
 
 
 def _normalized(advantage: chex.Array, mine: chex.Array) -> chex.Array:
-    """Brings the learner's advantages to mean 0 and deviation 1, together."""
+    """Normalises the advantages of all the learner's moves to mean 0 and standard deviation 1."""
     count = jnp.maximum(jnp.sum(mine), 1)
-    # Masked: replies alone, which hold anything, count in neither the mean nor the deviation.
+    # Masked: steps with only a reply may hold anything and do not count.
     centred = advantage - jnp.sum(jnp.where(mine, advantage, 0.0)) / count
     variance = jnp.sum(jnp.where(mine, jnp.square(centred), 0.0)) / count
     return jnp.where(mine, centred / (jnp.sqrt(variance) + 1e-8), 0.0)
