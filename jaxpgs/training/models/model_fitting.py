@@ -187,7 +187,8 @@ class _Setting(NamedTuple):
 
     Attributes:
       step: `((params, opt_state), data, rng_key, settling) -> ((params, opt_state), parts)`.
-      evaluate: `params -> losses` on the held-out games. data: all games.
+      evaluate: `params -> losses` on the held-out games.
+      data: all games.
       num_batches: steps in an epoch.
       first_settling: the first epoch with fixed batch statistics.
       value_weight: as in `Steps`.

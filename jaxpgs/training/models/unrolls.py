@@ -134,8 +134,7 @@ def unrolls_at(
     """
     played = steps.played
     numbers = jnp.arange(unroll + 1, dtype=jnp.int32)
-    # [B, K + 1]: steps of the unroll. After the end of the data the last step is read, with weight
-    # 0.
+    # [B, K + 1]: steps of the unroll. After the data the last step is read, with weight 0.
     step = time[:, None] + numbers[None]
     known = step < steps.length
     place = (steps.first + jnp.minimum(step, steps.length - 1)) % len(steps.value)

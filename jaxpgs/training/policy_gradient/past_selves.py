@@ -81,7 +81,7 @@ def add(history: History, params: Params, iteration: chex.Array) -> History:
 
 
 def window(history: History, delta: float) -> chex.Array:
-    """Returns how many versions opponents are drawn from, `[]` int32, at least 1."""
+    """Returns the number of versions to draw from, `[]` int32: a share delta, at least 1."""
     # The ring holds fewer than H until it is full.
     known = jnp.minimum(history.taken, len(history.iteration))
     # A product that exceeds a whole number only by a rounding error must not be rounded up.
@@ -111,8 +111,8 @@ def draw(
       num_opponents: C.
       delta: the share of the history to draw from, its most recent part, 0 to 1.
       schedule: "random" draws each opponent independently. "in_turn" uses every version equally
-        often, up to one random difference: what matters to the learner is how often it meets each
-        version, as the thesis remarks on its own schedule. The marginal distribution of each
+        often, up to a random difference of one: what matters to the learner is how often it meets
+        each version, as the thesis remarks on its own schedule. The marginal distribution of each
         opponent is the same for both.
       pool: frozen parameters of further opponents, each leaf `[N, ...]`.
       pool_fraction: the share of the opponents that are drawn uniformly from the pool.

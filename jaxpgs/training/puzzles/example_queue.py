@@ -1,4 +1,4 @@
-"""A queue of the last examples that a network learns from."""
+"""A queue of the most recent examples that a network learns from."""
 
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ from jaxpgs.training.puzzles.fitting import Examples
 
 
 class ExampleQueue(NamedTuple):
-    """The last examples, up to C of them.
+    """The most recent examples, up to C of them.
 
     Attributes:
-      examples: `[C]`, the oldest first; those behind `size` are zeros.
+      examples: `[C]`, the oldest first; entries from `size` on are zeros.
       size: `[]` int32, how many there are.
     """
 
@@ -23,11 +23,11 @@ class ExampleQueue(NamedTuple):
 
 
 def empty(template: Any, length: int) -> ExampleQueue:
-    """Makes a queue without examples.
+    """Makes an empty queue.
 
     Args:
-      template: a state, or its shapes.
-      length: C, the most examples that it holds.
+      template: an environment state, or its shapes.
+      length: C, the capacity.
 
     Returns:
       The queue.
@@ -38,7 +38,7 @@ def empty(template: Any, length: int) -> ExampleQueue:
 
 
 def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
-    """Adds examples at the end and drops the oldest that have no room.
+    """Adds examples at the end; drops the oldest ones that exceed the capacity.
 
     Args:
       queue: the queue; it is not changed.
@@ -50,7 +50,7 @@ def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
     size, length = int(queue.size), len(queue.examples.action)
     new = min(size + len(examples.action), length)
 
-    # The arrays keep their length C, padded with zeros, so that what is jitted compiles once.
+    # The arrays keep their length C, padded with zeros, so that jitted functions compile once.
     def add(old: chex.Array, added: np.ndarray) -> chex.Array:
         both = np.concatenate([np.asarray(old)[:size], added])[-new:] if new else np.asarray(old)
         padding = [(0, length - new)] + [(0, 0)] * (both.ndim - 1)

@@ -20,12 +20,12 @@ from jaxpgs.training.two_player.losses import asymmetric_square
 
 
 class Examples(NamedTuple):
-    """N positions with what they teach.
+    """N positions and their targets.
 
     Attributes:
       state: `[N]` the positions.
       action: `[N]` int32, the actions to imitate.
-      value: `[N]` what the rewards from there should sum to.
+      value: `[N]` the targets of the sum of rewards from there on.
     """
 
     state: Any
@@ -51,27 +51,27 @@ def make_fit(
     """Makes the function that fits a network to examples (Seify 2020, eq. 5.4, 6.5 and 6.7).
 
     Args:
-      env: the environment. If it has `policy_logits`, logits pass through it: the loss is that of
-        the legal actions' probabilities. The thesis spreads an action over the cells of its group
-        and asks for all of them alike, which teaches the places of groups as well.
+      env: the environment. If it has `policy_logits`, logits are mapped by it, and the loss is that
+        of the legal actions' probabilities. The thesis instead spreads an action evenly over the
+        cells of its group, which teaches the places of groups as well.
       network: the network.
       optimizer: an optax optimizer.
-      batch_size: examples per step; a set that is no multiple of it is filled up from its start.
-      max_epochs: most passes over the examples.
-      patience: passes without a lower validation loss after which to stop and return the weights of
-        the lowest; None never stops early.
+      batch_size: examples per step; the last batch is filled up from the start of the set.
+      max_epochs: the maximum number of passes over the examples.
+      patience: passes without a lower validation loss after which to stop and return the weights
+        with the lowest loss; None never stops early.
       learns_value: whether the value is part of the loss.
-      value_factor: the squared error's weight is this by the greatest square of a value.
+      value_factor: the squared error's weight is this divided by the largest squared value.
       under: as in `losses.asymmetric_square`.
       over: likewise.
-      augment: whether to exchange colours at random, if `env` has `permute_colors`, and to mirror
+      augment: whether to permute colours at random, if `env` has `permute_colors`, and to mirror
         every other example, if it has `mirror`.
       mesh: the devices that share each batch, None for the default one.
 
     Returns:
-      `fit(params, opt_state, training, validation, rng_key, rng)`, with pairs of `Examples` and
-      how many of them are real, and NumPy's generator for the order. It returns the weights, the
-      optimizer's state and a dict of metrics.
+      `fit(params, opt_state, training, validation, rng_key, rng)`. `training` and `validation` are
+      pairs of `Examples` and how many of them are real; `rng` is a NumPy generator for the order.
+      It returns the weights, the optimizer's state and a dict of metrics.
     """
     loss_parts = _make_loss_parts(env, learns_value=learns_value, under=under, over=over)
     step = _make_step(env, network, optimizer, loss_parts, batch_size, augment=augment, mesh=mesh)
@@ -82,7 +82,7 @@ def make_fit(
 
 
 class _Setting(NamedTuple):
-    """What all fits have in common; see `make_fit`, `_make_step` and `_make_validate`."""
+    """The constants of all fits; see `make_fit`, `_make_step` and `_make_validate`."""
 
     step: Callable[..., tuple[Params, Any, "_Losses"]]
     validate: Callable[..., "_Losses"]
@@ -106,19 +106,19 @@ def _fit(
     examples, size = training
     carried = sharding.everywhere(setting.mesh, (params, opt_state, examples, validation[0]))
     params, opt_state, examples, held_out = carried
-    # Section 6.1.2: divided by vmax^2, the value's error weighs the same at any scale.
+    # Section 6.1.2: divided by vmax^2, the value loss does not depend on the scale of values.
     largest = max(_largest_value(*training), _largest_value(*validation), 1.0)
     value_weight = jnp.float32(setting.value_factor / largest**2)
     shape = math.ceil(size / setting.batch_size), setting.batch_size
     lowest, best, waited, parts = math.inf, (params, opt_state, 0), 0, dict(_NOTHING)
     for number in range(setting.max_epochs):
-        # A new order each epoch. `np.resize` repeats it from its start to fill the last batch.
+        # A new order for each epoch. `np.resize` repeats it from its start to fill the last batch.
         order = np.resize(rng.permutation(size), shape).astype(np.int32)
         key = jax.random.fold_in(rng_key, number)
         params, opt_state, parts = _learn_epoch(
             setting.step, params, opt_state, examples, order, key, value_weight
         )
-        # Without patience the last weights are kept, and nothing is measured in between.
+        # Without patience the last weights are kept, and nothing is evaluated in between.
         if setting.patience is None:
             best = (params, opt_state, number + 1)
             continue
@@ -129,7 +129,7 @@ def _fit(
             lowest, best, waited = loss, (params, opt_state, number + 1), 0
         if waited >= setting.patience:
             break
-    # Back to the best weights, which are measured once more for the record.
+    # Back to the best weights, which are evaluated again for the metrics.
     params, opt_state, num_epochs = best
     checked = setting.validate(params, held_out, jnp.int32(validation[1]), value_weight)
     metrics = {name: float(x) for name, x in parts.items()}
@@ -138,7 +138,7 @@ def _fit(
 
 
 def _largest_value(examples: Examples, size: int) -> float:
-    """Returns the greatest absolute value of the first `size` examples, 0 of none."""
+    """Returns the largest absolute value of the first `size` examples; 0 if there are none."""
     return float(np.max(np.abs(np.asarray(examples.value)[:size]), initial=0.0))
 
 
@@ -151,9 +151,9 @@ def _learn_epoch(
     rng_key: chex.PRNGKey,
     value_weight: chex.Array,
 ) -> tuple[Params, Any, "_Losses"]:
-    """Learns from batches `[N, B]` of the examples in this order; returns the mean losses too."""
+    """Learns from batches `[N, B]` of examples in the given order; also returns the mean losses."""
     total = dict(_NOTHING)
-    # Losses add up on the device; to read each one would wait for every step.
+    # Losses are summed on the device; reading each one would wait for every step.
     for i, index in enumerate(order):
         params, opt_state, total = step(
             params, opt_state, total, examples, index, rng_key, i, value_weight
@@ -168,12 +168,12 @@ _NOTHING = {"policy_loss": np.float32(0.0), "value_loss": np.float32(0.0)}
 def _make_loss_parts(
     env: Env, *, learns_value: bool, under: float, over: float
 ) -> Callable[[chex.Array, chex.Array, Examples, chex.Array], _Losses]:
-    """Makes the losses `[B]` of logits and values, given the weight of a value's squared error."""
+    """Makes the function of the losses `[B]`; the weight of the squared value error is an input."""
 
     def loss_parts(
         logits: chex.Array, value: chex.Array, batch: Examples, value_weight: chex.Array
     ) -> _Losses:
-        # The loss is that of actions, so logits of cells become those of actions first.
+        # The loss is over actions, so logits of cells are first converted to logits of actions.
         if hasattr(env, "policy_logits"):
             logits = jax.vmap(env.policy_logits)(batch.state, logits)
         logits = jnp.where(batch.state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
@@ -195,10 +195,10 @@ def _make_step(
     augment: bool,
     mesh: jax.sharding.Mesh | None,
 ) -> Callable[..., tuple[Params, Any, _Losses]]:
-    """Makes a step of the optimizer, which adds the means of its losses to their totals.
+    """Makes a step of the optimizer, which adds its mean losses to the totals.
 
-    Steps are called one by one: in a loop of XLA's, its CPU backend differentiates convolutions
-    many times slower.
+    Steps are called one by one: in an XLA loop, the CPU backend differentiates convolutions many
+    times slower.
     """
     train_fn = functional_train(network)
 
@@ -225,12 +225,12 @@ def _make_step(
         if augment and hasattr(env, "mirror"):
             state, action = jax.vmap(env.mirror)(batch.state, batch.action)
             turned = batch._replace(state=state, action=action)
-            # Every other row: the order is random already, so no coin is needed.
+            # Every other row: the order is already random, so no random draw is needed.
             batch = trees.where(jnp.arange(batch_size) % 2 == 0, batch, turned)
         observation = jax.vmap(env.observe)(batch.state)
         if augment and hasattr(env, "permute_colors"):
             keys = jax.random.split(jax.random.fold_in(key, number), batch_size)
-            # Colours change in what the network sees; actions are cells and stay what they are.
+            # Colours are permuted in the observation; actions are cells and do not change.
             observation = jax.vmap(env.permute_colors)(keys, observation)
         carry, parts = update((params, opt_state), (observation, batch, value_weight))
         return *carry, jax.tree.map(jnp.add, total, parts)
@@ -245,7 +245,7 @@ def _make_validate(
     batch_size: int,
     mesh: jax.sharding.Mesh | None,
 ) -> Callable[[Params, Examples, chex.Array, chex.Array], _Losses]:
-    """Makes the mean losses over the first `size` of some examples."""
+    """Makes the function of the mean losses over the first `size` examples."""
     _, apply_fn = functional(network)
 
     @jax.jit
@@ -253,7 +253,7 @@ def _make_validate(
         params: Params, examples: Examples, size: chex.Array, value_weight: chex.Array
     ) -> _Losses:
         def body(i: chex.Array, total: _Losses) -> _Losses:
-            # The last batch reads the last example again where there is none, and leaves it out.
+            # The last batch is padded with the last example, which is not counted again.
             place = i * batch_size + jnp.arange(batch_size)
             batch = jax.tree.map(lambda x: x[jnp.minimum(place, size - 1)], examples)
             batch = sharding.split_rows(mesh, batch)
@@ -264,7 +264,7 @@ def _make_validate(
             )
 
         zeros = jax.tree.map(jnp.asarray, _NOTHING)
-        # An XLA loop is fast enough where nothing is differentiated. `size` is traced: queues grow.
+        # An XLA loop is fast enough without differentiation. `size` is traced, as queues grow.
         total = jax.lax.fori_loop(0, -(-size // batch_size), body, zeros)
         return jax.tree.map(lambda x: x / jnp.maximum(size, 1), total)
 

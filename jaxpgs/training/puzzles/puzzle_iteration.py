@@ -1,8 +1,8 @@
-"""Expert iteration for games of one player: search many boards, imitate, search better.
+"""Expert iteration for one-player games: search many boards, imitate, search better.
 
 Seify 2020, algorithm 1 (a policy) and chapter 6 (policy and value). The first iteration searches
-without a network. Each later one searches with the network of the one before; the network learns
-the actions that the searches played, and what they found the positions worth.
+without a network. Each later iteration searches with the network of the previous one. The network
+learns the actions that the searches played and the values that they found.
 """
 
 import dataclasses
@@ -34,13 +34,13 @@ _LEARNING = ("batch_size", "max_epochs", "patience", "value_factor", "under", "o
 
 
 class PuzzleIterationState(NamedTuple):
-    """Everything a run needs to go on.
+    """Everything that a run needs to continue.
 
     Attributes:
       params: the network's parameters.
       opt_state: the optimizer's state.
       training: the examples to learn from.
-      validation: the examples that tell when to stop.
+      validation: the examples for early stopping.
       iteration: `[]` int32, iterations done.
     """
 
@@ -56,11 +56,11 @@ class Games:
     """The boards that are searched.
 
     Attributes:
-      num_runs: boards an iteration, at least 1.
-      first_runs: boards of the first one, whose searches wait for no network; `num_runs` if None.
-      runs_at_once: boards searched side by side, a divisor of both. With several devices it is a
-        multiple of their number, and solvers are then given a key for each board.
-      num_test_boards: boards on which the policy alone is measured after each iteration; 0 for
+      num_runs: boards per iteration, at least 1.
+      first_runs: boards of the first iteration, whose searches use no network; `num_runs` if None.
+      runs_at_once: boards searched in parallel, a divisor of both. With several devices it must be
+        a multiple of their number, and solvers then get one key for each board.
+      num_test_boards: boards on which the policy alone is evaluated after each iteration; 0 for
         none.
     """
 
@@ -75,26 +75,26 @@ class Fit:
     """What the network learns from the searches, and how.
 
     Attributes:
-      training_length: positions that the training queue holds, at least 1.
-      validation_length: the same of the validation queue; in proportion to its share if None.
-      validation_share: share of an iteration's positions that are kept for validation, above 0 and
-        below 1.
+      training_length: the capacity of the training queue in positions, at least 1.
+      validation_length: the capacity of the validation queue; in proportion to its share if None.
+      validation_share: the share of an iteration's positions that is kept for validation, above 0
+        and below 1.
       batch_size: positions per step of the optimizer, at least 1.
-      max_epochs: most passes over the training queue in an iteration, at least 1.
-      patience: passes without a lower validation loss after which an iteration ends and takes the
-        weights of the lowest; None does all `max_epochs` and keeps the last.
+      max_epochs: the maximum number of passes over the training queue in an iteration, at least 1.
+      patience: passes without a lower validation loss after which the fitting ends with the weights
+        of the lowest loss; None does all `max_epochs` passes and keeps the last weights.
       fresh_weights: whether every iteration begins from new weights and a new optimizer state.
-      value_target: "none"; "return" for what the game played earned from there (eq. 6.2), of
+      value_target: "none"; "return" for the return from there of the game played (eq. 6.2), for
         solvers without `restart`; "q" for the highest Q-value of the search (eq. 6.3).
-      value_factor: the weight of a value's squared error is `value_factor / vmax^2`, with the
-        greatest size of a value (section 6.1.2, whose 16 was tuned for scores of single games).
-        Means of many games are closer together and want more.
+      value_factor: the weight of the squared value error is `value_factor / vmax^2`, where vmax is
+        the largest absolute value (section 6.1.2, whose 16 was tuned for scores of single games).
+        Means of many games vary less and need a larger factor.
       under: weight of squared errors of values that are too low (eq. 6.6).
-      over: weight of those that are too high.
+      over: weight of squared errors of values that are too high.
       optimizer: any optax optimizer; Adam with a step of 5e-4, the thesis's, if None.
-      augment: whether examples are seen with their colours exchanged at random, if the environment
-        has `permute_colors`, and every other one mirrored, if it has `mirror`. The thesis leaves
-        the first out to show that it can.
+      augment: whether to permute the colours of examples at random, if the environment has
+        `permute_colors`, and to mirror every other one, if it has `mirror`. The thesis deliberately
+        does without the permutation.
     """
 
     training_length: int = 120_000
@@ -127,26 +127,26 @@ def train(
 ) -> PuzzleIterationState:
     """Trains a network by searching boards drawn from `env.init`.
 
-    The defaults train a policy as Seify 2020, algorithm 1: new weights in every iteration, fitted
-    until the validation loss stops falling. For policy and value as in section 6.1.3 pass
-    `fit=Fit(fresh_weights=False, patience=None, max_epochs=5, value_target="q",
+    The defaults train a policy as in Seify 2020, algorithm 1: new weights in every iteration,
+    fitted until the validation loss stops falling. To train policy and value as in section 6.1.3,
+    pass `fit=Fit(fresh_weights=False, patience=None, max_epochs=5, value_target="q",
     optimizer=l2_adam())`.
 
     Args:
-      env: a game of one player.
-      make_network: makes the network with weights drawn by a seed, `seed -> module`.
+      env: a one-player game.
+      make_network: makes the network with random weights, `seed -> module`.
       solver: the search that plays, `(params, rng_key, state [B]) -> jaxpgs.puzzles.Solution`, for
         example `lambda *x: policy_mcts(env, apply_fn, *x, 100, dirichlet_fraction=0.25)`.
-      first_solver: that of the first iteration, whose `params` nobody has trained: `plain_mcts`
+      first_solver: the search of the first iteration, whose `params` are untrained: `plain_mcts`
         with many simulations is the jump start of section 5.2.3.
-      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
+      num_iterations: iterations in total, including those of an earlier call in `run.directory`.
       games: the boards that are searched.
       fit: what the network learns from them, and how.
-      init_params: weights of the first iteration, as of another board; new ones if None.
+      init_params: weights of the first iteration, for example of another board; new ones if None.
       run: seed, devices, folder and callbacks; the seed draws the weights as well. Every iteration
-        is saved by default. Of the metrics, `score` is the mean of the best games, `played` of the
-        games played, `policy_score` of games drawn from the policy alone, `greedy_score` of games
-        by its likeliest actions, `random_score` of random ones.
+        is saved by default. The metrics include mean scores: `score` of the best games, `played` of
+        the games played, `policy_score` of games sampled from the policy alone, `greedy_score` of
+        games with its most likely actions, and `random_score` of random games.
 
     Returns:
       The state after the last iteration.
@@ -154,11 +154,11 @@ def train(
     Raises:
       ValueError: if a setting is out of range, the searches found no move at all, or the directory
         holds another run or is damaged.
-      RuntimeError: if another process trains in the directory.
+      RuntimeError: if another process is training in the directory.
       FloatingPointError: if a loss is no longer finite.
 
-    Deviations from the thesis: the best action is what the solver's Solution played; vmax is that
-    of the iteration's training and validation queues.
+    Deviations from the thesis: the best action is the one that the solver's Solution played; vmax
+    is taken over the iteration's training and validation queues.
     """
     arguments = flat(locals(), "games", "fit", "run")
     first_runs, validation_length = games.first_runs or games.num_runs, _validation_length(fit)
@@ -171,7 +171,7 @@ def train(
     make_search = functools.partial(_make_search, env, games.runs_at_once, fit.value_target, mesh)
     new_weights = functools.partial(_new_weights, make_network, run.seed, optimizer)
     setting = _Setting(
-        # Two searches: the first iteration has no network worth asking.
+        # Two searches: in the first iteration the network is untrained.
         first_search=make_search(first_solver, first_runs),
         search=make_search(solver, games.num_runs),
         learn=_make_learn(env, network, optimizer, fit, mesh),
@@ -202,7 +202,7 @@ def _make_search(
     solver: Solver,
     num_runs: int,
 ) -> Callable[..., tuple[Examples, dict[str, float]]]:
-    """Makes `search_boards` with a solver, short of parameters and key."""
+    """Binds all arguments of `search_boards` except parameters and key."""
     return functools.partial(
         search_boards, env, jit_solver(solver, mesh), num_runs=num_runs,
         runs_at_once=runs_at_once, value_target=value_target,
@@ -223,10 +223,10 @@ def _make_learn(
 
 
 def _validation_length(fit: Fit) -> int:
-    """Returns how many positions are held out at most."""
+    """Returns the capacity of the validation queue."""
     if fit.validation_length is not None:
         return fit.validation_length
-    # Both queues then reach back over as many iterations.
+    # Both queues then reach back over the same number of iterations.
     length = fit.training_length * fit.validation_share / max(1 - fit.validation_share, 1e-6)
     return max(math.ceil(length), 1)
 
@@ -234,7 +234,7 @@ def _validation_length(fit: Fit) -> int:
 def _make_measure(
     env: Env, network: nnx.Module, num_boards: int, rng_key: chex.PRNGKey
 ) -> Callable[[Params], dict[str, chex.Array]] | None:
-    """Makes the measurement of the policy alone, on the same boards after every iteration."""
+    """Makes the evaluation of the policy alone, on the same boards after every iteration."""
     if not num_boards:
         return None
     scores = make_measure(env, functional(network)[1], num_boards)
@@ -242,7 +242,7 @@ def _make_measure(
 
 
 def _empty_queues(env: Env, *lengths: int) -> list[Any]:
-    # Queues hold whole positions, from which observations are made when they are learned.
+    # Queues hold environment states; observations are computed from them during fitting.
     template = jax.eval_shape(env.init, jax.random.key(0))
     return [example_queue.empty(template, length) for length in lengths]
 
@@ -255,17 +255,18 @@ def l2_adam(
 
 
 class _Setting(NamedTuple):
-    """What does not change while a network is trained.
+    """The constants of a training run.
 
     Attributes:
-      first_search: `search_boards` as the first iteration does it, short of parameters and key.
-      search: the same of the later ones.
+      first_search: `search_boards` of the first iteration, a function of parameters and key.
+      search: the same for the later iterations.
       learn: from `fitting.make_fit`.
-      new_weights: `iteration -> (params, opt_state)`, None where weights are taught on.
-      keep_first_weights: whether the first iteration begins from the weights that were given.
-      measure: `params -> scores` of the policy alone; None where it is not measured.
+      new_weights: `iteration -> (params, opt_state)`, None if training continues from the last
+        weights.
+      keep_first_weights: whether the first iteration begins with the given weights.
+      measure: `params -> scores` of the policy alone; None if it is not evaluated.
       validation_share: as in `Fit`.
-      base_key: of which each iteration's keys are made.
+      base_key: the key from which each iteration's keys are derived.
       seed: as in `Run`.
       mesh: the devices.
     """
@@ -288,7 +289,7 @@ def _new_weights(
     optimizer: optax.GradientTransformation,
     iteration: int,
 ) -> tuple[Params, Any]:
-    # Other weights each time, or every iteration would share the luck of the first.
+    # A new seed each time, so that iterations do not all depend on one initialization.
     params, _ = functional(make_network(seed + iteration))
     return params, iterations.init_optimizer(optimizer, params)
 
@@ -296,11 +297,11 @@ def _new_weights(
 def _iterate(
     setting: _Setting, state: PuzzleIterationState
 ) -> tuple[PuzzleIterationState, dict[str, float]]:
-    """Searches, adds to the queues what was found, and fits the network."""
+    """Searches, adds the examples to the queues, and fits the network."""
     iteration = int(state.iteration)
-    # Chance comes of seed and iteration alone, so a run that goes on needs no state of it.
+    # Random numbers depend on seed and iteration alone, so no generator state is saved.
     keys = jax.random.split(jax.random.fold_in(setting.base_key, iteration), 3)
-    # NumPy takes no negative seeds, as JAX does.
+    # NumPy does not accept negative seeds, unlike JAX.
     rng = np.random.default_rng((setting.seed % 2**32, iteration))
     search = setting.search if iteration else setting.first_search
     examples, metrics = search(state.params, keys[0])
@@ -311,7 +312,7 @@ def _iterate(
             "played to its end. Give a solver max_moves if games are longer than half their "
             "actions."
         )
-    # Shuffled, as examples come board by board, and split into those to learn from and to check.
+    # Shuffled, as examples are ordered by board, and split for training and validation.
     order = rng.permutation(count)
     # At least one for each, so that tiny runs work.
     split = min(max(round(count * setting.validation_share), 1), max(count - 1, 0))
@@ -321,7 +322,7 @@ def _iterate(
         for queue, index in zip((state.training, state.validation), parts, strict=True)
     )
     params, opt_state = state.params, state.opt_state
-    # Algorithm 1: each network is fitted anew, except for weights that were given to begin with.
+    # Algorithm 1: each network is fitted from new weights, except from `init_params` at first.
     if setting.new_weights is not None and (iteration or not setting.keep_first_weights):
         params, opt_state = setting.new_weights(iteration)
     params, opt_state, fitted = setting.learn(

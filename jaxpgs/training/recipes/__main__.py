@@ -2,8 +2,8 @@
 
     python -m jaxpgs.training.recipes hex-6x6 --out runs
 
-trains it anew, with a progress bar; it goes on where it was stopped, and writes the weights and
-their card. NAME --help tells what can be changed.
+trains it from scratch, with a progress bar. It resumes where it was stopped, and writes the weights
+and their card. NAME --help shows the options.
 """
 
 import argparse
@@ -15,10 +15,10 @@ KINDS = (hex_networks, learned_models, samegame_networks, distillation)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Hands over to the command of the network that is named."""
+    """Calls the command of the named network."""
     argv = sys.argv[1:] if argv is None else argv
     for kind in KINDS:
-        # Each kind has arguments of its own, so the name alone is looked for, wherever it stands.
+        # Each kind has its own arguments, so only the name is looked for, at any position.
         if kind.RECIPES.keys() & set(argv):
             return kind.main(argv)
     parser = argparse.ArgumentParser(

@@ -1,8 +1,8 @@
-"""Distillation: a network learns what another one says of the positions of its own games.
+"""Distillation: a network learns the outputs of another one on the positions of its games.
 
     python -m jaxpgs.training.recipes conv-7x7 --out runs
 
-trains a network that comes with the library, with a progress bar; it goes on where it was stopped.
+trains a network that comes with the library, with a progress bar; it resumes where it was stopped.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from jaxpgs.training.runtime.settings import Run, by_name, check_counts, flat, i
 
 
 class DistillationState(NamedTuple):
-    """A distillation under way.
+    """The state of a distillation.
 
     Attributes:
       params: the student's parameters.
       opt_state: the optimizer's state.
-      games: `[B]` the positions reached.
+      games: `[B]` the current positions.
       iteration: `[]` int32, steps done.
-      rng_key: the key of what follows.
+      rng_key: the key for the next iterations.
     """
 
     params: Params
@@ -63,15 +63,16 @@ def distill(
 ) -> DistillationState:
     """Teaches a network the policy and the value of another one.
 
-    The teacher plays B games against itself, drawing its moves from its policy and some at random;
-    every iteration takes one move in each and one step on the cross-entropy of its policies and the
-    squared error of its values there. Games that end start anew, so positions of all lengths mix.
+    The teacher plays B games against itself. It draws its moves from its policy, and some uniformly
+    at random. Every iteration plays one move in each game and takes one optimizer step on the
+    cross-entropy with the teacher's policies and the squared error to its values. Games that end
+    are restarted, so positions from all stages mix.
 
     Args:
-      env: the environment of both; its `symmetries`, if it has any, augment the positions.
+      env: the environment of both networks; its `symmetries`, if it has any, augment the positions.
       network: the student; only its structure and initial weights are used.
       teacher: parameters and `apply_fn` of the teacher.
-      num_iterations: iterations in all, counting those of an earlier call in `run.directory`.
+      num_iterations: iterations in total, including those of an earlier call in `run.directory`.
       batch_size: B, at least 1.
       random_fraction: share of the moves that are random, 0 to 1.
       optimizer: any optax optimizer; Adam with a cosine schedule from 2e-3 if None.
@@ -82,7 +83,7 @@ def distill(
 
     Raises:
       ValueError: if an argument is out of range, or the directory holds another run or is damaged.
-      RuntimeError: if another process trains in the directory.
+      RuntimeError: if another process is training in the directory.
       FloatingPointError: if a loss is no longer finite.
 
     Example:
@@ -100,7 +101,7 @@ def distill(
     params, _ = networks.functional(network)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_iterations, alpha=0.01))
-    arguments |= {"optimizer": optimizer}  # whose default depends on the number of iterations
+    arguments |= {"optimizer": optimizer}  # its default depends on the number of iterations
     update = iterations.make_update(
         _make_losses(network), optimizer, networks.trainable_mask(network)
     )
@@ -108,7 +109,7 @@ def distill(
     root_fn = functools.partial(make_root_fn(env, teach), teacher_params)
     setting = _Setting(env, root_fn, update, optimizer, batch_size, random_fraction, mesh)
 
-    # One call an iteration: in a loop of XLA's, its CPU backend differentiates convolutions slowly.
+    # One call per iteration: in an XLA loop, the CPU backend differentiates convolutions slowly.
     return iterations.run_jitted(
         functools.partial(_init, setting, jax.random.key(run.seed)),
         functools.partial(_iterate, setting), params, num_iterations, mesh=mesh, share=_share,
@@ -117,7 +118,7 @@ def distill(
 
 
 class _Setting(NamedTuple):
-    """What does not change while a network is taught; the arguments of `distill`, made ready."""
+    """The constants of a distillation, made from the arguments of `distill`."""
 
     env: Env
     root_fn: Callable[..., mctx.RootFnOutput]
@@ -137,7 +138,7 @@ def _init(setting: _Setting, rng_key: chex.PRNGKey, params: Params) -> Distillat
 
 
 def _play(env: Env, rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> Any:
-    """Plays a move in each game that a device has; those that end start anew."""
+    """Plays a move in each game of a device; games that end are restarted."""
     after = step_with_keys(env)(games, action, sharding.own_keys(chance_key(rng_key), len(action)))
     fresh = jax.vmap(env.init)(sharding.own_keys(rng_key, len(action)))
     return trees.where(after.terminated, fresh, after)
@@ -146,9 +147,9 @@ def _play(env: Env, rng_key: chex.PRNGKey, games: Any, action: chex.Array) -> An
 def _iterate(
     setting: _Setting, state: DistillationState
 ) -> tuple[DistillationState, dict[str, chex.Array]]:
-    """Learns from the positions, and plays a move in each."""
+    """Learns from the positions, and plays a move in each game."""
     keys = jax.random.split(state.rng_key, 6)
-    # The teacher looks once: what it says is both the lesson and the move.
+    # The teacher is evaluated once: its output gives both the lesson and the move.
     root = setting.root_fn(keys[0], state.games)
     lesson = _lesson(setting.env, keys[0], state.games, root)
     (params, opt_state), metrics = setting.update((state.params, state.opt_state), lesson)
@@ -163,12 +164,12 @@ def _iterate(
 
 
 def _share(state: DistillationState, mesh: jax.sharding.Mesh) -> DistillationState:
-    """Shares the games among devices; everything else is on each of them."""
+    """Shards the games over the devices; everything else is replicated."""
     return sharding.whole(mesh, state)._replace(games=sharding.rows(mesh, state.games))
 
 
 class _Lesson(NamedTuple):
-    """What the teacher says of B positions, in the network's frame.
+    """The teacher's outputs for B positions, in the network's frame.
 
     Attributes:
       observation: `[B, *observation_shape]`.
@@ -182,7 +183,7 @@ class _Lesson(NamedTuple):
 
 
 def _lesson(env: Env, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput) -> _Lesson:
-    """Turns a teacher's answers, which are over the actions, into what its student has to say."""
+    """Converts the teacher's outputs, which are over actions, to the student's targets."""
     observation, policy = jax.vmap(env.observe)(games), jax.nn.softmax(root.prior_logits)
     # The student learns in the frame in which networks see the board.
     if hasattr(env, "network_policy"):
@@ -196,7 +197,7 @@ def _lesson(env: Env, rng_key: chex.PRNGKey, games: Any, root: mctx.RootFnOutput
 
 
 def _make_losses(network: nnx.Module) -> Callable[..., Any]:
-    """Makes `(params, lesson) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    """Makes `(params, lesson) -> (loss, (parts, moved))`, with updated batch statistics."""
     train_fn = networks.functional_train(network)
 
     def losses_fn(params: Params, lesson: _Lesson) -> tuple[chex.Array, tuple]:
@@ -211,14 +212,14 @@ def _make_losses(network: nnx.Module) -> Callable[..., Any]:
 
 
 class Distillation(NamedTuple):
-    """A network and who teaches it.
+    """A student network and its teacher.
 
     Attributes:
       teacher: a network of the library.
       network: the student's class in `jaxpgs.networks` and its keyword arguments.
-      num_iterations: iterations in all.
-      settings: arguments of `distill`, where they are not its defaults.
-      dtype: what the torso computes in while it learns; what is saved computes in float32.
+      num_iterations: iterations in total.
+      settings: arguments of `distill` that differ from its defaults.
+      dtype: the torso's type of computation in training; the saved network computes in float32.
     """
 
     teacher: str
@@ -232,7 +233,7 @@ _MANY = {"batch_size": 2048, "checkpoint_every": 100_000}
 
 
 def _large(teacher: str, num_filters: int, num_blocks: int) -> Distillation:
-    """A student for which an accelerator plays."""
+    """A student to be trained on an accelerator."""
     sizes = {"num_filters": num_filters, "num_blocks": num_blocks}
     return Distillation(teacher, ("AlphaZeroResNet", sizes), 5000, _MANY, "bfloat16")
 
@@ -242,13 +243,13 @@ RECIPES = {
         "hex-7x7", ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4}), 5000
     ),
     "conv-7x7-large": _large("hex-7x7-early", 128, 6),  # pgx's network for AlphaZero
-    "conv-9x9-large": _large("hex-9x9", 64, 8),  # the first of those that grow
+    "conv-9x9-large": _large("hex-9x9", 64, 8),  # the first network of a chain of growing boards
 }
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
 def main(argv: list[str] | None = None) -> None:
-    """Trains one network; see the module's text."""
+    """Trains one network; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxpgs.training.recipes",
         description=__doc__,
@@ -264,7 +265,7 @@ def main(argv: list[str] | None = None) -> None:
     teacher = load_pretrained(recipe.teacher)
     kind, sizes = recipe.network
     about = (teacher.env.observation_shape, teacher.env.num_actions)
-    # Of what is float32 already, some classes have no other type.
+    # float32 is the default; some classes have no `dtype` argument.
     others = {} if recipe.dtype == "float32" else {"dtype": recipe.dtype}
     module, trained = (
         getattr(networks, kind)(*about, **sizes, **more, rngs=nnx.Rngs(args.seed))

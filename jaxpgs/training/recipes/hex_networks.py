@@ -2,10 +2,10 @@
 
     python -m jaxpgs.training.recipes hex-5x5 --out runs
 
-trains one from nothing, with a progress bar; it goes on where it was stopped, and writes the
-weights and their card. `--minutes 10` stops in time, for machines lent by the piece. With
-`--expert` another search teaches, `--parent` goes on from another network, and with `--snapshots`
-the weights on the way are kept as well.
+trains one from scratch, with a progress bar. It resumes where it was stopped, and writes the
+weights and their card. `--minutes 10` stops in time, for machines lent for a limited time.
+`--expert` chooses another search, `--parent` starts from another network, and `--snapshots` also
+keeps intermediate weights.
 """
 
 import argparse
@@ -41,14 +41,14 @@ class HexRecipe(NamedTuple):
     Attributes:
       env: the environment.
       network: the class in `jaxpgs.networks` and its keyword arguments.
-      expert: the search's name.
-      num_simulations: simulations a move.
-      num_iterations: iterations in all.
-      games: how games are played and learned from, where it is not as in
-        `expert_iteration.paper_settings`: fields of its `Games` and `Fit`, and `evaluate_every`.
-      parent: the network to go on from, of the same board or to grow from, of a smaller one.
-      dtype: what the torso computes in while it trains. What is saved computes in float32, as
-        processors are slow in bfloat16.
+      expert: the name of the search that plays and labels the games.
+      num_simulations: simulations per move.
+      num_iterations: iterations in total.
+      games: settings that differ from `expert_iteration.paper_settings`: fields of its `Games` and
+        `Fit`, and `evaluate_every`.
+      parent: the network to start from, of the same board or a smaller one.
+      dtype: the torso's type of computation in training. The saved network computes in float32, as
+        CPUs are slow in bfloat16.
     """
 
     env: Hex
@@ -66,9 +66,9 @@ _CONV = ("AlphaZeroResNet", {"num_filters": 32, "num_blocks": 4})
 _LARGE = ("AlphaZeroResNet", {"num_filters": 64, "num_blocks": 8})
 _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
-# Most games begin after one or two moves, so that all first moves are learned alike.
+# Most games begin after one or two random moves, so that all first moves are learned equally.
 _FIRST_MOVES = _RESIGNING | {"buffer_size": 262_144, "max_random_moves": 2}
-# Returns of games that draw their moves blur the values.
+# Returns of games with sampled moves blur the values.
 _BEST_PLAY = _FIRST_MOVES | {"value_target": "best"}
 _MANY = {
     "num_games": 4096, "num_steps": 8, "buffer_size": 1_048_576, "batch_size": 2048,
@@ -79,13 +79,14 @@ _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 
 
 def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
-    """A network for which an accelerator plays."""
+    """A network to be trained on an accelerator."""
     return HexRecipe(env, _LARGE, "gumbel_mcts", 32, num_iterations, _MANY, parent, "bfloat16")
 
 
-# The early and middle networks are for comparing searches, to which the others leave little. From
-# 9x9 on networks are convolutional and grow from smaller boards, of which they keep more than fully
-# connected ones (a table of commit 0bc35d3, in its `benchmarks/RESULTS.md`).
+# The early and middle networks are for comparing searches; the stronger networks leave searches
+# little to improve. From 9x9 on networks are convolutional and grow from smaller boards. They keep
+# more of what was learned there than fully connected ones (a table of commit 0bc35d3, in its
+# `benchmarks/RESULTS.md`).
 RECIPES = {
     "hex-5x5-early": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 12, {"max_random_moves": 1}),
     "hex-5x5": HexRecipe(Hex(5), _SMALL, "gumbel", 16, 700, _OPENINGS | {"max_random_moves": 20}),
@@ -106,7 +107,7 @@ RECIPES = {
     ),
     "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
-    # For an accelerator, each from the one before.
+    # For an accelerator, each starts from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
     "hex-11x11-begun": _large(Hex(11), 530, "hex-9x9-large"),
     "hex-11x11": _large(Hex(11), 490, "hex-11x11-begun"),
@@ -116,7 +117,7 @@ RECIPES = {
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
 def main(argv: list[str] | None = None) -> None:
-    """Trains one network; see the module's text."""
+    """Trains one network; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxpgs.training.recipes",
         description=__doc__,
@@ -139,13 +140,13 @@ def main(argv: list[str] | None = None) -> None:
     name = args.name if args.expert is None else f"{args.name}-{args.expert}"
     folder = args.out / name
     module = make_network(recipe, args.seed)
-    # Of what is float32 already, some classes have no other type.
+    # float32 is the default; some classes have no `dtype` argument.
     others = {} if recipe.dtype == "float32" else {"dtype": recipe.dtype}
     clock = Clock(folder / "seconds.txt")
     log = loggers.log_to(folder / "metrics.jsonl")
     fields = _card_fields(recipe, parser.prog, args)
 
-    # Saved is the module in float32, to which parameters of training in bfloat16 belong as well.
+    # The float32 module is saved; parameters trained with bfloat16 computation fit it as well.
     def save(place: pathlib.Path, name: str, state: expert_iteration.ExpertIterationState) -> None:
         save_pretrained(
             place,
@@ -163,12 +164,12 @@ def main(argv: list[str] | None = None) -> None:
             show(state, metrics)
             log(state, metrics | {"seconds": round(clock.seconds(), 1)})
             iteration = int(metrics["iteration"])
-            # As often as checkpoints: what a killed run repeats is not counted twice.
+            # As often as checkpoints, so that what a killed run repeats is not counted twice.
             if iteration % 50 == 0:
                 clock.note()
             if args.snapshots and iteration % args.snapshots == 0:
                 save(folder / "snapshots", f"{name}-{iteration:04d}", state)
-            # True ends the run, whose state is saved, so the same command goes on later.
+            # True ends the run and saves its state, so the same command resumes it later.
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
         state = by_name(expert_iteration.train)(
@@ -187,11 +188,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def make_network(recipe: HexRecipe, seed: int, **sizes: Any) -> nnx.Module:
-    """Makes a recipe's network, of random weights.
+    """Makes a recipe's network with random weights.
 
     Args:
       recipe: the recipe.
-      seed: of the weights.
+      seed: the seed of the weights.
       **sizes: more arguments of the network's class.
     """
     kind, given = recipe.network
@@ -218,11 +219,11 @@ def _optimizer(recipe: HexRecipe) -> optax.GradientTransformation:
 
 
 def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
-    """Returns a parent's weights for another board.
+    """Returns a parent's weights, resized for another board.
 
     Args:
-      name: the parent, which is looked for in `out` and then among those of the library.
-      module: the network that goes on from it.
+      name: the parent, which is looked for in `out` and then among the library's networks.
+      module: the network that starts from it.
       out: a folder of saved networks.
 
     Returns:
@@ -230,7 +231,7 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
     """
     if name is None:
         return None
-    # A parent that was trained here takes precedence, so that a chain of recipes can be run anew.
+    # A parent that was trained here takes precedence, so that a chain of recipes can be rerun.
     own = (out / f"{name}.json").exists()
     parent = load_pretrained(name, directory=out if own else None)
     return networks.resize(parent.params, parent.module, module)
@@ -254,14 +255,14 @@ def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict
 
 
 def command(prog: str, args: argparse.Namespace) -> str:
-    """Tells the command that trains a network again: what was given, but for where and how long."""
+    """Returns the command that trains a network again, without its folder and time limit."""
     others = ("name", "out", "minutes")
     given = {k: x for k, x in vars(args).items() if x is not None and k not in others}
     return f"{prog} {args.name}" + "".join(f" --{k} {x}" for k, x in given.items())
 
 
 def origin() -> dict[str, Any]:
-    """Tells the fields of a card that say when and with what it was made."""
+    """Returns the fields of a card that record the date, versions and hardware."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {n: importlib.metadata.version(n) for n in ("jax", "jaxlib", "flax", "mctx")},
@@ -270,11 +271,11 @@ def origin() -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds of training, over all calls that worked on the same run.
+    """Seconds of training, over all calls of the same run.
 
     Args:
       path: the file that keeps them.
-      now: tells the time; `time.process_time` for seconds of the processor.
+      now: returns the time; `time.process_time` for CPU seconds.
     """
 
     def __init__(self, path: pathlib.Path, now: Callable[[], float] = time.monotonic) -> None:
@@ -283,12 +284,12 @@ class Clock:
         self._start = now()
 
     def seconds(self, *, here: bool = False) -> float:
-        """Returns the seconds of all calls, or of this one."""
+        """Returns the seconds of all calls, or of this one if `here`."""
         passed = self._now() - self._start
         return passed if here else self._before + passed
 
     def note(self) -> float:
-        """Keeps the seconds of all calls for the next one, and returns them."""
+        """Stores the seconds of all calls for the next one, and returns them."""
         seconds = self.seconds()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, f"{seconds:.1f}\n".encode())
@@ -296,7 +297,7 @@ class Clock:
 
 
 def _read_seconds(path: pathlib.Path) -> float:
-    """Reads what `Clock` wrote; a damaged file counts as none."""
+    """Reads what `Clock` wrote; a damaged file counts as 0 seconds."""
     if path.exists():
         with contextlib.suppress(ValueError):
             seconds = float(path.read_bytes())

@@ -2,15 +2,15 @@
 
     python -m jaxpgs.training.recipes ve-hex-5x5 --out runs
 
-makes one, with progress bars: it plays games that are mostly random, lets a search on the true
-rules judge every position, fits the model to that with early stopping, and writes the weights and
-their card (Brosseit 2023, section 5.4). It goes on where it was stopped, while labelling as while
+makes one, with progress bars. It plays mostly random games, labels every position by a search with
+the true rules, fits the model to these labels with early stopping, and writes the weights and their
+card (Brosseit 2023, section 5.4). It resumes where it was stopped, in labelling as well as in
 fitting. `--minutes 10` stops in time.
 
-The thesis labels 256,000 games by 1,000 simulations a position and fits 3 x 4 blocks of 128 filters
-for 100 epochs. Here a stronger network judges with few simulations, and networks and the number of
-steps are of a size for a processor. The step size is larger than the thesis's and decays. The best
-weights so far are written after every epoch.
+The thesis labels 256,000 games with 1,000 simulations per position and fits 3 x 4 blocks of 128
+filters for 100 epochs. Here a stronger network labels with few simulations, and the models and the
+number of steps are small enough for a CPU. The step size is larger than the thesis's and decays.
+The best weights so far are written after every epoch.
 """
 
 import argparse
@@ -36,19 +36,19 @@ from jaxpgs.training.two_player import experts, selfplay
 
 
 class ModelRecipe(NamedTuple):
-    """One model: its environment, its size, who judges, and how it is fitted.
+    """One model: its environment, its size, the network that labels, and how it is fitted.
 
     Attributes:
       env: the environment.
       network: keyword arguments of `networks.ValueEquivalentModel`.
-      judge: the network that judges, for the same environment; looked for in the folder of runs and
-        then among those of the library.
-      num_simulations: simulations of the search that judges with it.
+      judge: the network that labels positions, for the same environment; looked for in the folder
+        of runs and then among the library's networks.
+      num_simulations: simulations of the search that labels with this network.
       num_games: games to label.
-      num_epochs: most epochs of the fitting.
+      num_epochs: the maximum number of epochs of the fitting.
       games: fields of `labelling.Games`.
       fitting: fields of `model_fitting.Steps` and `Validation`, with `steps_per_epoch`.
-      step_size: the first step size of Adam, which decays to a hundredth along all epochs.
+      step_size: the initial step size of Adam, which decays to a hundredth over all epochs.
     """
 
     env: Hex
@@ -88,7 +88,7 @@ RECIPES = {
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
 def main(argv: list[str] | None = None) -> None:
-    """Makes one model; see the module's text."""
+    """Makes one model; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxpgs.training.recipes",
         description=__doc__,
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> None:
         return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
     experience = _label(args.name, recipe, args.out, args.seed, late)
-    # Labelling may have been stopped by the minutes, with too few games.
+    # Labelling may have been stopped by the time limit, with too few games.
     if late():
         print("Stopped before the fitting; call again to go on.")
         return
@@ -153,10 +153,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def judge(num_simulations: int) -> experts.Expert:
-    """Makes the search that labels: a Gumbel tree search, which says the value of its policy.
+    """Makes the search that labels: a Gumbel tree search, which also estimates the value.
 
     Args:
-      num_simulations: simulations a position.
+      num_simulations: simulations per position.
 
     Returns:
       An expert.
@@ -167,7 +167,7 @@ def judge(num_simulations: int) -> experts.Expert:
 
 
 def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
-    """Picks the losses on held-out games in the best epoch out of a log.
+    """Extracts the losses on held-out games in the best epoch from a log.
 
     Args:
       rows: the log, as `loggers.read_log` reads it.
@@ -175,13 +175,13 @@ def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
 
     Returns:
       `epoch`, and `policy_loss` and `value_loss`, each a list over steps 0 to K of the unroll;
-      nothing where the log was lost.
+      empty if the log was lost.
     """
     names = [f"validation_{name}_loss" for name in ("policy", "value")]
     rows = [row for row in rows if all(isinstance(row.get(name), float) for name in names)]
     if not rows:
         return {}
-    # The epoch that early stopping took.
+    # The epoch that early stopping selected.
     best = min(rows, key=lambda row: sum(row[name] for name in names))
     return {"epoch": best["iteration"]} | {
         name: [round(best[f"validation_{name}_{k}"], 4) for k in range(unroll + 1)]
@@ -214,7 +214,7 @@ def _label(
 
 
 def _settings(recipe: ModelRecipe) -> dict[str, Any]:
-    """What a card says of the training."""
+    """The training settings for a card."""
     return {
         "judge": recipe.judge, "simulations": recipe.num_simulations, "games": recipe.num_games,
         "epochs": recipe.num_epochs, "step_size": recipe.step_size,

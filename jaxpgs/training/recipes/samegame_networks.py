@@ -2,14 +2,14 @@
 
     python -m jaxpgs.training.recipes samegame-7x7 --out runs
 
-trains one, with a progress bar; it goes on where it was stopped, and writes the weights and their
+trains one, with a progress bar. It resumes where it was stopped, and writes the weights and their
 card. `--minutes 10` stops in time. The loop is the thesis's (Seify 2020, algorithm 1 and chapter
-6): search many boards with the network, learn what to play there and what it is worth, search more.
-Two things differ. All positions are judged by nested rollout policy adaptation (`puzzles.judged`),
-which needs no network and at equal simulations is far above tree search, so that a value cannot
-come to believe itself; the first games are random, or its own on larger boards. And the network
-knows neither colours nor places, so that it learns from thousands of boards where the thesis had a
-million, and weights of a small board go on to a large one.
+6): search many boards with the network, learn the actions and the values, search again. There are
+two differences. First, all positions are labelled by nested rollout policy adaptation, NRPA
+(`puzzles.judged`). It needs no network, so values are not fitted to themselves, and at equal
+simulations it is far better than tree search. The first games are random, or NRPA's own on larger
+boards. Second, the network is invariant to colours and places. So it learns from thousands of
+boards instead of the thesis's million, and weights of a small board can be used on a large one.
 """
 
 import argparse
@@ -45,16 +45,16 @@ class SameGameRecipe(NamedTuple):
     """One network: its environment, its size and its training.
 
     Attributes:
-      env: the environment. Colours are five, as the thesis's parameter counts tell.
+      env: the environment. It has five colours, as follows from the thesis's parameter counts.
       network: keyword arguments of `networks.SameGameResNet`.
-      num_simulations: simulations a move of the network's own games, by `puzzles.pv_mcts`.
-      judge: `num_simulations` and other keyword arguments of `puzzles.nrpa`, which judges.
-      num_iterations: iterations in all.
-      num_runs: boards an iteration.
-      first: the same for whole games of `puzzles.nrpa`, the first iteration's; None for random
-        games, whose positions are judged as all others.
-      parent: the network to go on from, of another size of board.
-      training: fields of `puzzle_iteration.Games` and `Fit` that differ from the other recipes'.
+      num_simulations: simulations per move of `puzzles.pv_mcts` in the network's own games.
+      judge: `num_simulations` and other keyword arguments of `puzzles.nrpa`, which labels.
+      num_iterations: iterations in total.
+      num_runs: boards per iteration.
+      first: arguments of `puzzles.nrpa` for the whole games of the first iteration; None for random
+        games, whose positions are labelled as all others.
+      parent: the network to start from, of another board size.
+      training: fields of `puzzle_iteration.Games` and `Fit` that differ from other recipes.
     """
 
     env: SameGame
@@ -82,14 +82,14 @@ RECIPES = {
         {"first_runs": 192, "runs_at_once": 32},
     ),
 }  # fmt: skip
-# Many short iterations, each the last one's weights taught on: a bar that moves, a learning curve,
-# and little lost when a run is killed.
+# Many short iterations, each of which continues from the last weights. So the bar moves, there is a
+# learning curve, and little is lost when a run is killed.
 _TRAINING: dict[str, Any] = {
     "runs_at_once": 256, "training_length": 400_000, "batch_size": 256, "max_epochs": 1,
     "patience": None, "fresh_weights": False, "value_target": "q", "value_factor": 48.0,
 }  # fmt: skip
-_MOVES = 0.25  # of a game, about, for each cell of the board
-# Of the network's own games.
+_MOVES = 0.25  # moves per game and cell of the board, approximately
+# The search in the network's own games.
 _SEARCH: dict[str, Any] = {
     "rollout_share": 0.0,
     "c_puct": 3.0,
@@ -99,14 +99,14 @@ _SEARCH: dict[str, Any] = {
 
 
 def make_network(recipe: SameGameRecipe, seed: int) -> nnx.Module:
-    """Makes a recipe's network with weights drawn by a seed."""
+    """Makes a recipe's network with random weights from a seed."""
     shapes = recipe.env.observation_shape, recipe.env.num_actions
     return networks.SameGameResNet(*shapes, **recipe.network, rngs=nnx.Rngs(seed))
 
 
 @refusals_in_one_line("python -m jaxpgs.training.recipes")
 def main(argv: list[str] | None = None) -> None:
-    """Trains one network; see the module's text."""
+    """Trains one network; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxpgs.training.recipes",
         description=__doc__,
@@ -161,14 +161,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def make_solvers(recipe: SameGameRecipe, apply_fn: ApplyFn) -> tuple[Solver, Solver]:
-    """Makes the searches that play a recipe's games, with their judge.
+    """Makes the searches that play and label a recipe's games.
 
     Args:
       recipe: the recipe.
       apply_fn: its network.
 
     Returns:
-      The search of every iteration but the first, and that of the first, which asks no network.
+      The search of every iteration but the first; and that of the first, which uses no network.
     """
     env = recipe.env
 
@@ -176,7 +176,7 @@ def make_solvers(recipe: SameGameRecipe, apply_fn: ApplyFn) -> tuple[Solver, Sol
         return puzzles.nrpa(env, rng_keys, state, **recipe.judge)
 
     def first_solver(params: Params, rng_key: chex.PRNGKey, state: Any) -> puzzles.Solution:
-        del params  # nobody has trained them
+        del params  # they are untrained
         if recipe.first is not None:
             return puzzles.nrpa(env, rng_key, state, **recipe.first)
         play_key, judge_key = jax.random.split(rng_key)
@@ -195,7 +195,7 @@ def make_solvers(recipe: SameGameRecipe, apply_fn: ApplyFn) -> tuple[Solver, Sol
 def _train(
     recipe: SameGameRecipe, network: nnx.Module, args: argparse.Namespace, clock: Clock
 ) -> puzzle_iteration.PuzzleIterationState:
-    """Trains a recipe's network, or goes on, until it is done or the minutes are over."""
+    """Trains a recipe's network, or resumes, until it is done or the time is over."""
     _, apply_fn = networks.functional(network)
     solver, first_solver = make_solvers(recipe, apply_fn)
     folder, training = args.out / args.name, _training(recipe)
@@ -224,10 +224,10 @@ def _train(
 
 
 def _training(recipe: SameGameRecipe) -> dict[str, Any]:
-    """Returns the settings of `puzzle_iteration.train` that a recipe has itself."""
+    """Returns a recipe's own settings of `puzzle_iteration.train`."""
     training = _TRAINING | dict(recipe.training)
     training = {"first_runs": recipe.num_runs} | training
-    # The most that divide both counts, so that any number of boards can be asked for.
+    # The largest common divisor up to the limit, so that any number of boards is allowed.
     common = math.gcd(recipe.num_runs, training["first_runs"])
     most = min(common, training["runs_at_once"])
     training["runs_at_once"] = next(x for x in range(most, 0, -1) if common % x == 0)
@@ -235,10 +235,10 @@ def _training(recipe: SameGameRecipe) -> dict[str, Any]:
 
 
 def _optimizer(recipe: SameGameRecipe, training: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Makes Adam, whose step decays to a hundredth along all iterations, with L2 regularisation."""
+    """Makes Adam with L2 regularisation; its step decays to a hundredth over all iterations."""
     boards = (training["first_runs"] + i * recipe.num_runs for i in range(recipe.num_iterations))
     # An estimate of the optimizer's steps: positions of an iteration, at most a full queue, in
-    # batches. The schedule needs a length, and games have none that is known before.
+    # batches. The schedule needs a length, and the lengths of games are not known in advance.
     positions = (round(count * _MOVES * recipe.env.num_actions) for count in boards)
     seen = sum(min(count, training["training_length"]) for count in positions)
     steps = max(seen * training["max_epochs"] // training["batch_size"], 1)
