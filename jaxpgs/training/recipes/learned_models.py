@@ -174,8 +174,8 @@ def held_out_losses(rows: list[dict[str, Any]], unroll: int) -> dict[str, Any]:
       unroll: K.
 
     Returns:
-      `epoch`, and `policy_loss` and `value_loss`, each a list over steps 0 to K of the unroll;
-      empty if the log was lost.
+      `epoch`, and `policy_loss` and `value_loss`, each a list over steps 0 to K of the unroll; an
+      empty dict if the log was lost.
     """
     names = [f"validation_{name}_loss" for name in ("policy", "value")]
     rows = [row for row in rows if all(isinstance(row.get(name), float) for name in names)]

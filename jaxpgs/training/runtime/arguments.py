@@ -1,4 +1,4 @@
-"""The arguments of a run as JSON, so that its directory tells it from another run."""
+"""The arguments of a run as JSON, so that a directory can be checked to belong to it."""
 
 import dataclasses
 import enum
@@ -15,24 +15,24 @@ import jax
 import numpy as np
 
 _PLAIN = (bool, int, float, str, type(None))
-_OURS = ("jaxpgs", "jax", "optax", "flax", "mctx", "pgx", "chex")  # their versions tell their code
+_OURS = ("jaxpgs", "jax", "optax", "flax", "mctx", "pgx", "chex")  # identified by their versions
 
 
 def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
-    """Describes any argument of a trainer by values of JSON types, the same in every process.
+    """Describes any argument of a trainer by JSON values that are the same in every process.
 
-    A function is its module and qualified name, and what it closes over; where it is no package's
-    but a user's own, also the numbers and words that it holds. So optimizers, experts and
-    objectives with other settings differ. Arrays are told by their bits.
+    A function is described by its module, its qualified name and the values that it closes over; a
+    user's own function also by its constants and defaults. So optimizers, experts and objectives
+    with other settings differ. Arrays are described by their values or a hash of them.
 
     Args:
       value: the argument.
 
     Returns:
-      Nested dicts and lists of numbers, words and None.
+      Nested dicts and lists of numbers, strings and None.
     """
     if isinstance(value, _PLAIN):
-        # A long text would fill the file and every message; its hash tells it apart as well.
+        # A long text would fill the file and every message; its hash identifies it as well.
         return value if len(str(value)) <= 300 else _digest(str(value).encode())
     if id(value) in _above:  # a function that calls itself
         return "..."
@@ -51,7 +51,7 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return [fingerprint(item, above) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
-    # The order of a set changes with the process, as strings are hashed by a seed.
+    # The order of a set differs between processes, as string hashes are randomized.
     if isinstance(value, set | frozenset):
         return sorted((fingerprint(item, above) for item in value), key=json.dumps)
     if isinstance(value, bytes):
@@ -62,25 +62,26 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
         return f"{_name(type(value))}.{value.name}"
     if isinstance(value, type | types.ModuleType):
         return _name(value)
-    # Data classes may be callable, too, such as modules, and are told by their fields.
+    # Dataclasses may be callable too, such as modules; they are described by their fields.
     found = None if dataclasses.is_dataclass(value) else _function(value, above)
     return _object(value, above) if found is None else found
 
 
 def fingerprint_env(env: Any) -> Any:
-    """Describes an environment by its class and what stands in it, also where it is no dataclass.
+    """Describes an environment by its class and its attributes, also if it is not a dataclass.
 
     Args:
       env: the environment.
 
     Returns:
-      As `fingerprint`, which of other objects tells numbers and words alone: an environment may
-      hold another one, functions and arrays. Names that begin with an underscore are left out.
+      As `fingerprint`, with all attributes of the environment, which may be other environments,
+      functions and arrays. (Of other objects only plain values are included.) Names that begin with
+      an underscore are left out.
     """
     if dataclasses.is_dataclass(env):
         return fingerprint(env)
     kind = type(env)
-    # A cached property stands in the object from when it is first read.
+    # A cached property is stored in the object once it has been read.
     held = {
         name: x
         for name, x in getattr(env, "__dict__", {}).items()
@@ -94,13 +95,13 @@ def first_difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, 
     """Finds the first place at which two descriptions differ.
 
     Args:
-      known: the one.
-      given: the other.
-      path: where they stand.
+      known: the first description.
+      given: the second description.
+      path: the place of both in the whole.
 
     Returns:
-      The place, such as `optimizer.update.step_size`, and what stands there in both; None if they
-      are equal.
+      The place, such as `optimizer.update.step_size`, and both values there; None if they are
+      equal.
     """
     if isinstance(known, dict) and isinstance(given, dict):
         pairs = [(name, known.get(name), given.get(name)) for name in {**given, **known}]
@@ -115,11 +116,11 @@ def first_difference(known: Any, given: Any, path: str = "") -> tuple[str, Any, 
 
 
 def _function(value: Any, above: tuple[int, ...]) -> Any:
-    """Describes a function or a method, None for what is neither."""
+    """Describes a function or a method; None for anything else."""
     if not callable(value):
         return None
     owner = getattr(value, "__self__", None)
-    # A decorator hides the function that it wraps, and with it what that closes over.
+    # A decorator hides the function that it wraps, and the values that this closes over.
     function = inspect.unwrap(getattr(value, "__func__", value))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -128,11 +129,11 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             inside[name] = fingerprint(cell.cell_contents, above)
-        except ValueError:  # nothing in it yet
+        except ValueError:  # an empty cell
             continue
     if owner is not None:
         inside["self"] = fingerprint(owner, above)
-    # A user's function may change under the same name; the constants in it tell most changes.
+    # A user's function may change under the same name; its constants reveal most changes.
     if _package(function) not in _OURS:
         held = [x for x in code.co_consts if isinstance(x, _PLAIN) and x is not None]
         inside["holds"] = fingerprint([x for x in held if x != function.__doc__])
@@ -142,7 +143,7 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
 
 
 def _object(value: Any, above: tuple[int, ...]) -> Any:
-    """Describes an object by its class and what plainly stands in it."""
+    """Describes an object by its class and its plain attributes."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     else:
@@ -153,7 +154,7 @@ def _object(value: Any, above: tuple[int, ...]) -> Any:
             if not name.startswith("_") and isinstance(x, (*_PLAIN, list, tuple))
         }
     found = {"is": _name(type(value))} | fingerprint(fields, above)
-    text = json.dumps(found)  # the structure of a network takes pages
+    text = json.dumps(found)  # the structure of a network may be long
     return found if len(text) <= 2000 else f"{found['is']} {_digest(text.encode())}"
 
 
@@ -161,7 +162,7 @@ def _array(value: Any) -> Any:
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)
-    # Short arrays are readable in `run.json` and in messages; of long ones the hash is kept.
+    # Short arrays stay readable in `run.json` and in messages; long ones are hashed.
     if array.size <= 16:
         return fingerprint(array.tolist())
     return f"{array.dtype}{list(array.shape)} {_digest(array.tobytes())}"

@@ -1,4 +1,4 @@
-"""Checkpoints of a whole run, written atomically by Orbax and read only if every bit is right."""
+"""Checkpoints of a whole run, written atomically by Orbax and verified by checksums."""
 
 import contextlib
 import dataclasses
@@ -23,8 +23,8 @@ from jaxpgs.training.runtime.arguments import fingerprint, fingerprint_env, firs
 from jaxpgs.training.runtime.former_names import renamed
 
 _CHECKSUM = "checksum"
-_NAMES = "leaves.json"  # what the numbered arrays of a state are
-# What may change when a run goes on: how long it is, where it is kept, who watches and computes.
+_NAMES = "leaves.json"  # the names of a state's numbered arrays
+# What may change when a run resumes: its length, its folder, callbacks and devices.
 _FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", "progress",
          "devices")  # fmt: skip
 
@@ -33,11 +33,11 @@ _FREE = ("num_iterations", "directory", "checkpoint_every", "keep", "callback", 
 def opened(
     directory: str | os.PathLike[str], run: Mapping[str, Any], *, keep: int = 2
 ) -> Iterator["Checkpoints"]:
-    """Opens the checkpoints of a run, for one process at a time.
+    """Opens the checkpoints of a run; only one process may do so at a time.
 
     Args:
-      directory: where to keep them; made if need be.
-      run: what must be the same when the run goes on; see `lock_run`.
+      directory: where to keep them; created if it does not exist.
+      run: what must be the same when the run resumes; see `lock_run`.
       keep: how many states to keep.
 
     Yields:
@@ -45,11 +45,11 @@ def opened(
 
     Raises:
       ImportError: if Orbax is not installed; it comes with `pip install "jaxpgs[train]"`.
-      ValueError: if the directory holds another run, or files that are no run's.
-      RuntimeError: if another process trains there.
+      ValueError: if the directory holds another run, or checkpoints that belong to no run.
+      RuntimeError: if another process is training there.
     """
     folder = pathlib.Path(directory).absolute()
-    # Under the lock, so that nobody else writes or removes states in the folder meanwhile.
+    # Under the lock, so that no other process writes or removes states in the folder meanwhile.
     with lock_run(folder, run):
         checkpoints = Checkpoints(folder, keep=keep)
         try:
@@ -59,10 +59,10 @@ def opened(
 
 
 class Checkpoints:
-    """The last states of a run in a directory that is its own; see `opened`.
+    """The last states of a run in the run's own directory; see `opened`.
 
     Args:
-      folder: where they are.
+      folder: the directory.
       keep: how many states to keep.
 
     Raises:
@@ -86,11 +86,11 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> None:
         """Saves the leaves of `state` under a step number, and waits until they are written.
 
-        A checksum of every leaf goes with them.
+        A checksum of every leaf is saved as well.
 
         Raises:
-          OSError: if they could not be written, for example because the disk is full. The states
-            saved before are still there.
+          OSError: if they could not be written, for example because the disk is full. Earlier
+            states are unharmed.
         """
         try:
             self._name(state)
@@ -110,13 +110,13 @@ class Checkpoints:
         """Returns the last state saved, in the structure of `template`, or None if there is none.
 
         Args:
-          template: a state of the run; the one that is returned lies on the same devices.
+          template: a state of the run; the returned state is on the same devices.
 
         Raises:
           ValueError: if the checkpoint's leaves do not have the shapes of the template's, it cannot
             be read, or a leaf differs from its checksum.
         """
-        # Orbax renames a folder when all of it is written, so the latest step is a whole one.
+        # Orbax renames a folder once it is completely written, so the latest step is complete.
         step = self._manager.latest_step()
         if step is None:
             return None
@@ -124,13 +124,13 @@ class Checkpoints:
         _hush_failed_reads()
         try:
             found = self._manager.item_metadata(step)
-            # Earlier versions kept no checksum; their states are read all the same, with a warning.
+            # Earlier versions kept no checksum; their states are still read, with a warning.
             kept = {_CHECKSUM: jax.ShapeDtypeStruct((len(shapes),), jnp.uint32)}
             wanted = shapes | (kept if _CHECKSUM in found else {})
             self._check(step, wanted, found)
             saved = self._manager.restore(step, args=self._ocp.args.StandardRestore(wanted))
             self._verify(step, saved)
-        # What is whole but of another run must not be called damaged.
+        # An intact checkpoint of another run must not be reported as damaged.
         except _OtherRun as error:
             raise ValueError(str(error)) from None
         except Exception as error:
@@ -151,15 +151,15 @@ class Checkpoints:
         )
 
     def close(self) -> None:
-        """Ends what Orbax keeps running."""
+        """Ends Orbax's background threads."""
         self._manager.close()
 
     def _name(self, state: Any) -> None:
-        """Keeps the names of the leaves, so that who reads them needs no state of the run."""
+        """Stores the names of the leaves, so that they can be read without a state of the run."""
         if self._is_named or not sharding.is_first_process():
             return
-        # Arrays are saved under their places in this list, and random keys as their data alone, so
-        # their kind is noted here.
+        # Arrays are saved under their indices in this list, and random keys as their raw data, so
+        # the implementation of keys is stored here.
         paths = jax.tree_util.tree_flatten_with_path(state)[0]
         names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
         keys = {
@@ -182,7 +182,7 @@ class Checkpoints:
                 )
 
     def _verify(self, step: int, saved: dict[str, Any]) -> None:
-        """Raises `ValueError` if a leaf differs from its checksum, which it takes out."""
+        """Raises `ValueError` if a leaf differs from its checksum; removes the checksums."""
         expected = saved.pop(_CHECKSUM, None)
         if expected is None:
             warnings.warn(
@@ -206,21 +206,21 @@ class Checkpoints:
 def read_leaves(
     folder: pathlib.Path, wanted: Callable[[str], bool]
 ) -> tuple[int, dict[str, Any]] | None:
-    """Reads arrays of the last state in a folder, which a run may go on writing meanwhile.
+    """Reads arrays of the last state in a folder, to which a run may still be writing.
 
     Args:
       folder: where `Checkpoints` keeps them.
-      wanted: tells by its name, such as "params.value_head.bias", whether to read an array.
+      wanted: whether to read the array with a name such as "params.value_head.bias".
 
     Returns:
-      The number of the state's step and NumPy arrays by name, random keys as such; None if no state
-      was saved yet.
+      The step number of the state, and NumPy arrays by name, with random keys as JAX keys. None if
+      no state has been saved yet.
 
     Raises:
       ImportError: if Orbax is not installed.
-      ValueError: if the names are not kept, or the state is damaged.
+      ValueError: if the names are not stored, or the state is damaged.
     """
-    # A folder under a number alone is whole: while Orbax writes, its name has more to it.
+    # A folder whose name is only a number is complete: while Orbax writes, the name is longer.
     while steps := [int(path.name) for path in folder.iterdir() if path.name.isdigit()]:
         step = max(steps)
         if not (folder / _NAMES).exists():
@@ -239,7 +239,7 @@ def read_leaves(
                 raise ValueError(
                     f"The checkpoint {folder / str(step)} is damaged: {_brief(error)}"
                 ) from error
-            # Else a newer one took its place while it was read.
+            # Otherwise a newer state replaced it while it was read.
     return None
 
 
@@ -253,13 +253,13 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
     item = {str(i): 0 for i in places} | {_CHECKSUM: 0}
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        # Not the games and the experience, which may be large.
+        # This skips the games and the experience, which may be large.
         args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
         saved = reader.restore(folder / str(step) / "default", args=args)
     expected = saved.pop(_CHECKSUM)
     leaves = [saved[str(i)] for i in places]
-    # A checksum tells places within an array, not the array's number, so those that are read may be
-    # numbered anew.
+    # A checksum depends on places within an array, not on the array's number, so the arrays that
+    # are read may be renumbered.
     sums = _checksum({str(n): _words(leaf) for n, leaf in enumerate(leaves)})
     differ = np.asarray(sums) != expected[list(places)]
     if differ.any() or len(expected) != len(known["leaves"]):
@@ -273,7 +273,7 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
 
 
 def _words(leaf: np.ndarray) -> np.ndarray:
-    """Takes numbers of 64 bits, which JAX may shorten, for two words each."""
+    """Views 64-bit numbers, which JAX may truncate, as two 32-bit words each."""
     if leaf.dtype.itemsize < 8 or leaf.dtype.kind == "c":
         return leaf
     return leaf.reshape(-1).view(np.uint32).reshape(*leaf.shape, 2)
@@ -281,10 +281,10 @@ def _words(leaf: np.ndarray) -> np.ndarray:
 
 @jax.jit
 def _checksum(leaves: Mapping[str, chex.Array]) -> chex.Array:
-    """Returns `[number of leaves]` uint32: sums of their words, each mixed with its place.
+    """Returns `[number of leaves]` uint32: sums of their words, each hashed with its place.
 
-    A word that changes always changes the sum. Whole numbers add up to the same in any order, so it
-    does not matter among which devices an array is shared.
+    A change of one word always changes the sum. Integer sums do not depend on the order, so an
+    array's sharding over devices does not matter.
     """
     return jnp.stack([_word_sum(leaves[str(i)]) for i in range(len(leaves))])
 
@@ -297,44 +297,44 @@ def _word_sum(leaf: chex.Array) -> chex.Array:
         leaf = leaf.astype(jnp.uint8)
     width = min(leaf.dtype.itemsize, 4)
     words = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * width}")).astype(jnp.uint32)
-    # A word's place in row-major order, by its indices, which does not depend on sharding.
+    # A word's place in row-major order, from its indices, so that it is independent of sharding.
     place = jnp.zeros(words.shape, jnp.uint32)
     for axis, length in enumerate(words.shape):
         place = place * jnp.uint32(length) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
-    # One-to-one in the word: exclusive or, products by odd numbers, and a shift that is undone.
+    # Each step is invertible in the word: exclusive or, products with odd numbers, xor-shifts.
     mixed = (words ^ (place * jnp.uint32(0x9E3779B1))) * jnp.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35)
     return jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
 
 
 def _place(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and type of an array, and on which devices it lies."""
+    """Returns the shape, type and sharding of an array."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
 def describe(
     trainer: str, arguments: Mapping[str, Any], formerly: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Says of a run what must be the same when it goes on.
+    """Describes what must be the same when a run resumes.
 
     Args:
       trainer: the trainer's name.
-      arguments: all its arguments by name, among them `env`, `seed` and the network. The number of
-        iterations and of checkpoints, the directory, the callback, the bar and the devices may
-        change.
-      formerly: what arguments stood for, by name, that a folder of an earlier version has not, or
-        has as None.
+      arguments: all its arguments by name, including `env`, `seed` and the network. The number of
+        iterations, the checkpoint settings, the directory, the callback, the progress bar and the
+        devices may change.
+      formerly: the implied values, by name, of arguments that are missing or None in a folder of an
+        earlier version.
 
     Returns:
       A `run` for `opened` and `lock_run`.
     """
-    # What is left names the run: two that differ in any of it must not share a folder.
+    # The rest identifies the run: two runs that differ in any of it must not share a folder.
     kept = {name: x for name, x in arguments.items() if name not in _FREE}
     env, seed = kept.pop("env"), kept.pop("seed")
     network = next(kept.pop(name) for name in ("network", "model", "apply_fn") if name in kept)
-    # Folders of earlier versions say of an environment no more than `env` does.
+    # Folders of earlier versions describe an environment only by `env`.
     rules = {"rules": fingerprint_env(env)}
-    # The repr of an object that is no dataclass, as pgx's, changes with each process.
+    # The repr of an object that is not a dataclass, such as pgx's, differs between processes.
     told = repr(env) if dataclasses.is_dataclass(env) else type(env).__qualname__
     return {
         "trainer": trainer,
@@ -352,17 +352,17 @@ class _OtherRun(Exception):  # noqa: N818
 
 @contextlib.contextmanager
 def lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
-    """Makes a folder a run's, or checks that it is this run's already, and locks it meanwhile.
+    """Assigns a folder to a run, or checks that it belongs to this run, and locks it meanwhile.
 
-    Of several processes that train together the first does so, for all.
+    If several processes train together, the first one does this for all.
 
     Args:
-      folder: the folder, made if need be.
-      run: what must be the same when the run goes on, from `describe`; kept in `run.json`.
+      folder: the folder, created if it does not exist.
+      run: what must be the same when the run resumes, from `describe`; stored in `run.json`.
 
     Raises:
       ValueError: if the folder holds another run, or checkpoints of no run.
-      RuntimeError: if another process trains there.
+      RuntimeError: if another process is training there.
     """
     with contextlib.ExitStack() as stack:
         # The first process holds the lock for all, until the block ends.
@@ -372,7 +372,7 @@ def lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
-    # Through JSON, so that it is compared as it is read: with lists for tuples, and words for keys.
+    # Converted by JSON, so that it compares equal to the file: lists for tuples, strings for keys.
     path, given = folder / "run.json", json.loads(json.dumps(run))
     formerly = given.pop("formerly", {})
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
@@ -381,7 +381,7 @@ def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
             "Name another directory."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    # Under the lock: of two processes that begin at once, one alone may write the file.
+    # Under the lock: if two processes start at the same time, only one may write the file.
     with _locked(folder):
         if not path.exists() or _is_earlier(path, given, formerly):
             write_atomically(path, (json.dumps(given, indent=2) + "\n").encode())
@@ -389,15 +389,15 @@ def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[str, Any]) -> bool:
-    """Tells whether a folder's `run.json` is of a version that did not keep all arguments.
+    """Returns whether a folder's `run.json` is of a version that did not store all arguments.
 
     Args:
       path: the file.
-      run: the run that is to go on.
-      formerly: what None stood for in the file.
+      run: the run to resume.
+      formerly: the implied values of arguments that are None or missing in the file.
 
     Raises:
-      ValueError: if it is damaged or of another run.
+      ValueError: if the file is damaged or of another run.
     """
     try:
         known = json.loads(path.read_text())
@@ -405,18 +405,18 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
             raise ValueError("it is no object")
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}. Name another directory.") from error
-    # To those who read it the arguments are of one kind.
+    # Merged: users do not distinguish `arguments` from the other fields.
     given = {name: x for name, x in run.items() if name != "arguments"} | run["arguments"]
     if earlier := "arguments" not in known:
-        # What it says is compared, but for functions, whose names it did not keep.
+        # Its contents are compared, except for functions, whose names it did not store.
         given = {name: x for name, x in given.items() if name in known}
         known = {n: x for n, x in known.items() if n in given and "a function" not in str(x)}
         given = {name: x for name, x in given.items() if name in known}
     else:
         known = {name: x for name, x in known.items() if name != "arguments"} | known["arguments"]
-        # An argument that is newer than the file had, in effect, the value of that time.
+        # For an argument that is newer than the file, the value of that time is implied.
         known |= {name: x for name, x in formerly.items() if known.get(name) is None}
-    # Present names first; what an earlier version called by other names is tried as renamed.
+    # Compared with current names first, then with the renamed names of an earlier version.
     found = first_difference(known, given)
     if found and (found := first_difference(renamed(known), given)):
         place, old, new = found
@@ -439,17 +439,17 @@ def _short(value: Any) -> str:
 
 
 def _brief(error: Exception) -> str:
-    # TensorStore adds a page of its settings; who wants them finds them in the error's cause.
+    # TensorStore adds a page of its settings, which can be found in the error's cause.
     return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def _hush_failed_reads() -> None:
-    """Keeps asyncio from telling in pages, whenever it likes, that other arrays failed as well."""
+    """Keeps asyncio from logging long messages, at any time, that other arrays failed as well."""
     logging.getLogger("asyncio").addFilter(_is_no_failed_read)
 
 
 def _is_no_failed_read(record: logging.LogRecord) -> bool:
-    return "OCDBT" not in record.getMessage()  # the format in which Orbax keeps arrays
+    return "OCDBT" not in record.getMessage()  # the format in which Orbax stores arrays
 
 
 @contextlib.contextmanager
@@ -460,7 +460,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    # The file stays behind: the lock is the system's, and ends even if the process is killed.
+    # The file is not removed: the lock is the system's, and ends even if the process is killed.
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -476,7 +476,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _to_dict(state: Any) -> dict[str, Any]:
-    # A flat dict of plain arrays depends on no class of ours, nor on how Orbax treats them.
+    # A flat dict of plain arrays depends neither on our classes nor on how Orbax treats them.
     return {
         str(i): jax.random.key_data(leaf) if _is_key(leaf) else leaf
         for i, leaf in enumerate(jax.tree.leaves(state))

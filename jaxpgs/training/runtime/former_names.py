@@ -1,10 +1,10 @@
-"""Where modules were in earlier versions, so that runs of those can go on."""
+"""Former names of modules, so that runs of earlier versions can be resumed."""
 
 import json
 import re
 from typing import Any
 
-# Modules of `jaxpgs` by their former names, and functions by theirs.
+# Modules and functions of `jaxpgs` by their former names.
 MODULES = {
     "adapters": "adapters.environments",
     "chance": "adapters.chance",
@@ -81,22 +81,23 @@ FUNCTIONS = {
 
 
 def renamed(known: Any) -> Any:
-    """Returns what an earlier version wrote of a run, as this one names it.
+    """Converts an earlier version's description of a run to the current names.
 
     Args:
-      known: what `run.json` holds.
+      known: the contents of `run.json`.
 
     Returns:
-      The same with the present names of modules and functions. Present names stay as they are.
+      The same with the current names of modules and functions. Current names are unchanged.
     """
     text = json.dumps(known)
     for names, after in ((MODULES, r"(?=\.)"), (FUNCTIONS, r"\b")):
-        # The longest first, as a regular expression takes the first alternative that fits. Present
-        # names are among them, since one may begin with a former one: "adapters.environments".
+        # The longest first, as a regular expression takes the first alternative that matches.
+        # Current names are included, since one may begin with a former one:
+        # "adapters.environments".
         either = sorted({*names, *names.values()}, key=len, reverse=True)
         pattern = rf"\bjaxpgs\.({'|'.join(map(re.escape, either))}){after}"
         pieces = re.split(pattern, text)
-        # `re.split` with a group puts the matches at odd places, and what is between at even ones.
+        # `re.split` with a group puts the matches at odd places, and the text between at even ones.
         pieces[1::2] = [f"jaxpgs.{names.get(name, name)}" for name in pieces[1::2]]
         text = "".join(pieces)
     return json.loads(text)

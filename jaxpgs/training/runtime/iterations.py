@@ -1,4 +1,4 @@
-"""What trainers share: the optimizer of the weights, and the loop with checkpoints and callback."""
+"""The common code of trainers: the optimizer step, and the loop with checkpoints and callback."""
 
 import contextlib
 import math
@@ -34,7 +34,7 @@ def like(params: Params | None, template: Params, name: str = "init_params") -> 
       name: the argument's name, for the message.
 
     Returns:
-      The weights as arrays of JAX.
+      The weights as JAX arrays.
 
     Raises:
       ValueError: if they have other names or shapes.
@@ -52,24 +52,24 @@ def like(params: Params | None, template: Params, name: str = "init_params") -> 
 def of_weights(
     optimizer: optax.GradientTransformation, trainable: Params
 ) -> optax.GradientTransformation:
-    """Keeps an optimizer from batch statistics, which move by averaging, not by gradient.
+    """Excludes batch statistics from an optimizer, as they are averaged, not learned by gradient.
 
     Args:
       optimizer: any optimizer.
-      trainable: what `networks.trainable_mask` says of the network.
+      trainable: the network's mask from `networks.trainable_mask`.
 
     Returns:
-      The optimizer of the weights alone.
+      The optimizer of only the weights.
     """
     frozen = jax.tree.map(lambda x: not x, trainable)
-    # `optax.masked` hands on the gradients of other leaves, so they are set to zero first.
+    # `optax.masked` passes on the gradients of other leaves, so they are set to zero first.
     return optax.chain(
         optax.masked(optax.set_to_zero(), frozen), optax.masked(optimizer, trainable)
     )
 
 
 def init_optimizer(optimizer: optax.GradientTransformation, params: Params) -> Any:
-    """Makes an optimizer's state for `make_update`, without keys and counters."""
+    """Makes an optimizer's state for `make_update`; it excludes keys and counters."""
     return optimizer.init(_real(params)[0])
 
 
@@ -85,9 +85,9 @@ def make_update(
 
     Args:
       losses_fn: `(params, target) -> (loss, (parts, moved))`, where `moved` are the parameters with
-        the batch statistics moved, as `networks.functional_train` gives them.
+        updated batch statistics, as from `networks.functional_train`.
       optimizer: any optimizer, with a state from `init_optimizer`; or one from `of_weights`.
-      trainable: what `networks.trainable_mask` says of the network.
+      trainable: the network's mask from `networks.trainable_mask`.
 
     Returns:
       `((params, opt_state), target) -> ((params, opt_state), parts)`.
@@ -101,13 +101,13 @@ def make_update(
         gradient, (parts, moved) = jax.grad(
             lambda own: losses_fn(merge(own, others), target), has_aux=True
         )(own)
-        # Statistics that stay are used by the forward pass, but are not learned.
+        # Fixed statistics are used by the forward pass, but are not learned.
         gradient = jax.tree.map(
             lambda train, x: x if train else jax.tree.map(jnp.zeros_like, x), trainable, gradient
         )
         updates, opt_state = optimizer.update(gradient, opt_state, own)
         stepped = merge(optax.apply_updates(own, updates), others)
-        # Weights take their step, batch statistics what the forward pass made of them.
+        # Weights take the optimizer's step; batch statistics are those of the forward pass.
         params = jax.tree.map(
             lambda train, new, stat: new if train else stat, trainable, stepped, moved
         )
@@ -128,28 +128,28 @@ def run(
     formerly: Mapping[str, Any] | None = None,
     done: Callable[[Any], bool] = lambda state: False,
 ) -> Any:
-    """Iterates until a number of iterations is done, or the callback asks to stop.
+    """Iterates until a number of iterations is done, or the callback requests a stop.
 
-    With a directory, it goes on from the last state saved there, holds the directory's lock, and
-    ends on SIGINT and SIGTERM after the iteration, whose state is saved.
+    With a directory, it resumes from the last state saved there and holds the directory's lock. On
+    SIGINT and SIGTERM it ends after the current iteration and saves the state.
 
     Args:
       state: the state to begin with, with a field `iteration`, the iterations done.
-      iterate: does one iteration; returns the state after it, and metrics, `iteration` among them.
-      num_iterations: iterations in all.
-      trainer: who trains, and
-      arguments: with what, as `checkpoint.describe` takes them.
-      settings: where it is kept, and who watches. The last state is saved in any case.
-      checkpoint_every: iterations between checkpoints where `settings` leaves them open.
+      iterate: does one iteration; returns the state after it, and metrics including `iteration`.
+      num_iterations: iterations in total.
+      trainer: the trainer's name, as in `checkpoint.describe`.
+      arguments: its arguments, as in `checkpoint.describe`.
+      settings: the folder and the callbacks. The last state is always saved.
+      checkpoint_every: iterations between checkpoints if `settings` does not specify them.
       formerly: as in `checkpoint.describe`.
-      done: whether a state is the last one, however many iterations there were.
+      done: whether a state is the last one, regardless of the number of iterations.
 
     Returns:
       The state after the last iteration.
 
     Raises:
       ValueError: if the directory holds another run or is damaged.
-      RuntimeError: if another process trains there.
+      RuntimeError: if another process is training there.
       FloatingPointError: if a loss is no longer finite.
     """
     call, directory = loggers.together(settings.callback), settings.directory
@@ -168,11 +168,11 @@ def run(
         show = stack.enter_context(loggers.own_bar(title, num_iterations, settings.progress))
         while (iteration := int(state.iteration)) < num_iterations and not done(state):
             state, metrics = iterate(state)
-            # Before callback and checkpoint: the last state saved is from before the loss broke.
+            # Before callback and checkpoint, so that no state with a non-finite loss is saved.
             check_losses(metrics)
             iteration += 1
             show(state, metrics)
-            # All processes ask in every iteration, as they wait for one another there.
+            # All processes call this in every iteration, as they wait for one another in it.
             stop = should_stop(call(state, metrics), caught)
             stop = stop or iteration == num_iterations or done(state)
             if checkpoints is not None and (stop or iteration % checkpoint_every == 0):
@@ -200,15 +200,15 @@ def run_jitted(
 
     Args:
       init: `params -> state`, with a field `iteration`, before the first iteration.
-      iterate: `state -> (state, metrics)`, an iteration that can be traced.
+      iterate: `state -> (state, metrics)`, a traceable iteration.
       params: the weights to start from.
-      num_iterations: iterations in all.
+      num_iterations: iterations in total.
       mesh: the devices.
-      share: `(shapes of the state, mesh) -> shardings`, how the state is shared among them.
-      positions: how many positions an iteration plays, to be counted in the metrics if given.
-      watch: called with the metrics of every iteration, to warn.
-      evaluate: `state -> (state, metrics)`, a measurement of the network.
-      evaluate_every: iterations between those; 0 for none.
+      share: `(shapes of the state, mesh) -> shardings` of the state.
+      positions: how many positions an iteration plays; if given, the metrics include their total.
+      watch: called with the metrics of every iteration; may warn.
+      evaluate: `state -> (state, metrics)`, an evaluation of the network.
+      evaluate_every: iterations between evaluations; 0 for none.
       **kept: `trainer`, `arguments`, `settings` and further arguments of `run`.
 
     Returns:
@@ -217,7 +217,7 @@ def run_jitted(
     Raises:
       As `run`.
     """
-    # Everything is kept as jit places it, and each iteration's state takes the last one's memory.
+    # Everything stays where jit places it, and each state reuses the memory of the previous one.
     shardings = None if mesh is None else share(jax.eval_shape(init, params), mesh)
     state = jax.jit(init, out_shardings=shardings)(params)
     step = jax.jit(iterate, donate_argnums=0, out_shardings=sharding.beside(mesh, shardings))
@@ -231,7 +231,7 @@ def run_jitted(
         if watch is not None:
             watch(metrics)
         if evaluate is not None and evaluate_every and iteration % evaluate_every == 0:
-            # Before the matches, whose ratings would refuse NaN without telling where it came from.
+            # Before the matches, whose ratings would reject NaN without reporting its origin.
             check_losses(metrics)
             state, more = evaluate(state)
             metrics |= more
@@ -241,7 +241,7 @@ def run_jitted(
 
 
 def check_losses(metrics: Mapping[str, float]) -> None:
-    """Raises `FloatingPointError` if a loss is not a number any more."""
+    """Raises `FloatingPointError` if a loss is no longer finite."""
     for name, value in metrics.items():
         if name.endswith("loss") and not math.isfinite(value):
             raise FloatingPointError(
@@ -252,11 +252,11 @@ def check_losses(metrics: Mapping[str, float]) -> None:
 
 
 def should_stop(stop: bool, caught: list[int]) -> bool:
-    """Tells whether a process that trains with this one was asked to stop, or this one was.
+    """Returns whether any of the processes that train together was requested to stop.
 
     Args:
-      stop: whether the callback asked for it.
-      caught: what `stopping` yielded; a signal that came to another process is added.
+      stop: whether the callback requested it.
+      caught: the list that `stopping` yielded; a signal to another process is added.
     """
     # A state is saved by all processes together, so all must stop after the same iteration.
     any_stop, number = sharding.largest(stop, caught[0] if caught else 0)
@@ -267,22 +267,22 @@ def should_stop(stop: bool, caught: list[int]) -> bool:
 
 @contextlib.contextmanager
 def stopping(advice: str) -> Iterator[list[int]]:
-    """Lets SIGINT and SIGTERM wait for a block's end; a second signal acts at once.
+    """Defers SIGINT and SIGTERM to the end of a block; a second signal acts at once.
 
     Args:
-      advice: how to go on, for the line that is shown.
+      advice: how to resume, for the line that is printed.
 
     Yields:
-      The signals that came: one at most. After the block the process ends with the usual status,
-      128 and the signal's number; where somebody types commands, `KeyboardInterrupt` is raised.
+      The signals received: at most one. After the block the process ends with the usual status, 128
+      plus the signal's number; an interactive session raises `KeyboardInterrupt` instead.
     """
     caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # who alone gets signals
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield caught
         return
     before: dict[int, Any] = {}
 
-    # A handler that was not set from Python is told as None, and cannot be put back.
+    # A handler that was not set from Python is given as None, and cannot be restored.
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -292,7 +292,7 @@ def stopping(advice: str) -> Iterator[list[int]]:
         caught.append(number)
         # From here on signals act as usual, so that a second one ends the process at once.
         restore()
-        # Not print: the signal may have come in the midst of one.
+        # Not print: the signal may have interrupted one.
         os.write(2, f"{signal.Signals(number).name}: ends after this iteration.\n".encode())
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -304,7 +304,7 @@ def stopping(advice: str) -> Iterator[list[int]]:
     if caught:
         name = signal.Signals(caught[0]).name
         line = f"Stopped by {name} and saved{advice}."
-        # An interactive session, which must not end, is given its prompt again.
+        # An interactive session must not end, so it returns to its prompt.
         if hasattr(sys, "ps1"):
             raise KeyboardInterrupt(line)
         print(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Reading a run's folder: the parameters that its trainer keeps there, and the metrics."""
+"""Reading a run's folder: the parameters that its trainer saves there, and the metrics."""
 
 import json
 import os
@@ -13,19 +13,20 @@ from jaxpgs.training.runtime.loggers import read_log
 
 
 class RunRecord(NamedTuple):
-    """What a trainer has left in its folder so far.
+    """What a trainer has saved in its folder so far.
 
     Attributes:
       trainer: its name, such as "expert_iteration".
       iteration: iterations done at the last checkpoint; 0 before the first.
       last: the parameters then, as NumPy arrays in the structure that `networks.functional` returns
         for the network; None before the first checkpoint.
-      best: the parameters that measured best: in matches, for `expert_iteration` and
-        `value_equivalent` with `evaluate_every`; by the loss on the games held out, for
-        `model_fitting`. None where nothing is measured, or was not yet.
-      best_iteration: the iteration of the best ones, where the trainer keeps it.
-      curve: the metrics of each iteration done, as dicts; also of those after the last checkpoint.
-      settings: what must be the same when the run goes on, as its `run.json` has it.
+      best: the best parameters by evaluation: in matches, for `expert_iteration` and
+        `value_equivalent` with `evaluate_every`; by the loss on held-out games, for
+        `model_fitting`. None if nothing is evaluated, or nothing has been yet.
+      best_iteration: the iteration of `best`, if the trainer stores it.
+      curve: the metrics of each iteration done, as dicts, including those after the last
+        checkpoint.
+      settings: what must be the same when the run resumes, as in its `run.json`.
     """
 
     trainer: str
@@ -40,17 +41,16 @@ class RunRecord(NamedTuple):
 def read_run(
     directory: str | os.PathLike[str], *, log: str | os.PathLike[str] | None = None
 ) -> RunRecord:
-    """Reads what a trainer keeps in its folder, without the trainer, its game or its network.
+    """Reads what a trainer saves in its folder, without the trainer, its game or its network.
 
-    The run may go on meanwhile, in this process or another: nothing is locked or changed. So
-    `loggers.picture(read_run("runs/mine").curve)` shows how far it is, and
+    The run may continue meanwhile, in this process or another: nothing is locked or changed. So
+    `loggers.picture(read_run("runs/mine").curve)` shows its progress, and
     `networks.module_from_params(module, read_run("runs/mine").last)` is the network so far.
 
     Args:
-      directory: the folder that a trainer was given as `directory`, or that of a command of
-        `training.recipes`.
-      log: a file that `loggers.log_to` wrote, to read the curve from. By default it is the one that
-        trainers keep in their folder; those of earlier versions kept none.
+      directory: the `directory` of a trainer, or the folder of a command of `training.recipes`.
+      log: a file that `loggers.log_to` wrote, to read the curve from. By default it is the one in
+        the trainer's folder; earlier versions wrote none.
 
     Returns:
       The parameters and the metrics.
@@ -61,17 +61,17 @@ def read_run(
     """
     folder = pathlib.Path(directory).absolute()
     if not (folder / "run.json").exists() and (folder / "checkpoints").is_dir():
-        folder /= "checkpoints"  # as the commands that train name it
+        folder /= "checkpoints"  # the name that the training commands use
     settings = _settings(folder)
     curve = pathlib.Path(log) if log is not None else folder / CURVE
     rows = read_log(curve) if log is not None or curve.exists() else []
-    # Parameters alone: games and experience may be many times larger.
+    # Only parameters: games and experience may be many times larger.
     found = read_leaves(folder, lambda name: name.partition(".")[0] in ("params", "best"))
     iteration, leaves = found if found is not None else (0, {})
     tree = unflatten(leaves)
     best, best_iteration = tree.get("best"), None
     if "best.iteration" in leaves:
-        # At first it is the initial network, which nothing has beaten or even met.
+        # At first `best` is the initial network, which has not been evaluated.
         every = settings["arguments"]["evaluate_every"]
         is_measured = 0 < every <= iteration
         best_iteration = int(best["iteration"]) if is_measured else None
