@@ -1,4 +1,4 @@
-"""Callbacks that show or keep a run's metrics, and the picture of a run."""
+"""Callbacks that show or store a run's metrics, and the plot of a run."""
 
 import contextlib
 import csv
@@ -15,59 +15,59 @@ from typing import Any
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import sharding
 
-Callback = Callable[[Any, dict[str, float]], Any]  # a true answer ends the training
+Callback = Callable[[Any, dict[str, float]], Any]  # a truthy result ends the training
 
-_BARS: list[str] = []  # those on the screen, so that a second one does not write over them
+_BARS: list[str] = []  # the bars on screen, so that a second one does not overwrite them
 
 
 def together(callback: Callable[..., Any] | Sequence[Callable[..., Any]] | None) -> Callable:
-    """Makes one callback of several, or of one or none.
+    """Combines several callbacks, one or none into one.
 
     Args:
       callback: a function, several of them, or None.
 
     Returns:
-      A function with their arguments. It calls all, in order, and tells whether any of them gave a
-      true answer, which ends a training.
+      A function with the same arguments. It calls all callbacks in order, and returns whether any
+      result was truthy, which ends a training.
 
     Raises:
-      ValueError: if one is no function.
+      ValueError: if one is not a function.
     """
     several = [] if callback is None else [callback] if callable(callback) else list(callback)
     for one in several:
         if not callable(one):
             raise ValueError(f"callback must be a function or a list of functions, got {one!r}.")
-    # A list, not a generator: all are called, whatever the first one answers.
+    # A list, not a generator: all are called, whatever the first one returns.
     return lambda *args: any([bool(one(*args)) for one in several])
 
 
 def log_to(path: str | os.PathLike[str]) -> Callback:
-    """Keeps every iteration's metrics in a file.
+    """Writes every iteration's metrics to a file.
 
-    A run that goes on from a checkpoint repeats some iterations; their old lines are replaced, so
-    the file is that of an uninterrupted run.
+    A run that resumes from a checkpoint repeats some iterations. Their old lines are replaced, so
+    the file is the same as for an uninterrupted run.
 
     Args:
-      path: a file ending in `.jsonl`, one object a line, or `.csv`, a column for each metric.
+      path: a file ending in `.jsonl`, one object per line, or `.csv`, one column per metric.
 
     Returns:
       A callback for any trainer.
 
     Raises:
-      ValueError: if the file's name ends otherwise.
+      ValueError: if the file's name has another ending.
     """
     file = pathlib.Path(path)
     if file.suffix not in (".jsonl", ".csv"):
         raise ValueError(f"The log must be a .jsonl or a .csv file, got {file.name!r}.")
     rows = read_log(file) if file.exists() else []
-    whole = False  # whether the file holds just these rows, so that a line may be added
+    whole = False  # whether the file holds exactly these rows, so that a line may be appended
 
     def callback(state: Any, metrics: dict[str, float]) -> None:
         nonlocal whole
         del state
-        # NaN and infinity are no JSON.
+        # NaN and infinity are not valid JSON.
         row = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
-        # A run that goes on from a checkpoint repeats iterations, so their old rows go.
+        # A run that resumes from a checkpoint repeats iterations, so their old rows are dropped.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
             whole = False
@@ -76,7 +76,7 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
             with file.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
             return
-        # The first call may find a line cut short, and a new column of a table changes every row.
+        # The first call may find a truncated line, and a new column of a table changes every row.
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, _text(rows, file.suffix).encode())
         whole = True
@@ -85,21 +85,21 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Reads a file that `log_to` wrote; lines that are damaged or cut short are left out.
+    """Reads a file that `log_to` wrote; damaged or truncated lines are left out.
 
     Args:
       path: the file.
 
     Returns:
-      A dict for each iteration. None where a metric was not measured or not finite.
+      A dict for each iteration. A metric that was not measured or not finite is None.
     """
     file = pathlib.Path(path)
-    # A machine that stops may leave zeros or half a character at the end.
+    # A crash may leave zeros or half a character at the end.
     lines = file.read_text(errors="replace").replace("\0", "").splitlines()
     rows = []
     if file.suffix == ".csv":
         for row in csv.DictReader(lines):
-            with contextlib.suppress(TypeError, ValueError):  # too few cells, too many, or words
+            with contextlib.suppress(TypeError, ValueError):  # too few or too many cells, or text
                 rows.append({name: float(x) if x != "" else None for name, x in row.items()})
     else:
         for line in lines:
@@ -114,7 +114,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def progress_bar(title: str, num_iterations: int) -> Iterator[Callback]:
-    """Shows a live bar with losses, games and rating, on standard error.
+    """Shows a live progress bar with losses and rating on standard error.
 
     Args:
       title: what is trained.
@@ -164,21 +164,21 @@ def progress_bar(title: str, num_iterations: int) -> Iterator[Callback]:
 
 @contextlib.contextmanager
 def own_bar(title: str, num_iterations: int, progress: bool | None) -> Iterator[Callback]:
-    """Shows the bar that a trainer shows by itself.
+    """Shows a trainer's own progress bar.
 
     Args:
       title: what is trained.
       num_iterations: iterations in all.
-      progress: whether there is one. None: in a terminal, if rich is installed, nobody else shows
-        one, and of several processes in the first.
+      progress: whether to show one. None shows it in a terminal if rich is installed, no other bar
+        is shown and this is the first process.
 
     Yields:
-      A callback, which does nothing where there is no bar.
+      A callback, which does nothing if there is no bar.
 
     Raises:
       ImportError: if `progress` is true and rich is not installed.
     """
-    # Two live bars on one terminal would write over each other.
+    # Two live bars on one terminal would overwrite each other.
     if progress is None:
         progress = sys.stderr.isatty() and not _BARS and sharding.is_first_process()
         progress = progress and importlib.util.find_spec("rich") is not None
@@ -192,10 +192,10 @@ def own_bar(title: str, num_iterations: int, progress: bool | None) -> Iterator[
 def to_tensorboard(folder: str | os.PathLike[str]) -> Callback:
     """Writes every iteration's metrics for TensorBoard.
 
-    A run that goes on from a checkpoint adds a file, in which some iterations come again.
+    A run that resumes from a checkpoint adds a file, which repeats some iterations.
 
     Args:
-      folder: where to, the `--logdir` of TensorBoard.
+      folder: the output folder, the `--logdir` of TensorBoard.
 
     Returns:
       A callback for any trainer.
@@ -224,10 +224,10 @@ def to_wandb(**knobs: Any) -> Callback:
 
     Args:
       **knobs: arguments of `wandb.init`, such as `project`. With `id` and `resume="allow"` a run
-        that goes on from a checkpoint goes on there; what it repeats is left out.
+        that resumes from a checkpoint continues the same W&B run; repeated iterations are left out.
 
     Returns:
-      A callback for any trainer. The run there ends with the process.
+      A callback for any trainer. The W&B run ends with the process.
 
     Raises:
       ImportError: if wandb is not installed; it comes with `pip install "jaxpgs[wandb]"`.
@@ -246,12 +246,12 @@ def to_wandb(**knobs: Any) -> Callback:
 
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics that are finite, but for the number of the iteration."""
+    """Returns the finite metrics, without the number of the iteration."""
     found = {name: float(x) for name, x in metrics.items() if name != "iteration"}
     return {name: x for name, x in found.items() if math.isfinite(x)}
 
 
-# What stands in one panel of a run's picture: by the ends of its names.
+# The metrics in each panel of a run's plot, by the endings of their names.
 _PANELS = {
     "losses": ("loss",),
     "shares": (
@@ -268,18 +268,18 @@ def picture(
     log: str | os.PathLike[str] | Sequence[Mapping[str, Any]],
     path: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Draws a run: losses, shares, ratings, scores and the length of games, what there is of them.
+    """Plots a run: those of losses, shares, ratings, scores and game lengths that the log has.
 
     Args:
       log: a file that `log_to` wrote, or its rows.
-      path: where to write the picture, a `.png`, `.svg` or `.pdf`; None for nowhere.
+      path: the file to write, a `.png`, `.svg` or `.pdf`; None writes no file.
 
     Returns:
-      The figure of matplotlib, which a notebook shows.
+      The matplotlib figure, which a notebook shows.
 
     Raises:
       ImportError: if matplotlib is not installed; it comes with `pip install "jaxpgs[plot]"`.
-      ValueError: if the log holds no metric that is drawn.
+      ValueError: if the log holds none of these metrics.
     """
     try:
         from matplotlib.figure import Figure
@@ -287,7 +287,7 @@ def picture(
         raise ImportError('Pictures need matplotlib: pip install "jaxpgs[plot]"') from error
     rows = read_log(log) if isinstance(log, str | os.PathLike) else list(log)
     names = dict.fromkeys(n for row in rows for n, x in row.items() if isinstance(x, int | float))
-    # Each metric is drawn once, in the first panel that one of its endings names.
+    # Each metric is drawn once, in the first panel with a matching ending.
     left, panels = list(names), []
     for title, ends in _PANELS.items():
         # The losses at each step of an unroll would hide their mean.
@@ -302,7 +302,7 @@ def picture(
                                    strict=True):  # fmt: skip
         for name in mine:
             seen = [(row["iteration"], row[name]) for row in rows if row.get(name) is not None]
-            # Where an iteration in ten is measured, a line alone would hide how few there are.
+            # If only some iterations are measured, a line alone would hide how few there are.
             marker = "." if len(seen) < len(rows) / 2 or len(seen) == 1 else None
             axes.plot(*zip(*seen, strict=True), label=name, marker=marker)
         axes.set(title=title, xlabel="iteration")

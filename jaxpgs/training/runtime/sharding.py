@@ -1,11 +1,11 @@
-"""Games and batches that devices share, those of other processes included.
+"""Sharding of games and batches over devices, including those of other processes.
 
-Every trainer takes `devices=`, and it means the same in each. Games are played by the device that
-has them: `per_device` runs self-play in `jax.shard_map`, so that each device's loops end when its
-own games are done. Parameters are on every device. A batch to learn from is split among the devices
-(`split_rows`); `jax.jit` then adds up their gradients, once a step of the optimizer.
+Every trainer takes `devices=`, with the same meaning. Each device plays its own games: `per_device`
+runs self-play in `jax.shard_map`, so that each device's loops end when its own games are done.
+Parameters are replicated on every device. A training batch is split among the devices
+(`split_rows`); `jax.jit` then sums their gradients, once per optimizer step.
 
-Chance is drawn for the games of all devices, and each device takes what is of its own (`own_rows`).
+Random numbers are drawn for the games of all devices, and each device takes its part (`own_rows`).
 So the games do not depend on how many devices there are.
 """
 
@@ -26,22 +26,22 @@ AXIS = "games"
 
 
 def make_mesh(devices: Sequence[jax.Device] | None, counts: Mapping[str, int]) -> Mesh | None:
-    """Makes the mesh of the devices that a trainer was given.
+    """Makes the mesh of a trainer's devices.
 
     Args:
       devices: the devices, of all processes if there are several; None for the default one.
-      counts: what they share, by the names of the trainer's arguments.
+      counts: the sizes to be split among them, by the names of the trainer's arguments.
 
     Returns:
-      A mesh with the one axis `AXIS`, or None without devices.
+      A mesh with the single axis `AXIS`, or None for the default device.
 
     Raises:
-      ValueError: if there are none, they cannot share a count evenly, or some process has none of
-        them.
+      ValueError: if the devices are empty, do not divide a count, or do not include one of each
+        process.
     """
     if devices is not None and not len(devices):
         raise ValueError("devices must name at least one device, or be None for the default one.")
-    # Every process runs the trainer, so each must have a part in it.
+    # Every process runs the trainer, so each must contribute a device.
     have = {device.process_index for device in devices or jax.local_devices()[:1]}
     if len(have) != jax.process_count():
         raise ValueError(
@@ -65,18 +65,18 @@ def rows(mesh: Mesh, tree: Any, axis: int = 0) -> Any:
 
 
 def whole(mesh: Mesh, tree: Any) -> Any:
-    """Returns shardings for a pytree of which every device has all."""
+    """Returns shardings that replicate a pytree on every device."""
     sharding = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda _: sharding, tree)
 
 
 def beside(mesh: Mesh | None, shardings: Any | None) -> Any:
-    """Returns the shardings of a pair: these, and something that every device has."""
+    """Returns the shardings of a pair: the given ones, and a replicated value."""
     return None if mesh is None else (shardings, NamedSharding(mesh, PartitionSpec()))
 
 
 def everywhere(mesh: Mesh | None, tree: Any) -> Any:
-    """Puts arrays, the same ones in every process, on every device."""
+    """Replicates arrays, which are equal in every process, on every device."""
     return tree if mesh is None else _copier(NamedSharding(mesh, PartitionSpec()))(tree)
 
 
@@ -86,7 +86,7 @@ def _copier(sharding: NamedSharding) -> Callable[[Any], Any]:
 
 
 def split_rows(mesh: Mesh | None, batch: Any) -> Any:
-    """Splits the first axis of arrays among the devices, inside of `jax.jit`."""
+    """Splits the first axis of arrays among the devices, inside `jax.jit`."""
     if mesh is None:
         return batch
     return jax.lax.with_sharding_constraint(batch, rows(mesh, batch))
@@ -95,25 +95,25 @@ def split_rows(mesh: Mesh | None, batch: Any) -> Any:
 def per_device(
     mesh: Mesh | None, fn: Callable[..., Any], in_axes: Sequence[int | None], out_axes: Any
 ) -> Callable[..., Any]:
-    """Runs a function on every device by itself, on the rows that the device has.
+    """Runs a function on every device separately, on the rows of that device.
 
     Args:
       mesh: the mesh; None returns the function as it is.
       fn: the function.
-      in_axes: for each argument the axis that counts the rows; None for what all devices have.
-      out_axes: the same of what it returns, a pytree prefix of it.
+      in_axes: for each argument the axis of the rows; None for replicated arguments.
+      out_axes: the same for the outputs, as a pytree prefix.
 
     Returns:
-      A function of the same arguments, for all rows.
+      A function with the same arguments, for all rows.
     """
     if mesh is None:
         return fn
 
-    # None is on every device; else the named axis of the mesh splits that axis of the array.
+    # None is replicated; otherwise the mesh's axis splits that axis of the array.
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
 
-    # What varies over the devices is not checked: loops of environments begin with constants.
+    # `check_vma` is off, as the loops of environments begin with constants.
     return jax.shard_map(
         fn, mesh=mesh, in_specs=tuple(map(spec, in_axes)),
         out_specs=jax.tree.map(spec, out_axes, is_leaf=lambda x: x is None), check_vma=False,
@@ -121,14 +121,14 @@ def per_device(
 
 
 def own_rows(draw: Callable[[int], chex.Array], num_rows: int) -> chex.Array:
-    """Draws for the rows of all devices, and takes this device's.
+    """Draws random numbers for the rows of all devices, and takes this device's part.
 
     Args:
-      draw: `number of rows -> array`, whose first axis counts them.
-      num_rows: how many this device has.
+      draw: `number of rows -> array`, with the rows on the first axis.
+      num_rows: the number of rows on this device.
 
     Returns:
-      `[num_rows, ...]`, the same as without devices if there is one.
+      `[num_rows, ...]`. With one device this is the same as without a mesh.
     """
     if not is_shared():
         return draw(num_rows)
@@ -138,23 +138,23 @@ def own_rows(draw: Callable[[int], chex.Array], num_rows: int) -> chex.Array:
 
 
 def own_keys(rng_key: chex.PRNGKey, num_rows: int) -> chex.PRNGKey:
-    """Splits a key into one for each row of all devices, and takes this device's `[num_rows]`."""
+    """Splits a key into one for each row of all devices; returns this device's `[num_rows]`."""
     return own_rows(lambda number: jax.random.split(rng_key, number), num_rows)
 
 
 def own_categorical(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
-    """Draws from each row of `[num_rows, A]` logits, as `jax.random.categorical` of all rows."""
+    """Samples each row of logits `[num_rows, A]`, as `jax.random.categorical` of all rows would."""
     if not is_shared():
         return jax.random.categorical(rng_key, logits)
-    # Gumbel-max by hand: the noise of all rows is drawn, and the device adds its own part.
+    # Gumbel-max trick: the noise of all rows is drawn, and each device adds its own part.
     shape = logits.shape[1:]
     noise = own_rows(lambda n: jax.random.gumbel(rng_key, (n, *shape), logits.dtype), len(logits))
     return jnp.argmax(noise + logits, axis=-1)
 
 
 def is_shared() -> bool:
-    """Tells whether this is traced inside of `per_device`."""
-    # JAX has no question for it; an axis that is not bound raises NameError.
+    """Returns whether this is traced inside `per_device`."""
+    # JAX has no query for it; an unbound axis raises NameError.
     try:
         jax.lax.axis_size(AXIS)
     except NameError:
@@ -168,10 +168,10 @@ def one_key(rng_key: chex.PRNGKey) -> chex.PRNGKey:
 
 
 def fetch(tree: Any) -> Any:
-    """Copies arrays to this process as NumPy arrays, with the rows of other processes."""
+    """Copies arrays to this process as NumPy arrays, including the rows of other processes."""
 
     def copy(x: Any) -> Any:
-        # What is whole here is read; rows of other processes are gathered, for which all must ask.
+        # Local or replicated arrays are read. Others are gathered, which all processes must call.
         if getattr(x, "is_fully_addressable", True) or x.is_fully_replicated:
             return jax.device_get(x)
         return multihost_utils.process_allgather(x, tiled=True)
@@ -180,25 +180,26 @@ def fetch(tree: Any) -> Any:
 
 
 def largest(*numbers: int) -> tuple[int, ...]:
-    """Returns the largest of each number in any process; all have to ask at the same time."""
+    """Returns the maximum of each number over all processes, which must all call this together."""
     if jax.process_count() == 1:
         return numbers
     return tuple(np.max(multihost_utils.process_allgather(np.asarray(numbers)), axis=0).tolist())
 
 
 def in_first_process(call: Callable[[], Any]) -> None:
-    """Calls a function in the first process; all have to ask at the same time.
+    """Calls a function in the first process; all processes must call this together.
 
     Raises:
-      RuntimeError: in the others, if it raised an error in the first, which raises that.
+      RuntimeError: in the other processes, if the first one raised an error; the first raises its
+        own error.
     """
     error = None
     if is_first_process():
         try:
             call()
-        except Exception as raised:  # the others must not wait for ever
+        except Exception as raised:  # the others must not wait forever
             error = raised
-    # The others wait here, so none goes on with a folder that is not ready, and all fail together.
+    # The others wait here, so none continues before the folder is ready, and all fail together.
     failed = any(largest(error is not None))
     if error is not None:
         raise error
@@ -207,5 +208,5 @@ def in_first_process(call: Callable[[], Any]) -> None:
 
 
 def is_first_process() -> bool:
-    """Tells whether this process is the one that writes what is written once."""
+    """Returns whether this process is the one that writes shared files."""
     return jax.process_index() == 0

@@ -1,4 +1,4 @@
-"""Warnings of games that teach little: without an end, given up early, or all alike."""
+"""Warnings about games that teach little: endless, resigned early, or nearly identical ones."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ from jaxpgs.training.two_player import experts, replay, selfplay
 def make_watch(
     num_steps: int, distinct_at_random: Callable[[], float]
 ) -> Callable[[Mapping[str, float]], None]:
-    """Makes a function of metrics that warns, once of each, of games that teach little."""
+    """Makes a function of metrics that warns about games that teach little, once for each kind."""
     warned: set[str] = set()
     at_random: list[float] = []
     waited = [0]  # moves since a game ended
 
-    # Once for each kind: an iteration that repeats a warning tells nothing new.
+    # Once for each kind, as repeated warnings give no new information.
     def warn(kind: str, text: str) -> None:
         if kind not in warned:
             warned.add(kind)
@@ -31,14 +31,14 @@ def make_watch(
         count, share = metrics["finished_games"], metrics["resigned"]
         where = f"in iteration {metrics['iteration']:g}"
         waited[0] = 0 if count else waited[0] + num_steps
-        # Long before the games of an evaluation would be given up.
+        # Long before evaluation games would reach their limit.
         if waited[0] >= LONGEST_GAME // 4:
             warn(
                 "endless",
                 f"No game has ended for {waited[0]} moves: nothing tells who wins. If games need "
                 "not end, give max_moves, after which they end as they stand.",
             )
-        # Of fewer games a share says little.
+        # With fewer games the share is not reliable.
         if count >= 10 and share > 0.5:
             warn(
                 "resigned",
@@ -49,7 +49,7 @@ def make_watch(
         share = metrics["distinct_positions"]
         if share >= 0.1 or "repeats" in warned:
             return
-        # A small game has few positions; random play tells how many there are to see.
+        # A small game has few positions, so the share is compared with that of random play.
         if not at_random:
             at_random.append(distinct_at_random())
         if share < 0.2 * at_random[0]:
@@ -65,9 +65,9 @@ def make_watch(
 
 
 def distinct_at_random(env: Env, network: nnx.Module, num_games: int, num_steps: int) -> float:
-    """Returns the share of different positions among those of an iteration of random play."""
+    """Returns the share of distinct positions in an iteration of random play."""
     params, apply_fn = functional(network)
-    # Always random, and counted as in training, so that the shares can be compared.
+    # Only random moves, counted as in training, so that the shares are comparable.
     expert = experts.epsilon_greedy(experts.raw_policy(), 1.0)
 
     @jax.jit

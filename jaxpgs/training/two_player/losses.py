@@ -1,4 +1,4 @@
-"""Losses of a policy and value network, as pure functions."""
+"""Losses of policy and value networks, as pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -30,16 +30,16 @@ def policy_value_loss(
     Args:
       logits: `[B, A]` the network's logits.
       value: `[B]` the network's values; a column `[B, 1]` counts as well.
-      target: the positions, with batch axis `[B]`. Those of games that are not over yet teach the
-        policy only; the paper waits for the end with both.
+      target: the positions, with batch axis `[B]`. Positions of unfinished games train the policy
+        only; the paper waits for the end of the game for both.
       value_weight: weight of the squared error.
       objective: what the policy learns; `cross_entropy()`, the paper's, if None.
 
     Returns:
-      The loss `[]`, and its parts: `policy_loss`, of which 0 is perfect, and `value_loss`.
+      The loss `[]`, and its parts: `policy_loss`, whose minimum is 0, and `value_loss`.
     """
     policy_loss = objective_loss(logits, target, objective or cross_entropy())
-    # Games that are not over yet have no return to learn; the mean is over the others.
+    # Unfinished games have no return to learn; the mean is over the others.
     known = target.open == 0
     value = values_like(value, target.value)
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
@@ -49,13 +49,13 @@ def policy_value_loss(
 
 
 def objective_loss(logits: chex.Array, target: Experience, objective: Objective) -> chex.Array:
-    """Returns the mean loss `[]` of logits `[B, A]`, of which the legal ones count.
+    """Returns the mean loss `[]` of logits `[B, A]`, over their legal actions.
 
     The mean is over the positions whose target has a policy; 0 if there is none.
     """
     # The lowest float, not -inf, whose product with a target of 0 would be NaN.
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
-    known = jnp.any(target.policy != 0, axis=-1)  # NaN counts, and ends the training
+    known = jnp.any(target.policy != 0, axis=-1)  # NaN counts as known, and ends the training
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
     return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1).astype(loss.dtype)
 
@@ -63,7 +63,7 @@ def objective_loss(logits: chex.Array, target: Experience, objective: Objective)
 def make_losses(
     network: nnx.Module, own: Objective, further: Mapping[str, Objective], value_weight: float
 ) -> Callable[..., Any]:
-    """Makes `(params, target) -> (loss, (parts, moved))`, with the batch statistics moved."""
+    """Makes `(params, target) -> (loss, (parts, moved))`, with updated batch statistics."""
     call = functional_call(
         network, lambda net, x: net.all_policies(x) if further else (net(x), {}), train=True
     )
@@ -74,7 +74,7 @@ def make_losses(
             logits, value, target, value_weight=value_weight, objective=own
         )
         for name, objective in further.items():
-            # The offsets have parameters of their own, so adding losses trains each by its own.
+            # Each offset has its own parameters, so the sum of losses trains each by its own loss.
             parts[f"{name}_loss"] = objective_loss(others[name], target, objective)
             loss += parts[f"{name}_loss"]
         return loss, (parts, moved)
@@ -87,9 +87,9 @@ def unroll_loss(
 ) -> tuple[chex.Array, dict[str, Any]]:
     """Cross-entropy of the policy plus squared error of the value (Brosseit 2023, eq. 4.1).
 
-    Deviation: the mean over the steps of the unroll in place of their sum, and no term for rewards,
-    as in the thesis's own experiments. Weight decay is the optimizer's. Nothing is masked: the
-    model has to learn what is illegal.
+    Deviation: the mean over the steps of the unroll instead of their sum, and no term for rewards,
+    as in the thesis's own experiments. Weight decay is left to the optimizer. Logits are not
+    masked: the model has to learn which actions are illegal.
 
     Args:
       logits: `[B, K + 1, A]` the model's logits.
@@ -98,8 +98,8 @@ def unroll_loss(
       value_weight: weight of the squared error.
 
     Returns:
-      The loss `[]`, and its parts: `policy_loss` (cross-entropy less the target's own entropy, so 0
-      is perfect), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
+      The loss `[]`, and its parts: `policy_loss` (cross-entropy minus the target's entropy, so its
+      minimum is 0), `value_loss`, and `policy_loss_k` and `value_loss_k` for each step k of the
       unroll.
     """
     parts = {
@@ -112,16 +112,17 @@ def unroll_loss(
 def unroll_sums(
     logits: chex.Array, value: chex.Array, target: Unrolls, counts: chex.Array
 ) -> dict[str, tuple[chex.Array, chex.Array]]:
-    """Sums up the parts of `unroll_loss`, so that a mean over several batches can be exact.
+    """Sums the parts of `unroll_loss`, so that a mean over several batches is exact.
 
     Args:
       logits: as in `unroll_loss`.
       value: likewise.
       target: the unrolls.
-      counts: `[B]` 1 for each unroll that counts, and 0 for those that fill a batch up.
+      counts: `[B]` 1 for each real unroll, and 0 for padding.
 
     Returns:
-      For each part the sum of its losses `[]` and that of their weights `[]`; see `mean_of_sums`.
+      For each part the sum of its losses `[]` and the sum of their weights `[]`; see
+      `mean_of_sums`.
     """
     real = counts[:, None]
     target = target._replace(
@@ -132,22 +133,22 @@ def unroll_sums(
 
 
 def mean_of_sums(sums: dict[str, tuple[chex.Array, chex.Array]]) -> dict[str, float]:
-    """Returns the mean losses of what `unroll_sums` says, added up over batches."""
+    """Returns the mean losses from the results of `unroll_sums`, summed over batches."""
     return {name: float(_mean(*both)) for name, both in sums.items()}
 
 
 def _mean(total: chex.Array, weight: chex.Array) -> chex.Array:
-    """The mean of what is known; 0 where nothing is."""
+    """The mean over known targets; 0 if there are none."""
     return total / jnp.maximum(weight, 1.0)
 
 
 def _unroll_terms(
     logits: chex.Array, value: chex.Array, target: Unrolls
 ) -> Iterator[tuple[str, chex.Array, chex.Array]]:
-    """Yields the parts of `unroll_loss` by name: losses that are weighted, and their weights."""
+    """Yields the parts of `unroll_loss` by name: weighted losses, and their weights."""
     value = values_like(value, target.value)
     cross_entropy = optax.softmax_cross_entropy(logits, target.policy)
-    # A constant, so the gradient is that of the cross-entropy, and 0 is the best loss.
+    # A constant, so the gradient is that of the cross-entropy, and the minimum is 0.
     entropy = jnp.sum(jax.scipy.special.entr(target.policy), axis=-1)
     error = target.value_weight * jnp.square(value - target.value)
     excess = target.policy_weight * (cross_entropy - entropy)
@@ -161,7 +162,7 @@ def _unroll_terms(
 def asymmetric_square(
     target: chex.Array, value: chex.Array, *, under: float = 1.0, over: float = 1.0
 ) -> chex.Array:
-    """Squared error that may weigh too low and too high values differently (Seify 2020, eq. 6.6).
+    """Squared error with different weights for too low and too high values (Seify 2020, eq. 6.6).
 
     Args:
       target: any shape.
@@ -170,8 +171,8 @@ def asymmetric_square(
       over: weight where it is too high.
 
     Returns:
-      The weighted squares, of the same shape. Both weights 1 is the plain squared error; the thesis
-      tries 1/2 and 2, either way round.
+      The weighted squares, of the same shape. With both weights 1 this is the plain squared error;
+      the thesis tries 1/2 and 2, in both orders.
     """
     value = values_like(value, target)
     return jnp.where(target >= value, under, over) * jnp.square(target - value)

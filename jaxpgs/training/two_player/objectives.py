@@ -1,7 +1,7 @@
-"""What a policy learns from a search: to imitate it, or to play what the search finds to be best.
+"""Objectives of a policy: to imitate a search, or to maximise the action values of the search.
 
-An objective maps logits and what self-play saw to a loss of each position. `cross_entropy` is that
-of expert iteration; `tspg` is the tree-search policy gradient of Soemers et al. 2019.
+An objective maps logits and self-play experience to a loss for each position. `cross_entropy` is
+the objective of expert iteration; `tspg` is the tree-search policy gradient of Soemers et al. 2019.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ class Objective(NamedTuple):
 
     Attributes:
       loss: `(logits, target) -> loss`: `[B, A]` logits, illegal actions at the lowest float, and
-        `Experience` with batch axis `[B]` to `[B]` losses, of which 0 is the least.
-      needs_root: whether it reads `Experience.root`, what the search knew at its root.
+        `Experience` with batch axis `[B]` to `[B]` losses, whose minimum is 0.
+      needs_root: whether it reads `Experience.root`, the search's statistics at its root.
     """
 
     loss: Callable[[chex.Array, Experience], chex.Array]
@@ -39,7 +39,7 @@ def cross_entropy() -> Objective:
     """Imitates the search's policy (Anthony et al. 2019, section 5.1).
 
     Returns:
-      The objective. Its loss is the cross-entropy less the entropy of the search's policy.
+      The objective. Its loss is the cross-entropy minus the entropy of the search's policy.
     """
 
     def loss(logits: chex.Array, target: Experience) -> chex.Array:
@@ -50,22 +50,22 @@ def cross_entropy() -> Objective:
 
 
 def tspg(untried: str = "completed") -> Objective:
-    """Maximises the value of the policy's action by the search (Soemers et al. 2019, eq. 6).
+    """Maximises the policy's expected value under the search (Soemers et al. 2019, eq. 6).
 
-    The states are those that the search visits in self-play. All actions count, none is sampled, so
-    the gradient at the logits is `pi * (Q - sum(pi * Q))` (eq. 10 and 11): nothing rewards
-    exploration, and what is added to all values of a state changes nothing.
+    The states are those that the search visits in self-play. The expectation is over all actions,
+    without sampling, so the gradient at the logits is `pi * (Q - sum(pi * Q))` (eq. 10 and 11).
+    There is no exploration bonus, and adding a constant to all values of a state changes nothing.
 
     Args:
-      untried: what an action that the search never tried is worth: "completed", a mixture of the
-        network's value and the values of those tried, by prior (Danihelka et al. 2022, eq. 33);
-        "parent", the mean return of all simulations; or "loss", the lowest value of all, -1 or less
-        if an action that was tried has less. The paper's text selects with the parent's, and its
-        code trains with a loss.
+      untried: the value of an action that the search never tried: "completed", a mixture of the
+        network's value and the prior-weighted values of the tried actions (Danihelka et al. 2022,
+        eq. 33); "parent", the mean return of all simulations; or "loss", which is -1, or the lowest
+        value of a tried action if that is lower. The paper's text uses the parent's value in
+        selection, and its code trains with a loss.
 
     Returns:
-      The objective. Its loss is the regret `max(Q) - sum(pi * Q)`, whose gradient is the same but
-      for the sign.
+      The objective. Its loss is the regret `max(Q) - sum(pi * Q)`, whose gradient is the same up to
+      the sign.
 
     Raises:
       ValueError: if `untried` is unknown.
@@ -78,8 +78,8 @@ def tspg(untried: str = "completed") -> Objective:
                 "tspg needs experience with root: selfplay.play(..., kept=Kept(keep_root=True))."
             )
         qvalues = action_values(target.root, untried)
-        # The regret: a constant less the policy's value, whose gradient is eq. 10 and 11.
-        # Illegal actions have values and probabilities 0.
+        # The regret: a constant minus the policy's value, whose gradient is eq. 10 and 11. Illegal
+        # actions have values and probabilities 0.
         most = jnp.max(jnp.where(target.legal, qvalues, -jnp.inf), axis=-1)
         return most - jnp.sum(jax.nn.softmax(logits, axis=-1) * qvalues, axis=-1)
 
@@ -90,7 +90,7 @@ NAMES: dict[str, Callable[[], Objective]] = {"cross_entropy": cross_entropy, "ts
 
 
 def make_objective(objective: str | Objective) -> Objective:
-    """Returns the objective of this name, or the one given.
+    """Returns the objective with this name, or the given objective itself.
 
     Raises:
       ValueError: if the name is unknown.
@@ -109,9 +109,9 @@ def objectives_of(
     objective: str | Objective,
     offsets: Mapping[str, str | Objective] | None,
 ) -> tuple[Objective, dict[str, Objective]]:
-    """Returns the objectives of the network's policy and of its further ones."""
+    """Returns the objectives of the network's own policy and of its further policies."""
     further = {name: make_objective(one) for name, one in (offsets or {}).items()}
-    # An offset without an objective would never learn, and an objective without one is a typo.
+    # An offset without an objective would never learn; an objective without an offset is a typo.
     names = sorted(network.offsets) if isinstance(network, WithOffsets) else []
     if sorted(further) != names:
         raise ValueError(
@@ -125,8 +125,8 @@ def action_values(root: NodeStats, untried: str) -> chex.Array:
     """Returns values `[B, A]` of all actions; illegal ones have 0.
 
     Args:
-      root: what the search knows at its root.
-      untried: what an action that was never tried is worth; see `tspg`.
+      root: the search's statistics at its root.
+      untried: the value of an action that was never tried; see `tspg`.
     """
     visits = jnp.sum(root.visits, axis=-1, keepdims=True)
     if untried == "completed":
@@ -136,7 +136,7 @@ def action_values(root: NodeStats, untried: str) -> chex.Array:
         if untried == "parent":
             total = jnp.sum(root.value_sum, axis=-1, keepdims=True)
             mean = total / jnp.maximum(visits, 1).astype(total.dtype)
-            # Without any simulation the network's value stands for the parent's.
+            # Without any simulation the network's value replaces the parent's.
             filler = jnp.where(visits > 0, mean, root.value[..., None])
         else:
             lowest = jnp.min(jnp.where(tried, root.qvalues, jnp.inf), axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A replay buffer on the device: first in, first out, a block of self-play at a time."""
+"""A replay buffer on the device: first in, first out, one block of self-play at a time."""
 
 import functools
 from typing import Any, NamedTuple
@@ -40,15 +40,15 @@ def init(
       num_blocks: C.
       num_steps: S.
       num_games: G.
-      keep_played: whether the experience to come has `played`.
-      keep_root: whether it has `root`.
-      observation_dtype: in what to keep observations; see `observation_dtype`.
+      keep_played: whether the experience has `played`.
+      keep_root: whether the experience has `root`.
+      observation_dtype: the type of stored observations; see `observation_dtype`.
 
     Returns:
       The buffer.
     """
     axes = (num_blocks, num_steps, num_games)
-    # Shapes alone are needed, so no game is begun.
+    # Only shapes are needed, so no game is started.
     state = jax.eval_shape(lambda: env.init(jax.random.key(0)))
     observation = observed(env)
     played = None
@@ -93,15 +93,15 @@ def observed(env: Env) -> jax.ShapeDtypeStruct:
 
 
 def observation_dtype(env: Env) -> jnp.dtype:
-    """Returns a type that keeps an environment's observations, by a look at random games.
+    """Returns a type that can store an environment's observations, determined by random games.
 
     Args:
       env: the environment.
 
     Returns:
-      int8 for truth values, and for floats that are all whole numbers of that range, as planes are;
-      elsewhere their own type. What is whole for 64 random moves and fractional or large after them
-      would be cut, so scale such a plane to fractions.
+      int8 for booleans, and for floats that are all whole numbers in its range, such as planes;
+      otherwise their own type. Values that become fractional or large only after 64 random moves
+      would be truncated, so scale such a plane to fractions.
 
     Raises:
       ValueError: if an observation is not one array.
@@ -119,7 +119,7 @@ def _observation_dtype(env: Env) -> jnp.dtype:
 
     @jax.jit
     def look(rng_key: chex.PRNGKey) -> tuple[chex.Array, chex.Array]:
-        # Positions of all ages, as counters and planes may grow along a game.
+        # Positions from all stages of a game, as counters and planes may grow during it.
         games = init_games(env, rng_key, 64, Start(max_random_moves=64))
         observation = jax.vmap(env.observe)(games.state)
         return observation, jnp.all(
@@ -132,7 +132,7 @@ def _observation_dtype(env: Env) -> jnp.dtype:
 
 
 def add(replay: Replay, experience: Experience) -> Replay:
-    """Adds a block, the oldest goes; games that were open before it learn their return from it.
+    """Adds a block in place of the oldest; completes the returns of games that were open.
 
     Args:
       replay: the buffer.
@@ -142,13 +142,14 @@ def add(replay: Replay, experience: Experience) -> Replay:
       The buffer with the block.
     """
     blocks = replay.blocks
-    # What a game lacks is a multiple of its next position's return, for all steps `[C, S, G]` of it
-    # the same position: the first of this block. That one may be open itself, and so they stay.
+    # The missing part of an open return is a multiple of the return of the game's next position.
+    # For all open steps `[C, S, G]` of a game that is the first position of this block. If that
+    # position is open itself, they stay open.
     first_value, first_open = experience.value[None, :1], experience.open[None, :1]
     blocks = blocks._replace(
         value=blocks.value + blocks.open * first_value, open=blocks.open * first_open
     )
-    # A ring: the slot is that of the oldest block.
+    # A ring: the slot of the oldest block is reused.
     slot = replay.added % blocks.value.shape[0]
     blocks = jax.tree.map(
         lambda old, new: old.at[slot].set(new.astype(old.dtype)), blocks, experience
@@ -157,24 +158,24 @@ def add(replay: Replay, experience: Experience) -> Replay:
 
 
 def distinct(observation: chex.Array) -> chex.Array:
-    """Returns the share `[]` of different positions among `[S, G, ...]` observations.
+    """Returns the share `[]` of distinct positions among `[S, G, ...]` observations.
 
-    Each is told by 32 bits of a hash, so that of 65,536 one may be missed.
+    Positions are compared by a 32-bit hash, so that of 65,536 about one may be missed.
     """
 
     def mixed(word: chex.Array) -> chex.Array:
         word = (word ^ (word >> 15)) * jnp.uint32(0x85EBCA6B)
         return word ^ (word >> 13)
 
-    # Each word is mixed, weighed by an odd number of its place, and added up modulo 2^32. Mixed
-    # first, as plain words times weights add up alike too easily.
+    # Each word is mixed, multiplied by an odd weight of its place, and summed modulo 2^32. Words
+    # are mixed first, as sums of weighted plain words collide too easily.
     code = jnp.zeros(jax.tree.leaves(observation)[0].shape[:2], jnp.uint32)
     for number, leaf in enumerate(jax.tree.leaves(observation)):
         words = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
         words = words.reshape(*code.shape, -1)
         weights = jax.random.bits(jax.random.key(number), words.shape[-1:], jnp.uint32) | 1
         code += jnp.sum(mixed(words) * weights[None, None], axis=-1, dtype=jnp.uint32)
-    # Sorted, equal codes are neighbours.
+    # After sorting, equal codes are neighbours.
     ordered = jnp.sort(mixed(code).ravel())
     return (1 + jnp.sum(ordered[1:] != ordered[:-1])) / ordered.size
 
@@ -195,7 +196,7 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
     num_blocks, *rest = replay.blocks.value.shape
     # Until the buffer is full, only the blocks that were added count.
     limits = (jnp.minimum(replay.added, num_blocks), *rest)
-    # `[C, S, G]` is not made flat, as devices share its last axis.
+    # `[C, S, G]` is not flattened, as its last axis is sharded over devices.
     index = tuple(
         jax.random.randint(key, (batch_size,), 0, limit)
         for key, limit in zip(keys, limits, strict=True)
@@ -205,7 +206,7 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
         return batch
     forms = env.symmetries(batch.observation, batch.policy)
     turn = jax.random.randint(turn_key, (batch_size,), 0, len(forms))
-    # All forms are made and each row takes one, as `symmetries` has no other way.
+    # All forms are computed and each row takes one, as `symmetries` returns all of them.
     rows = jnp.arange(batch_size)
 
     def turned(by_action: chex.Array) -> chex.Array:

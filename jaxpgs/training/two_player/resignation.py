@@ -1,7 +1,7 @@
-"""When to resign: a threshold calibrated on games that are played to the end.
+"""Resignation: a value threshold calibrated on games that are played to the end.
 
-Anthony et al. 2019, section 5.1, after AlphaGo Zero: in a tenth of the games nobody may resign;
-they tell how often a player that went on to win would have resigned.
+Anthony et al. 2019, section 5.1, after AlphaGo Zero: in a tenth of the games nobody may resign.
+They show how often a player who later won would have resigned.
 """
 
 from typing import NamedTuple
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 
 class Resignation(NamedTuple):
-    """The last M games that were won without resignation allowed.
+    """The last M games that were won with resignation disabled.
 
     Attributes:
-      lowest: `[M]` the lowest value that each winner saw, infinity where there is no game yet.
-      count: `[]` int32, games seen in all.
+      lowest: `[M]` the lowest value that each winner saw; infinity if there is no game yet.
+      count: `[]` int32, games seen in total.
     """
 
     lowest: chex.Array
@@ -28,21 +28,21 @@ def init(num_games: int = 1024) -> Resignation:
 
 
 def add(record: Resignation, winner_lowest: chex.Array) -> Resignation:
-    """Adds games to the record; the oldest go.
+    """Adds games to the record; they replace the oldest.
 
     Args:
       record: the record.
-      winner_lowest: array of any shape, NaN where there is no game.
+      winner_lowest: the winners' lowest values, of any shape; NaN if there is no game.
 
     Returns:
       The record with the games.
     """
     found = winner_lowest.reshape(-1)
     is_game = ~jnp.isnan(found)
-    # Games are numbered one after another, and each goes to the ring's place of its number.
+    # Games are numbered consecutively, and the number determines the place in the ring.
     number = jnp.cumsum(is_game) - 1
     total, room = jnp.sum(is_game), len(record.lowest)
-    # No slot is written twice, whose order the device could choose.
+    # No slot is written twice, as the order of such writes would be undefined.
     is_game &= number >= total - room
     slot = jnp.where(is_game, (record.count + number) % room, room)
     lowest = record.lowest.at[slot].set(found, mode="drop")
@@ -56,12 +56,13 @@ def threshold(
 
     Args:
       record: the record.
-      false_positives: largest share of the record's games whose winner would have resigned.
-      min_games: nobody resigns before so many games are known.
+      false_positives: the largest allowed share of the record's games whose winner would have
+        resigned.
+      min_games: nobody resigns before this many games are known.
     """
     known = jnp.minimum(record.count, len(record.lowest))
-    # Slots without a game hold infinity and sort behind the others. At most `rank` of the known
-    # winners saw a value below the one at that place, and would have resigned.
+    # Slots without a game hold infinity and sort after the others. At most `rank` of the known
+    # winners saw a value below the one at that place, so only they would have resigned.
     rank = jnp.floor(false_positives * known.astype(jnp.float32)).astype(jnp.int32)
     value = jnp.sort(record.lowest)[rank]
     return jnp.where(known < min_games, -jnp.inf, value)
