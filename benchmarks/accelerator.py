@@ -4,10 +4,10 @@
     python -m benchmarks.accelerator --minutes 9          # what fits; go on with the same command
     python -m benchmarks.accelerator --preset tiny        # the same on any machine, to try it
 
-First what users of mctx run, pgx's example of AlphaZero. Then the large networks of Hex, each of
-which goes on from the one before; speed beside the bare network and mctx's searches at the sizes of
-papers; memory to 100,000 simulations; how fast Hex and SameGame play; and NRPA on the 20 positions
-of SameGame. Each piece is another command in a process of its own; what it writes has the name that
+The first piece is what users of mctx run, pgx's AlphaZero example. Then come the large Hex
+networks, each trained from the one before; speed compared with the bare network and mctx's searches
+at the sizes of papers; memory up to 100,000 simulations; the speed of Hex and SameGame; and NRPA on
+the 20 positions of SameGame. Each piece is a command in its own process, and writes the file that
 `benchmarks.tables` reads.
 """
 
@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 from benchmarks import report, runs
 
-LEAST_SECONDS = 10.0  # a piece is not begun with less
+LEAST_SECONDS = 10.0  # a piece is not started with less
 
 
 class Piece(NamedTuple):
     """A command to run.
 
     Attributes:
-      name: of the piece.
-      module: what to run.
+      name: the name of the piece.
+      module: the module to run.
       args: its arguments; `{out}` is the folder of results.
-      trains: whether it is a training, which is told how many minutes it has, and whose card says
-        how far it is.
+      trains: whether it is a training, which gets a limit in minutes and reports its progress in
+        its card.
     """
 
     name: str
@@ -97,7 +97,7 @@ PRESETS: dict[str, list[Piece]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the pieces that are not done; see the module's text."""
+    """Runs the pieces that are not done; see the module's docstring."""
     parser = runs.parser("accelerator", __doc__, PRESETS)
     add = parser.add_argument
     add("--folder", type=pathlib.Path, default=runs.RESULTS, help="where results go")
@@ -129,19 +129,19 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(piece: Piece, folder: pathlib.Path, seconds: float | None) -> str | None:
-    """Runs a piece in a process of its own.
+    """Runs a piece in its own process.
 
     Args:
       piece: the piece.
-      folder: of its results.
-      seconds: how long it may take; None for any time.
+      folder: the folder of results.
+      seconds: the time limit; None for no limit.
 
     Returns:
-      None if it is done, or else what was the matter.
+      None if it is done, otherwise the reason why not.
     """
     command = [sys.executable, "-m", piece.module, *(a.format(out=folder) for a in piece.args)]
     if piece.trains and seconds is not None:
-        # It saves besides, and is stopped from here only if that takes too long.
+        # It also saves its state, and is killed from here only if that takes too long.
         command += ["--minutes", f"{max(seconds - 60, 0.7 * seconds) / 60:.2f}"]
     print(f"$ {' '.join(command[1:])}", flush=True)
     try:

@@ -6,15 +6,15 @@
                                                         # pgx's example of AlphaZero
 
 No accelerator is needed: XLA compiles for a TPU v5e or v6e or an H100 on any machine, and its
-optimized program is read. Of one search, that is: instructions that launch something (kernels);
-on the H100 how often the host must look at a value before it can go on (round trips: a loop whose
-trips the compiler does not know, one more than its trips, and a branch); on a TPU the cycles that
-its compiler estimates, those in serial loops among them, which it makes of scatters whose place
-differs from root to root, and fusions for which it states none; temporary memory, and the seconds
-of compiling. Trips and branches that depend on data are counted in a run of the same program on
-this machine's CPU. Nothing is said of overlap, of the host's speed or of caches.
+optimized program is read. For one search this gives: instructions that launch something (kernels);
+on the H100, how often the host must read a value before it can continue (round trips: one for a
+branch, and the trips plus one for a loop whose trips the compiler does not know); on a TPU, the
+cycles that its compiler estimates, including those in serial loops, into which it converts scatters
+whose place differs between roots, and the fusions without an estimate; temporary memory; and the
+compile time. Trips and branches that depend on data are counted in a run of the same program on
+this machine's CPU. Overlap, the host's speed and caches are ignored.
 
-One process compiles for one platform; all write to one file, which says with which compiler.
+One process compiles for one platform; all write to one file, which records the compiler.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from benchmarks.players import load_network
 from benchmarks.speed import positions
 
 HEAD = {"adapt": "policy_head"}
-# Names, the policy or None for the bare network, and its knobs.
+# By name: the policy, or None for the bare network, and its knobs.
 SEARCHES: dict[str, tuple[Callable[..., Any] | None, dict[str, Any]]] = {
     "network": (None, {}),
     "mctx Gumbel": (mctx.gumbel_muzero_policy, {}),
@@ -57,7 +57,7 @@ SEARCHES: dict[str, tuple[Callable[..., Any] | None, dict[str, Any]]] = {
 }
 SETTINGS = ("1x256", "16x64", "1024x32")
 _KEY = ("platform", "network", "roots", "simulations", "search")
-# What the H100's compiler must know of it.
+# The description of an H100 that its compiler needs.
 _H100 = """platform_name: "CUDA" device_description_str: "NVIDIA H100 80GB HBM3"
 dnn_version_info { major: 9 minor: 8 patch: 0 }
 gpu_device_info {
@@ -71,13 +71,13 @@ gpu_device_info {
 }"""
 
 
-# A TPU's compiler must not look for one, nor mind another process that compiles.
+# A TPU's compiler must not look for a TPU, and must allow other processes that compile.
 _NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
 
 
 class Platform(NamedTuple):
-    """JAX's name of it; and for a TPU its topology and what libtpu calls that."""
+    """JAX's name of a platform; for a TPU also its topology and libtpu's name for that."""
 
     kind: str
     topology: str = ""
@@ -92,10 +92,10 @@ PLATFORMS = {
 
 
 def compile_only_device(name: str) -> Any:
-    """Returns a device to compile for, which need not be there.
+    """Returns a device to compile for, which need not be present.
 
     Raises:
-      SystemExit: if a package is missing, which the message names.
+      SystemExit: if a package is missing; the message names it.
     """
     platform = PLATFORMS[name]
     same = f"of the version of jax, {jax.__version__}"
@@ -105,7 +105,7 @@ def compile_only_device(name: str) -> Any:
         for variable, value in (_NO_TPU | {"TPU_ACCELERATOR_TYPE": platform.accelerator}).items():
             os.environ.setdefault(variable, value)
         return topologies.get_topology_desc(platform.topology, platform="tpu").devices[0]
-    if shutil.which("ptxas") is None:  # a package of Python does not put it on the path
+    if shutil.which("ptxas") is None:  # a Python package does not put it on the path
         found = importlib.util.find_spec("nvidia")
         folders = found.submodule_search_locations if found else None
         tools = [f"{folder}/cuda_nvcc/bin" for folder in folders or ()]
@@ -121,7 +121,7 @@ def compile_only_device(name: str) -> Any:
 
 
 def make_program(network: Any, search: str, num_simulations: int) -> Callable[..., Any]:
-    """Returns `(params, key data, states) -> what a search of the states says`, not jitted."""
+    """Returns `(params, key data, states) -> results of a search of the states`, not jitted."""
     policy, knobs = SEARCHES[search]
     torso = jax.named_scope("network")(network.apply_fn.torso)
     apply_fn = dataclasses.replace(network.apply_fn, torso=torso)
@@ -143,7 +143,7 @@ def make_program(network: Any, search: str, num_simulations: int) -> Callable[..
 
 
 def compile_for(device: Any, marked: Marked, arguments: Sequence[Any]) -> Any:
-    """Compiles a program for a device that need not be there; of the arguments, shapes suffice."""
+    """Compiles a program for a device that need not be present; uses only the arguments' shapes."""
     place = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in arguments]
     return jax.jit(core.jaxpr_as_fun(marked.jaxpr)).lower(*shapes).compile()
@@ -159,7 +159,7 @@ def measure(
     seed: int = 0,
     earlier: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Compiles a search and reads what it costs.
+    """Compiles a search and determines its cost.
 
     Args:
       platform: one of `PLATFORMS`.
@@ -168,8 +168,8 @@ def measure(
       search: one of `SEARCHES`.
       num_roots: B.
       num_simulations: N.
-      seed: of the positions, and of the search where its trips are counted.
-      earlier: rows; the trips of the same program are taken from there.
+      seed: the seed of the positions, and of the search whose trips are counted.
+      earlier: earlier rows; the trips of an identical program are taken from them.
 
     Returns:
       A dict ready for JSON.
@@ -214,7 +214,7 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Compiles for one platform; see the module's text."""
+    """Compiles for one platform; see the module's docstring."""
     parser = runs.parser("compiled", __doc__)
     add = parser.add_argument
     add("--platform", choices=PLATFORMS, required=True)
@@ -222,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--settings", nargs="+", type=_setting, default=SETTINGS, metavar="ROOTSxSIMULATIONS")
     add("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     args = parser.parse_args(argv)
-    jax.config.update("jax_platforms", "cpu")  # whatever else there is, for the trips
+    jax.config.update("jax_platforms", "cpu")  # trips are counted on the CPU
     device = compile_only_device(args.platform)
     record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)
     network = load_network(args.network)
@@ -257,7 +257,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that sorts rows as the platforms, settings and searches are listed here."""
+    """A key that sorts rows in the order of platforms, settings and searches listed here."""
     places = list(PLATFORMS).index(row["platform"]), list(SEARCHES).index(row["search"])
     return places[0], row["network"], row["roots"], row["simulations"], places[1]
 

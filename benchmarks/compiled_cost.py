@@ -1,4 +1,4 @@
-"""What one run of an optimized HLO program costs, by the compiler's own words in it.
+"""The cost of one run of an optimized HLO program, from the compiler's annotations in it.
 
 Nothing is measured: the instructions of a loop's body are multiplied by its trips. `run_cost` needs
 the text of a program (`compiled.as_text()`) and the trips of loops that are marked in it
@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-# Instructions that are no work of their own; the end of a copy that runs beside others counts.
+# Instructions that do no work; of an asynchronous copy only the end is counted.
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
     "replica-id", "opt-barrier", "add-dependency", "copy-start", "slice-start", "async-start",
@@ -37,7 +37,7 @@ class Instruction:
 
 @dataclasses.dataclass
 class Loop:
-    """A loop: its name, trips at each visit, and who said so; how often it is visited.
+    """A loop: its name, its trips at each visit, their source, and how often it is visited.
 
     `known` is "compiler", "counted" (on the CPU), "length" (a scan's), "condition" (a counter is
     compared with a constant) or "assumed". A serial loop is one that the compiler made of a single
@@ -51,23 +51,23 @@ class Loop:
 
     @property
     def serial(self) -> bool:
-        """Whether the compiler made it, and not the program."""
+        """Whether the compiler made it, not the program."""
         return self.name.rsplit("/", 1)[-1] != "while"
 
 
 @dataclasses.dataclass
 class Cost:
-    """Of one run.
+    """The cost of one run.
 
     Attributes:
       kernels: instructions that launch something, by scope.
       cycles: the compiler's estimate, by scope; TPU only.
-      round_trips: of the host, for loops and branches that it decides; GPU only.
-      serial_cycles: those of `cycles` inside serial loops.
-      unestimated: fusions, such as gathers, for which a TPU's compiler states no cycles.
-      loops: all that were met.
-      assumed: names of the loops that are taken to have one trip, and of the branches of which the
-        dearest is taken, as nothing is known of them.
+      round_trips: round trips to the host, for loops and branches that it decides; GPU only.
+      serial_cycles: the part of `cycles` inside serial loops.
+      unestimated: fusions, such as gathers, for which a TPU's compiler gives no cycles.
+      loops: all loops found.
+      assumed: names of loops with unknown trips, assumed to be one, and of branches with unknown
+        shares, for which the most expensive branch is assumed.
     """
 
     kernels: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -108,11 +108,11 @@ def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
 
 
 def serial_loops(text: str, num_roots: int | None = None) -> list[Loop]:
-    """Finds the serial loops of a program, each once.
+    """Finds the serial loops of a program.
 
     Args:
       text: an optimized HLO module.
-      num_roots: if given, loops of the program itself count as well if they have so many trips.
+      num_roots: if given, the program's own loops with this many trips are included as well.
     """
     computations, _ = parse(text)
     loops = [_loop(each, computations, (), {}) for lines in computations.values() for each in lines
@@ -126,12 +126,12 @@ def run_cost(
     lengths: Sequence[int | None] = (),
     trips: Mapping[int, Sequence[float]] | None = None,
 ) -> Cost:
-    """Adds up what a program does in one run.
+    """Sums the cost of one run of a program.
 
     Args:
       text: an optimized HLO module.
-      scopes: names of parts of the program, of which the innermost counts; what is in none of them
-        belongs to the loop around it, or is "other".
+      scopes: names of parts of the program, of which the innermost counts; an instruction outside
+        all of them belongs to the scope of its loop, or to "other".
       lengths: as in `compiled_trips.Marked`.
       trips: from `compiled_trips.count`.
 
@@ -191,7 +191,7 @@ def _loop(
     lengths: Sequence[int | None],
     trips: Mapping[int, Sequence[float]],
 ) -> Loop:
-    """Says how many trips a loop has."""
+    """Determines how many trips a loop has."""
     if stated := each.find(r'known_trip_count"?[=:]\s*\{"?n"?:\s*"?(\d+)'):
         return Loop(each.name, int(stated), "compiler")
     number = _number(each)
@@ -207,7 +207,7 @@ def _loop(
 
 
 def _number(each: Instruction) -> int:
-    """Returns the number of a marked loop or branch, and -1 of what the program did not mark."""
+    """Returns the number of a marked loop or branch, and -1 if it is not marked."""
     found = re.search(r"loop_(\d+)\)*/(?:while|cond)$", each.name)
     return int(found[1]) if found else -1
 

@@ -1,8 +1,8 @@
-"""How often the loops of a program go round: marks in the program, and counts of a run on the CPU.
+"""The trips of a program's loops: marks in the program, and counts of a run on the CPU.
 
 A compiler for another machine keeps the names of operations. So every loop and branch is marked by
 a number in its name (`mark`), the program is run on the CPU with a counter in each (`count`), and
-the loops of what was compiled are found by the same number.
+the loops of the compiled program are identified by the same number.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _MARKED = ("while", "scan", "cond")
 
 
 class Marked(NamedTuple):
-    """A program whose loops have numbers.
+    """A program whose loops are numbered.
 
     Attributes:
       jaxpr: the closed jaxpr, `loop_N` in the names of its loops and branches.
-      lengths: trips of loop N where they are fixed (`scan`), None for `while` and `cond`.
-      width: the most branches that a `cond` has, at least 2.
+      lengths: trips of loop N if they are fixed (`scan`), None for `while` and `cond`.
+      width: the largest number of branches of a `cond`, at least 2.
       scopes: the `jax.named_scope`s in it.
-      digest: tells programs apart.
+      digest: identifies the program.
     """
 
     jaxpr: core.ClosedJaxpr
@@ -39,17 +39,17 @@ class Marked(NamedTuple):
 
 
 def mark(jaxpr: core.ClosedJaxpr, platform: str) -> Marked:
-    """Numbers the loops and branches of a program; nothing but names changes.
+    """Numbers the loops and branches of a program; only names change.
 
     Args:
       jaxpr: from `jax.make_jaxpr`.
-      platform: "tpu" or "cuda", whose side of `jax.lax.platform_dependent` counts.
+      platform: "tpu" or "cuda", whose branch of `jax.lax.platform_dependent` is used.
     """
     lengths: list[int | None] = []
     widths, scopes = [2], set[str]()
 
     def visit(value: Any) -> Any:
-        if isinstance(value, core.Jaxpr):  # and from JAX 0.11 on also the other
+        if isinstance(value, core.Jaxpr):  # from JAX 0.11 on also a ClosedJaxpr
             return value.replace(eqns=[visit_eqn(eqn) for eqn in value.eqns])
         if isinstance(value, core.ClosedJaxpr):
             return value.replace(jaxpr=visit(value.jaxpr))
@@ -81,8 +81,8 @@ def count(marked: Marked, platform: str, *arguments: Any) -> dict[int, list[floa
 
     Args:
       marked: from `mark`.
-      platform: as there.
-      *arguments: of the program, flat.
+      platform: as in `mark`.
+      *arguments: the program's arguments, flattened.
 
     Returns:
       By number, the mean trips `[trips]` of each `while` that was reached, and for each `cond` how
@@ -119,13 +119,13 @@ def _number(eqn: Any) -> int:
 
 
 def _kinds(jaxpr: Any) -> list[tuple[int, str]]:
-    """Returns the numbers of all loops and branches, and which they are."""
+    """Returns the numbers and kinds of all loops and branches."""
     here = [(_number(e), e.primitive.name) for e in jaxpr.eqns if e.primitive.name in _MARKED]
     return here + [pair for e in jaxpr.eqns for inner in _inner(e) for pair in _kinds(inner)]
 
 
 def _counts_in(eqn: Any) -> bool:
-    """Tells whether there is anything to count in an equation."""
+    """Returns whether an equation contains anything to count."""
     return eqn.primitive.name in ("while", "cond", "platform_index") or any(
         _counts_in(e) for inner in _inner(eqn) for e in inner.eqns
     )
@@ -164,7 +164,7 @@ def _evaluate(
 
 
 def _while(eqn: Any, inputs: list[Any], counts: Any, platform: str) -> tuple[list[Any], Any]:
-    """Counts visits and trips; what the condition itself holds is not counted."""
+    """Counts visits and trips; loops inside the condition are not counted."""
     params, number = eqn.params, _number(eqn)
     ends = (params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"])
     of_cond, of_body, start = inputs[: ends[0]], inputs[ends[0] : ends[1]], inputs[ends[1] :]
@@ -177,7 +177,7 @@ def _while(eqn: Any, inputs: list[Any], counts: Any, platform: str) -> tuple[lis
         now = carry[1].at[number, 1].add(1)
         old, going = carry[0], go_on(carry)
         new, now = _evaluate(body.jaxpr, body.consts, [*of_body, *old], now, platform)
-        if going.ndim:  # under `jax.vmap`, those that are done keep what they have
+        if going.ndim:  # under `jax.vmap`, finished elements keep their values
             rows = [going.reshape(going.shape + (1,) * (x.ndim - going.ndim)) for x in old]
             new = [jnp.where(*three) for three in zip(rows, new, old, strict=True)]
         return new, now

@@ -3,15 +3,15 @@
     python -m benchmarks.environments --preset quick   # 11x11, two minutes on two cores
     python -m benchmarks.environments --preset full    # more batches, boards from 5x5 to 19x19
 
-Whole games from the empty board, finished ones waiting for the others; only moves that were played
-count. "Given" replays recorded games, so that little but the environment's step is timed. "Random"
-draws one number for each board and step and plays the legal move of that rank. All systems of a
-batch take turns, and ratios are taken turn by turn: the machine's mood drops out of them.
+Whole games are played from the empty board. Finished games wait for the others, and only moves that
+were played count. "Given" replays recorded games, so that little but the environment's step is
+timed. "Random" draws one number for each board and step and plays the legal move of that rank. All
+systems of a batch take turns, and ratios are taken within a turn, so that the load cancels.
 
-pgx and OpenSpiel (in the extra `test`) are left out where they are not installed. pgx has 11x11
-only and always the swap rule, so ours is measured with and without. Its step makes an observation
-and ours does not; it is dropped from pgx's state, and XLA drops the work. The rows "observed" are
-with it.
+pgx and OpenSpiel (in the extra `test`) are left out if they are not installed. pgx has only 11x11
+and always the swap rule, so ours is measured with and without it. Its step computes an observation
+and ours does not; the observation is dropped from pgx's state, so XLA removes the computation. The
+rows "observed" include it.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ from jaxpgs.envs import Hex
 
 BATCHES = {"quick": (1, 64, 1024, 16384), "full": (1, 4, 16, 64, 256, 1024, 4096, 16384)}
 SIZES = {"quick": (11,), "full": (5, 7, 9, 11, 13, 15, 17, 19)}
-PGX_SIZE, MAIN_BATCH = 11, 1024  # the board of all batches, and the batch of all boards
+PGX_SIZE, MAIN_BATCH = 11, 1024  # all batches use this board, and all boards this batch
 WHAT_IS_TIMED = {
     "ours": "jitted scan over jax.vmap(Hex(size).step)",
     "ours, swap rule": "the same with Hex(size, swap=True), the game that pgx plays",
@@ -46,7 +46,7 @@ WHAT_IS_TIMED = {
 
 
 class Engine(NamedTuple):
-    """An environment in batches: what the scans below need of it."""
+    """A batched environment, with what the scans below need."""
 
     init: Callable[[chex.PRNGKey], Any]
     step: Callable[[Any, chex.Array], Any]
@@ -56,7 +56,7 @@ class Engine(NamedTuple):
 
 
 class System(NamedTuple):
-    """Something to time: `play(turn)` waits for its result, in which `moves` counts."""
+    """A system to time: `play(turn)` waits for its result, whose moves `moves` counts."""
 
     name: str
     mode: str
@@ -66,7 +66,7 @@ class System(NamedTuple):
 
 
 def ours(size: int, swap: bool, observed: bool = False) -> Engine:
-    """Wraps `jaxpgs.envs.Hex`; with `observed`, every step makes an observation too."""
+    """Wraps `jaxpgs.envs.Hex`; with `observed`, every step also computes an observation."""
     env = Hex(size, swap)
 
     def observe(state: Any) -> Any:
@@ -82,7 +82,7 @@ def ours(size: int, swap: bool, observed: bool = False) -> Engine:
 
 
 def pgx_hex(observed: bool = False) -> Engine:
-    """Wraps pgx's Hex; without `observed` nothing needs its observation and XLA leaves it out."""
+    """Wraps pgx's Hex; without `observed` XLA removes its unused observation."""
     import pgx
 
     env = pgx.make("hex")
@@ -100,9 +100,9 @@ def pgx_hex(observed: bool = False) -> Engine:
 
 
 def pick(mask: chex.Array, number: chex.Array) -> chex.Array:
-    """Picks the legal action `[B]` of rank `floor(number * legal actions)`, any without any."""
+    """Picks the legal action `[B]` of rank `floor(number * legal actions)`, any if none is."""
     num_actions = mask.shape[1]
-    # 32 cells to a bit set, in which the set bit of a rank is five halvings away. By slices, since
+    # Bit sets of 32 cells each, in which five halvings find the set bit of a rank. In slices, since
     # XLA's CPU backend is slow with reductions over more than 32 elements.
     words = [_bits(mask[:, start : start + 32]) for start in range(0, num_actions, 32)]
     counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
@@ -150,7 +150,7 @@ def random_play(engine: Engine, num_steps: int, choose: Any = pick) -> Callable[
         if choose is pick:
             draws = jax.random.uniform(key, (num_steps + 1, mask.shape[0]))
 
-        # The action waits in the carry: chosen in the body that plays it, XLA would choose it again
+        # The action is in the carry: if the body that plays it chose it, XLA would compute it again
         # in every loop that reads it.
         def body(carry: Any, draw: chex.Array) -> Any:
             state = engine.step(*carry)
@@ -164,8 +164,8 @@ def random_play(engine: Engine, num_steps: int, choose: Any = pick) -> Callable[
 
 def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
     """Compiles all systems of one board and batch, and checks that they play the same games."""
-    groups = max(1, min(32, 4096 // batch))  # fewer would be over too soon to be timed
-    # A random order of the cells is a random game and what nobody plays after its end.
+    groups = max(1, min(32, 4096 // batch))  # fewer would be too fast to time
+    # A random order of the cells is a random game, plus moves after its end that are not played.
     order = np.tile(np.arange(size**2, dtype=np.int32), (groups, batch, 1))
     order = np.random.default_rng(seed).permuted(order, axis=-1)
     actions = [jnp.asarray(order.swapaxes(1, 2))] * turns
@@ -181,7 +181,7 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
         def moves(final: Any) -> float:
             if not bool(jnp.all(engine.over(final))):
                 raise RuntimeError(f"{name} did not finish its games.")
-            # Every move puts a stone, but for a swap: less than one in ten thousand.
+            # Every move puts a stone except a swap, which is less than one move in ten thousand.
             return float(np.count_nonzero(engine.board(final)))
 
         def play(turn: int) -> Any:
@@ -194,7 +194,7 @@ def systems(size: int, batch: int, seed: int, turns: int) -> list[System]:
     has_pgx = importlib.util.find_spec("pgx") is not None
     if size == PGX_SIZE and has_pgx:
         engines["pgx"] = pgx_hex()
-    steps = size**2 + 1  # a swap is a move, too
+    steps = size**2 + 1  # a swap is also a move
     made = [
         compiled(n, "random", engine, random_play(engine, steps)) for n, engine in engines.items()
     ]
@@ -281,7 +281,7 @@ def measure(size: int, batch: int, seed: int, turns: int) -> list[dict[str, Any]
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measures a preset; see the module's text."""
+    """Measures a preset; see the module's docstring."""
     parser = runs.parser("environments", __doc__, BATCHES)
     parser.add_argument("--turns", type=runs.positive, default=5, help="how often each is timed")
     args = parser.parse_args(argv)

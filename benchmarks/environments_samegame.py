@@ -3,9 +3,9 @@
     python -m benchmarks.environments_samegame --preset quick   # a minute on two cores
     python -m benchmarks.environments_samegame --preset full    # more batches
 
-Whole games on 15x15 boards of 5 colours, finished ones waiting for the others; only moves that were
-played count. "Uniform" and "tabu colour" are `random_playouts`; "environment" goes through the
-public interface like any user's loop: the mask of all groups, one drawn from it, `step`. The
+Whole games are played on 15x15 boards of 5 colours. Finished games wait for the others, and only
+moves that were played count. "Uniform" and "tabu colour" are `random_playouts`; "environment" uses
+the public interface like any user's loop: it draws a group from the mask and calls `step`. The
 systems take turns.
 """
 
@@ -36,7 +36,7 @@ def environment_play(env: SameGame) -> Callable[..., Any]:
     """Makes `f(key, state)`, which plays uniformly through the public interface.
 
     Returns:
-      A function that gives the games' scores and moves, both `[B]`.
+      A function that returns the games' scores and moves, both `[B]`.
     """
 
     def play(key: chex.PRNGKey, state: Any) -> tuple[chex.Array, chex.Array]:
@@ -47,7 +47,7 @@ def environment_play(env: SameGame) -> Callable[..., Any]:
             moves = moves + ~state.terminated
             state = jax.vmap(env.step)(state, action)
             number = jax.random.uniform(jax.random.fold_in(key, step), (batch,))
-            # In the carry, as in `environments.random_play`.
+            # It is in the carry, as in `environments.random_play`.
             action = pick(state.legal_action_mask, number)
             return state, action, score + state.rewards[:, 0], moves, step + 1
 
@@ -61,7 +61,7 @@ def environment_play(env: SameGame) -> Callable[..., Any]:
 
 
 def standard_batch(env: SameGame, batch: int) -> Any:
-    """Returns B states that go through the 20 standard positions again and again."""
+    """Returns B states that cycle through the 20 standard positions."""
     states = [env.from_board(board) for board in standard_positions()]
     return jax.tree.map(lambda *x: jnp.stack(x)[jnp.arange(batch) % len(x)], *states)
 
@@ -91,7 +91,7 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
         systems[name] = jax.jit(function).lower(key, state).compile()
         compiling[name] = time.perf_counter() - begin
         jax.block_until_ready(systems[name](key, state))
-    # Small batches play several times a turn, or a turn would be over too soon to be timed.
+    # Small batches play several times per turn, as a turn would otherwise be too fast to time.
     repeats = max(1, 1024 // batch)
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
     shuffled = random.Random(seed)
@@ -116,7 +116,7 @@ def measure(batch: int, seed: int, turns: int) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measures a preset; see the module's text."""
+    """Measures a preset; see the module's docstring."""
     parser = runs.parser("environments_samegame", __doc__, BATCHES)
     parser.add_argument("--turns", type=runs.positive, default=5, help="how often each is timed")
     args = parser.parse_args(argv)

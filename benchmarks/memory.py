@@ -3,9 +3,9 @@
     python -m benchmarks.memory --preset quick   # two action spaces
     python -m benchmarks.memory --preset full    # Hex 5 to 19, and up to 10,000 actions
 
-Every search is compiled for several numbers of simulations; `memory_analysis` tells what scratch
-memory it reserves. The slope between them is the price of a simulation, shown beside what our
-formula (`jaxpgs.estimate_memory`) and mctx's tree say it should be. Rollouts must be flat.
+Every search is compiled for several numbers of simulations; `memory_analysis` gives its temporary
+memory. The slope between them is the memory per simulation, shown beside the predictions of our
+formula (`jaxpgs.estimate_memory`) and of mctx's tree. Rollouts must be flat.
 """
 
 import math
@@ -32,7 +32,7 @@ PRESETS = {
 
 
 class Blank(NamedTuple):
-    """An environment with the memory of a board game of 225 cells, and nothing to play for."""
+    """An environment with the memory of a board game of 225 cells, and no rewards."""
 
     num_actions: int
 
@@ -47,7 +47,7 @@ class Blank(NamedTuple):
         )
 
     def step(self, state: Any, action: Any) -> Any:
-        """Returns a position that differs, so that nothing is optimised away."""
+        """Returns a different position, so that nothing is optimised away."""
         return state._replace(
             board=state.board.at[action % 225].add(1), current_player=1 - state.current_player
         )
@@ -58,7 +58,7 @@ class Blank(NamedTuple):
 
 
 class BlankState(NamedTuple):
-    """Fields as every environment has them."""
+    """The fields that every environment has."""
 
     board: Any
     legal_action_mask: Any
@@ -85,8 +85,8 @@ def measure(
     """Compiles one search for several numbers of simulations.
 
     Returns:
-      A dict ready for JSON: bytes at each N, bytes per simulation and root, the formula's, and the
-      largest N for some sizes of memory.
+      A dict ready for JSON: bytes at each N, measured and predicted bytes per simulation and root,
+      and the largest N for some memory sizes.
     """
     network = load(name)
     env = network.env
@@ -100,7 +100,7 @@ def measure(
     (n0, b0), *_, (n1, b1) = sizes.items()
     slope = (b1 - b0) / (n1 - n0)
     fixed = b0 - slope * n0
-    # A slope within a page per simulation is rounding; then nothing grows.
+    # A relative growth of less than 2% is rounding: the memory does not grow.
     flat = abs(b1 - b0) < 0.02 * b0
     return {
         "space": name,
@@ -119,8 +119,8 @@ def measure(
 def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> float:
     """Returns the bytes per simulation and root that the search's data structure needs.
 
-    Between the same two numbers of simulations as measured: what PGS keeps for the gradient of an
-    update grows with N only as long as an update's walks could reach every node.
+    It uses the same two numbers of simulations as the measurement: the memory of PGS for the
+    gradient of an update grows with N only as long as an update's walks could reach every node.
     """
     env = network.env
     states = jax.eval_shape(lambda: jax.vmap(lambda _: env.init())(jnp.arange(num_roots)))
@@ -147,7 +147,7 @@ def formula(spec: Spec, network: Any, num_roots: int, few: int, many: int) -> fl
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Compiles a preset's searches; see the module's text."""
+    """Compiles a preset's searches; see the module's docstring."""
     parser = runs.parser("memory", __doc__, PRESETS)
     parser.add_argument("--roots", type=runs.positive, default=64)
     parser.add_argument("--simulations", type=runs.positive, nargs="+", default=SIMULATIONS)
@@ -182,7 +182,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws bytes against simulations, a panel for each action space."""
+    """Plots bytes against simulations, a panel for each action space."""
     spaces = list(dict.fromkeys(row["space"] for row in rows))
     shown = [spaces[i] for i in sorted({0, len(spaces) // 2, len(spaces) - 1})]
     panels = {

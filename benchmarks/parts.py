@@ -1,7 +1,7 @@
-"""Parts of our searches by the words that specs have for them, such as `by_visits(6)`.
+"""Parts of our searches by the words for them in specs, such as `by_visits(6)`.
 
-A word is the name of a part, with its number or word in brackets where it takes one. All are JSON
-strings, so that a file of results says what played.
+A word is the name of a part, with its argument in parentheses if it takes one. All are JSON
+strings, so that a file of results records what played.
 """
 
 import functools
@@ -21,7 +21,7 @@ _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
         "fixed": truncation.fixed,
         "until_new": truncation.until_new,
         "by_visits": truncation.by_visits,
-        # Every simulation has one action more, so that the first ones have something to teach.
+        # Every simulation has one more action, so that the first ones also give a gradient.
         "by_visits_below": functools.partial(truncation.by_visits, count_first=False),
     },
     "backup": {
@@ -36,16 +36,16 @@ _MAKERS: dict[str, Mapping[str, Callable[..., Any]]] = {
         "step_advantage": estimator.step_advantage,
         "step_advantage_as_printed": functools.partial(estimator.step_advantage, as_printed=True),
     },
-    # At temperature 0: everyone plays the best action.
+    # At temperature 0, as all players play the best action.
     "target": {
         "visit_counts": functools.partial(target.visit_counts, 0.0),
         "completed_q": functools.partial(target.completed_q, 0.0),
-        # The number is the least range of Q-values.
+        # The number is the minimal range of Q-values.
         "completed_q_from": lambda least: target.completed_q(
             0.0,
             qtransform=functools.partial(target.qtransform_completed_by_mix_value, epsilon=least),
         ),
-        # With the constants of Brosseit 2023, eq. 3.4, and values as they are.
+        # With the constants of Brosseit 2023, eq. 3.4, and without rescaling of values.
         "completed_q_as_printed": functools.partial(target.completed_q, 0.0, qtransform=SIGMA),
     },
 }
@@ -97,16 +97,16 @@ def put_parts(knobs: dict[str, Any]) -> None:
 
 
 def put_learning(knobs: dict[str, Any], *, regularize: bool) -> None:
-    """Puts what a search learns by in the place of the knobs that describe it.
+    """Replaces the knobs that describe the learning by the estimator and the optimizer.
 
     The knobs are `optimizer` and `step_size`; `baseline` and `normalize` of `reinforce`; `reuse`,
-    the updates that are kept, with `epochs`, `clip` and `max_weight`; and the weights of the
+    the number of updates kept, with `epochs`, `clip` and `max_weight`; and the weights of the
     entropy bonus and the penalties.
 
     Args:
       knobs: of a spec, after `put_parts`; changed in place.
-      regularize: whether the weights are to be put into the estimator; False if the search takes
-        them itself.
+      regularize: whether to put the weights into the estimator; False if the search takes them
+        itself.
     """
     if "optimizer" in knobs or "step_size" in knobs:
         step = [knobs.pop("step_size")] if "step_size" in knobs else []

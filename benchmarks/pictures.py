@@ -1,4 +1,4 @@
-"""Pictures of results: lines, and values with their intervals. A search keeps its colour."""
+"""Plots of results: lines, and values with their intervals. Each search has a fixed colour."""
 
 import io
 import os
@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.report import replacing
 
 _INK, _MUTED = "#222222", "#6B6B6B"
-# Words of a name, the most telling first, and the colour of what is called so.
+# Words in names, the most specific first, and the colours of names that contain them.
 _COLORS = {
     "mctx stochastic": "#661100", "mctx gumbel": "#D55E00", "mctx muzero": "#E69F00",
     "gumbel pgs": "#332288", "gumbel mcts": "#117733", "gumbel mcs": "#999933",
@@ -42,7 +42,7 @@ def color(name: str) -> str:
 
 
 def save(path: str | os.PathLike[str], figure: Any) -> None:
-    """Writes a figure as a PNG of 64 colours, a third of the size of one with all of them."""
+    """Writes a figure as a PNG of 64 colours, a third of the size of a full-colour one."""
     from PIL import Image
 
     with io.BytesIO() as drawn, replacing(path) as file:
@@ -74,12 +74,12 @@ def line_plot(
       ylabel: what `y` is.
       xscale: "log" (base 2) or "linear".
       yscale: likewise, base 10.
-      levels: values to compare with, drawn as thin level lines with their names.
+      levels: reference values, drawn as thin horizontal lines with their names.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    # A wide picture is shown small, and need not be a large file.
+    # A wide picture is shown small, so it need not be a large file.
     dpi = 200 if len(panels) <= 3 else 110
     figure = Figure(figsize=(1.6 + 3.8 * len(panels), 4.2), dpi=dpi)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 0.91))
@@ -103,7 +103,7 @@ def line_plot(
                       linestyle=dashes[name])  # fmt: skip
         for i, (name, y) in enumerate(sorted((levels or {}).items(), key=lambda item: item[1])):
             axes.axhline(y, color=_MUTED, linewidth=0.8, linestyle=":", zorder=1)
-            # In turn at three places, as levels may be close.
+            # At three places in turn, as levels may be close.
             axes.annotate(name, (0.01 + 0.3 * (i % 3), y), xycoords=("axes fraction", "data"),
                           fontsize=6.5, color=_MUTED, va="bottom")  # fmt: skip
         axes.set_xscale(xscale, **({"base": 2} if xscale == "log" else {}))
@@ -143,16 +143,16 @@ def interval_panels(
     xlabel: str,
     columns: int,
 ) -> None:
-    """Draws values with intervals as a PNG, a line for each name, in panels side by side.
+    """Draws values with intervals as a PNG, one row for each name, in panels side by side.
 
     Args:
       path: the file to write or replace.
       panels: for each panel's heading, by name, `(low, value, high)`. An interval that does not
-        hold 0 is drawn dark.
+        contain 0 is drawn dark.
       names: all names, the first on top.
       title: what is compared.
       xlabel: what the values are.
-      columns: panels in a row at most.
+      columns: the maximum number of panels in a row.
     """
     from matplotlib.figure import Figure
 

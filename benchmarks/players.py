@@ -1,7 +1,7 @@
 """The players of the benchmarks: searches with a network, described by JSON values.
 
-A search without knobs is the preset with its defaults. Everyone plays at full strength: the best
-action, no noise at the root unless a knob asks for it.
+A search without knobs is the preset with its defaults. All players play at full strength: the best
+action, without noise at the root unless a knob enables it.
 """
 
 import functools
@@ -23,7 +23,7 @@ from jaxpgs.evaluation.players.searchers import search_player
 from jaxpgs.search import default_num_considered, default_simulations_per_update
 from jaxpgs.search.parts.gumbel import rounds
 
-# Searches by the names that specs have for them, and the presets that they are.
+# Our searches: their names in specs, and their presets.
 OURS = {
     "mcs": "mcs", "pgs": "pgs", "pgs-uf": "pgs", "mcts": "batched_mcts",
     "gumbel-mcs": "mcs", "gumbel-pgs": "gumbel_pgs", "gumbel-mcts": "gumbel_mcts",
@@ -33,7 +33,7 @@ LEARNING = ("pgs", "gumbel_pgs", "extended_pgs")
 MCTX = {"muzero": mctx.muzero_policy, "gumbel": mctx.gumbel_muzero_policy}
 
 
-_SIGMA = ("value_scale", "maxvisit_init")  # of the function of Q-values, here and in mctx
+_SIGMA = ("value_scale", "maxvisit_init")  # of the transform of Q-values, here and in mctx
 SIMPLE = ("network", "random", "gtp")  # players that do not search, or not with our networks
 _CONSIDERED = 16  # mctx's own max_num_considered_actions
 
@@ -41,9 +41,9 @@ _CONSIDERED = 16  # mctx's own max_num_considered_actions
 class Spec(NamedTuple):
     """One player: a search and its knobs, all of them JSON values.
 
-    Every search knows the knobs `num_simulations`; `network`, a name in place of the tournament's;
-    and `plans_with`, "model" if the search knows the rules at the root alone and plans with a model
-    that was learned, which the network then is, or "rules".
+    Every search has the knobs `num_simulations`; `network`, a name that replaces the tournament's;
+    and `plans_with`: "rules", or "model" if it plans with its network, a learned model, and uses
+    the rules only at the root.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Spec(NamedTuple):
     knobs: Mapping[str, Any] = MappingProxyType({})
 
 
-# The centre of the sweeps on 7x7 with 256 simulations, each of which moves one knob at a time.
-# Files of results hold these words, among them former names: "cached" is "tree", "constant" is
+# The centre of the sweeps on 7x7 with 256 simulations, each of which varies one knob at a time.
+# Files of results contain these words, including former names: "cached" is "tree", "constant" is
 # "rollouts".
 CENTRE: dict[str, Any] = {
     "mode": "cached",
@@ -62,9 +62,9 @@ CENTRE: dict[str, Any] = {
     "count_siblings": False,
 }
 MCTS = {"c_puct": 0.5, "virtual_loss": 1.0, "simulations_per_update": 16}
-# Without an interior selection, as the default was when these were tuned.
+# Without an interior selection, the default when these were tuned.
 STEP: dict[str, Any] = {"step_size": 1e-3, "baseline": "value", "interior_selection": None}
-# What they chose. More simulations allow more of them at once: "full" has K = 16.
+# The result of the sweeps. More simulations allow a larger K: "full" has K = 16.
 TUNED: dict[str, dict[str, Any]] = {
     "mcs": CENTRE,
     "mcts": MCTS | {"simulations_per_update": 4},
@@ -81,8 +81,8 @@ SEARCHES = (
     Spec("mctx MuZero", "muzero", TUNED["muzero"]),
     Spec("mctx Gumbel", "gumbel"),
 )
-# Every search with its defaults; mctx's Gumbel search with its noise as well, and with as many
-# actions at the root as Gumbel PGS, whose number was chosen.
+# Every search with its defaults; mctx's Gumbel search also with its noise, and with as many actions
+# at the root as Gumbel PGS, whose number was tuned.
 FEWER = Spec(
     "mctx Gumbel, fewer actions", "gumbel", {"max_num_considered_actions": "as Gumbel PGS"}
 )
@@ -102,7 +102,7 @@ DEFAULTS = (
 
 
 def distinct(specs: Sequence[Spec], num_simulations: int) -> list[Spec]:
-    """Returns the players but `FEWER` where it has no fewer actions with so many simulations."""
+    """Returns the players, without `FEWER` if it has no fewer actions at this many simulations."""
     fewer = default_num_considered(num_simulations) < _CONSIDERED
     return [spec for spec in specs if fewer or spec != FEWER]
 
@@ -111,17 +111,17 @@ def read_specs(text: str) -> list[Spec]:
     """Reads players from a line such as `pgs step_size=1,3 simulations_per_update=8`.
 
     Args:
-      text: `[NAME:] SEARCH [KNOB=VALUE[,VALUE...] ...]`; values are JSON, other words are strings.
+      text: `[NAME:] SEARCH [KNOB=VALUE[,VALUE...] ...]`; values are JSON or else strings.
 
     Returns:
       One spec for each combination of the values, named after the knobs that vary.
 
     Raises:
-      ValueError: if the search is unknown or a word is no knob.
+      ValueError: if the search is unknown or a word is not a knob.
     """
     name, _, rest = text.rpartition(":")
     search, *words = rest.split()
-    known = (*SIMPLE[:2], *OURS, *MCTX)  # a command is no word of a line
+    known = (*SIMPLE[:2], *OURS, *MCTX)  # a GTP command cannot be a word of a line
     if search not in known:
         raise ValueError(f"Unknown search {search!r} in {text!r}; known are {', '.join(known)}.")
     if bad := [word for word in words if "=" not in word]:
@@ -140,9 +140,9 @@ def load_network(name: str) -> Any:
     """Returns env, params, apply_fn and card of a network.
 
     Args:
-      name: a pretrained network's, a saved one's after its folder, or one of random weights, whose
-        policy is almost uniform, so that walks are short: `conv-7x7-32x4-bfloat16` has 32 filters
-        and 4 blocks on 7x7 and computes in that type, `model-5x5-8x1` is a value-equivalent model.
+      name: a pretrained network, a saved one with its folder, or one with random weights, whose
+        almost uniform policy makes walks short: `conv-7x7-32x4-bfloat16` has 32 filters and 4
+        blocks on 7x7 and computes in bfloat16; `model-5x5-8x1` is value-equivalent.
     """
     folder, _, last = name.rpartition("/")
     if last in jaxpgs.available_pretrained(folder or None):
@@ -181,7 +181,7 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
     Args:
       spec: the search and its knobs.
       network: with `env`, `params` and `apply_fn`.
-      num_simulations: N, unless a knob of this name says otherwise.
+      num_simulations: N, unless a knob of this name overrides it.
 
     Returns:
       The player.
@@ -209,17 +209,17 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
 
 
 def _network(spec: Spec, network: Any) -> Any:
-    """The network of a player: that of its knobs, or else the tournament's."""
+    """The network of a player: the one of its knobs, or otherwise the tournament's."""
     name = spec.knobs.get("network")
     return network if name is None else load_network(name)
 
 
 def model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
-    """Returns what a player plans with: `root_fn` and `recurrent_fn`.
+    """Returns the functions that a player plans with: `root_fn` and `recurrent_fn`.
 
     Args:
       spec: the player.
-      network: its own.
+      network: the player's network.
 
     Raises:
       ValueError: if its knob `plans_with` is neither "model" nor "rules".
@@ -234,7 +234,7 @@ def model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
 
 
 def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
-    """Says what a player's table names: simulations N, K, the bound on the depth and the mode."""
+    """Returns a player's entries in tables: simulations N, K, the depth limit and the mode."""
     count = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in SIMPLE:
         return {"simulations": None, "K": None, "depth": None, "mode": None}
@@ -259,7 +259,7 @@ def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
 
 
 def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
-    """Translates a spec's knobs into arguments of its search; those not given stay the default."""
+    """Translates a spec's knobs into arguments of its search; others keep their defaults."""
     knobs = dict(spec.knobs)
     count = knobs.pop("num_simulations", num_simulations)
     for name in ("network", "plans_with"):
@@ -269,7 +269,7 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
         if scale:
             transform = mctx.qtransform_completed_by_mix_value
             knobs["qtransform"] = functools.partial(transform, **scale)
-        elif knobs.get("qtransform") == "by_min_max":  # values of a game are from -1 to 1
+        elif knobs.get("qtransform") == "by_min_max":  # game values are from -1 to 1
             transform = mctx.qtransform_by_min_max
             knobs["qtransform"] = functools.partial(transform, min_value=-1.0, max_value=1.0)
         if knobs.get("max_num_considered_actions") == "as Gumbel PGS":
@@ -277,7 +277,7 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
         if spec.search == "muzero":
             return {"dirichlet_fraction": 0.0, "temperature": 0.0} | knobs
         return {"gumbel_scale": 0.0} | knobs
-    if knobs.get("simulations_per_update") == "as rounds":  # as many calls in a row as in rounds
+    if knobs.get("simulations_per_update") == "as rounds":  # as many sequential calls as in rounds
         most = default_num_considered(count) if spec.search == "gumbel-pgs" else _CONSIDERED
         calls = len(rounds(knobs.get("max_num_considered_actions", most), count))
         knobs["simulations_per_update"] = round(count / calls)
@@ -292,12 +292,12 @@ def arguments(spec: Spec, params: Any, num_simulations: int) -> dict[str, Any]:
 
 
 def with_count(spec: Spec, count: int) -> Spec:
-    """Returns a spec with so many simulations."""
+    """Returns a spec with this many simulations."""
     return spec._replace(knobs={**spec.knobs, "num_simulations": count})
 
 
 def with_parallel(spec: Spec, network: Any, num_simulations: int) -> Spec:
-    """Returns a spec that keeps the K which it has with so many simulations.
+    """Returns a spec whose K is fixed to its value at this many simulations.
 
     The default of K is a rounded share of N. While N is fitted to a budget, time would jump with K.
     """
@@ -308,7 +308,7 @@ def with_parallel(spec: Spec, network: Any, num_simulations: int) -> Spec:
 
 
 def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
-    """Puts the selections in place of the knobs that describe them."""
+    """Replaces the knobs that describe selections by the selections."""
     bandit = {k: knobs.pop(k) for k in ("c_puct", "virtual_loss", "unvisited") if k in knobs}
     if "pb_c_init" in knobs:
         knobs["root_selection"] = jaxpgs.selection.muzero_puct(knobs.pop("pb_c_init"))
@@ -331,7 +331,7 @@ def _selection(spec: Spec, knobs: dict[str, Any], num_simulations: int) -> None:
         knobs["target"] = jaxpgs.gumbel.gumbel_target()
         knobs["mode"] = "tree"
         knobs.setdefault("simulations_per_update", default_simulations_per_update(num_simulations))
-        improved.setdefault("temperature", 0.5)  # drawn: by counts it would be Gumbel MCTS
+        improved.setdefault("temperature", 0.5)  # sampled: by counts it would be Gumbel MCTS
     if improved:
         knobs["interior_selection"] = jaxpgs.target.improved_policy(**improved)
 

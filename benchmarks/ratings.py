@@ -1,4 +1,4 @@
-"""The tables of a tournament: ratings with their intervals, and what was not equal."""
+"""The tables of a tournament: ratings with their intervals, and inequalities of the players."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ def summarise(
     """Rates a tournament.
 
     Returns:
-      `table`, a row for each player; `pairings`; and `remarks` on what was not equal.
+      `table`, a row for each player; `pairings`; and `remarks` on inequalities of the players.
     """
     ratings = evaluation.bayes_elo_by_opening(tournament)
     relative_to = ratios(preset, tournament)
@@ -31,8 +31,8 @@ def summarise(
         records = [r for pair in tournament.pairs for r in pair.players if r.name == name]
         batches = [pair.batch_size or pair.games // 2 for pair in tournament.pairs
                    if name in pair.names]  # fmt: skip
-        # The time of a call is shared by the games of its batch, whether or not they go on. The
-        # machine may have been busy in some of the pairings: the median.
+        # The time of a call is divided among the games of its batch, finished or not. The median is
+        # used, as the machine may have been busy in some of the pairings.
         ms = np.median([1e3 * r.seconds / max(r.calls, 1) / b
                         for r, b in zip(records, batches, strict=True)])  # fmt: skip
         evaluations = spent.stats.get("num_evaluations", 0) / max(spent.moves, 1)
@@ -59,7 +59,7 @@ def summarise(
 
 
 def pairing(result: evaluation.MatchResult) -> dict[str, Any]:
-    """Returns the row of a pairing: what was won, and the difference in Elo with its interval."""
+    """Returns the row of a pairing: the result, and the difference in Elo with its interval."""
     interval = evaluation.elo_by_opening(result.outcomes)
     return {
         "first": result.names[0],
@@ -77,10 +77,10 @@ def pairing(result: evaluation.MatchResult) -> dict[str, Any]:
 
 
 def won_in(result: evaluation.MatchResult, outcome: float) -> list[float] | None:
-    """Returns how long the games of one outcome are, in moves of both players.
+    """Returns the length of the games with one outcome, in moves of both players.
 
     Args:
-      result: of a pairing.
+      result: the result of a pairing.
       outcome: 1 for the games that the first player won, 0 for those of the second.
 
     Returns:
@@ -102,10 +102,10 @@ def won_in(result: evaluation.MatchResult, outcome: float) -> list[float] | None
 
 
 def games_to_decide(games: int, elo: float, low: float, high: float) -> int | None:
-    """Returns about how many games would decide an undecided pairing, if its Elo is right.
+    """Estimates how many games would decide an undecided pairing, if its Elo is right.
 
-    An interval's width falls with the square root of the number of openings, so these are games of
-    as many more openings, not of more repeats. None: it is decided, or dead level.
+    An interval's width is inversely proportional to the square root of the number of openings, so
+    the games are on more openings, not repeats. None if it is decided, or exactly even.
     """
     if low > 0 or high < 0 or abs(elo) < 0.05:
         return None
@@ -114,7 +114,7 @@ def games_to_decide(games: int, elo: float, low: float, high: float) -> int | No
 
 
 def remarks(preset: Preset, table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Says what was not equal among a table's players, and why."""
+    """Describes what was not equal among a table's players, and why."""
     said = []
     depths = {row["depth"] for row in table if row["K"]}
     ours = sorted(
@@ -138,7 +138,7 @@ def remarks(preset: Preset, table: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def scaling_plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], *, title: str) -> None:
-    """Draws figure 2 of Anthony et al. 2019: each search's rating against its simulations.
+    """Plots figure 2 of Anthony et al. 2019: each search's rating against its simulations.
 
     Args:
       path: the PNG file to write.
@@ -158,7 +158,7 @@ def scaling_plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], *, title
 
 
 def ratios(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:
-    """What the searches spent over what the standard spent; nothing at equal simulations."""
+    """The ratios of the searches' costs to the standard's; empty at equal simulations."""
     if preset.equal == "simulations":
         return {}
     searching = [s.name for s in preset.players if s.search not in SIMPLE]
@@ -211,7 +211,7 @@ def elo_text(elo: float, half_width: float) -> str:
 
 
 def budget(setting: Mapping[str, Any]) -> str:
-    """Says in words what a move may cost."""
+    """Describes the budget of a move in words."""
     if setting["equal"] == "simulations":
         return f"{setting['num_simulations']} simulations a move"
     count = setting["num_simulations"]
