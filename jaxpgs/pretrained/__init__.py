@@ -1,4 +1,4 @@
-"""Trained networks that come with the library, each with a card saying how it was made."""
+"""Trained networks that come with the library, each with a card that states how it was made."""
 
 from jaxpgs.pretrained.registry import (
     Pretrained,

@@ -1,7 +1,7 @@
-"""Classes of a user's own in a card: by their path, and the arguments that they were made with.
+"""A user's own classes in a card: their import path and constructor arguments.
 
-What is made of these must compute the same, or the card says why it has to be handed over at
-loading.
+An object rebuilt from these must compute the same as the original. Otherwise the card states why
+the object has to be handed over at loading.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 from flax import linen
 
-_SAFE = ("jaxpgs", "pgx")  # packages that loading imports on a card's word
+_SAFE = ("jaxpgs", "pgx")  # packages that loading imports whenever a card names them
 
 
 class UntoldError(ValueError):
@@ -27,20 +27,21 @@ def describe(
     given: Mapping[str, Any] | None = None,
     said: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Describes what is of a user's own class.
+    """Describes an object of a user's own class.
 
     Args:
       kind: the class.
-      get: returns an argument that it was made with, by name, in values of JSON types.
-      same: tells whether what is made of these arguments does the same.
-      given: arguments that need not be got, in values of JSON types.
-      said: arguments that the environment says.
+      get: returns a constructor argument of the object by name, in values of JSON types.
+      same: returns whether an object made with these arguments computes the same.
+      given: arguments that are known already, in values of JSON types.
+      said: names of arguments that the environment provides.
 
     Returns:
-      The class's `module` and `name`, the arguments known, and the reason if they do not suffice.
+      The class's `module` and `name`, the known arguments as `kwargs`, and `handed_over`, the
+      reason, if they do not suffice.
     """
     kwargs, unknown = dict(given or {}), []
-    # What was not given is looked for in attributes of the arguments' names.
+    # Arguments that were not given are read from attributes of the same name.
     for parameter in parameters(kind):
         name = parameter.name
         if name in kwargs or name in said:
@@ -48,12 +49,12 @@ def describe(
         try:
             kwargs[name] = get(name)
         except (AttributeError, KeyError, UntoldError):
-            # If it was not its default that was given, `same` notices.
+            # If its value was not the default, `same` notices.
             if parameter.default is parameter.empty:
                 unknown.append(name)
     spec = {"module": kind.__module__, "name": kind.__qualname__, "kwargs": kwargs}
     reason = None
-    # From what can be seen at once to what only making it and tracing its program shows.
+    # Cheap checks come first; the last one makes the object and traces its program.
     if kind.__module__ == "__main__":
         reason = "its class is of a script or a notebook, which no other program can import"
     elif _at(spec) is not kind:
@@ -83,7 +84,7 @@ def find(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> An
         raise ValueError(f"Please {by_hand}: the card cannot make {spec['name']}, as {reason}.")
     module = spec["module"]
     path, package = f"{module}.{spec['name']}", module.partition(".")[0]
-    # The code of a module that is imported has run already, so it needs no trust.
+    # The code of an imported module has run already, so it needs no trust.
     if module not in sys.modules:
         if not trusted and package not in _SAFE:
             raise ValueError(
@@ -91,7 +92,7 @@ def find(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> An
                 f"a card names, as that runs its code: import {module} before, or trust the card, "
                 f"load_pretrained(..., trusted=True), or {by_hand}."
             )
-        # Where pgx is missing, this error tells how to install it.
+        # If pgx is missing, this raises an error that explains how to install it.
         if package == "pgx":
             import_pgx()
         try:
@@ -111,21 +112,21 @@ def compare(
     what: str,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raises `ValueError` if what is handed over differs from what the card knows.
+    """Raises `ValueError` if an object that is handed over differs from the card's description.
 
     Args:
       spec: the card's description.
-      get: returns an argument of what is handed over, by name, in values of JSON types.
-      what: what it is, for the message.
-      facts: more of what is handed over.
+      get: returns a constructor argument of the object by name, in values of JSON types.
+      what: what the object is, for the message.
+      facts: further properties of the object.
     """
     pairs = []
     for name, known in spec["kwargs"].items():
-        # What is not kept in an attribute cannot be compared.
+        # An argument that is not kept in an attribute cannot be compared.
         with contextlib.suppress(AttributeError, UntoldError):
             pairs.append((name, known, get(name)))
     for name, got in (facts or {}).items():
-        if got is not None and spec.get(name) is not None:  # what both tell
+        if got is not None and spec.get(name) is not None:  # both are known
             pairs.append((name, spec[name], got))
     for name, known, got in pairs:
         if known != got:
@@ -136,7 +137,7 @@ def compare(
 
 
 def parameters(kind: Any) -> list[inspect.Parameter]:
-    """Returns the named arguments of a class but `rngs` and what all modules of Linen take."""
+    """Returns a class's named arguments, except `rngs` and those that all Linen modules take."""
     # Some classes, such as named tuples, take their arguments in `__new__`.
     init = kind.__init__ if kind.__init__ is not object.__init__ else kind.__new__
     if init is object.__new__:
@@ -148,7 +149,7 @@ def parameters(kind: Any) -> list[inspect.Parameter]:
 
 
 def import_pgx() -> Any:
-    """Imports pgx, or raises an error that tells how to install it."""
+    """Imports pgx, or raises an error that explains how to install it."""
     try:
         return importlib.import_module("pgx")
     except ImportError as error:
@@ -156,7 +157,7 @@ def import_pgx() -> Any:
 
 
 def _at(spec: Mapping[str, Any]) -> Any:
-    """Returns what a card's path leads to in a module that is imported, or None."""
+    """Returns the object at a card's path in an imported module, or None."""
     found: Any = sys.modules.get(spec["module"])
     for part in spec["name"].split("."):
         found = getattr(found, part, None)

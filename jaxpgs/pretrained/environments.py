@@ -1,7 +1,7 @@
-"""What a card says of an environment, and how the environment is made of it again.
+"""Describes environments in cards, and makes environments from cards.
 
-Those of the library stand in a card by their name, those of pgx by their id, and a user's own as
-`classes` tells.
+A card identifies environments of the library by their name, those of pgx by their id, and a user's
+own as `classes` describes.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ _NESTED = "environment of"  # the key of an argument that is an environment itse
 
 
 def describe_env(env: Any) -> dict[str, Any]:
-    """Tells of an environment what `make_env` makes it of.
+    """Returns the description from which `make_env` makes an environment.
 
     Args:
       env: the environment.
 
     Returns:
-      Values of JSON types: `name` and `kwargs`; `module` where it is none of `jaxpgs.envs`; and
-      `handed_over`, the reason, where it cannot be made again.
+      Values of JSON types: `name` and `kwargs`; `version`; `module` if it is not of `jaxpgs.envs`;
+      and, if it cannot be made again, the reason as `handed_over`.
 
     Raises:
-      ValueError: if it is no environment.
+      ValueError: if `env` is not an environment.
     """
     _check_env(env)
     kind = type(env)
@@ -43,7 +43,7 @@ def describe_env(env: Any) -> dict[str, Any]:
     if getattr(envs, kind.__name__, None) is kind:
         kwargs = {field.name: getattr(env, field.name) for field in dataclasses.fields(env)}
         return {"name": kind.__name__, "kwargs": encoded(kwargs), "version": _version(env)}
-    # With a board of its own it cannot be made by `with_last_move(env)`, and goes on as a class.
+    # With a custom board, `with_last_move(env)` cannot make it, so it is described as a class.
     if isinstance(env, LastMove) and _has_known_board(env):
         game = describe_env(env.env)
         if "handed_over" not in game:
@@ -63,17 +63,18 @@ def make_env(
     """Makes the environment that a card describes.
 
     Args:
-      spec: what `describe_env` told.
+      spec: the description from `describe_env`.
       network: the name of the network, for messages.
-      given: the environment that was handed over; it is compared with what the card says.
+      given: the environment that was handed over; it is compared with the card.
       trusted: whether the module of a user's own class may be imported.
 
     Returns:
       The environment.
 
     Raises:
-      ValueError: if it is unknown, of another version, or must be handed over.
-      ImportError: if it is of pgx, which is not installed.
+      ValueError: if it is unknown, of another version, differs from `given`, or must be handed
+        over.
+      ImportError: if it is of pgx and pgx is not installed.
     """
     name, home = spec["name"], spec.get("module", "this library")
     if given is not None:
@@ -83,7 +84,7 @@ def make_env(
     if "module" not in spec and name == "with_last_move":
         return networks.with_last_move(decoded(spec["kwargs"], network, trusted)["env"])
     if "module" not in spec:
-        # A card is not trusted to name just any function to call.
+        # A card is not trusted, so it cannot name arbitrary functions to call.
         known = [x for x in envs.__all__ if hasattr(getattr(envs, x), "observation_shape")]
         if name not in known:
             raise ValueError(f"jaxpgs.envs has no environment {name!r}; it has {known}.")
@@ -95,7 +96,7 @@ def make_env(
         if not _is_env(kind):
             raise ValueError(f"{spec['module']}.{name} lacks the functions init, step and observe.")
         env = kind(**decoded(spec["kwargs"], network, trusted))
-    # Another version may have other rules or observations than the network was trained with.
+    # In another version, the rules or observations may differ from those at training.
     if spec["version"] != _version(env):
         raise ValueError(
             f"The network {network!r} was made for version {spec['version']} of {name}, but {home} "
@@ -105,10 +106,10 @@ def make_env(
 
 
 def encoded(value: Any) -> Any:
-    """Returns an argument as values of JSON types; raises `UntoldError` if it is none."""
+    """Returns an argument as values of JSON types; raises `UntoldError` if that is impossible."""
     if isinstance(value, np.generic):
         value = value.item()
-    # Exact types, as an enum or another subclass would come back as a plain value.
+    # Exact types only: an enum or another subclass would be read back as a plain value.
     if type(value) in (bool, int, str, types.NoneType):
         return value
     # JSON has neither NaN nor infinities.
@@ -127,7 +128,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any, network: str = "", trusted: bool = False) -> Any:
-    """Undoes `encoded`, but that sequences become tuples."""
+    """Inverts `encoded`, except that all sequences become tuples."""
     if isinstance(value, list):
         return tuple(decoded(item, network, trusted) for item in value)
     if not isinstance(value, Mapping):
@@ -138,19 +139,19 @@ def decoded(value: Any, network: str = "", trusted: bool = False) -> Any:
 
 
 def observations(env: Any) -> Any:
-    """Returns the shapes and types of one observation, with an axis of the batch."""
+    """Returns the shapes and types of one observation, with a batch axis of size 1."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     found = jax.eval_shape(lambda key: env.observe(env.init(key)), key)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), found)
 
 
 def _arguments(env: Any) -> Callable[[str], Any]:
-    """Returns what gets an argument that an environment was made with, by its name."""
+    """Returns a function that returns an environment's constructor argument by name."""
     return lambda name: encoded(getattr(env, name))
 
 
 def _facts(env: Any) -> dict[str, Any]:
-    """Tells of an environment what can be compared with another's."""
+    """Returns properties by which environments can be compared."""
     num_actions = getattr(env, "num_actions", None)
     return {
         "version": _version(env),
@@ -161,14 +162,14 @@ def _facts(env: Any) -> dict[str, Any]:
 
 def _version(env: Any) -> Any:
     """Returns the version of an environment, its own or its module's; None if it has none."""
-    # Our games have it in their module, those of pgx in an attribute.
+    # Our games define it in their module, those of pgx in an attribute.
     version = getattr(sys.modules.get(type(env).__module__), "VERSION", None)
     version = getattr(env, "version", None) if version is None else version
     return version if type(version) in (int, float, str) else None
 
 
 def _game_program(env: Any) -> str:
-    """Returns what a game computes: how it begins, what a step does, and what is seen after it."""
+    """Returns the text of a game's compiled program: reset, one step, and the next observation."""
     step = step_with_key(env)
 
     def play(key: Any, action: Any) -> Any:
@@ -176,7 +177,7 @@ def _game_program(env: Any) -> str:
         after = step(before, action, key)
         return before, after, env.observe(after)
 
-    # Games of continuous actions have bounds instead of a number of actions.
+    # Games with continuous actions have bounds instead of a number of actions.
     bounds = getattr(env, "action_bounds", None)
     action = jnp.int32(0) if bounds is None else jnp.asarray(bounds[0], jnp.float32)
     return jax.jit(play).lower(jax.random.key(0), action).as_text()
@@ -199,15 +200,15 @@ def _has_known_board(env: LastMove) -> bool:
 
 
 def _is_by_id(env: Any) -> bool:
-    """Tells whether `pgx.make` makes this environment of its id."""
+    """Returns whether `pgx.make` makes this environment from its id."""
     kind = type(env)
     if kind.__module__.partition(".")[0] != "pgx":
         return False
     try:
         made = classes.import_pgx().make(env.id)
-    except Exception:  # there is none of this id, or it needs files
+    except Exception:  # the id is unknown, or the game needs files
         return False
     if type(made) is not kind:
         return False
-    # A class with arguments may have been made with others than `make` gives it.
+    # If the class takes arguments, they may differ from those that `make` passes.
     return not classes.parameters(kind) or _game_program(made) == _game_program(env)

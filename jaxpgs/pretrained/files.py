@@ -1,4 +1,4 @@
-"""Parameters as flat named arrays, and files that appear complete or not at all."""
+"""Parameters as flat named arrays, and atomic writing of files."""
 
 import os
 import pathlib
@@ -12,26 +12,26 @@ from jaxpgs.base import Params
 
 
 def flatten(params: Params) -> dict[str, np.ndarray]:
-    """Flattens nested dicts to one, joining the keys by dots; `unflatten` undoes it exactly.
+    """Flattens nested dicts into one, joining the keys by dots; `unflatten` inverts it exactly.
 
     Args:
       params: nested dicts of arrays, with string keys.
 
     Returns:
-      Numpy arrays of the same shapes and types by dotted name.
+      NumPy arrays of the same shapes and types by dotted name.
 
     Raises:
-      ValueError: if a key is no string or holds a dot, or a dict is empty.
+      ValueError: if a key is not a string or contains a dot, or a dict is empty.
     """
     flat: dict[str, np.ndarray] = {}
     for key, value in params.items():
-        # `unflatten` would take a dot for the border of two levels.
+        # `unflatten` would interpret a dot as the boundary between two levels.
         if not isinstance(key, str) or "." in key:
             raise ValueError(f"Parameter names must be strings without a dot, got {key!r}.")
         if not isinstance(value, Mapping):
             flat[key] = np.asarray(value, order="C")
             continue
-        # Without a leaf its name would be lost.
+        # Without a leaf, the name of the dict would be lost.
         if not value:
             raise ValueError(f"The parameters {key!r} are empty.")
         flat |= {f"{key}.{name}": leaf for name, leaf in flatten(dict(value)).items()}
@@ -39,7 +39,7 @@ def flatten(params: Params) -> dict[str, np.ndarray]:
 
 
 def unflatten(flat: Mapping[str, chex.ArrayNumpy]) -> Params:
-    """Undoes `flatten`.
+    """Inverts `flatten`.
 
     Args:
       flat: arrays of any shapes by dotted name.
@@ -58,15 +58,15 @@ def unflatten(flat: Mapping[str, chex.ArrayNumpy]) -> Params:
 
 
 def write_atomically(path: pathlib.Path, data: bytes) -> None:
-    """Writes a file such that readers see the old one or the new one, never a part."""
-    # In the same folder: only within a file system is a file replaced atomically.
+    """Writes a file such that readers see the old or the new content, never a part of it."""
+    # The temporary file is in the same folder, as replacing is atomic only within a file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())  # or a machine that stops may leave an empty file
-        # mkstemp makes the file private, but a library's data files are for everyone.
+            os.fsync(file.fileno())  # otherwise a crash may leave an empty file
+        # mkstemp makes the file private, but a library's data files must be readable by everyone.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -1,7 +1,7 @@
-"""What a card says of a network, and how the network is made of it again.
+"""Describes networks in cards, and makes networks from cards.
 
-Those of the library stand in a card by the name of their class and the arguments that they were
-made with, and a user's own as `classes` tells.
+A card identifies networks of the library by the name of their class and their constructor
+arguments, and a user's own as `classes` describes.
 """
 
 import functools
@@ -19,34 +19,34 @@ from jaxpgs.networks.layers.geometry import LastMove
 from jaxpgs.pretrained import classes
 from jaxpgs.pretrained.environments import decoded, encoded, observations
 
-_FROM_ENV = ("observation_shape", "num_actions")  # arguments of networks that their game says
+_FROM_ENV = ("observation_shape", "num_actions")  # arguments that the game provides
 _MODULES = (nnx.Module, linen.Module)
 
 
 def describe_module(
     module: Any, params: Params, env: Any, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Tells of a network what `make_module` makes it of.
+    """Returns the description from which `make_module` makes a network.
 
     Args:
       module: the network, of NNX or of Linen.
       params: its parameters.
       env: its environment.
-      given: arguments of its class, for those that it does not keep.
+      given: constructor arguments that the network does not keep in attributes.
 
     Returns:
-      Values of JSON types: `network` and `kwargs`; `module` where it is none of `jaxpgs.networks`;
-      `offsets` where it has some; and `handed_over`, the reason, where it cannot be made again.
+      Values of JSON types: `network` and `kwargs`; `module` if it is not of `jaxpgs.networks`;
+      `offsets` if it has some; and, if it cannot be made again, the reason as `handed_over`.
 
     Raises:
-      ValueError: if it is no module, or cannot be made again with the arguments given.
+      ValueError: if it is not a module, or cannot be made again with the given arguments.
     """
     _check_module(module)
     offsets: dict[str, Any] = {}
     kind = type(module)
     get: Callable[[str], Any] = functools.partial(getattr, module)
     kept = constructor_kwargs(module) if isinstance(module, nnx.Module) else {}
-    # The card describes the network inside of the wrapper, and lists the offsets beside it.
+    # The card describes the network inside the wrapper, and lists the offsets separately.
     if isinstance(module, networks.WithOffsets):
         offsets = {"offsets": sorted(module.offsets)}
         kind, kept = module.network_type, dict(module.network_kwargs)
@@ -65,12 +65,12 @@ def describe_module(
             networks.module_from_params(made, params)  # raises an error for other shapes
         return _network_program(made, params, env) == _network_program(module, params, env)
 
-    # A module of Linen finds its shapes when it is called, so its game need not say them.
+    # A Linen module infers its shapes when it is called, so its game need not provide them.
     said = _FROM_ENV if issubclass(kind, nnx.Module) else ()
     found = classes.describe(
         kind, lambda name: encoded(get(name)), same, encoded(given or {}), said
     )
-    # Who gives arguments means them to suffice; so it is an error, not an entry in the card.
+    # A caller who gives arguments expects them to suffice, so this is an error, not a card entry.
     if given is not None and "handed_over" in found:
         raise ValueError(f"{kind.__name__} must be made of module_kwargs: {found['handed_over']}.")
     return {"module": found.pop("module"), "network": found.pop("name")} | found | offsets
@@ -82,16 +82,16 @@ def make_module(
     """Makes the network that a card describes, with shapes in place of weights.
 
     Args:
-      spec: what `describe_module` told.
+      spec: the description from `describe_module`.
       env: its environment.
-      given: the network that was handed over; it is compared with what the card says.
+      given: the network that was handed over; it is compared with the card.
       trusted: whether the module of a user's own class may be imported.
 
     Returns:
-      The network, or the one that was given.
+      The network, or `given` if there is one.
 
     Raises:
-      ValueError: if it is unknown or must be handed over.
+      ValueError: if it is unknown, differs from `given`, or must be handed over.
     """
     spec = {"name": spec["network"]} | dict(spec)
     name = spec["name"]
@@ -103,7 +103,7 @@ def make_module(
         kind = classes.find(spec, "network", "module", trusted)
     else:
         kinds = {name: getattr(networks, name) for name in networks.__all__}
-        # The wrapper is made from the offsets, and never by its name.
+        # The wrapper is made if there are offsets, and never by its name.
         known = [x for x in kinds if _is_network(kinds[x]) and x != "WithOffsets"]
         if name not in known:
             raise ValueError(f"No network {name!r}; jaxpgs.networks has {known}.")
@@ -114,7 +114,7 @@ def make_module(
 
 
 def check_call(module: Any, params: Params, env: Any) -> None:
-    """Raises `ValueError` unless a network takes its environment's observations and actions."""
+    """Raises `ValueError` unless a network fits its environment's observations and actions."""
     name = type(module).__name__
     observation = observations(env)
     shapes = [list(leaf.shape) for leaf in jax.tree.leaves(observation)]
@@ -125,7 +125,7 @@ def check_call(module: Any, params: Params, env: Any) -> None:
             f"{name} must take the environment's observations, here of shapes {shapes}, and return "
             f"logits and values. {type(error).__name__}: {error}"
         ) from error
-    # An environment that does not tell its actions goes with any number of logits.
+    # If the environment has no `num_actions`, any number of logits is accepted.
     wanted = (1, getattr(env, "num_actions", logits.shape[-1]))
     if logits.shape != wanted:
         raise ValueError(
@@ -135,11 +135,11 @@ def check_call(module: Any, params: Params, env: Any) -> None:
 
 
 def _build(kind: Any, kwargs: Mapping[str, Any], env: Any, offsets: Sequence[str] | None) -> Any:
-    """Makes a network of its class, with shapes in place of weights."""
+    """Makes a network from its class, with shapes in place of weights."""
     if issubclass(kind, linen.Module):
         return kind(**kwargs)
     taken = inspect.signature(kind.__init__).parameters
-    # Patterns are found on the board itself, whatever the game shows.
+    # A `PatternPolicy` takes the shape of the game's own observation, not that of `LastMove`.
     on_board = kind is networks.PatternPolicy and isinstance(env, LastMove)
     game = env.env if on_board else env
     said = {name: _said(game, name) for name in _FROM_ENV if name in taken and name not in kwargs}
@@ -153,7 +153,7 @@ def _build(kind: Any, kwargs: Mapping[str, Any], env: Any, offsets: Sequence[str
 
 
 def _said(env: Any, name: str) -> Any:
-    """Returns an argument of a network that its environment says."""
+    """Returns an argument of a network that its environment provides."""
     if name == "observation_shape" and not hasattr(env, name):
         return observations(env).shape[1:]
     return getattr(env, name)
@@ -164,7 +164,7 @@ def _apply_fn(module: Any, params: Params) -> Callable[..., Any]:
 
 
 def _network_program(module: Any, params: Params, env: Any) -> str:
-    """Returns what a network computes, whatever its parameters."""
+    """Returns the text of a network's compiled program, which is independent of its parameters."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
     return jax.jit(_apply_fn(module, params)).lower(shapes, observations(env)).as_text()
 

@@ -1,8 +1,8 @@
 """Saving and loading of trained networks: `NAME.safetensors` with a card `NAME.json` beside it.
 
-A card holds the network's class and keyword arguments, the environment with its version, the
-SHA-256 of the weights and one of all that, and whatever else its author put in, such as the command
-and the strength. `environments` and `modules` say how both stand in it.
+A card contains the network's class and keyword arguments, the environment with its version, the
+SHA-256 of the weights, and a SHA-256 of all these entries. Its author may add further fields, such
+as the command and the strength. `environments` and `modules` describe the format of both entries.
 """
 
 import dataclasses
@@ -30,18 +30,18 @@ from jaxpgs.pretrained.files import flatten, unflatten, write_atomically
 from jaxpgs.pretrained.modules import check_call, describe_module, make_module
 
 _OWN_FIELDS = ("name", "architecture", "environment", "sha256")
-_CARD_CHECKSUM = "card_sha256"  # of the own fields; cards of earlier versions have none
+_CARD_CHECKSUM = "card_sha256"  # of `_OWN_FIELDS`; cards of earlier versions have none
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained network, or a model that was learned.
+    """A trained network, or a learned model.
 
     Attributes:
       env: the environment it was trained for.
-      module: the network with the trained weights, in evaluation mode; one of Linen has none of its
-        own. Where it is a `ValueEquivalentModel`, `jaxpgs.make_model_fns(module, env)` makes what a
-        search needs to plan in it.
+      module: the network with the trained weights, in evaluation mode; a Linen module holds no
+        weights itself. If it is a `ValueEquivalentModel`, `jaxpgs.make_model_fns(module, env)`
+        makes the functions with which a search plans in it.
       params: its parameters, as `jaxpgs.networks.functional` returns them.
       apply_fn: `(params, observation [B, ...]) -> (logits [B, A], value [B])`.
       card: how it was made and how strong it is, as read from its JSON file.
@@ -85,30 +85,30 @@ def load_pretrained(
     module: nnx.Module | linen.Module | None = None,
     trusted: bool = False,
 ) -> Pretrained:
-    """Loads a trained network and checks that it is whole and fits its environment.
+    """Loads a trained network and checks that it is intact and fits its environment.
 
-    The weights are plain numbers, and a card is plain text: reading them runs no code of theirs.
-    Where a card names an environment or a network of a user's own, by the path of its class, the
-    class is taken from its module if that is imported already; otherwise the error tells what is
-    wanted.
+    The weights are plain numbers, and a card is plain text: reading them runs no code from them.
+    A card may name a user's own environment or network by the import path of its class. The class
+    is then taken from its module if that module is imported already; otherwise the error explains
+    what is missing.
 
     Args:
       name: one of `available_pretrained(directory)`, such as "hex-5x5".
       directory: a folder of saved networks; by default those that come with the library.
-      env: the environment, in place of the one that the card describes. It is needed where that is
-        of a class of a script, a notebook or a function, and must have the version, the arguments
-        and the observations that the card has.
-      module: the network, whose structure alone is used, in place of the card's in the same way.
+      env: the environment, in place of the one that the card describes. It is needed if the card's
+        environment is of a class defined in a script, a notebook or a function. Its version,
+        arguments and observations must be those of the card.
+      module: the network, in place of the card's in the same way. Only its structure is used.
       trusted: whether modules that the card names may be imported, which runs their code.
 
     Returns:
       The network, its environment and its card.
 
     Raises:
-      ValueError: if the name is unknown, a file is damaged, the weights differ from what the card
-        says or are not finite, or the card names an environment, version or network that there is
-        not, that is not imported, that must be handed over, or that differs from what was.
-      ImportError: if the environment is of pgx, which is not installed; it comes with `pip install
+      ValueError: if the name is unknown, a file is damaged, or the weights are not finite or do not
+        have the card's checksum. Also if the environment, its version or the network of the card
+        does not exist, is not imported, must be handed over, or differs from the one handed over.
+      ImportError: if the environment is of pgx and pgx is not installed; install it by `pip install
         "jaxpgs[pgx]"`.
 
     Example:
@@ -128,7 +128,7 @@ def load_pretrained(
         return _load(name, card.read_bytes(), data, env, module, trusted)
     except ImportError:
         raise
-    except Exception as error:  # whatever a damaged file makes of its parts
+    except Exception as error:  # a damaged file may raise any error
         what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise ValueError(f"{card} or its weights cannot be used. {what}") from error
 
@@ -136,12 +136,12 @@ def load_pretrained(
 def _load(
     name: str, card_data: bytes, data: bytes, env: Any, module: Any, trusted: bool
 ) -> Pretrained:
-    """Makes a network of its two files; raises almost anything if they are damaged."""
+    """Makes a network from its two files; may raise any error if they are damaged."""
     card = json.loads(card_data)
     missing = sorted(set(_OWN_FIELDS) - set(card))
     if missing:
         raise ValueError(f"The card {name}.json lacks {missing}.")
-    # The card comes first, as the rest relies on it. An old card without a checksum passes.
+    # The card is checked first, as the rest relies on it. An old card without a checksum passes.
     if card.get(_CARD_CHECKSUM, _card_checksum(card)) != _card_checksum(card):
         raise ValueError(
             f"The card {name}.json is damaged: {', '.join(_OWN_FIELDS)} do not have its "
@@ -167,16 +167,16 @@ def _assemble(
     module: Any = None,
     trusted: bool = False,
 ) -> Pretrained:
-    """Makes a network of its card and its weights by dotted name."""
+    """Makes a network from its card and its weights by dotted name."""
     env = make_env(card["environment"], card["name"], env, trusted=trusted)
     template = make_module(card["architecture"], env, module, trusted=trusted)
-    # Only where the card says that weights were rounded: others keep the type of their network.
+    # Only if the card states that weights were rounded; otherwise weights keep their type.
     halves = np.float16 if card["architecture"].get("stored") == "float16" else None
     arrays = {
         name: jnp.asarray(array, jnp.float32 if array.dtype == halves else None)
         for name, array in weights.items()
     }
-    # A module of Linen holds no weights, so `functional` is given them as variables.
+    # A Linen module holds no weights, so `functional` gets them as variables.
     if isinstance(template, linen.Module):
         made, variables = template, unflatten(arrays)
     else:
@@ -203,27 +203,27 @@ def save_pretrained(
 ) -> dict[str, Any]:
     """Writes a trained network that `load_pretrained(name, directory=directory)` reads.
 
-    Each file appears complete or not at all. If only one of the two gets replaced, the checksum
-    tells, and loading fails.
+    Each file is written atomically. If only one of the two gets replaced, the checksum does not
+    match, and loading fails.
 
-    The card names a class of your own by its path, with the arguments that it was made with: those
-    that it keeps in attributes of their names, if they are numbers, words, sequences and dicts of
-    such, or environments. Others must be the defaults. What is made of these is compared, at
-    saving, with what you give, in all that it computes. Where it differs, or the class is of a
-    script, a notebook or a function, the card says so in `handed_over`, and `load_pretrained` needs
-    it as an argument.
+    The card names a class of your own by its import path and its constructor arguments. These are
+    read from attributes of the same names. They may be numbers, strings, environments, and
+    sequences and dicts of these; all other arguments must have their defaults. Saving makes an
+    object from these arguments and compares its program with that of your object. If they differ,
+    or the class is defined in a script, a notebook or a function, the card states the reason in
+    `handed_over`, and `load_pretrained` needs the object as an argument.
 
     Args:
-      directory: the folder to write to, made if need be.
+      directory: the folder to write to; it is created if needed.
       name: the network's name, which is also its files' name.
       env: the environment, of `jaxpgs.envs`, of pgx, or your own.
       module: the network, of `jaxpgs.networks` or your own, of NNX or of Linen. Only its class and
-        arguments are taken; it gets its `observation_shape` and `num_actions`, if it is of NNX and
-        takes them, from the environment, and any `rngs`.
+        arguments are saved. If an NNX class takes `observation_shape` and `num_actions`, loading
+        gets them from the environment, and it passes arbitrary `rngs`.
       params: the trained parameters, as `jaxpgs.networks.functional` returns them.
-      module_kwargs: arguments of the network's class that it does not keep.
-      half: whether float32 weights are rounded to float16 in the file, half of its size. Loading
-        makes float32 of all weights of 16 bits in it.
+      module_kwargs: constructor arguments that the network does not keep in attributes.
+      half: whether float32 weights are rounded to float16, which halves the file. Loading then
+        converts all float16 weights to float32.
       **card_fields: more fields of the card, of JSON types: usually `command`, `seed`,
         `wall_time_s`, `date`, `versions`, `hardware` and `strength`.
 
@@ -231,9 +231,9 @@ def save_pretrained(
       The card.
 
     Raises:
-      ValueError: if the name is no plain file name, a card field is one that this function fills
-        in, the environment, network and parameters do not fit one another, `module_kwargs` make
-        another network, or a parameter is not finite or is bfloat16.
+      ValueError: if the name is not a plain file name, a card field is one that this function fills
+        in, the environment, network and parameters do not fit one another, `module_kwargs` make a
+        different network, or a parameter is not finite or is bfloat16.
 
     Example:
       >>> folder = tempfile.mkdtemp()
@@ -255,10 +255,10 @@ def save_pretrained(
         "environment": environment,
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-    # The checksum is of the own fields alone, so the others may be edited by hand.
+    # The checksum covers only `_OWN_FIELDS`, so the other fields may be edited by hand.
     card |= {_CARD_CHECKSUM: _card_checksum(card), **card_fields}
     text = json.dumps(card, indent=2, allow_nan=False) + "\n"
-    # What could not be loaded must not be written.
+    # A network that could not be loaded must not be written.
     handed_env = env if "handed_over" in environment else None
     handed_module = module if "handed_over" in architecture else None
     _assemble(card, weights, env=handed_env, module=handed_module)
@@ -266,7 +266,7 @@ def save_pretrained(
 
     folder = pathlib.Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    # The weights first, as a new network is listed once its card is there as well.
+    # The weights are written first, as a network is listed only when both files exist.
     write_atomically(folder / f"{name}.safetensors", data)
     write_atomically(folder / f"{name}.json", text.encode())
     return card
@@ -279,13 +279,13 @@ def _folder(directory: str | os.PathLike[str] | None) -> Traversable:
 
 
 def _card_checksum(card: Mapping[str, Any]) -> str:
-    """The SHA-256 of what loading reads of a card."""
+    """Returns the SHA-256 of the fields of a card that loading reads."""
     own = json.dumps([card[name] for name in _OWN_FIELDS], sort_keys=True)
     return hashlib.sha256(own.encode()).hexdigest()
 
 
 def _check_names(name: str, card_fields: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a name that is no file's, or fields that are filled in anyway."""
+    """Raises `ValueError` if the name is not a file name or a card field is reserved."""
     if not name or name.startswith(".") or name != pathlib.PurePath(name).name:
         raise ValueError(f"The name of a network must be a plain file name, got {name!r}.")
     taken = sorted(set(card_fields) & {*_OWN_FIELDS, _CARD_CHECKSUM})
@@ -294,7 +294,7 @@ def _check_names(name: str, card_fields: Mapping[str, Any]) -> None:
 
 
 def _rounded(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rounds float32 to float16; what is too large becomes infinite, as `_check_finite` tells."""
+    """Rounds float32 to float16; overflow becomes infinite, which `_check_finite` reports."""
     with np.errstate(over="ignore"):
         return {n: x.astype(np.float16) if x.dtype == np.float32 else x for n, x in weights.items()}
 
@@ -308,7 +308,7 @@ def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_readable(weights: Mapping[str, np.ndarray]) -> None:
-    """Raises `ValueError` for weights of a type that NumPy, which reads the file, does not have."""
+    """Raises `ValueError` for bfloat16 weights, as NumPy, which reads the file, lacks this type."""
     for name, array in weights.items():
         if array.dtype == jnp.bfloat16:
             raise ValueError(
@@ -319,22 +319,22 @@ def _check_readable(weights: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_size(card: Mapping[str, Any], num_arrays: int) -> None:
-    """Raises `ValueError` if a network has more parts than arrays; building it may take hours."""
+    """Raises `ValueError` for more blocks than arrays, as building them might take hours."""
     for name, value in card["architecture"]["kwargs"].items():
         if name.startswith("num_blocks") and isinstance(value, int) and value > num_arrays:
             raise ValueError(f"{name} is {value} in the card, for weights of {num_arrays} arrays.")
 
 
 def _plain(leaf: chex.Array) -> chex.Array:
-    """Returns an array as it is saved: random keys, such as those of Dropout, as numbers."""
+    """Returns an array as it is saved; random keys, such as Dropout's, become numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _with_keys(template: nnx.Module, arrays: dict[str, chex.Array]) -> dict[str, chex.Array]:
-    """Makes keys again of the numbers that stand in a module's place for them."""
+    """Converts saved numbers back to random keys where the module has keys."""
     slots = nnx.to_flat_state(nnx.state(template))
     leaves = {".".join(map(str, path)): slot.get_value() for path, slot in slots}
-    # A template has shapes alone, and `key_impl` wants a key.
+    # The template holds only shapes, but `key_impl` needs a key.
     impls = {
         name: jax.random.key_impl(jnp.zeros((), leaf.dtype))
         for name, leaf in leaves.items()
