@@ -1,9 +1,9 @@
 """Patterns around the cells of an action: templates, and which patterns share a weight.
 
-A template is a small set of cells around an anchor; what they hold, beyond the edge included, is
-the pattern. Every template is matched in all turns and reflections, and those that the rules allow
-share their weights, so a pattern counts as often as it occurs. Reactive templates match only where
-one of their cells holds the other's last move.
+A template is a small set of cells around an anchor; the contents of these cells, which may lie
+beyond the edge, are the pattern. Every template is matched in all rotations and reflections. Those
+that are symmetries of the rules share their weights, so a pattern counts as often as it occurs.
+Reactive templates match only if one of their cells holds the opponent's last move.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxpgs.networks.layers.geometry import MARGIN, BoardGeometry, Matrix, Offset, apply_matrix
 
-# Patterns of a template with more raw codes than this are looked up once for each state, and not
-# spelled out in each copy of the weights.
+# If a template has more raw codes than this, its codes are mapped to patterns once for each state,
+# and each copy of the weights has no entry for every raw code.
 _MOST_SPELLED_OUT = 1024
 
 
@@ -23,9 +23,9 @@ class Template(NamedTuple):
     """A set of cells around an anchor.
 
     Attributes:
-      name: what `PatternPolicy.describe` calls it.
-      cells: offsets, as (rows down, columns to the right), of at most 3 cells either way.
-      last: the cell that must hold the other's last move, for a reactive template; else None.
+      name: its name in the output of `PatternPolicy.describe`.
+      cells: offsets as (rows down, columns to the right), at most 3 cells in either direction.
+      last: for a reactive template, the cell that must hold the opponent's last move; else None.
 
     Example:
       >>> geometry = jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3))
@@ -39,13 +39,13 @@ class Template(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """What one weight is for.
+    """The pattern that one weight belongs to.
 
     Attributes:
       template: the template's name.
-      anchor: which of the cells that an action touches it lies around, by the geometry's name.
-      cells: offsets from the anchor, each with the name of what is there. Its turns and reflections
-        in the geometry's `shared` have the same weight.
+      anchor: the cell around which it lies, by its name in the geometry's `anchor_names`.
+      cells: offsets from the anchor, each with the name of its content. The pattern's images under
+        the geometry's `shared` symmetries have the same weight.
 
     Example:
       >>> jaxpgs.networks.Pattern._fields
@@ -58,24 +58,25 @@ class Pattern(NamedTuple):
 
 
 def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
-    """Lists the templates that `PatternPolicy` takes by default.
+    """Lists the templates that `PatternPolicy` uses by default.
 
     Args:
       geometry: the board.
 
     Returns:
-      On hexagons: one neighbour, the opposite two, three in a row of the six, all six, straight
-      lines of three cells with or past the anchor, and the cell across a bridge with the two
-      between. On squares: one neighbour, the three of a corner, the four orthogonal and the four
-      diagonal ones, and lines. Each has reactive ones for the other's move beside the anchor and
-      two steps away. Where the anchor can hold a stone, it is part of each.
+      On hexagons: one neighbour, two opposite neighbours, three consecutive neighbours, all six
+      neighbours, straight lines of three cells through the anchor or (except in Hex) starting
+      beside it, and the cell across a bridge with the two cells between. On squares: one neighbour,
+      the three cells at a corner, the four orthogonal and the four diagonal neighbours, and lines.
+      Both have reactive templates for an opponent's move beside the anchor and two steps away. If
+      the anchor can hold a stone, it is part of every template.
 
     Example:
       >>> geometry = jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3))
       >>> len(jaxpgs.networks.default_templates(geometry))
       9
     """
-    # Steps along an axis: the first kind goes on through the anchor, the second begins beside it.
+    # Steps along an axis: the first kind passes through the anchor, the second begins beside it.
     lines = [("line", (-1, 1, 2)), ("far line", (1, 2, 3))]
     if geometry.hexagonal:
         right, up_right, up = (0, 1), (-1, 1), (-1, 0)
@@ -87,12 +88,13 @@ def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
             Template("three", (right, up_right, up)),
             Template("ring", (right, up_right, up, left, down_left, down)),
             Template("bridge", (up, up_right, bridge)),
-            # Both neighbours of the stone and the anchor: a broken bridge, if they are one's own.
+            # The two common neighbours of the stone and the anchor: a broken bridge if both are
+            # the mover's own.
             Template("answer", (right, up), last=up_right),
             Template("answer across", (up, up_right), last=bridge),
         ]
         axes = [("", right)]
-        # What is three steps away matters where rows of stones count.
+        # Cells three steps away matter only in games about rows of stones.
         lines = lines[:1] if geometry.name == "hex" else lines
     else:
         right, corner, up = (0, 1), (-1, 1), (-1, 0)
@@ -117,14 +119,14 @@ def default_templates(geometry: BoardGeometry) -> tuple[Template, ...]:
 
 
 class Group(NamedTuple):
-    """Images of templates, which are their turns and reflections, that are matched together.
+    """Images (rotations and reflections) of templates that are matched together.
 
     Attributes:
-      cells: m arrays `[G]` integers, which of the offsets are the m cells of each image.
+      cells: m arrays `[G]` of integers, the indices of the offsets of each image's m cells.
       start: `[G]` integers, the feature of each image's code 0.
-      last: `[G]` integers, which of the offsets must hold the last move; None for no matter. The
-        images are those of one template then, and give one feature.
-      lookup: `[raw codes]` integers, the codes of raw codes; None for themselves.
+      last: `[G]` integers, the index of the offset that must hold the last move, or None. If given,
+        all images are of one template and yield one feature.
+      lookup: `[raw codes]` integers, the code for each raw code; None if they are the same.
     """
 
     cells: tuple[np.ndarray, ...]
@@ -135,14 +137,14 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tables:
-    """What the templates are for one geometry.
+    """The templates compiled for one geometry.
 
     Attributes:
-      offsets: all L offsets that any image has.
-      groups: what is matched, which makes K features for each cell.
-      spelled_out: `[features]` integers, the weight of each feature; feature 0 is none.
-      patterns: what each of the weights of one anchor is for.
-      num_codes: how many codes a cell of a template can have.
+      offsets: all L offsets that occur in any image.
+      groups: the groups of images, which yield K features for each cell.
+      spelled_out: `[features]` integers, the weight of each feature; feature 0 means no match.
+      patterns: the patterns that the weights of one anchor belong to.
+      num_codes: the number of codes that a cell of a template can have.
     """
 
     offsets: tuple[Offset, ...]
@@ -155,14 +157,14 @@ class Tables:
 @functools.cache
 def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) -> Tables:
     """Numbers the offsets, the features and the weights."""
-    # The codes of a cell, in order. In a pattern the last move is one of the other's stones.
+    # The codes of a cell, in order. In a pattern, the last move is one of the opponent's stones.
     names = ("empty", "own", "other", *geometry.edge_names)
     offsets: dict[Offset, int] = {}
     patterns: list[Pattern] = []
-    # Feature 0 stands for no match. Its weight is filled in by whoever reads the table.
+    # Feature 0 means no match. Code that uses the table fills in its weight.
     spelled_out: list[Any] = [[-1]]
     num_features = 1
-    rows: dict[Any, list[list[int]]] = {}  # of each group: the offsets and the start of each image
+    rows: dict[Any, list[list[int]]] = {}  # for each group: the start and the offsets of each image
     lookups: dict[Any, np.ndarray] = {}
     for template in templates:
         size = len(template.cells)
@@ -175,8 +177,8 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
             first = orbit[0]
             classes, kinds = _classes(geometry, first, len(names))
             looked_up = len(classes) > _MOST_SPELLED_OUT
-            # Images with as many cells are matched together, but for those of reactive templates,
-            # which make one feature, and those looked up, as each orbit has its own table.
+            # Images with the same number of cells are matched together. Exceptions are reactive
+            # templates, which yield one feature each, and orbits with their own lookup table.
             key: Any = (size,)
             if looked_up or template.last is not None:
                 key = (size, template, first if looked_up else None)
@@ -185,8 +187,8 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
             for image in orbit:
                 ids = [offsets.setdefault(cell, len(offsets)) for cell in _all_cells(image)]
                 rows.setdefault(key, []).append([num_features, *ids])
-            # Features of small templates are raw codes, of which several share a weight; those of
-            # large ones are classes already.
+            # Features of small templates are raw codes, several of which share a weight. Features
+            # of large templates are classes.
             spelled_out.append(len(patterns) + (np.arange(len(kinds)) if looked_up else classes))
             num_features += len(spelled_out[-1])
             for codes in kinds:
@@ -197,7 +199,7 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
         raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
     groups = []
     for key, images in rows.items():
-        # Columns: the start, a cell each, and for reactive templates the cell of the last move.
+        # Columns: the start, each cell, and for reactive templates the cell of the last move.
         start, *columns = np.array(images).T
         last = columns.pop() if len(columns) > key[0] else None
         groups.append(Group(tuple(columns), start, last, lookups.get(key)))
@@ -210,10 +212,10 @@ def _all_cells(template: Template) -> list[Offset]:
 
 
 def _orbits(geometry: BoardGeometry, template: Template) -> list[list[Template]]:
-    """Lists a template's images, together those that share weights; cell i of one is i of all."""
+    """Groups a template's images by shared weights; cell i of each corresponds within a group."""
     seen, orbits = set(), []
-    # Where the rules tell directions apart, as in Breakthrough, turns of the lattice that are not
-    # in `shared` have weights of their own. An image that an earlier turn has made is the same one.
+    # If directions differ by the rules, as in Breakthrough, rotations of the lattice that are not
+    # in `shared` have weights of their own. Repeated images are skipped.
     for matrix in geometry.lattice:
         orbit = []
         for symmetry in geometry.shared:
@@ -236,18 +238,19 @@ def _turn(matrix: Matrix, template: Template) -> Template:
 def _classes(
     geometry: BoardGeometry, template: Template, num_codes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds which patterns of a template are turns or reflections of one another.
+    """Finds which patterns of a template are rotations or reflections of one another.
 
     Returns:
-      `[raw codes]` the number of each raw code's class, and `[classes, cells]` codes of each class.
+      The class of each raw code `[raw codes]`, and the cells' codes of each class
+      `[classes, cells]`.
     """
     size = len(template.cells)
-    # [raw codes, cells]: the digits of each raw code, to the base `num_codes`.
+    # [raw codes, cells]: the digits of each raw code in base `num_codes`.
     codes = np.indices((num_codes,) * size).reshape(size, -1).T
     units = num_codes ** np.arange(size)[::-1]
     least = codes @ units
-    # A symmetry that maps the template onto itself permutes its cells; the least of the codes that
-    # this makes stands for all of them.
+    # A symmetry that maps the template onto itself permutes its cells. The smallest of the
+    # resulting codes represents their class.
     for symmetry in geometry.shared:
         turned = _turn(symmetry, template)
         if set(turned.cells) == set(template.cells) and turned.last == template.last:

@@ -1,8 +1,8 @@
 """A policy that is linear in the local patterns around each action (Soemers et al. 2019).
 
-The logit of an action is the sum of the weights of all patterns that match around the cells it
-touches; see `pattern_templates`. Patterns are local: a cell's place on the board is no feature but
-for the edges within reach. So the weights of one size of the board serve every other.
+The logit of an action is the sum of the weights of all patterns that match around the cells that
+the action touches; see `pattern_templates`. Patterns are local: a cell's position on the board
+matters only through nearby edges. So weights trained on one board size can be used on any other.
 """
 
 import functools
@@ -37,21 +37,21 @@ from jaxpgs.networks.pattern_templates import (
 
 
 class PatternPolicy(nnx.Module):
-    """A policy linear in local patterns, uniform until it has learned.
+    """A policy linear in local patterns; it is uniform before training.
 
-    Observations are those of the game or of `with_last_move`; in the former no reactive template
+    Observations are those of the game or of `with_last_move`; with the former, no reactive template
     matches. The features of a state are `[B, K, S]` int16, the K patterns that match around each of
-    S cells: all cells, or those that an action touches where they are few. `weights_of` tells the
-    weights of each action. `pattern_policy(env)` fills in the arguments.
+    S cells. These are all cells or, for boards such as Connect Four, only those that actions touch.
+    `weights_of` returns the weights of each action. `pattern_policy(env)` fills in the arguments.
 
     Args:
       observation_shape: `(rows, columns, planes)` of the game's own observation.
       num_actions: number of actions A.
       board: the game's name, `board_geometry(env).name`, or a `BoardGeometry`.
-      templates: which patterns there are; None for `default_templates`.
-      value: whether the value is the hyperbolic tangent of another linear function of the patterns,
-        their mean over all cells; else it is 0, as suits searches with playouts.
-      rngs: not used, as all weights are 0 at first.
+      templates: the templates of the patterns; None for `default_templates`.
+      value: whether the value is the hyperbolic tangent of a second linear function of the
+        patterns, averaged over the cells. If not, it is 0, as suits searches with playouts.
+      rngs: not used, as all weights are initially 0.
 
     Raises:
       ValueError: if the board is unknown or a template is too large.
@@ -80,7 +80,7 @@ class PatternPolicy(nnx.Module):
             geometry = named_geometry(geometry, tuple(observation_shape), num_actions)
         if templates is None:
             templates = default_templates(geometry)
-        # A card has lists in place of tuples.
+        # Arguments from a card may have lists in place of tuples.
         self.templates = tuple(
             Template(name, tuple((r, c) for r, c in cells), last and (last[0], last[1]))
             for name, cells, last in templates
@@ -111,13 +111,13 @@ class PatternPolicy(nnx.Module):
         return len(self.geometry.anchor_names) * len(self.tables.patterns)
 
     def weights_of(self, features: chex.ArrayNumpy) -> np.ndarray:
-        """Tells which weights an action's logit is the sum of.
+        """Returns the indices of the weights whose sum is an action's logit.
 
         Args:
           features: `[B, K, S]` integers, as `torso` returns them.
 
         Returns:
-          `[B, n * K, A]` integers below W, or W where nothing matches; n is the number of cells
+          `[B, n * K, A]` integers below W, or W if nothing matches. Here, n is the number of cells
           that an action touches.
         """
         spelled_out = _spelled_out(self.geometry, self.tables)
@@ -130,7 +130,7 @@ class PatternPolicy(nnx.Module):
         return np.concatenate(found, axis=1)
 
     def describe(self, index: int) -> Pattern:
-        """Tells what the weight of this index, from 0 to W - 1, is for."""
+        """Returns the pattern of the weight with this index, from 0 to W - 1."""
         anchor, kind = divmod(index, len(self.tables.patterns))
         return self.tables.patterns[kind]._replace(anchor=self.geometry.anchor_names[anchor])
 
@@ -141,13 +141,13 @@ def pattern_policy(
     """Makes a `PatternPolicy` for an environment.
 
     Args:
-      env: an environment that `board_geometry` knows, or one of `with_last_move`, without which no
-        reactive template matches.
+      env: an environment that `board_geometry` knows, or one made by `with_last_move`. Only with
+        the latter do reactive templates match.
       templates: as in `PatternPolicy`.
       value: as in `PatternPolicy`.
 
     Returns:
-      The untrained network. `save_pretrained` takes it with either of both games as `env`.
+      The untrained network. `save_pretrained` accepts either of these two environments as `env`.
 
     Raises:
       ValueError: if the environment is unknown or a template is too large.
@@ -168,13 +168,13 @@ def pattern_policy(
 
 
 class _Torso(nnx.Module):
-    """Finds what matches; has no parameters."""
+    """Finds the matching patterns; has no parameters."""
 
     def __init__(self, geometry: BoardGeometry, tables: Tables) -> None:
         self.geometry, self.tables = geometry, tables
 
     def __call__(self, observation: chex.Array) -> chex.Array:
-        """Returns the features `[B, K, S]` int16: what matches around each cell."""
+        """Returns the features `[B, K, S]` int16: the patterns that match around each cell."""
         geometry, tables = self.geometry, self.tables
         if observation.ndim == 2 and observation.shape[1] == geometry.num_cells:
             codes = observation.astype(jnp.int8)
@@ -185,27 +185,27 @@ class _Torso(nnx.Module):
                 f"The observation must have shape (B, {geometry.num_cells}) or (B, rows, columns, "
                 f"planes), got {observation.shape}."
             )
-        # [B, cells + edges]: edges follow the cells, as `geometry.plane` numbers them, so that one
-        # lookup tells what is anywhere.
+        # [B, cells + edges]: the edges follow the cells, in the numbering of `geometry.plane`, so
+        # that a single lookup works for both.
         edges = EDGE + jnp.arange(len(geometry.edge_names), dtype=jnp.int8)
         edges = jnp.broadcast_to(edges, (len(codes), len(geometry.edge_names)))
         board = jnp.concatenate([codes, edges], axis=1)
         # In patterns `LAST` is `OTHER`, and the edges' codes move down to follow it.
         digits = (board - (board >= LAST).astype(jnp.int8)).astype(jnp.int16)
-        # Else XLA would work them out again wherever they are looked at, and so with the features.
+        # Without the barrier, XLA would recompute them at every use. The features have one, too.
         board, digits = jax.lax.optimization_barrier((board, digits))
 
         at = geometry.coordinates + np.array(tables.offsets)[:, None] + MARGIN
         around = geometry.plane[at[..., 0], at[..., 1]]  # [L, cells]
-        # Patterns count around empty cells, or around all where an anchor may hold a stone.
+        # Patterns count around empty cells, or around all cells if an anchor may hold a stone.
         counts = jnp.array(True) if geometry.anchor_occupied else codes == EMPTY  # [B, S]
         if geometry.sites is None:
-            # Where few cells can be played, as in Connect Four, only these are looked at.
+            # If few cells can be played, as in Connect Four, only these are looked up.
             cells = jnp.swapaxes(geometry.anchors(codes), 1, 2).reshape(len(codes), -1)
             counts = cells >= 0
 
         def look(board: chex.Array, offsets: np.ndarray) -> chex.Array:
-            """Returns `[B, G, S]`, what is at offsets `[G]` from all cells."""
+            """Returns the contents `[B, G, S]` at the offsets `[G]` from each of the S cells."""
             if geometry.sites is not None:
                 return board[:, around[offsets]]
             index = jnp.asarray(around[offsets], jnp.int32)[:, cells]  # [G, B, S]
@@ -225,14 +225,14 @@ class _Torso(nnx.Module):
                 matches = matches & (look(board, group.last) == LAST)
             feature = jnp.where(matches, feature, jnp.int16(0))
             if group.last is not None:
-                # The last move is in one place, so no more than one of the images matches.
+                # There is only one last move, so at most one of the images matches.
                 feature = jnp.max(feature, axis=1, keepdims=True)
             features.append(feature)
         return jax.lax.optimization_barrier(jnp.concatenate(features, axis=1))
 
 
 class _Linear(nnx.Module):
-    """The sum of the weights of what matches."""
+    """Sums the weights of the matching patterns."""
 
     def __init__(self, geometry: BoardGeometry, tables: Tables) -> None:
         self.geometry, self.tables = geometry, tables
@@ -241,10 +241,10 @@ class _Linear(nnx.Module):
 
     def __call__(self, features: chex.Array) -> list[chex.Array]:
         """Returns n sums `[B, S]`, or `[B, A]`, from features `[B, K, S]`, or `[B, K, n * A]`."""
-        # The weight of what matches nothing stays 0.
+        # The weight for no match is always 0.
         kernel = jnp.pad(self.kernel[...], (0, 1))
         weights = kernel[_spelled_out(self.geometry, self.tables)]
-        # Makes the weights differ among devices as the features do, for the gradient's sake.
+        # Makes the weights vary over devices as the features do, which the gradient requires.
         weights += (jnp.sum(features[:, :1, :1], dtype=jnp.int32) * 0).astype(weights.dtype)
         parts = [features] * len(weights)
         if self.geometry.sites is None:
@@ -277,9 +277,9 @@ class _ValueHead(nnx.Module):
 
 
 def _of_actions(sums: chex.Array, sites: np.ndarray) -> chex.Array:
-    """Returns `[B, A]`, the sums `[B, cells]` where each action is; 0 for one that is nowhere."""
+    """Returns `[B, A]`, the sums `[B, cells]` at each action's cell, or 0 if it has no cell."""
     num_actions, num_cells = len(sites), sums.shape[1]
-    # The usual case needs no gather: action i is at cell i, and what follows is nowhere.
+    # The usual case needs no gather: action i is at cell i, and any further actions have no cell.
     if np.array_equal(sites, np.where(np.arange(num_actions) < num_cells, range(num_actions), -1)):
         return jnp.pad(sums, ((0, 0), (0, num_actions - num_cells)))
     return jnp.pad(sums, ((0, 0), (0, 1)))[:, sites]  # index -1 finds the zero at the end
@@ -289,7 +289,7 @@ def _of_actions(sums: chex.Array, sites: np.ndarray) -> chex.Array:
 def _sum_found(weights: chex.Array, features: chex.Array) -> chex.Array:
     """Sums `weights[features [B, K, S]]` over K."""
     total = jnp.zeros(features[:, 0].shape, weights.dtype)
-    # One after another, XLA adds them up as it reads; all at once takes longer.
+    # In a Python loop, XLA adds the weights as it reads them; a single gather is slower.
     for k in range(features.shape[1]):
         index = weights.at[features[:, k]]
         total += index.get(mode="promise_in_bounds", wrap_negative_indices=False)
@@ -301,7 +301,7 @@ def _sum_found_forward(weights: chex.Array, features: chex.Array) -> tuple[chex.
 
 
 def _sum_found_backward(inputs: Any, cotangent: chex.Array) -> tuple[chex.Array, None]:
-    """Adds up in a loop, which is compiled once, where the sum above would be K times."""
+    """Accumulates in a loop whose body is compiled once, not K times as in the forward pass."""
     weights, features = inputs
 
     def add(k: chex.Array, total: chex.Array) -> chex.Array:
@@ -315,9 +315,9 @@ _sum_found.defvjp(_sum_found_forward, _sum_found_backward)
 
 
 def _spelled_out(geometry: BoardGeometry, tables: Tables) -> np.ndarray:
-    """Returns `[n, features]` integers: the weight of each feature of each anchor."""
+    """Returns `[n, features]` integers: the weight index of each feature for each anchor."""
     # Each of the n cells that an action touches has its own copy of all weights. Feature 0 has the
-    # number behind the last one, where `_Linear` puts a zero.
+    # index after the last weight, where `_Linear` puts a zero.
     first = np.arange(len(geometry.anchor_names))[:, None] * len(tables.patterns)
     table = first + tables.spelled_out
     table[:, 0] = len(first) * len(tables.patterns)
@@ -325,7 +325,7 @@ def _spelled_out(geometry: BoardGeometry, tables: Tables) -> np.ndarray:
 
 
 def _sites(geometry: BoardGeometry, num_actions: int) -> np.ndarray:
-    """Returns `[A, n]` integers: where each action's features are; -1 for nowhere."""
+    """Returns `[A, n]` integers: the position of each action's features; -1 for none."""
     if geometry.sites is not None:
         return geometry.sites
     return np.arange(len(geometry.anchor_names) * num_actions).reshape(-1, num_actions).T

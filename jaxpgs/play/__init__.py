@@ -1,9 +1,9 @@
-"""A board for people: to play against a search, and to watch it think.
+"""An interactive board on which people play against a search and watch it think.
 
 `show` makes a `Board` for notebooks and programs; `python -m jaxpgs.play` serves one as a page.
-docs/play.md has what both can do. A `visit.Visit` is the game as a value, with the messages
-that pages send; `games` says what a board looks like; `board.js` draws it in a browser, and
-`drawing` where no browser is.
+docs/play.md describes the features of both. A `visit.Visit` is the game as a value; `protocol` has
+the messages that pages send; `games` describes the look of boards. `board.js` draws a board in a
+browser, and `drawing` draws a static picture of it.
 """
 
 from jaxpgs.play.board import Board, show

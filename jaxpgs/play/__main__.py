@@ -19,7 +19,7 @@ GAMES = ("Hex", "Breakthrough", "Yavalath", "SameGame")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serves the page; see the module's text."""
+    """Serves the page; see the module's docstring."""
     parser = argparse.ArgumentParser(
         "python -m jaxpgs.play",
         description=__doc__,
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def read_game(text: str) -> Any:
-    """Reads a game such as `Hex:4` or `Breakthrough:6,5`; pgx's games go by their id."""
+    """Makes a game from text such as `Hex:4` or `Breakthrough:6,5`, or from a pgx id."""
     name, _, sizes = text.partition(":")
     if name in GAMES:
         try:

@@ -1,4 +1,4 @@
-"""A board that people look at: a visit, whoever listens to it, and the thread that thinks."""
+"""An interactive board: a visit, its listeners, and the thread that runs the search."""
 
 import dataclasses
 import functools
@@ -31,26 +31,26 @@ from jaxpgs.thinker import (
     warm_up,
 )
 
-_SLICE = 0.02  # seconds between two points of the curves; an update takes about as long
+_SLICE = 0.02  # seconds between two points of the curves; about the time of an update
 _PAUSE = 0.08  # seconds between two messages of a search to a page
-_MOST_POINTS = 80  # of a search, for a page that comes later
+_MOST_POINTS = 80  # of a search, for a page that opens later
 _OWN = "own"  # the name of a search that was handed over
 
 
 class _StopError(Exception):
-    """Ends a search whose answer nobody needs any more."""
+    """Ends a search whose answer is no longer needed."""
 
 
 class Board:
     """A game on a board, and a search that plays and thinks; `jaxpgs.show` makes one.
 
-    In a notebook it is shown as a widget, or as a static picture where widgets do not live.
+    In a notebook it is shown as a widget, or as a static picture if widgets are not supported.
 
     Attributes:
       env: the game.
-      brain: what judges positions, a `jaxpgs.thinker.Brain`.
+      brain: the evaluator of positions, a `jaxpgs.thinker.Brain`.
       visit: the game so far, a `jaxpgs.play.visit.Visit`.
-      points: what the last search thought from update to update, as the page has it.
+      points: the last search's results at each update, in the format that pages receive.
     """
 
     def __init__(self, env: Any, visit: Visit, brain: Brain, search: Search | None) -> None:
@@ -59,7 +59,7 @@ class Board:
         self.points: list[dict[str, Any]] = []
         self._about: Visit | None = None  # the position of the points
         self.brain, self._search = brain, search
-        # Reentrant, as listeners are called under it and may ask the board for something.
+        # Reentrant, as listeners are called while it is held and may call the board.
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # one search at a time
         self._listeners: list[Callable[[dict[str, Any]], Any]] = []
@@ -69,10 +69,10 @@ class Board:
         self._widget: Any = None
         self._thinker = functools.lru_cache(maxsize=16)(self._make)
 
-    # --- what pages ask for -----------------------------------------------------------------------
+    # --- requests of pages ------------------------------------------------------------------------
 
     def listen(self, tell: Callable[[dict[str, Any]], Any]) -> Callable[[], None]:
-        """Calls `tell` with every message from now on; returns what ends it."""
+        """Calls `tell` with every message from now on; returns a function that stops this."""
         with self._lock:
             self._listeners.append(tell)
 
@@ -84,11 +84,11 @@ class Board:
         return stop
 
     def handle(self, said: Any, reply: Callable[[dict[str, Any]], Any]) -> None:
-        """Does what a page asks for, and tells all pages.
+        """Handles a page's request, and sends the result to all pages.
 
         Args:
           said: the message.
-          reply: takes the answers that are for this page alone, such as errors.
+          reply: receives the answers for this page alone, such as errors.
         """
         try:
             with self._lock:
@@ -128,7 +128,7 @@ class Board:
     # --- the search -------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compiles all that the next move needs."""
+        """Compiles everything that the next move needs."""
         self._thinker(*_name(self.visit.options))
         look(self.brain, self.visit.state)
         protocol.message(self.visit)
@@ -141,19 +141,19 @@ class Board:
             made = make_thinker(self.brain, search, simulations, seconds, state)
         else:
             made = Thinker(self.brain, self._search)
-        # Compiles what every point of a search asks for, too; all positions have the same shapes.
+        # Also compiles what each point of a search needs; all positions have the same shapes.
         adapted_policy(self.brain, warm_up(made, state), state)
         return made
 
     def think(self) -> PolicyOutput:
-        """Searches the position on the board, and waits for the answer.
+        """Searches from the position on the board and waits for the answer.
 
         Returns:
-          The search's answer, with an axis B of one: for `search_summary` and `tree_svg`.
+          The search's output with a batch axis B = 1, as `search_summary` and `tree_svg` expect.
 
         Raises:
           ValueError: if the game is over.
-          RuntimeError: if the position changes meanwhile, as by a page.
+          RuntimeError: if the position changes during the search, for example by a page.
         """
         try:
             output = self._run(self.visit)
@@ -187,18 +187,18 @@ class Board:
         def tell(progress: Progress | None, output: PolicyOutput) -> None:
             nonlocal sent, told
             if not self._wants(visit):
-                # Between two slices is the only place where a search can be stopped.
+                # A search can be stopped only between two slices.
                 raise _StopError
             now = time.perf_counter()
             found = protocol.point(
                 visit, read(output), adapted_policy(self.brain, output, state),
                 seconds=round(now - start, 3),
             )  # fmt: skip
-            if points[-1]["simulations"] != found["simulations"]:  # the last one comes twice
+            if points[-1]["simulations"] != found["simulations"]:  # the last one is reported twice
                 points.append(found)
             if len(points) > told and (progress is None or now - sent > _PAUSE):
                 with self._lock:
-                    # Once more under the lock, as the position may have changed since.
+                    # Checked again under the lock, as the position may have changed since.
                     if self._wants(visit):
                         self.points, self._about = points, visit
                         self._tell(self._analysis(visit, points[told:], first=not told))
@@ -216,12 +216,12 @@ class Board:
     # --- the thread -------------------------------------------------------------------------------
 
     def _wants(self, visit: Visit) -> bool:
-        """Whether the answer for this position is still needed."""
+        """Returns whether the answer for this position is still needed."""
         now = self.visit
         return not self._closed and now.number == visit.number and now.options == visit.options
 
     def _job(self) -> bool | None:
-        """What there is to do: True to move, False to analyse, None for nothing."""
+        """Returns the search's next job: True to move, False to analyse, None for nothing."""
         now = self.visit
         if now.over or self._closed:
             return None
@@ -247,10 +247,10 @@ class Board:
                 self._answer(visit, self._run(visit), job)
             except _StopError:
                 continue
-            except Exception as error:  # the page says so, and the game can go on
+            except Exception as error:  # the page shows the error, and the game can continue
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 with self._lock:
-                    # Otherwise the search would be asked for the same move again, and fail again.
+                    # Otherwise the search would try the same move again, and fail again.
                     self.visit = dataclasses.replace(
                         self.visit, analysing=False, humans=(True,) * len(visit.humans)
                     )
@@ -264,7 +264,7 @@ class Board:
             self._finished = _key(visit)
             if moves and not self.visit.humans[visit.mover]:
                 found, swap = read(output), playing.swap_action(visit)
-                # Who swaps has the other's side of the same position, mirrored.
+                # Swapping takes over the opponent's side of the same position, mirrored.
                 swaps = swap is not None and found.value < 0
                 action = swap if swaps and swap is not None else found.action
                 if playing.may_be_swapped(visit):
@@ -273,7 +273,7 @@ class Board:
                 self._tell({**self._message(), "keeps": True})
 
     def close(self) -> None:
-        """Ends a search under way."""
+        """Stops the board's thread and any running search."""
         self._closed = True
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -283,15 +283,15 @@ class Board:
 
     @property
     def state(self) -> Any:
-        """The position on the board, the environment's."""
+        """The environment's state of the position on the board."""
         return self.visit.state
 
     def play(self, move: int | str) -> None:
-        """Plays a move for whoever is to move, by its number or by its name."""
+        """Plays a move, given by its number or name, for the player to move."""
         self._do({"type": "play", "action": playing.action_of(self.visit, move)})
 
     def name(self, action: int) -> str:
-        """Returns what a move is called, as `search_summary` and `tree_svg` ask for it."""
+        """Returns the name of a move, for use by `search_summary` and `tree_svg`."""
         named = {choice.action: choice.name for choice in playing.legal(self.visit)}
         return named.get(action) or games.action_name(self.env, action)
 
@@ -340,7 +340,7 @@ class Board:
         return self.svg()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        """The widget, and the static picture for where there are none."""
+        """Returns the widget, and the static picture for viewers without widgets."""
         bundle: dict[str, Any] = {"image/svg+xml": self.svg(), "text/plain": repr(self)}
         try:
             self.widget.picture = self.svg()
@@ -352,7 +352,7 @@ class Board:
 
 
 def _name(options: Options) -> tuple[str, int, float]:
-    """What a search has to be compiled for; its time counts only where it decides its size."""
+    """Returns what a search is compiled for; the time counts only if it determines the size."""
     return options.search, options.simulations, 0.0 if options.simulations else options.seconds
 
 
@@ -372,32 +372,33 @@ def show(
     seed: int = 0,
     moves: Sequence[int | str] = (),
 ) -> Board:
-    """Makes a board to play on and to look at what a search thinks.
+    """Makes a board for playing against a search and watching what it thinks.
 
-    In JupyterLab, VS Code, Colab and marimo it is a widget, which needs the extra `play`; where
-    none can be shown it is a picture.
+    In JupyterLab, VS Code, Colab and marimo it is a widget, which needs the extra `play`. If no
+    widget can be shown, it is a picture.
 
     Args:
       env: Hex, SameGame, Breakthrough, Yavalath, or another game of one or two players, which is
-        seen through its own SVG.
-      state: a position to begin with, unbatched; None is the first one.
-      network: what judges positions: the name of a pretrained network, what `load_pretrained`
-        returns, or `(params, apply_fn)`. None is `hex-NxN` for Hex where there is one, else
-        random playouts.
+        shown by its own SVG.
+      state: an unbatched position to begin with; None for the first one.
+      network: the evaluator of positions: the name of a pretrained network, the result of
+        `load_pretrained`, or `(params, apply_fn)`. None is the pretrained `hex-NxN-large` or
+        `hex-NxN` for Hex without swap, if there is one; else random playouts.
       search: its name, such as "pgs" or "gumbel_mcts", or a `Search` of the same network; None is
-        "gumbel_pgs", or "gumbel_mcts" where no network adapts.
-      simulations: for each move; 0 for as many as fit into the time.
-      seconds: for each move; 0 for no limit.
-      humans: for each player whether a person moves; None is all.
+        "gumbel_pgs", or "gumbel_mcts" if there is no network.
+      simulations: the number for each move; 0 for as many as fit into the time.
+      seconds: the time for each move; 0 for no limit.
+      humans: whether a person moves, for each player; None means all.
       seed: the same seed, moves and simulations give the same game.
-      moves: of a game to look at, by their numbers or names; the board stands before the first.
+      moves: the moves of a game to view, by number or name; the board shows the position before
+        the first.
 
     Returns:
       A `Board`.
 
     Raises:
-      ValueError: if the network is of another game, the search unknown, a move illegal, nothing
-        says when to stop, or `humans` are not as many as the players.
+      ValueError: if the network is for another game, the search is unknown, a move is illegal, both
+        `simulations` and `seconds` are 0, or `humans` does not have one entry per player.
 
     Example:
       >>> board = jaxpgs.show(env, network=(params, apply_fn), search="mcts", simulations=16)

@@ -1,4 +1,4 @@
-"""The static picture of a board: what `jaxpgs.show` is where no widget lives."""
+"""The static picture of a board, which `jaxpgs.show` displays if widgets are not supported."""
 
 import html
 import math
@@ -14,17 +14,17 @@ from jaxpgs.play.visit import Visit, legal, result
 HEATS = ("policy", "adapted", "visits", "q", "worth", "none")
 COLORS = ("#1d3f72", "#e2653c")  # dark blue and vermilion, as everywhere
 _BLOCKS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
-_LINES = ("#1b7f79", "#8a4fa3", "#b07d12", "#3f78c9", "#b8434f")  # of the leading moves
+_LINES = ("#1b7f79", "#8a4fa3", "#b07d12", "#3f78c9", "#b8434f")  # colours of the leading moves
 _LEADING = len(_LINES)
-_SCALE = 26.0  # SVG units a cell's side
+_SCALE = 26.0  # SVG units per cell's side
 
 
 def draw(visit: Visit, points: list[dict[str, Any]], heat: str = "policy") -> str:
-    """Draws a position, and below it how a search came to its opinion.
+    """Draws a position, and below it the curves of a search's results over its updates.
 
     Args:
       visit: the game.
-      points: what a search thought of the position, from update to update; may be empty.
+      points: the search's results for the position at each update; may be empty.
       heat: one of `HEATS`.
 
     Returns:
@@ -93,7 +93,7 @@ def _heat(
     shown: tuple[float, int, str],
     colors: Sequence[str],
 ) -> list[str]:
-    """Draws what a search thinks of a move, as `heats` says; a line where it moves a piece."""
+    """Draws a move's entry of `heats`, as a line if the move moves a piece."""
     strength, sign, text = shown
     color = colors[sign < 0]
     x, y = layout["cells"][choice.cells[0]]
@@ -116,10 +116,10 @@ def _heat(
 
 
 def heats(points: list[dict[str, Any]], heat: str) -> list[tuple[float, int, str]]:
-    """Returns for each legal move how strongly it is shown, the sign, and the words.
+    """Returns the strength, the sign and the text that are shown for each legal move.
 
     Args:
-      points: what a search thought, from update to update.
+      points: the search's results at each update.
       heat: one of `HEATS`.
     """
     if not points or heat == "none":
@@ -135,13 +135,13 @@ def heats(points: list[dict[str, Any]], heat: str) -> list[tuple[float, int, str
             continue
         text = f"{value:.0f}" if heat == "visits" or largest > 1.5 else f"{100 * value:.0f}"
         strength = abs(value) / max(largest, 1.0 if signed else 0.0)
-        # Shares are shown by their roots, or the small ones would not be seen.
+        # Shares are shown by their square roots, as small ones would otherwise be invisible.
         found.append((strength if signed else math.sqrt(strength), -1 if value < 0 else 1, text))
     return found
 
 
 def series(points: list[dict[str, Any]], heat: str, count: int) -> tuple[list[int], np.ndarray]:
-    """Returns the leading moves, and what was thought of them, `[points, moves]` with NaNs."""
+    """Returns the leading moves, and all moves' values `[points, moves]`, NaN if unknown."""
     key = "policy" if heat in ("worth", "none") else heat
     key = "policy" if points[-1][key] is None else key
     table = np.array([[np.nan if x is None else x for x in p[key]] for p in points], float)
@@ -179,7 +179,7 @@ def _curves(
             f'<polyline class="curve" points="{_points(at)}" fill="none" stroke="{_LINES[number]}" '
             'stroke-width="0.09" stroke-linejoin="round"/>'
         )
-    # Names that would meet move apart, from the bottom up.
+    # Names that would overlap are moved apart, from the bottom up.
     floor = top + height + 0.4
     for place, number in sorted(ends, reverse=True):
         floor = min(place, floor)
@@ -190,7 +190,7 @@ def _curves(
 
 
 def caption(visit: Visit) -> str:
-    """Says whose turn it is, or how the game ended."""
+    """Returns a text about whose turn it is, or how the game ended."""
     return result(visit) or f"player {visit.mover} to move"
 
 

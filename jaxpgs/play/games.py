@@ -1,7 +1,7 @@
-"""What a board for people needs of a game: where its cells are, and what can be done by a click.
+"""What an interactive board needs to know of a game: the layout of cells, and moves by clicks.
 
 A layout is plain JSON, with a cell's side as unit. The page and the static picture draw the same
-one. Other games are seen through their own SVG, and their moves stand in a list.
+layout. Games without a layout are shown by their own SVG, and their moves as a list.
 """
 
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ class Choice(NamedTuple):
 
     Attributes:
       action: its number.
-      name: what it is called.
-      cells: where one clicks; what is shown of the move is shown at the first.
-      source: the cell that a pawn leaves, which is clicked before; else None.
+      name: its name.
+      cells: the cells to click; marks for the move are shown at the first of them.
+      source: the cell that a pawn leaves, which is clicked first; None for other moves.
     """
 
     action: int
@@ -42,10 +42,10 @@ def layout(env: Any) -> dict[str, Any]:
       env: the game.
 
     Returns:
-      `kind`: "hex", "breakthrough", "yavalath", "samegame", or "svg" for other games, and then
-      nothing else. `cells`: `[x, y]` of each. `shape`: the corners of a cell around it. `labels`:
-      `[x, y, text]`. `edges`: `[player, [[x, y], ...]]`. `box`: left, top, width and height.
-      `stone`: the radius of stones.
+      `kind`: "hex", "breakthrough", "yavalath", "samegame", or "svg" for other games, which have no
+      further entries. `cells`: the centre `[x, y]` of each. `shape`: the corners of a cell relative
+      to its centre. `labels`: `[x, y, text]`. `edges`: `[player, [[x, y], ...]]`. `box`: left, top,
+      width and height. `stone`: the radius of stones.
 
     Raises:
       ValueError: if the game is not one of one or two players.
@@ -99,7 +99,7 @@ def layout(env: Any) -> dict[str, Any]:
 
 
 def stones(env: Any, state: Any) -> list[int]:
-    """Returns what lies on each cell: 0 nothing, 1 and 2 the players' stones, or colours from 1."""
+    """Returns each cell's content: 0 if empty, 1 and 2 for players' stones, or colours from 1."""
     if isinstance(env, SameGame):
         return (np.asarray(env.board(state)).flatten() + 1).tolist()
     if isinstance(env, Hex | Yavalath | Breakthrough):
@@ -109,8 +109,8 @@ def stones(env: Any, state: Any) -> list[int]:
 
 
 def picture(env: Any, state: Any) -> str | None:
-    """Returns the game's own SVG picture of a position, None where it gives none."""
-    for name in ("to_svg", "_repr_html_"):  # pgx has the first, or in older releases the second
+    """Returns the game's own SVG picture of a position, or None if the game has none."""
+    for name in ("to_svg", "_repr_html_"):  # pgx has the first; older releases have the second
         if hasattr(state, name):
             return str(getattr(state, name)())
     return None
@@ -126,18 +126,18 @@ def choices(env: Any, state: Any) -> list[Choice]:
     groups: dict[int, tuple[int, ...]] = {action: (action,) for action in legal}
     if isinstance(env, SameGame):
         labels = np.asarray(env.group_labels(state))
-        # The action's own cell comes first, where `Choice` shows what is shown of the move.
+        # The action's own cell comes first, as marks for a `Choice` are shown at its first cell.
         others = {a: np.flatnonzero(labels == a).tolist() for a in legal}
         groups = {a: (a, *(cell for cell in others[a] if cell != a)) for a in legal}
     elif not isinstance(env, Hex | Yavalath):
         groups = dict.fromkeys(legal, ())
-    elif env.num_cells in groups:  # the swap is on no cell
+    elif env.num_cells in groups:  # the swap has no cell
         groups[env.num_cells] = ()
     return [Choice(action, action_name(env, action), groups[action]) for action in legal]
 
 
 def action_name(env: Any, action: int) -> str:
-    """Returns what an action is called in any position; its number where that depends on it."""
+    """Returns the name of an action, or its number if the name depends on the position."""
     if isinstance(env, Hex):
         return cell_name(env.size, action) if action < env.num_cells else "swap"
     if isinstance(env, Yavalath):
@@ -149,7 +149,7 @@ def action_name(env: Any, action: int) -> str:
 
 
 def _pawn_move(env: Breakthrough, state: Any, action: int) -> Choice:
-    """A move of Breakthrough, from its mover's frame to the board."""
+    """Converts a move of Breakthrough from its mover's frame to the board."""
     source, direction = divmod(action, 3)
     cells = [source, source - env.columns + direction - 1]
     if int(state.current_player):

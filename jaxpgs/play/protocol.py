@@ -1,7 +1,8 @@
-"""The messages between a board and its pages, as JSON has them.
+"""The messages between a board and its pages, as values of JSON types.
 
-What a page asks for has a `type`, one of `TYPES`. It is told the position, by `message`, and what a
-search thinks of it from update to update, by `point`. The widget and the web socket speak the same.
+A page's request has a `type`, one of `TYPES`. A page receives the position, made by `message`, and
+the search's results at each update, made by `point`. The widget and the web socket use the same
+protocol.
 """
 
 import dataclasses
@@ -33,17 +34,17 @@ MOST_SIMULATIONS, MOST_SECONDS = 1_000_000, 3600.0
 
 
 def handle(visit: Visit, said: Any) -> Visit:
-    """Does what a page asks for.
+    """Handles a page's request.
 
     Args:
       visit: the game.
-      said: the message, as JSON has it.
+      said: the message, of JSON types.
 
     Returns:
       The next visit.
 
     Raises:
-      ValueError: if the message is malformed, or the move illegal.
+      ValueError: if the message is malformed or outdated, or the move is illegal.
     """
     if not isinstance(said, Mapping) or not isinstance(said.get("type"), str):
         raise ValueError("a message is an object with a type")
@@ -56,12 +57,12 @@ def handle(visit: Visit, said: Any) -> Visit:
 
 
 def _undo(visit: Visit, said: Mapping[str, Any]) -> Visit:
-    """Takes back as many moves as a person needs to be to move, where there is one."""
-    # Back to a person's move, or the search would play its own again at once.
+    """Takes moves back until a person is to move."""
+    # Not to the search's turn, as it would at once play its own move again.
     after, steps = undo(visit), 1
     while not after.humans[after.mover] and any(after.humans) and len(after.past) > 1:
         after, steps = undo(visit, steps + 1), steps + 1
-    # Else the search would play the first move again at once.
+    # If there is no such position, people play all sides, as the search would move again at once.
     return after if after.humans[after.mover] else dataclasses.replace(after, humans=_all(after))
 
 
@@ -73,7 +74,7 @@ def _redo(visit: Visit, said: Mapping[str, Any]) -> Visit:
 
 
 def _go(visit: Visit, said: Mapping[str, Any]) -> Visit:
-    # Else the search would play another move there at once.
+    # People then play all sides, as the search might otherwise move there at once.
     return dataclasses.replace(go(visit, said.get("count")), humans=_all(visit))  # type: ignore[arg-type]
 
 
@@ -82,7 +83,7 @@ def _all(visit: Visit) -> tuple[bool, ...]:
 
 
 def _new(visit: Visit, said: Mapping[str, Any]) -> Visit:
-    # Another seed: a puzzle or a game of chance begins with other luck.
+    # With a new seed, a puzzle or a game of chance has other random outcomes.
     seed = visit.seed + 1
     fresh = begin(visit.env, seed=seed)
     return moved(visit, fresh.past, (), start=fresh.start, seed=seed)
@@ -90,7 +91,7 @@ def _new(visit: Visit, said: Mapping[str, Any]) -> Visit:
 
 def _load(visit: Visit, said: Mapping[str, Any]) -> Visit:
     text = said.get("text")
-    # A page may send anything, so types and lengths are checked before it is read.
+    # A page may send anything, so the type and length are checked before the text is read.
     if not isinstance(text, str) or len(text) > 100_000:
         raise ValueError("what is loaded is the text of a file, or a link")
     return dataclasses.replace(load(visit, text), humans=_all(visit))
@@ -114,7 +115,7 @@ def _options(visit: Visit, said: Mapping[str, Any]) -> Visit:
     seconds = said.get("seconds", visit.options.seconds)
     if search not in (*SEARCHES, visit.options.search):
         raise ValueError(f"no such search; there are {', '.join(SEARCHES)}")
-    # `type`, not `isinstance`: JSON's true is a number to Python.
+    # `type`, not `isinstance`, as JSON's true is a number in Python.
     if type(simulations) is not int or not 0 <= simulations <= MOST_SIMULATIONS:
         raise ValueError(f"simulations are a whole number from 0 to {MOST_SIMULATIONS:,}")
     if type(seconds) not in (int, float) or not 0 <= seconds <= MOST_SECONDS:
@@ -142,10 +143,10 @@ TYPES: dict[str, Callable[[Visit, Mapping[str, Any]], Visit]] = {
 
 
 def message(visit: Visit, **more: Any) -> dict[str, Any]:
-    """Tells a page all it needs of a position, ready for JSON."""
+    """Returns all that a page needs to know of a position, ready for JSON."""
     env, state = visit.env, visit.state
     last, next_move = visit.past[-1], visit.future[0].move if visit.future else None
-    # Files and links are of Hex alone.
+    # Only Hex has files and links.
     files = {}
     if visit.start is not None:
         game = game_of(visit)
@@ -167,7 +168,7 @@ def message(visit: Visit, **more: Any) -> dict[str, Any]:
         "over": visit.over,
         "result": result(visit),
         "winner": winner(visit),
-        # Settings travel with every position, so that two pages of one board agree.
+        # Settings are sent with every position, so that all pages of a board agree.
         "humans": list(visit.humans),
         "analysing": visit.analysing,
         "options": {
@@ -180,26 +181,26 @@ def message(visit: Visit, **more: Any) -> dict[str, Any]:
 
 
 def point(visit: Visit, thought: Thought, adapted: np.ndarray | None, **more: Any) -> dict:
-    """Tells a page what a search thinks, ready for JSON.
+    """Returns a search's current results for a page, ready for JSON.
 
     Args:
-      visit: with the position that it thinks about.
-      thought: what it thinks.
-      adapted: `[A]` the network's policy by its adapted parameters, None where nothing adapts.
+      visit: the game with the searched position.
+      thought: the search's results.
+      adapted: `[A]` the network's policy with adapted parameters; None if nothing is adapted.
       **more: further entries.
 
     Returns:
-      The arrays hold an entry for each legal move, in the order of `message`.
+      A dict whose per-move lists have an entry for each legal move, in the order of `message`.
     """
     choices = legal(visit)
     actions = [choice.action for choice in choices]
 
     def pick(values: np.ndarray) -> list[float]:
-        # Hex's swap may be no action of the search.
+        # Hex's swap may not be among the search's actions.
         return [round(float(values[a]), 4) if a < len(values) else 0.0 for a in actions]
 
     visits = [int(thought.visits[a]) if a < len(thought.visits) else 0 for a in actions]
-    # A mean return without visits is of no meaning.
+    # A mean return without visits has no meaning.
     qvalues = [q if n else None for q, n in zip(pick(thought.qvalues), visits, strict=True)]
     return {
         "action": thought.action,
@@ -215,7 +216,7 @@ def point(visit: Visit, thought: Thought, adapted: np.ndarray | None, **more: An
 
 
 def line_of(visit: Visit, actions: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Names the moves of a line, as far as they can be played."""
+    """Describes the moves of a line up to the first that cannot be played."""
     found: list[dict[str, Any]] = []
     for action in actions:
         mover = visit.mover
@@ -230,7 +231,7 @@ def line_of(visit: Visit, actions: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def first_point(visit: Visit, look: Look) -> dict[str, Any]:
-    """Tells a page what is known before the first simulation: the network's policy and values."""
+    """Returns the point before the first simulation: the network's policy and values."""
     count = len(look.policy)
     none, best = np.zeros(count, int), int(look.policy.argmax())
     thought = Thought(best, look.value, look.policy, none, np.zeros(count), ())

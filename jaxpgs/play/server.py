@@ -1,4 +1,4 @@
-"""The board as a page on this machine's loopback address, for whoever sits before it."""
+"""The board as a page on the loopback address, for the user of this machine."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ from jaxpgs.play.widget import FOLDER
 
 _HOSTS = ("127.0.0.1", "localhost", "::1")
 _LONGEST = 2**18  # bytes of a message
-_WAITING = 200  # messages that a slow page may be behind
+_WAITING = 200  # messages by which a slow page may lag behind
 
 
 def make_app(board: Board) -> Any:
     """Makes the ASGI application.
 
-    Pages of other origins are refused, and so are requests by another host's name, by which a
-    foreign page may reach loopback.
+    It refuses pages of other origins. It also refuses requests with another host name, by which a
+    foreign page could reach the loopback address.
 
     Args:
       board: the game, which all pages share.
@@ -41,14 +41,14 @@ def make_app(board: Board) -> Any:
         waiting: asyncio.Queue[str] = asyncio.Queue(_WAITING)
 
         def put(text: str) -> None:
-            if waiting.full():  # a page that is too slow goes on from where the game stands by then
+            if waiting.full():  # a page that is too slow skips to the current position
                 while not waiting.empty():
                     waiting.get_nowait()
                 loop.run_in_executor(None, board.handle, {"type": "hello"}, tell)
             waiting.put_nowait(text)
 
         def tell(told: dict[str, Any]) -> None:
-            # Searches tell from a thread of their own, and the queue is the loop's.
+            # Searches call this from their own thread, but the queue belongs to the loop.
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(put, json.dumps(told))
 
@@ -66,7 +66,7 @@ def make_app(board: Board) -> Any:
                     said = json.loads(heard.get("text") or heard.get("bytes") or b"")
                 except (ValueError, RecursionError):
                     said = None
-                # In a thread, as the board may be locked and the loop must not wait.
+                # In a thread, as the board may be locked and the loop must not block.
                 await asyncio.to_thread(board.handle, said, tell)
         except WebSocketDisconnect:
             pass
@@ -94,7 +94,7 @@ def make_app(board: Board) -> Any:
 
 
 class _Guard:
-    """Refuses what does not come from a page of this server."""
+    """Refuses requests that do not come from a page of this server."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -122,11 +122,11 @@ def _is_own(headers: dict[bytes, bytes]) -> bool:
 
 
 def serve(board: Board, port: int) -> None:
-    """Serves a board until it is interrupted; prints the address when all is compiled.
+    """Serves a board until interrupted; prints the address when everything is compiled.
 
     Args:
       board: the game.
-      port: 0 for any that is free.
+      port: the port; 0 for any free one.
 
     Raises:
       ImportError: if the extra `play` is not installed.
@@ -135,13 +135,13 @@ def serve(board: Board, port: int) -> None:
     app = make_app(board)
     try:
         import uvicorn
-        import websockets  # noqa: F401  # without it uvicorn answers no web socket
+        import websockets  # noqa: F401  # without it uvicorn serves no web sockets
     except ImportError as error:
         needed = 'The page needs uvicorn and websockets: pip install "jaxpgs[play]".'
         raise ImportError(needed) from error
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Before compiling takes its time, so that a port in use is reported at once.
+        # Before the slow compilation, so that a port in use is reported at once.
         listener.bind(("127.0.0.1", port))
         print("compiling ...", flush=True)
         board.prepare()

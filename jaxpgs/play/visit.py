@@ -1,4 +1,4 @@
-"""A game on a board for people, as a value: moves forth and back, files, and who has won."""
+"""A game on an interactive board, as an immutable value: moves, undo, files, and the winner."""
 
 import dataclasses
 import functools
@@ -17,12 +17,12 @@ from jaxpgs.play.games import Choice
 
 
 class Position(NamedTuple):
-    """A position of the game and the move that led there.
+    """A position of the game and the move that led to it.
 
     Attributes:
-      state: the environment's.
-      move: who moved, and the action; a word of `hex_games.WORDS` for moves that are none.
-      name: what the move is called.
+      state: the environment's state.
+      move: the player and the action, or a word of `hex_games.WORDS` if it is not an action.
+      name: the name of the move.
       cells: the cells of the move.
     """
 
@@ -34,19 +34,19 @@ class Position(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """A game under way.
+    """A game in progress.
 
     Attributes:
       env: the game.
-      past: its positions, the last of which is on the board.
-      future: those that were taken back, the nearest first.
-      start: stones that were set up, in Hex.
-      humans: for each player whether a person moves; for others the search does.
+      past: its positions; the last one is on the board.
+      future: the positions that were taken back, the nearest first.
+      start: in Hex, the stones that were set up.
+      humans: for each player, whether a person moves; if not, the search does.
       analysing: whether the search also thinks while a person is to move.
       swap: whether Hex's second player may swap pieces.
-      options: how the search thinks.
-      seed: of games that begin by chance.
-      number: grows with each change of the position.
+      options: the search's options.
+      seed: the random seed of the game's chance and of the search.
+      number: a counter of the changes of the position.
     """
 
     env: Any
@@ -81,7 +81,7 @@ def begin(env: Any, state: Any = None, **settings: Any) -> Visit:
 
     Args:
       env: the game.
-      state: where to begin, unbatched; None is the first position.
+      state: the unbatched state to begin with; None for the first position.
       **settings: further fields of the visit.
     """
     if state is None:
@@ -91,7 +91,7 @@ def begin(env: Any, state: Any = None, **settings: Any) -> Visit:
         board = np.array(games.stones(env, state))
         cells = tuple(tuple(np.flatnonzero(board == p + 1).tolist()) for p in (0, 1))
         start = HexGame(env.size, (), cells, int(state.current_player) if board.any() else None)  # type: ignore[arg-type]
-    # pgx says the number of players in the environment, others may in the rewards alone.
+    # pgx environments state the number of players; others may show it only in the rewards.
     count = getattr(env, "num_players", None) or len(state.rewards)
     settings.setdefault("humans", (True, False)[:count])
     return Visit(env, (Position(state),), start=start, **settings)
@@ -104,7 +104,7 @@ def _stepper(env: Any) -> Callable[..., Any]:
 
 
 def legal(visit: Visit) -> list[Choice]:
-    """Lists what may be played, Hex's swap included."""
+    """Lists the legal moves, including Hex's swap."""
     found = games.choices(visit.env, visit.state)
     swap = swap_action(visit)
     if swap is not None and all(choice.action != swap for choice in found):
@@ -118,21 +118,21 @@ def swap_action(visit: Visit) -> int | None:
         return None
     board = np.array(games.stones(visit.env, visit.state))
     single = np.count_nonzero(board) == 1 and board.max() == 1 and len(visit.past) < 3
-    # People may swap in an environment without the rule as well: once, as the second move.
+    # People may also swap in an environment without the rule, once, as the second move.
     by_rules = visit.env.swap and bool(visit.state.swap_legal)
     swapped = any(position.move and position.move.action == SWAP_PIECES for position in visit.past)
     return board.size if by_rules or (visit.swap and single and not swapped) else None
 
 
 def may_be_swapped(visit: Visit) -> bool:
-    """Tells whether the next move may be answered by a swap that the environment does not know."""
+    """Returns whether a swap unknown to the environment may answer the next move."""
     if not isinstance(visit.env, Hex) or visit.env.swap or not visit.swap or visit.mover:
         return False
     return not any(games.stones(visit.env, visit.state)) and len(visit.past) < 2
 
 
 def action_of(visit: Visit, move: int | str) -> int:
-    """Returns the action of a move, given by its number, name or cell, as of any block of a group.
+    """Returns the action of a move, given by its number, its name or one of its cells.
 
     Raises:
       ValueError: if it is not legal.
@@ -146,7 +146,7 @@ def action_of(visit: Visit, move: int | str) -> int:
 
 def play(visit: Visit, action: int) -> Visit:
     """Plays a move; raises `ValueError` if it is not legal."""
-    # Looked up by number: a page may be a move behind and send one that is no longer legal.
+    # Checked here, as a page may be a move behind and send a move that is no longer legal.
     found = {choice.action: choice for choice in legal(visit)}
     if type(action) is not int or action not in found:
         raise ValueError("the game is over" if visit.over else f"no legal move: {action!r:.20}")
@@ -155,7 +155,7 @@ def play(visit: Visit, action: int) -> Visit:
         game = game_of(visit).play(mover, SWAP_PIECES)
         after = _hex_position(visit.env, game)
     else:
-        # By the number of the move: taken back and played again, it meets the same chance.
+        # The key depends on the move's number, so a replayed move has the same random outcome.
         key = jax.random.fold_in(jax.random.key(visit.seed), len(visit.past))
         state = _stepper(visit.env)(visit.state, action, key)
         source = () if choice.source is None else (choice.source,)
@@ -166,12 +166,12 @@ def play(visit: Visit, action: int) -> Visit:
 def moved(
     visit: Visit, past: tuple[Position, ...], future: tuple[Position, ...], **changes: Any
 ) -> Visit:
-    """Returns the visit with other positions, and a new number."""
+    """Returns the visit with the given positions and a new number."""
     return dataclasses.replace(visit, past=past, future=future, number=visit.number + 1, **changes)
 
 
 def go(visit: Visit, count: int) -> Visit:
-    """Goes to the position after so many moves; raises `ValueError` if there are not so many."""
+    """Goes to the position after `count` moves; raises `ValueError` if there are fewer."""
     # Positions are kept, not recomputed, so that going back and forth costs nothing.
     line = (*visit.past, *visit.future)
     if type(count) is not int or not 0 <= count < len(line):
@@ -180,17 +180,17 @@ def go(visit: Visit, count: int) -> Visit:
 
 
 def undo(visit: Visit, count: int = 1) -> Visit:
-    """Takes moves back; raises `ValueError` if there are not so many."""
+    """Takes `count` moves back; raises `ValueError` if there are fewer."""
     return go(visit, len(visit.past) - 1 - count)
 
 
 def redo(visit: Visit) -> Visit:
-    """Plays a move again that was taken back; raises `ValueError` if there is none."""
+    """Replays a move that was taken back; raises `ValueError` if there is none."""
     return go(visit, len(visit.past))
 
 
 def game_of(visit: Visit) -> HexGame:
-    """Returns a game of Hex as files and links have it."""
+    """Returns a game of Hex in the form used for files and links."""
     if visit.start is None:
         raise ValueError("files and links are of Hex")
     cells = visit.env.num_cells
@@ -203,8 +203,8 @@ def load(visit: Visit, text: str) -> Visit:
     """Loads a game of Hex; raises `ValueError` if the text has none for this board.
 
     Args:
-      visit: what was on the board.
-      text: what an SGF file holds, or a link to HexWorld.
+      visit: the current game on the board.
+      text: the content of an SGF file, or a link to HexWorld.
     """
     if visit.start is None:
         raise ValueError("positions are loaded in Hex")
@@ -214,11 +214,11 @@ def load(visit: Visit, text: str) -> Visit:
     size = visit.env.size
     if game.size != size:
         raise ValueError(f"the board is {size}x{size}, the game {game.size}x{game.size}")
-    # All positions on the way are kept, so that moves can be taken back.
+    # All intermediate positions are kept, so that moves can be taken back.
     start = dataclasses.replace(game, moves=())
     past = [_hex_position(visit.env, start)._replace(move=None)]
     for move in game.moves:
-        # Those end a game without a stone, and here one may go on from the last position.
+        # Skipped: these words end a game without a stone, but here the game may be continued.
         if move.action not in ("resign", "forfeit"):
             start = start.play(*move)
             past.append(_hex_position(visit.env, start))
@@ -226,7 +226,7 @@ def load(visit: Visit, text: str) -> Visit:
 
 
 def _hex_position(env: Hex, game: HexGame) -> Position:
-    """The position after a game's last move, which may be any."""
+    """Returns the position after a game's last move, which may be of any kind."""
     state = env.from_board(hex_io.stones(game), hex_io.player_to_move(game))
     if not game.moves:
         return Position(state)
@@ -237,26 +237,26 @@ def _hex_position(env: Hex, game: HexGame) -> Position:
 
 
 def winner(visit: Visit) -> int | None:
-    """Returns who has won, None if nobody has."""
+    """Returns the player who has won, or None if there is none."""
     if not visit.over or len(visit.humans) < 2:
         return None
     if isinstance(visit.env, Hex):
-        # By the stones, as a position that was loaded has no rewards.
+        # Determined from the stones, as a loaded position has no rewards.
         board = np.reshape(games.stones(visit.env, visit.state), (visit.env.size,) * 2)
         return hex_io.winner(board)
-    # Some games pay on the way to their end, so all rewards count, as in a match.
+    # Some games give rewards before their end, so all rewards are summed, as in a match.
     total = np.sum([position.state.rewards for position in visit.past], axis=0)
     best = np.flatnonzero(total == total.max())
     return int(best[0]) if len(best) == 1 else None
 
 
 def score(visit: Visit) -> float:
-    """Returns what the one player of a puzzle has earned so far."""
+    """Returns the total reward of a puzzle's only player so far."""
     return float(sum(np.sum(position.state.rewards) for position in visit.past[1:]))
 
 
 def result(visit: Visit) -> str:
-    """Says how the game has ended, or how a puzzle stands; nothing in the middle of a game."""
+    """Returns the outcome of a game, or the score of a puzzle; empty during a game."""
     if len(visit.humans) < 2:
         return f"score {score(visit):g}" + (", the end" if visit.over else "")
     if not visit.over:

@@ -12,8 +12,8 @@ FOLDER = pathlib.Path(__file__).parent
 def make_widget(board: "Board") -> Any:
     """Makes the widget of a board.
 
-    It carries messages both ways, and a view that opens says hello. Its only state is a picture for
-    where no kernel answers, as in a page that a notebook was exported to.
+    It carries messages both ways, and a view sends "hello" when it opens. Its only state is a
+    picture, which is shown if there is no kernel, for example in an exported notebook.
 
     Raises:
       ImportError: if anywidget is not installed.
@@ -30,7 +30,7 @@ def make_widget(board: "Board") -> Any:
         picture = traitlets.Unicode().tag(sync=True)
 
     widget = BoardWidget()
-    # What one view asks for, such as the position when it opens, the others may hear as well.
+    # A reply to one view, such as the position when it opens, may also go to the others.
     widget.on_msg(lambda _, said, buffers: board.handle(said, widget.send))
     board.listen(widget.send)
     return widget

@@ -1,7 +1,7 @@
-"""Boards as cells with codes and neighbours, and games that show the other's last move.
+"""Boards as cells with codes and neighbours, and games that show the opponent's last move.
 
-Patterns of stones need what planes do not tell: which cells lie around a cell, what is beyond the
-edge, which cells an action touches and where the other player moved last.
+Patterns of stones need information that observation planes lack: which cells surround a cell, what
+lies beyond the edge, which cells an action touches and where the opponent moved last.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxpgs.base import Env
 
-# What a cell can hold, as the player to move sees it. Codes from EDGE on lie beyond the board.
+# The contents of a cell, as the player to move sees it. Codes from EDGE on are beyond the board.
 EMPTY, OWN, OTHER, LAST, EDGE = range(5)
 MARGIN = 3
 GAMES = ("hex", "yavalath", "breakthrough", "connect_four", "othello")
@@ -27,24 +27,23 @@ Offset = tuple[int, int]  # rows down, columns to the right
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoardGeometry:
-    """What patterns need to know of a game's board.
+    """The information about a game's board that patterns need.
 
-    Make one of your own for another game of two players; `with_last_move` and
-    `PatternPolicy` take it. All cells are in the frame in which a network sees the board.
+    For another two-player game, make your own; `with_last_move` and `PatternPolicy` accept it. All
+    cells are in the frame in which a network sees the board.
 
     Attributes:
       name: the game.
       coordinates: `[cells, 2]` integers, each cell's row and column in the observation.
-      plane: `[rows + 2 * MARGIN, columns + 2 * MARGIN]` integers, what is where, with a margin
-        around the observation: the number of a cell, or `cells + e` for the edge of code
-        `EDGE + e`.
-      edge_names: names of the edges, of which there is at least one.
-      lattice: all turns and reflections of the neighbourhood, as matrices on offsets.
-      shared: those of them that change nothing in the game's rules, a group.
-      anchor_names: names of the n cells that an action touches, that of the move first.
+      plane: `[rows + 2 * MARGIN, columns + 2 * MARGIN]` integers, a map of the observation with a
+        margin around it: the number of a cell, or `cells + e` for the edge with code `EDGE + e`.
+      edge_names: names of the edges; there is at least one.
+      lattice: all rotations and reflections of the neighbourhood, as matrices on offsets.
+      shared: those in `lattice` that leave the game's rules unchanged. They form a group.
+      anchor_names: names of the n cells that an action touches; the cell of the move is first.
       anchors: `codes [..., cells] -> [..., A, n]` int32, the cells that each action touches; -1 for
-        none, as where the action cannot be played.
-      sites: `[A, n]` integers, if `anchors` is always that or -1; else None.
+        none, for example if the action cannot be played.
+      sites: `[A, n]` integers, if each entry of `anchors` is always this cell or -1; else None.
       anchor_occupied: whether an anchor can hold a stone before the move.
       turned: `[cells]` integers, where the other player sees each cell.
 
@@ -72,16 +71,16 @@ class BoardGeometry:
 
     @property
     def hexagonal(self) -> bool:
-        """Whether a cell has six neighbours, else eight."""
+        """Whether a cell has six neighbours instead of eight."""
         return len(self.lattice) == 12
 
     def codes(self, observation: chex.Array) -> chex.Array:
-        """Reads `[..., cells]` int8 codes from planes `[..., rows, columns, own and other's]`."""
+        """Reads `[..., cells]` int8 codes from `[..., rows, columns, own and other's planes]`."""
         planes = observation.astype(jnp.int8)
-        # No cell has stones of both, so the planes add up to a code.
+        # No cell has stones of both players, so the planes add up to a code.
         board = planes[..., 0] * jnp.int8(OWN) + planes[..., 1] * jnp.int8(OTHER)
         rows, columns = self.coordinates.T
-        # Where every place of the observation is a cell, no gather is needed.
+        # If every position of the observation is a cell, no gather is needed.
         if self.num_cells == board.shape[-2] * board.shape[-1]:
             return board.reshape(*board.shape[:-2], -1)
         return board[..., rows, columns]
@@ -92,13 +91,13 @@ def board_geometry(env: Env) -> BoardGeometry:
 
     Args:
       env: `Hex`, `Yavalath` or `Breakthrough` of `jaxpgs.envs`, "connect_four" or "othello" of pgx,
-        or what `with_last_move` makes.
+        or an environment made by `with_last_move`.
 
     Returns:
       The geometry; the same object for environments of the same kind and size.
 
     Raises:
-      ValueError: if the environment is another.
+      ValueError: if it is any other environment.
 
     Example:
       >>> jaxpgs.networks.board_geometry(jaxpgs.envs.Hex(3)).name
@@ -114,7 +113,7 @@ def board_geometry(env: Env) -> BoardGeometry:
 def named_geometry(
     name: str, observation_shape: tuple[int, ...], num_actions: int
 ) -> BoardGeometry:
-    """Makes the geometry of a game that is known by name; `board_geometry` finds the arguments.
+    """Makes the geometry of a named game; `board_geometry` derives the arguments from a game.
 
     Args:
       name: one of `GAMES`.
@@ -133,7 +132,7 @@ def named_geometry(
             "jaxpgs.networks.BoardGeometry for another game."
         )
     rows, columns = observation_shape[:2]
-    # Rows and columns with a margin, as far as any template reaches.
+    # Rows and columns with a margin as wide as the reach of the largest template.
     r, c = np.indices((rows + 2 * MARGIN, columns + 2 * MARGIN)) - MARGIN
     inside = (r >= 0) & (r < rows) & (c >= 0) & (c < columns)
     if name == "yavalath":
@@ -145,7 +144,7 @@ def named_geometry(
     turned = cells
     edge_names: tuple[str, ...] = ("edge",)
     if name == "hex":
-        # The mover joins top and bottom, which are his beyond the corners too.
+        # The player to move connects top and bottom; these edges include the outer corners.
         plane += (r >= 0) & (r < rows)
         turned, edge_names = cells.reshape(rows, rows).T.ravel(), ("own edge", "other edge")
     plane[inside] = cells
@@ -154,18 +153,18 @@ def named_geometry(
     lattice = _HEXAGONAL if hexagonal else _SQUARE
     anchor_names: tuple[str, ...] = ("cell",)
     shared, occupied = lattice, False
-    # What comes after the cells is a swap or a pass, which touches none.
+    # An action after those of the cells is a swap or a pass, which touches no cell.
     actions = np.arange(num_actions)[:, None]
     own_cells = np.where(actions < len(cells), actions, -1)
     sites: np.ndarray | None = own_cells
     anchors = functools.partial(_empty_sites, own_cells)
     if name == "connect_four":
-        # Stones fall: only left and right are alike, and the state tells where an action lands.
+        # Stones fall: only left and right are equivalent. An action's cell depends on the state.
         shared, anchor_names, sites = _MIRRORED, ("cell", "above"), None
         anchors = functools.partial(_landing_cells, rows)
     elif name == "breakthrough":
         shared, anchor_names, turned = _MIRRORED, ("to", "from"), cells[::-1]
-        # [cells, 3 directions]: where each action leads; beyond the board it touches nothing.
+        # [cells, 3 directions]: the target of each action; one beyond the board touches no cell.
         source = coordinates[:, None]
         targets = plane[tuple(np.moveaxis(source + _AHEAD + MARGIN, -1, 0))]
         sites = np.stack([targets, np.broadcast_to(cells[:, None], targets.shape)], axis=-1)
@@ -206,7 +205,7 @@ class LastMoveState:
 
     @property
     def rewards(self) -> chex.Array:
-        """`[players]` float32, what each player earned by the last step."""
+        """`[players]` float32, each player's reward in the last step."""
         return self.state.rewards
 
     @property
@@ -216,16 +215,16 @@ class LastMoveState:
 
     @property
     def legal_action_mask(self) -> chex.Array:
-        """`[A]` bool, as the environment's own."""
+        """`[A]` bool, the mask of the environment's own state."""
         return self.state.legal_action_mask
 
 
 @dataclasses.dataclass(frozen=True)
 class LastMove:
-    """A game whose observation is `[cells]` int8 codes, with the other's last move marked.
+    """A game whose observation is `[cells]` int8 codes, with the opponent's last move marked.
 
-    `with_last_move` makes one. It plays as `env` does and has `policy_logits` and `network_policy`
-    if `env` has them.
+    `with_last_move` makes one. Its rules are those of `env`, and it has `policy_logits` and
+    `network_policy` if `env` has them.
 
     Attributes:
       env: the game.
@@ -251,7 +250,7 @@ class LastMove:
         return (self.geometry.num_cells,)
 
     def init(self, key: chex.PRNGKey | None = None) -> LastMoveState:
-        """Returns the first position, in which no move was the last; the key is the game's."""
+        """Returns the first position, without a last move; the key is passed to the game."""
         return LastMoveState(self.env.init(key), jnp.int32(-1))
 
     def step(self, state: LastMoveState, action: chex.Array) -> LastMoveState:
@@ -259,7 +258,7 @@ class LastMove:
         before, after = state.state, self.env.step(state.state, action)
         action = jnp.asarray(action, jnp.int32)
         if hasattr(self.env, "policy_logits"):
-            # Which of a network's logits becomes that of the action.
+            # The index of the network's logit that belongs to the action.
             numbers = jnp.arange(self.num_actions, dtype=jnp.int32)
             action = self.env.policy_logits(before, numbers)[action]
         if self.geometry.sites is not None:
@@ -267,7 +266,7 @@ class LastMove:
         else:
             codes = self.geometry.codes(self.env.observe(before))
             cell = self.geometry.anchors(codes)[action, 0]
-        # The cell is in the mover's frame; if the other one is next, it is as that player sees it.
+        # The cell is in the mover's frame. If the opponent is next, convert it to their frame.
         turns = (after.current_player != before.current_player) & (cell >= 0)
         cell = jnp.where(turns, jnp.asarray(self.geometry.turned, jnp.int32)[cell], cell)
         return LastMoveState(after, jnp.where(before.terminated, state.last, cell))
@@ -275,15 +274,15 @@ class LastMove:
     def observe(self, state: LastMoveState) -> chex.Array:
         """Returns `[cells]` int8 codes from the view of the player to move.
 
-        They are `EMPTY`, `OWN`, `OTHER`, and `LAST` for the other's stone that came last, if it is
-        on the board.
+        They are `EMPTY`, `OWN`, `OTHER`, and `LAST` for the stone of the opponent's last move, if
+        it is on the board.
         """
         codes = self.geometry.codes(self.env.observe(state.state))
         cells = jnp.arange(self.geometry.num_cells, dtype=jnp.int32)
         return jnp.where((cells == state.last) & (codes == OTHER), jnp.int8(LAST), codes)
 
     def __getattr__(self, name: str) -> Any:
-        # No methods, since `hasattr` must tell of this game what it tells of the one within.
+        # These are not methods, as `hasattr` must give the same result for this game as for `env`.
         if name not in ("policy_logits", "network_policy"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         mapping = getattr(self.env, name)
@@ -291,17 +290,17 @@ class LastMove:
 
 
 def with_last_move(env: Env, geometry: BoardGeometry | None = None) -> LastMove:
-    """Makes a game show codes of cells and the other's last move in place of planes.
+    """Makes a game observe cells' codes and the opponent's last move in place of planes.
 
     Args:
-      env: a game of two players, of ours or of pgx.
+      env: a game of two players, of this library or of pgx.
       geometry: its board; None for that of `board_geometry`.
 
     Returns:
-      The environment, which can stand wherever `env` can.
+      The environment, which can be used wherever `env` can.
 
     Raises:
-      ValueError: if no geometry is given and the game is none that `board_geometry` knows.
+      ValueError: if no geometry is given and `board_geometry` does not know the game.
 
     Example:
       >>> game = jaxpgs.networks.with_last_move(jaxpgs.envs.Hex(3))
@@ -312,20 +311,20 @@ def with_last_move(env: Env, geometry: BoardGeometry | None = None) -> LastMove:
 
 
 def apply_matrix(matrix: Matrix, offset: Offset) -> Offset:
-    """Turns or reflects an offset."""
+    """Rotates or reflects an offset."""
     (a, b), (c, d) = matrix
     return (a * offset[0] + b * offset[1], c * offset[0] + d * offset[1])
 
 
 def _generate(turn: Matrix, mirror: Matrix, order: int) -> tuple[Matrix, ...]:
-    """Lists the turns, which are `order`, and the turns after the reflection."""
+    """Lists the `order` rotations, and each of them applied after the reflection."""
     product = [np.linalg.matrix_power(np.array(turn), k) for k in range(order)]
     product += [matrix @ np.array(mirror) for matrix in product]
     return tuple(((int(m[0, 0]), int(m[0, 1])), (int(m[1, 0]), int(m[1, 1]))) for m in product)
 
 
-# Turns by 60 degrees on hexagons and by 90 on squares, and a mirror image, as matrices on (rows
-# down, columns to the right).
+# Rotations by 60 degrees on hexagons and by 90 degrees on squares, and reflections, as matrices on
+# (rows down, columns to the right).
 _HEXAGONAL = _generate(((0, -1), (1, 1)), ((-1, 0), (1, 1)), 6)
 _SQUARE = _generate(((0, -1), (1, 0)), ((1, 0), (0, -1)), 4)
 _MIRRORED = _generate(((1, 0), (0, 1)), ((1, 0), (0, -1)), 1)
@@ -337,7 +336,7 @@ def _empty_sites(sites: np.ndarray, codes: chex.Array) -> chex.Array:
 
 
 def _pawn_sites(sites: np.ndarray, codes: chex.Array) -> chex.Array:
-    """A pawn of one's own goes to where there is none; only diagonally it captures."""
+    """A pawn moves to a cell without an own pawn; it captures only diagonally."""
     target, source = codes[..., sites[:, 0]], codes[..., sites[:, 1]]
     straight = jnp.broadcast_to(np.arange(len(sites)) % 3 == 1, target.shape)
     free = (target == EMPTY) | ((target != OWN) & ~straight)
@@ -351,10 +350,10 @@ def _sites_where(sites: np.ndarray, playable: chex.Array) -> chex.Array:
 
 
 def _landing_cells(rows: int, codes: chex.Array) -> chex.Array:
-    """The lowest empty cell of each column and the one above it, which the other could take."""
+    """The lowest empty cell of each column and the one above it, open to the opponent next."""
     board = codes.reshape(*codes.shape[:-1], rows, -1)
     columns = board.shape[-1]
-    # Stones lie at the bottom, so the number of empty cells tells the lowest one.
+    # Stones lie at the bottom, so the number of empty cells gives the row of the lowest one.
     row = jnp.sum(board == EMPTY, axis=-2, dtype=jnp.int32) - 1
     row = jnp.stack([row, row - 1], axis=-1)
     column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32)[:, None], row.shape)
