@@ -1,9 +1,9 @@
-"""Games of one player, played to the end by a search for every move: what counts is the best game.
+"""Games of one player, played to the end with a search for every move; the best game counts.
 
-`searches`, `nrpa_samegame` and `parallel_tempering` have the searches, `policy_rollouts` games
-without one, `solving` the loop of whole games, `episodes` the states that remember their moves,
-`rollouts` the ways to play a position to its end, `offline_games` games that another search judges,
-and `nrpa_loop` nested rollout policy adaptation for any game.
+`searches`, `nrpa_samegame` and `parallel_tempering` contain the searches, and `nrpa_loop` contains
+nested rollout policy adaptation for any game. `policy_rollouts` plays games without a search.
+`solving` is the loop over whole games, `episodes` defines states that remember their moves, and
+`rollouts` plays positions to the end. `offline_games` lets another search evaluate played games.
 """
 
 from jaxpgs.puzzles.episodes import Episode, make_episode_fns, play_move, start_episodes

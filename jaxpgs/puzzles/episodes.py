@@ -1,9 +1,9 @@
 """Episodes: states that remember the moves that led to them, and a rollout's moves to the end.
 
-For games of one player what counts is the best game ever seen, whatever the search thinks of its
-first move. A search over `Episode`s in place of bare states can tell it: every node knows its moves
-and its score, and a rollout from there completes both. `best_of=lambda episode: episode.total`
-makes the search keep the best one.
+In games of one player the best game ever seen counts, whatever value the search gives to its first
+move. A search over `Episode`s instead of bare states can return this game: every node knows its
+moves and its score, and a rollout from there completes both. With
+`best_of=lambda episode: episode.total` the search keeps the best episode.
 """
 
 import functools
@@ -35,8 +35,8 @@ class Episode(NamedTuple):
       moves: `[B, L]` integers: the actions from the start, first those played, then those that a
         rollout proposes; -1 after the last.
       num_played: `[B]` int32, how many of them have been played.
-      score: `[B]` float32, the rewards of the moves played.
-      total: `[B]` float32, the rewards of all moves; -inf if they stop before the game's end.
+      score: `[B]` float32, the sum of the rewards of the moves played.
+      total: `[B]` float32, that of all moves; -inf if they stop before the game's end.
 
     Example:
       >>> jaxpgs.puzzles.start_episodes(puzzle, boards).moves.shape
@@ -54,11 +54,11 @@ _ALONE = "Episodes add up what one player earns; make_recurrent_fn is for two as
 
 
 def check_boards(owner: str, state: Any) -> None:
-    """Raises `ValueError` for one position in place of B.
+    """Raises `ValueError` for a single position without a batch axis.
 
     Args:
-      owner: the function whose argument it is, for the message.
-      state: of any game.
+      owner: the name of the calling function, for the error message.
+      state: a state of any game.
     """
     if jnp.ndim(state.terminated) != 1:
         raise ValueError(
@@ -74,14 +74,14 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
     Args:
       env: a game of one player.
       state: `[B]` positions to start from.
-      max_moves: L, the most moves that a game can have; half the actions if None, as in SameGame,
-        where each move takes two cells or more.
+      max_moves: L, the maximum number of moves of a game. None is half the number of actions,
+        which is enough for SameGame, where each move takes two cells or more.
 
     Returns:
-      Episodes without a move, whose scores count from here.
+      Episodes without moves, whose scores begin at 0.
 
     Raises:
-      ValueError: if the game is not one of one player, or there is a single position without B.
+      ValueError: if the game is not for one player, or the position has no batch axis.
 
     Example:
       >>> episode = jaxpgs.puzzles.start_episodes(puzzle, boards)
@@ -104,11 +104,11 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
 
 
 def play_move(env: Env, episode: Episode, action: chex.Array) -> tuple[Episode, chex.Array]:
-    """Plays an action in each episode; those that are over stay as they are.
+    """Plays an action in each episode; finished games do not change.
 
     Args:
       env: the game.
-      episode: B episodes. What a rollout proposed is forgotten.
+      episode: B episodes. Moves that a rollout proposed are discarded.
       action: `[B]` actions, legal where the game is not over.
 
     Returns:
@@ -150,28 +150,29 @@ def make_episode_fns(
 ) -> tuple[RootFn, RecurrentFn]:
     """Makes the `root_fn` and `recurrent_fn` of a search over episodes.
 
-    They are those of `make_root_fn` and `make_recurrent_fn` whose embeddings are each an `Episode`.
-    They may take a rollout's return in place of the network's value, or mix the two as in Silver
+    They are like those of `make_root_fn` and `make_recurrent_fn`, but an embedding is an `Episode`.
+    They may use a rollout's return instead of the network's value, or mix the two as in Silver
     et al. 2016, eq. 8.
 
     Args:
       env: a game of one player, ours or pgx's.
-      apply_fn: the network, as in `make_root_fn`. None stands for a policy uniform over the legal
+      apply_fn: the network, as in `make_root_fn`. None is a policy that is uniform over the legal
         actions, without a value.
-      rollout: plays each new state to the end; what it earns is the state's value. None takes the
+      rollout: plays each new state to the end; its return is the state's value. None uses the
         network's value.
-      rollout_share: weight of what the rollout earns in the state's value, from 0 to 1; the rest is
-        the network's. Whatever it is, the rollout's game counts as one that was seen.
-      split: whether to return a `SplitRecurrentFn`, for a search that adapts and keeps a tree. As
-        nothing that is remembered may depend on what adapts, its rollouts see a uniform prior.
+      rollout_share: weight of the rollout's return in the state's value, from 0 to 1; the rest is
+        the network's value. For any weight, the rollout's game counts as one that was seen.
+      split: whether to return a `SplitRecurrentFn`, for a search that adapts and keeps a tree. The
+        stored results may not depend on the adapted parameters, so rollouts get a uniform prior.
 
     Returns:
       `root_fn(params, rng_key, episode)`, where the key may be one or `[B]`, and `recurrent_fn`.
       The rollouts of one root do not depend on the other roots.
 
     Raises:
-      ValueError: if there is neither a network nor a rollout, a share of values has no network, the
-        game has several players or draws chance, or the network cannot be split.
+      ValueError: if there is neither a network nor a rollout, `rollout_share` is out of range or
+        below 1 without a network, the game has several players or chance events, or `split` is set
+        for a network that cannot be split.
 
     Example:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
@@ -204,7 +205,7 @@ def make_episode_fns(
         episode, reward = play_move(env, episode, action)
         features = parts.torso(params, jax.vmap(env.observe)(episode.state))
         value = mask_value(parts.value_head(params, features), episode.state)
-        # What a tree remembers may not depend on what adapts, so rollouts do not see the policy.
+        # Stored results may not depend on the adapted parameters, so rollouts ignore the policy.
         uniform = uniform_logits(env, episode.state)
         episode, value = _complete(setting, params, rng_key, episode, uniform, value)
         return Expansion(reward, _discount(episode), value, features), episode
@@ -248,7 +249,7 @@ def _evaluate(setting: _Setting, params: Params, episode: Episode) -> tuple[chex
     """Returns the prior's logits `[B, A]` and the network's values `[B]`."""
     env, state = setting.env, episode.state
     if setting.apply_fn is None:
-        # Any number of the value's shape and type: without a network the rollout's takes its place.
+        # A placeholder for the value: without a network it is replaced by the rollout's return.
         return uniform_logits(env, state), episode.score
     logits, value = setting.apply_fn(params, jax.vmap(env.observe)(state))
     return mask_logits(env, logits, state), mask_value(value, state)
@@ -262,11 +263,11 @@ def _complete(
     logits: chex.Array,
     value: chex.Array,
 ) -> tuple[Episode, chex.Array]:
-    """Plays episodes to the end by the rollout, if there is one, and values their states."""
+    """Plays episodes to the end with the rollout, if there is one, and evaluates their states."""
     if setting.rollout is None:
         return episode, value
     keys = broadcast_keys(rng_key, len(value))
-    # A rollout says nothing of a finished game, in which no move is legal.
+    # The output of a rollout from a finished game is ignored, as no move is legal there.
     earned, moves = setting.rollout(params, keys, episode.state, logits)
     over = episode.state.terminated
     earned = jnp.where(over, 0.0, earned)
@@ -284,9 +285,9 @@ def _discount(episode: Episode) -> chex.Array:
 
 
 def _continued(episode: Episode, moves: chex.Array) -> chex.Array:
-    """Puts a rollout's moves `[B, R]` behind those that an episode has played."""
+    """Appends a rollout's moves `[B, R]` to those that an episode has played."""
     length = episode.moves.shape[1]
-    # Rollouts count their moves from where they start; both have L places from here on.
+    # A rollout's first entry is its own first move. Its moves are padded or truncated to length L.
     missing = max(length - moves.shape[1], 0)
     moves = jnp.pad(moves, [(0, 0), (0, missing)], constant_values=-1)[:, :length]
     places = jnp.arange(length)[None] - episode.num_played[:, None]

@@ -1,10 +1,10 @@
 """Nested rollout policy adaptation: policy gradient search for puzzles, without a network.
 
-Like PGS it teaches its own playouts while it searches, but the policy is a table of logits, one for
-each move code, the gradient is that of imitation of the best game so far instead of REINFORCE on
-returns, and it is nested: a level starts from its parent's table, and reports its best game. It
-works on whole games from a `playout` function instead of simulations through a `recurrent_fn`, and
-so has a loop of its own, with the same three functions: `init`, `step` and `finish`.
+Like PGS, it trains its own playout policy during the search. The policy is a table of logits, one
+for each move code. The gradient imitates the best game so far, instead of REINFORCE on returns. The
+search is nested: a level starts from its parent's table and reports its best game. It plays whole
+games with a `playout` function instead of simulations with a `recurrent_fn`. It therefore has its
+own loop, with the same three functions: `init`, `step` and `finish`.
 """
 
 import functools
@@ -24,12 +24,12 @@ Playout = Callable[[chex.PRNGKey, chex.Array], PlayedGames]
 
 
 class NRPALevel(NamedTuple):
-    """A level of the search above the first, in B lanes.
+    """The state of one level of the search, from the second level on, in B lanes.
 
     Attributes:
-      logits: `[C, B]` float32 its table.
+      logits: `[C, B]` float32, its table.
       best: the best game of its current run.
-      iterations: `[]` int32, how often it has adapted in this run.
+      iterations: `[]` int32, how many times it has adapted in this run.
     """
 
     logits: chex.Array
@@ -38,13 +38,13 @@ class NRPALevel(NamedTuple):
 
 
 class NRPAState(NamedTuple):
-    """A search under way.
+    """The state of a search.
 
     Attributes:
       levels: the levels from the second on.
-      best: the best games of each lane so far.
-      bias: `[C, B]` float32 the table that the highest level starts from.
-      steps: `[]` int32, how many steps were done.
+      best: the best game of each lane so far.
+      bias: `[C, B]` float32, the table that the highest level starts from.
+      steps: `[]` int32, the number of steps done.
     """
 
     levels: tuple[NRPALevel, ...]
@@ -58,11 +58,11 @@ class NestedSearch(NamedTuple):
 
     Attributes:
       init: `bias [C, M] -> NRPAState` for M boards.
-      step: `(rng_keys [M], state) -> state`: a run of the first level in every lane, which is
-        `iterations[0] * playouts` games each. Give it the same keys at every step.
-      finish: `state -> PlayedGames`, the best game so far of each of the M boards. It may be asked
-        at any time and changes nothing.
-      games_per_step: how many games a step plays on each board.
+      step: `(rng_keys [M], state) -> state`: a run of the first level in every lane, with
+        `iterations[0] * playouts` games each. Pass the same keys at every step.
+      finish: `state -> PlayedGames`, the best game so far of each of the M boards. It may be called
+        at any time and does not change the search.
+      games_per_step: the number of games that a step plays on each board.
 
     Example:
       >>> from jaxpgs.envs.samegame.sequences import play_sequences
@@ -90,42 +90,42 @@ def nrpa_search(
 ) -> NestedSearch:
     """Nested rollout policy adaptation.
 
-    Rosin 2011: a run of level l starts from the table of its parent and repeats N times: run level
-    l - 1, keep the better game (of equals, the later), and move the table towards it with `adapt`.
-    Level 0 is a playout. With a `bias` it is generalised NRPA of Cazenave 2020, for biases that
-    depend on the code alone: those are where the tables start.
+    Rosin 2011: a run of level l starts from its parent's table and repeats N times: run level
+    l - 1, keep the better game (the later one if they are equal), and move the table towards this
+    game with `adapt`. Level 0 is a playout. If the tables start from a `bias`, this is generalised
+    NRPA (Cazenave 2020), for biases that depend on the code alone.
 
-    With `features` codes learn from one another: a code's logit is its entry of the table plus the
-    weights of its features, and the same gradient teaches both, as in Sentuc et al. 2023, who weigh
-    the biases of GNRPA so. It can learn at once what plain NRPA learns code by code, such as to
-    keep the blocks of one colour for last.
+    With `features`, codes learn from one another: a code's logit is its table entry plus the
+    weights of its features. The same gradient trains both, as in Sentuc et al. 2023, who weight the
+    biases of GNRPA in this way. The search can then learn in one step what plain NRPA learns code
+    by code, such as to keep the blocks of one colour for last.
 
-    Many searches run side by side: `parallel[l - 1]` runs of level l start together from their
-    parent's table, and it adapts to the best of them (Negrevergne and Cazenave 2017; they
+    Many searches run in parallel: `parallel[l - 1]` runs of level l start together from their
+    parent's table, and the parent adapts to the best of them (Negrevergne and Cazenave 2017, who
     distribute the runs of one level). With M boards there are `M * prod(parallel)` lanes, each
     playing one game at a time.
 
     Deviations: the highest level starts again from the bias after its last iteration, so a search
-    goes on as long as it is asked to; logits stay within -30 and 30.
+    can run for any number of steps. Logits are clipped to the range from -30 to 30.
 
     Args:
-      playout: `(rng_keys [B], logits [C, B]) -> PlayedGames` plays a game in each of B lanes, of
-        which the lanes of a board are neighbours, with moves drawn from the softmax of their
-        logits.
+      playout: `(rng_keys [B], logits [C, B]) -> PlayedGames` plays a game in each of B lanes. The
+        lanes of a board are adjacent. Moves are drawn from the softmax of a lane's logits.
       iterations: N of each level from the first on, each at least 1.
-      parallel: how many runs of each level share a parent, each at least 1; the last counts
-        independent searches.
-      playouts: how many games the first level plays before each adaptation, at least 1, as in
-        stabilised NRPA (Cazenave, Sevestre and Toulemont 2020).
+      parallel: the number of runs of each level that share a parent, each at least 1. The last
+        entry is the number of independent searches.
+      playouts: the number of games that the first level plays before each adaptation, at least 1,
+        as in stabilised NRPA (Cazenave, Sevestre and Toulemont 2020).
       step_size: alpha, positive.
-      features: `[F, C, M]` bool, which codes of each board have which of F features; None is none.
-      sharing: alpha of a feature's weight, in units of `step_size`, at least 0.
+      features: `[F, C, M]` bool, which codes of each board have which of F features. None is no
+        features.
+      sharing: the step size of a feature's weight, in units of `step_size`, at least 0.
 
     Returns:
       `init`, `step`, `finish` and `games_per_step`.
 
     Raises:
-      ValueError: if a number is out of its range, or the levels differ.
+      ValueError: if a number is out of range, or `iterations` and `parallel` differ in length.
 
     Example:
       >>> from jaxpgs.envs.samegame.sequences import play_sequences
@@ -146,7 +146,7 @@ def nrpa_search(
         raise ValueError(f"sharing must be at least 0, got {sharing}.")
     lanes = int(np.prod(parallel))
     if features is not None:
-        # Each of a board's lanes has a table of its own, with the features of the board.
+        # Each lane of a board has its own table, with the features of the board.
         features = jnp.repeat(features, lanes, axis=2)
     learn = functools.partial(adapt, step_size=step_size, features=features, sharing=sharing)
     setting = _Setting(playout, learn, tuple(iterations), tuple(parallel), playouts, lanes)
@@ -179,11 +179,11 @@ def nrpa_policy(
     """Searches M boards by nested rollout policy adaptation; see `nrpa_search`.
 
     Args:
-      rng_key: one key, or `[M]` keys, one for each board; consumed. With a key for each board, its
-        answer does not depend on the other boards.
+      rng_key: one key, or `[M]` keys, one for each board; consumed. With a key for each board, the
+        result of a board does not depend on the other boards.
       playout: plays the games of all lanes, as in `nrpa_search`.
       bias: `[C, M]` float logits that the tables start from: zeros for NRPA, a prior for GNRPA.
-      num_steps: how many runs of the first level, at least 1; see `NestedSearch`.
+      num_steps: the number of runs of the first level, at least 1; see `NestedSearch`.
       **knobs: arguments of `nrpa_search`.
 
     Returns:
@@ -209,7 +209,7 @@ def nrpa_policy(
 
 
 class _Setting(NamedTuple):
-    """What does not change while a search runs; the arguments of `nrpa_search`, checked."""
+    """The constants of a search: the checked arguments of `nrpa_search`."""
 
     playout: Playout
     learn: Callable[[chex.Array, PlayedGames], chex.Array]
@@ -227,7 +227,7 @@ def _init(setting: _Setting, bias: chex.Array) -> NRPAState:
 
 
 def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPAState:
-    # A key for each lane, then one for each step, so that steps may be given the same keys.
+    # Derive a key for each lane and then fold in the step, so that all steps may get the same keys.
     split = jax.vmap(lambda key: jax.random.split(key, setting.lanes))
     keys = split(typed_keys(rng_keys)).reshape(-1)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, state.steps))(keys)
@@ -239,18 +239,18 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: NRPAState) -> NRPASt
 
 
 def _finish(setting: _Setting, state: NRPAState) -> PlayedGames:
-    # The best of all lanes of a board, of which one lane then speaks for it.
+    # After `_share` every lane of a board has the board's best game; take the first lane.
     best = _share(state.best, setting.lanes)
     return jax.tree.map(lambda x: x[..., :: setting.lanes], best)
 
 
 def _run_first_level(setting: _Setting, keys: chex.PRNGKey, logits: chex.Array) -> PlayedGames:
-    """Plays, keeps the best game and learns from it, again and again; returns that game."""
+    """Repeatedly plays, keeps the best game and learns from it; returns the best game."""
     playouts = setting.playouts
 
     def body(index: chex.Array, carry: tuple) -> tuple:
         logits, best = carry
-        # Level 0 is a playout in every lane. Of equal games the later is learned from.
+        # Level 0 is a playout in every lane. The later one of equal games is kept.
         now = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
         best = better(setting.playout(now, logits), best)
         if playouts == 1:
@@ -259,7 +259,7 @@ def _run_first_level(setting: _Setting, keys: chex.PRNGKey, logits: chex.Array) 
         last = (index + 1) % playouts == 0
         return jax.lax.cond(last, lambda: setting.learn(logits, best), lambda: logits), best
 
-    # The run's own table is dropped in the end; only its best game goes up.
+    # The run's table is discarded at the end; only its best game is passed to the parent.
     carry = (logits, _no_games(setting.playout, logits))
     return jax.lax.fori_loop(0, setting.iterations[0] * playouts, body, carry)[1]
 
@@ -271,28 +271,28 @@ def _climb(
     levels: tuple[NRPALevel, ...],
     below: int,
 ) -> tuple[NRPALevel, ...]:
-    """Hands the best games of level `below + 1` to the levels above it."""
+    """Passes the best games of level `below + 1` to the levels above it."""
     if not levels:
         return ()
     level, above = levels[0], levels[1:]
-    # The runs below are over: take the best of those that share this parent, and learn from it.
+    # The runs below are over: take the best game of those that share this parent; learn from it.
     best = better(_share(games, setting.parallel[below]), level.best)
     level = NRPALevel(setting.learn(level.logits, best), best, level.iterations + 1)
 
     def hand_on() -> tuple[NRPALevel, ...]:
-        # After its last iteration the level hands its best game to its parent, and starts again
-        # from the table that the parent has learned; the highest level starts again from the bias.
+        # After its last iteration the level passes its best game to its parent and restarts from
+        # the table that the parent has then learned. The highest level restarts from the bias.
         higher = _climb(setting, bias, best, above, below + 1)
         start = higher[0].logits if higher else bias
         return (NRPALevel(start, _no_games(setting.playout, bias), jnp.int32(0)), *higher)
 
-    # All lanes count alike, so one branch is taken for all of them.
+    # All lanes have the same iteration count, so they all take the same branch.
     done = level.iterations >= setting.iterations[below + 1]
     return jax.lax.cond(done, hand_on, lambda: (level, *above))
 
 
 def better(new: PlayedGames, old: PlayedGames) -> PlayedGames:
-    """Returns the better game of each lane, of equals the new one."""
+    """Returns the better game of each lane, or the new one if they are equal."""
     is_better = new.score >= old.score
     return jax.tree.map(lambda n, o: jnp.where(is_better, n, o), new, old)
 
@@ -306,22 +306,23 @@ def adapt(
 ) -> chex.Array:
     """Moves tables towards games: Rosin 2011, algorithm 2.
 
-    The step is `step_size` times the gradient of `sum_t log pi(a_t | s_t)`, the cross-entropy or
-    REINFORCE step for a return of 1, with all probabilities those of the given table.
+    The step is `step_size` times the gradient of `sum_t log pi(a_t | s_t)`, which is the
+    cross-entropy step, or the REINFORCE step for a return of 1. All probabilities are computed from
+    the given table.
 
     Args:
-      logits: `[C, B]` float32, at most 30 in size.
-      games: B games, of which codes and legal codes are read.
+      logits: `[C, B]` float32, at most 30 in absolute value.
+      games: B games; only their codes, legal codes and lengths are used.
       step_size: alpha.
       features: `[F, C, B]` bool, None for none.
-      sharing: the step of a feature's weight in units of `step_size`.
+      sharing: the step size of a feature's weight, in units of `step_size`.
 
     Returns:
-      `[C, B]` logits, kept within -30 and 30.
+      `[C, B]` logits, clipped to the range from -30 to 30.
     """
     most, num_words, batch = games.legal.shape
     height = logits.shape[0] // num_words
-    # Codes lie as the bits of `games.legal` do: row r, word w is code r * W + w.
+    # Codes are ordered like the bits of `games.legal`: row r of word w is code r * W + w.
     weights = jnp.exp(logits).reshape(height, num_words, batch)
     one = games.legal.dtype.type(1)
     # Loops end with the longest game; entries after a game's end have no legal code.
@@ -330,8 +331,8 @@ def adapt(
     def bits(words: chex.Array, row: int) -> chex.Array:
         return (words >> (height - 1 - row)) & one != 0
 
-    # Two loops, so that the sums are in memory when the second begins; XLA would compute each again
-    # for every code.
+    # Two loops, so that the sums are in memory when the second begins. In a single loop XLA would
+    # compute each sum again for every code.
     def add(t: chex.Array, totals: chex.Array) -> chex.Array:
         terms = [jnp.where(bits(games.legal[t], r), weights[r], 0.0) for r in range(height)]
         rows: chex.Array = functools.reduce(jnp.add, terms)
@@ -347,16 +348,16 @@ def adapt(
 
     zeros = tuple(jnp.zeros((num_words, batch)) for _ in range(height))
     sums = jnp.stack(jax.lax.fori_loop(0, length, spread, zeros))
-    # The gradient of log pi(a_t | s_t) is 1 at the chosen code less pi(c | s_t) at every legal one.
-    # The second part first: exp(logit) times the sum of alpha / Z_t where the code was legal.
+    # The gradient of log pi(a_t | s_t) is 1 at the chosen code minus pi(c | s_t) at every legal
+    # one. The second term first: exp(logit) times the sum of alpha / Z_t where the code was legal.
     step = -(weights * sums).reshape(logits.shape)
-    # Beyond the end the code is -1, which must not count from the end of the table.
+    # After the end the code is -1, which must not index the last entry of the table.
     chosen = jnp.where(games.chosen < 0, logits.shape[0], games.chosen)
     lanes = jnp.broadcast_to(jnp.arange(batch), chosen.shape)
     step = step.at[chosen, lanes].add(step_size, mode="drop")
     if features is not None:
-        # A feature's weight is not stored: as it is added to the logits of all its codes, its step
-        # is too. Its gradient is the sum of those of its codes.
+        # A feature's weight is not stored: it is part of the logits of all its codes, so its step
+        # is added to them. Its gradient is the sum of the gradients of its codes.
         for feature in features:
             of_weight = jnp.sum(jnp.where(feature, step, 0.0), axis=0)
             logits = logits + jnp.where(feature, sharing * of_weight, 0.0)
@@ -364,7 +365,7 @@ def adapt(
 
 
 def _share(games: PlayedGames, group: int) -> PlayedGames:
-    """Gives every lane the best game of its group of neighbours, of equals the first."""
+    """Gives every lane the best game of its group of adjacent lanes, the first if several."""
     if group == 1:
         return games
     winner = jnp.argmax(games.score.reshape(-1, group), axis=1)
@@ -373,7 +374,7 @@ def _share(games: PlayedGames, group: int) -> PlayedGames:
 
 
 def _no_games(playout: Playout, logits: chex.Array) -> PlayedGames:
-    """Returns games of no moves that are worse than any."""
+    """Returns games without moves that are worse than any other game."""
     batch = logits.shape[1]
     # Only the shapes are needed, so nothing is played.
     like = jax.eval_shape(playout, jax.random.split(jax.random.key(0), batch), logits)

@@ -32,23 +32,23 @@ def nrpa(
 ) -> Solution:
     """Nested rollout policy adaptation of B boards (Rosin 2011); see `jaxpgs.puzzles.nrpa_search`.
 
-    It searches the first position only, and its best game is the solution, so that what is told of
-    later positions is that game.
+    It searches the first position only, and its best game is the solution. The values of later
+    positions are therefore those of this game.
 
     Args:
       env: SameGame.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, games a board, rounded up to whole runs of the first level.
-      bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; None is zeros.
+      num_simulations: N, games per board, rounded up to whole runs of the first level.
+      bias: `[A, B]` logits that the tables start from (GNRPA), such as `prior_bias`; zeros if None.
       by_color: whether blocks of a colour learn from one another.
       pairs: whether a block has one logit while its group is a pair and another in larger groups
         (see `envs.samegame.sequences`); `default_pairs(env)` if None.
       **knobs: arguments of `nrpa_search`; `sharing` is `default_sharing(env)` if not given.
 
     Returns:
-      The solution. `searches` holds the best game: its positions and actions, and as `value` what
-      it earned from there on. `num_evaluations` are 0, as nothing is evaluated.
+      The solution. `searches` holds the positions and actions of the best game; `value` is the sum
+      of its rewards from there on. `num_evaluations` is 0, as no state is evaluated.
 
     Raises:
       ValueError: if `num_simulations` is below 1, and as `jaxpgs.puzzles.nrpa_search`.
@@ -63,18 +63,18 @@ def nrpa(
     num_simulations = check_count("nrpa", "num_simulations", num_simulations)
     check_boards("nrpa", state)
     pairs = default_pairs(env) if pairs is None else pairs
-    # Two levels of 50 and 100 iterations, with four runs of the first level side by side.
+    # Two levels of 50 and 100 iterations, with four runs of the first level in parallel.
     shape = {"iterations": (50, 100), "parallel": (4, 1)}
     knobs = shape | {"sharing": default_sharing(env)} | knobs
 
     def play(keys: chex.PRNGKey, logits: chex.Array) -> PlayedGames:
         return play_sequences(env, keys, boards, logits)
 
-    # Made here to check the knobs, before anything is computed of them.
+    # Made here to check the knobs before anything is computed.
     games_per_step = nrpa_search(play, **knobs).games_per_step
     num_boards, lanes = len(state.terminated), math.prod(knobs["parallel"])
     keys = broadcast_keys(rng_key, num_boards)
-    # Every lane plays from its board's first position; lanes of a board are neighbours.
+    # Every lane plays from its board's first position; the lanes of a board are adjacent.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     if by_color:
         knobs["features"] = code_features(env, state, pairs=pairs)
@@ -93,8 +93,8 @@ def nrpa(
 def default_sharing(env: SameGame) -> float:
     """Returns the `sharing` of `nrpa`: 0.2 on 15x15, and in proportion to the number of cells.
 
-    On 15x15 half of it is level with it, and twice loses 121 ± 98 points a board (sweep at commit
-    0bc35d3); smaller boards were tried by hand.
+    On 15x15 half this value is equally good, and twice this value loses 121 ± 98 points per board
+    (sweep at commit 0bc35d3). On smaller boards the values were tried by hand.
     """
     return 0.2 * env.num_actions / 225
 
@@ -102,9 +102,9 @@ def default_sharing(env: SameGame) -> float:
 def default_pairs(env: SameGame) -> bool:
     """Returns the `pairs` of `nrpa`: whether the board has more than 100 cells.
 
-    Logits for pairs gain 140 ± 58 points on 15x15; on 7x7 and 10x10 they gain none with as many
-    games, and take longer (`benchmarks/studies/seify2020`). Sizes between 10x10 and 15x15 have no
-    rows.
+    Separate logits for pairs gain 140 ± 58 points on 15x15. On 7x7 and 10x10 they gain nothing with
+    the same number of games, and take longer (`benchmarks/studies/seify2020`). Sizes between 10x10
+    and 15x15 were not measured.
     """
     return env.num_actions > 100
 
@@ -121,7 +121,7 @@ def prior_bias(
       apply_fn: the network.
       params: its parameters.
       state: `[B]` positions.
-      scale: what the logits are multiplied by.
+      scale: the factor by which the logits are multiplied.
 
     Returns:
       `[A, B]` logits.
@@ -134,22 +134,22 @@ def prior_bias(
       >>> bias = jaxpgs.puzzles.prior_bias(puzzle, apply_fn, params, boards)
     """
     logits = apply_fn(params, jax.vmap(env.observe)(state))[0]
-    # Centred, as the softmax does not change by it and tables hold logits from -30 to 30 only.
+    # Centring does not change the softmax, and tables only hold logits from -30 to 30.
     return scale * (logits - jnp.mean(logits, axis=1, keepdims=True)).T
 
 
 def replayed(env: SameGame, state: Any, actions: chex.Array) -> Solution:
-    """Makes the solution of whole games.
+    """Makes a solution from the actions of whole games.
 
     Args:
       env: SameGame.
       state: `[B]` positions to start from.
-      actions: `[T, B]` any cells of the groups that were taken; -1 after the end.
+      actions: `[T, B]`, any cell of each group that was taken; -1 after the end.
     """
     start = start_episodes(env, state)
 
     def body(episode: Episode, action: chex.Array) -> tuple[Episode, tuple]:
-        # The games name a group by any of its cells, solutions by the legal one.
+        # The given actions may be any cell of a group; a solution contains the legal one.
         labels = jax.vmap(env.group_labels)(episode.state)
         # After the end any action will do, since the game stays as it is.
         legal = jnp.take_along_axis(labels, jnp.maximum(action, 0)[:, None], axis=1)[:, 0]

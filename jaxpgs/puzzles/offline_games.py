@@ -1,4 +1,4 @@
-"""Games whose positions a stronger search judges, for a network to learn from."""
+"""Games whose positions are evaluated by a stronger search, as training data for a network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,22 +16,22 @@ def judged(
     rng_key: chex.PRNGKey,
     judge: Callable[[chex.PRNGKey, Any], Solution],
 ) -> Solution:
-    """Has another search say what every position of the games is worth, and what to play there.
+    """Lets another search determine the value and the action of every position of the games.
 
-    A network that learns from good games only takes all positions for good ones, and one that
-    learns what its own search believes may believe itself. Here a search that needs no network,
-    such as `nrpa`, solves every position that was seen, whoever played there. That is DAgger (Ross,
-    Gordon and Bagnell 2011) for values; Seify 2020 takes the searching network's own values.
+    A network that learns from good games only overestimates bad positions, and one that learns from
+    its own search may reinforce its own errors. Here a search that needs no network, such as
+    `nrpa`, solves every position that was visited, whatever policy played there. This is DAgger
+    (Ross, Gordon and Bagnell 2011) for values; Seify 2020 uses the searching network's own values.
 
     Args:
-      solution: games that were played once, without `restart`.
+      solution: games that were played without `restart`.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       judge: the other search, `(rng_keys [B], state [B]) -> Solution`.
 
     Returns:
-      The solution with other `searches.value` and `searches.action`: of each position what the
-      judge's best game earns and its first move, or the rest of the game that was played, if that
-      earned at least as much.
+      The solution with new `searches.value` and `searches.action`. For each position they are the
+      return and the first move of the judge's best game. They are those of the game that was played
+      if its rest earned at least as much.
 
     Example:
       >>> judge = lambda keys, state: jaxpgs.puzzles.nrpa(
@@ -44,7 +44,7 @@ def judged(
     searches = solution.searches
     shape = searches.searched.shape
     keys = typed_keys(broadcast_keys(rng_key, shape[1]))
-    # [S, B] keys: a position's answer depends on its board's key and its place in the game.
+    # [S, B] keys: a position's result depends on its board's key and its index in the game.
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, jnp.arange(shape[0]))
     keys = keys.reshape(-1)
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
@@ -54,8 +54,8 @@ def judged(
 
     def body(carry: tuple) -> tuple:
         i, values, actions = carry
-        # As many positions at a time as there are boards. Row by row of the grid, entries of games
-        # that were over would be judged, too.
+        # Each iteration judges as many positions as there are boards. Going through the rows of
+        # the [S, B] grid would also judge the entries of finished games.
         place = order[i * shape[1] + jnp.arange(shape[1])]
         found = judge(keys[place], jax.tree.map(lambda x: x[place], states))
         first = found.moves[:, 0].astype(actions.dtype)
@@ -65,7 +65,7 @@ def judged(
     start = (jnp.int32(0), jnp.zeros(size), jnp.zeros(size, jnp.int32))
     _, values, actions = jax.lax.while_loop(lambda c: c[0] * shape[1] < count, body, start)
     values, actions = values.reshape(shape), actions.reshape(shape)
-    # The rest of the game that was played is a solution too, where the judge finds nothing better.
+    # The rest of the game that was played is used where the judge finds nothing better.
     rest = solution.played[None] - searches.score
     better = rest >= values
     return solution._replace(
