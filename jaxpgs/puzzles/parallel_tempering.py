@@ -1,10 +1,10 @@
 """Parallel tempering of SameGame: a local search among whole games, at many temperatures at once.
 
-A game is the order in which its blocks go (`envs.samegame.orders`). A step takes one move of the
-game, or one block, to another time, plays the game that this gives, and keeps it by the rule of
-Metropolis. The lanes of a board do so at temperatures from hot to cold, and neighbours exchange
-their games: what the hot ones find is refined by the cold ones, without a schedule, so the search
-goes on for as long as it is asked to and has an answer at any time.
+A game is the order in which its blocks are removed (`envs.samegame.orders`). The search changes the
+time of one move of the game, or of one block, plays the resulting game, and accepts it by the
+Metropolis rule. The lanes of a board do this at temperatures from hot to cold, and adjacent lanes
+exchange their games, so that cold lanes refine what hot lanes find. There is no temperature
+schedule, so the search can run for any number of steps and has a result at any time.
 """
 
 import functools
@@ -26,15 +26,15 @@ from jaxpgs.puzzles.solving import Solution
 
 
 class TemperingState(NamedTuple):
-    """A search under way, in B lanes, of which those of a board are neighbours, the hottest first.
+    """The state of a search in B lanes; the lanes of a board are adjacent, the hottest first.
 
     Attributes:
       times: `[A, B]` unsigned, the games of the lanes, as `OrderedGames.times`.
-      score: `[B]` float32, what they score.
-      length: `[B]` int32, how many moves they have.
+      score: `[B]` float32, the scores of these games.
+      length: `[B]` int32, their numbers of moves.
       best_times: `[A, B]` the best games that the lanes have seen.
-      best: `[B]` float32, what those score.
-      sweeps: `[]` int32, how many steps were done.
+      best: `[B]` float32, the scores of the best games.
+      sweeps: `[]` int32, the number of steps done.
     """
 
     times: chex.Array
@@ -51,10 +51,10 @@ class TemperingSearch(NamedTuple):
     Attributes:
       init: `rng_keys [M] -> TemperingState`.
       step: `(rng_keys [M], state) -> state`: a sweep, which is `games_per_sweep` games in every
-        lane and an exchange. Give it the same keys at every step, other ones than `init`.
-      finish: `state -> OrderedGames`, the best game so far of each board. It may be asked at any
-        time and changes nothing.
-      games_per_step: how many games a step plays on each board.
+        lane and an exchange. Pass the same keys at every step, but not the keys of `init`.
+      finish: `state -> OrderedGames`, the best game so far of each board. It may be called at any
+        time and does not change the search.
+      games_per_step: the number of games that a step plays on each board.
 
     Example:
       >>> jaxpgs.puzzles.tempering_search(puzzle, boards, lanes=4)._fields
@@ -68,7 +68,7 @@ class TemperingSearch(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What does not change while a search runs; the arguments of `tempering_search`, checked."""
+    """The constants of a search: the checked arguments of `tempering_search`."""
 
     env: SameGame
     boards: Any
@@ -92,25 +92,26 @@ def tempering_search(
 ) -> TemperingSearch:
     """Parallel tempering (replica exchange; Swendsen and Wang 1986, Geyer 1991) of M boards.
 
-    Games begin with blocks in a random order and those of the most frequent colour last, like the
-    playouts with a tabu colour of the literature.
+    In the initial games the blocks are in a random order, and those of the most frequent colour are
+    last, as in the playouts with a tabu colour in the literature.
 
     Args:
       env: SameGame.
       state: `[M]` positions.
-      lanes: temperatures, and games at once, of each board, at least 2.
+      lanes: the number of temperatures, and so of parallel games, of each board, at least 2.
       hottest: the highest temperature, in points of the score, positive.
-      coldest: the lowest, positive. Those between have equal ratios.
+      coldest: the lowest temperature, positive. Adjacent temperatures have equal ratios.
       games_per_sweep: games of each lane between exchanges, at least 1.
-      one_block: how often one block is taken to another time in place of a move's whole group, 0
-        to 1. It then goes with its group of that time, and the rest of its group without it.
-      another: how often a change is followed by a second one before the game is played, 0 to 1.
+      one_block: the probability that the time of one block is changed instead of that of a move's
+        whole group, 0 to 1. The block is then removed with its group at the new time, and the rest
+        of its former group without it.
+      another: the probability of a second change before the game is played, 0 to 1.
 
     Returns:
       `init`, `step`, `finish` and `games_per_step`.
 
     Raises:
-      TypeError: if the game is another one.
+      TypeError: if the game is not SameGame.
       ValueError: if a number is out of its range.
 
     Example:
@@ -132,7 +133,7 @@ def tempering_search(
     for name, value in (("one_block", one_block), ("another", another)):
         check_number("tempering_search", name, value, 0, 1)
     temperatures = np.geomspace(hottest, coldest, lanes).astype(np.float32)
-    # Lanes lie side by side, board by board, so that all games are played in one call.
+    # One batch axis has the lanes of all boards, so that all games are played in one call.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     setting = _Setting(env, boards, lanes, temperatures, games_per_sweep, one_block, another)
     return TemperingSearch(
@@ -148,19 +149,19 @@ def tempering(
 ) -> Solution:
     """Parallel tempering of B boards; see `jaxpgs.puzzles.tempering_search`.
 
-    Like `nrpa` it searches the first position only and asks no network, and its best game is the
+    Like `nrpa`, it searches the first position only and uses no network. Its best game is the
     solution.
 
     Args:
       env: SameGame.
       rng_key: one key, or `[B]` keys, one per board; consumed. With a key per board, a board's
-        answer does not depend on the others.
+        result does not depend on the other boards.
       state: `[B]` positions.
-      num_simulations: N, games a board, rounded up to whole sweeps of all lanes.
+      num_simulations: N, games per board, rounded up to whole sweeps of all lanes.
       **knobs: arguments of `tempering_search`.
 
     Returns:
-      The solution, as that of `nrpa`.
+      The solution, as returned by `nrpa`.
 
     Raises:
       ValueError: if `num_simulations` is below 1, and as `jaxpgs.puzzles.tempering_search`.
@@ -173,7 +174,7 @@ def tempering(
     num_simulations = check_count("tempering", "num_simulations", num_simulations)
     check_boards("tempering", state)
     search = tempering_search(env, state, **knobs)
-    # [B, 2]: the first key of each board begins the search; all steps share the second.
+    # [B, 2]: the first key of each board initialises the search; all steps share the second.
     keys = jax.vmap(jax.random.split)(broadcast_keys(rng_key, len(state.terminated)))
     found = search.init(keys[:, 0])
     sweeps = -(-num_simulations // search.games_per_step)
@@ -204,20 +205,20 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
     temperature = jnp.tile(jnp.asarray(setting.temperatures), batch // setting.lanes)
 
     def body(index: chex.Array, state: TemperingState) -> TemperingState:
-        # Folded with the game's number in the whole search, as all steps are given the same keys.
+        # Fold in the game's index in the whole search, as all steps get the same keys.
         now = jax.vmap(lambda key: jax.random.fold_in(key, state.sweeps * count + index))(keys)
         # Rows 0 to 3 are for the first change, 4 to 7 for the second, 8 decides whether there is a
-        # second, and 9 whether the game is taken.
+        # second, and 9 whether the game is accepted.
         numbers = jax.vmap(lambda key: jax.random.uniform(key, (10,), jnp.float32))(now).T
         times = _change(setting, numbers[:4], state.times, state.length)
         twice = _change(setting, numbers[4:8], times, state.length)
         times = jnp.where(numbers[None, 8] < setting.another, twice, times)
-        # The game played has times of its own, which differ from those asked for where the rules do
-        # not allow the order. It is these that are kept, so odd times always count the moves.
+        # The times of the played game differ from the requested ones where the rules do not allow
+        # the requested order. The played times are kept, so odd times always number the moves.
         new = play_orders(setting.env, setting.boards, times)
-        # Metropolis: a better game is always taken, a worse one with probability exp(gain / T).
+        # Metropolis: a better game is always accepted, a worse one with probability exp(gain / T).
         taken = new.score - state.score >= temperature * jnp.log(numbers[9])
-        # The best game counts whether it was taken or not.
+        # The best game is recorded whether or not it was accepted.
         best = new.score > state.best
         return TemperingState(
             jnp.where(taken[None], new.times, state.times),
@@ -235,14 +236,14 @@ def _step(setting: _Setting, rng_keys: chex.PRNGKey, state: TemperingState) -> T
 def _change(
     setting: _Setting, numbers: chex.Array, times: chex.Array, length: chex.Array
 ) -> chex.Array:
-    """Takes a move of each game, or a block, to another time; `numbers [4, B]` are uniform."""
+    """Changes the time of a move or a block of each game; `numbers [4, B]` are uniform."""
     dtype, cells = times.dtype, jnp.arange(len(times), dtype=jnp.int32)[:, None]
     moves = length.astype(numbers.dtype)
-    # Move t has the time 2 t + 1, so the even time 2 t is just before it; there is one more of them
-    # than there are moves, for the end.
+    # Move t has the time 2 t + 1, so the even time 2 t is just before it. There is one more even
+    # time than there are moves, for the end.
     move, to = jnp.floor(numbers[0] * moves), jnp.floor(numbers[1] * (moves + 1))
-    # The cell may be empty or its block may be left in the end; a time for it then changes little
-    # or nothing, which costs one game.
+    # The cell may be empty, or its block may be left at the end. A new time for it then changes
+    # little or nothing, which wastes one game.
     cell = jnp.floor(numbers[2] * len(times)).astype(jnp.int32)
     is_moved = times == (2 * move + 1).astype(dtype)[None]
     is_block = numbers[None, 3] < setting.one_block
@@ -251,24 +252,24 @@ def _change(
 
 
 def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> TemperingState:
-    """Exchanges the games of neighbouring temperatures, even and odd pairs in turn."""
+    """Exchanges the games of adjacent temperatures, alternating between even and odd pairs."""
     lane = jnp.arange(setting.lanes, dtype=jnp.int32)
-    # Pairs are 0-1, 2-3, ... and 1-2, 3-4, ... in turn, as a lane can exchange with one other only.
-    # At the ends a lane may have no mate; it then keeps its game.
+    # Pairs alternate between 0-1, 2-3, ... and 1-2, 3-4, ..., as a lane can exchange with only one
+    # other lane. The first and the last lane may have no partner; they then keep their games.
     mate = jnp.where((lane + state.sweeps) % 2 == 0, lane + 1, lane - 1)
     mate = jnp.where((mate < 0) | (mate >= setting.lanes), lane, mate)
-    # Keys are folded with negative numbers, which no game has.
-    # Both of a pair read the number of the hotter one, so that they agree.
+    # Keys are folded with negative numbers, which are the index of no game.
+    # Both lanes of a pair use the random number of the hotter one, so that they agree.
     fold = jax.vmap(lambda key: jax.random.fold_in(key, -1 - state.sweeps))
     draws = jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(fold(keys))
     draws = draws.reshape(-1, setting.lanes)[:, jnp.minimum(lane, mate)]
     score = state.score.reshape(-1, setting.lanes)
     # Replica exchange: with probability min(1, exp((1 / T_i - 1 / T_j) (S_j - S_i))), which is the
-    # same seen from either of a pair.
+    # same for both lanes of a pair.
     inverse = 1 / jnp.asarray(setting.temperatures)
     gain = (inverse - inverse[mate])[None] * (score[:, mate] - score)
     source = jnp.where(gain >= jnp.log(draws), mate[None], lane[None])
-    # From numbers within a board to those of all lanes.
+    # Convert lane indices within a board to indices among all lanes.
     source = source + setting.lanes * jnp.arange(len(score), dtype=jnp.int32)[:, None]
     source = source.reshape(-1)
     return state._replace(
@@ -277,8 +278,8 @@ def _exchange(setting: _Setting, keys: chex.PRNGKey, state: TemperingState) -> T
 
 
 def _finish(setting: _Setting, state: TemperingState) -> OrderedGames:
-    # A lane's best stays there when games are exchanged, so the board's is the best of all its
-    # lanes. It is played again, as only its times are kept.
+    # A lane's best game stays there when games are exchanged, so a board's best game is the best of
+    # all its lanes. It is played again, as only its times are stored.
     best = jnp.argmax(state.best.reshape(-1, setting.lanes), axis=1)
     source = best + setting.lanes * jnp.arange(len(best), dtype=best.dtype)
     boards = jax.tree.map(lambda x: x[:: setting.lanes], setting.boards)

@@ -1,4 +1,4 @@
-"""Whole games without a search: by random moves, or by a network's policy alone."""
+"""Whole games without a search, played with random moves or with a network's policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from jaxpgs.puzzles.solving import Solution, record_games
 def random_games(
     env: Env, rng_key: chex.PRNGKey, state: Any, *, max_moves: int | None = None
 ) -> Solution:
-    """Plays B games by uniformly random moves, for `judged`.
+    """Plays B games with uniformly random moves, for use with `judged`.
 
     Args:
       env: a game of one player.
@@ -27,8 +27,8 @@ def random_games(
       max_moves: as in `start_episodes`.
 
     Returns:
-      The solution. `searches` holds the positions and moves of the games, and as `value` what the
-      game earned from there on.
+      The solution. `searches` holds the positions and moves of the games; `value` is the sum of the
+      rewards from there on.
 
     Example:
       >>> solution = jaxpgs.puzzles.random_games(puzzle, rng_key, boards)
@@ -49,19 +49,19 @@ def policy_games(
     greedy: bool = True,
     max_moves: int | None = None,
 ) -> Solution:
-    """Plays B games by a network's policy, without a search.
+    """Plays B games with a network's policy, without a search.
 
     Args:
       env: a game of one player.
-      apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
+      apply_fn: the network, as in `make_root_fn`; the value of a `SplitApplyFn` is not computed.
       params: its parameters.
-      rng_key: one key, or `[B]` keys, one per board; consumed, and without effect if `greedy`.
+      rng_key: one key, or `[B]` keys, one per board; consumed. It has no effect if `greedy`.
       state: `[B]` positions.
-      greedy: whether to take the likeliest action in place of drawing one.
+      greedy: whether to take the most likely action instead of drawing one.
       max_moves: as in `start_episodes`.
 
     Returns:
-      The solution, as that of `random_games`.
+      The solution, as returned by `random_games`.
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -85,7 +85,7 @@ def _play(
     greedy: bool,
     max_moves: int | None,
 ) -> Solution:
-    """Plays games by a policy `state [B] -> logits [B, A]`, of legal actions only."""
+    """Plays games with a policy `state [B] -> logits [B, A]` over the legal actions."""
     start = start_episodes(env, state, max_moves)
     batch_size, length = start.moves.shape
     keys = broadcast_keys(rng_key, batch_size)
@@ -95,13 +95,13 @@ def _play(
         if greedy:
             action = jnp.argmax(logits, axis=-1)
         else:
-            # A key for each board, so that a game does not depend on the others of its batch.
+            # A key for each board, so that a game does not depend on the others in its batch.
             own = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
             action = jax.vmap(jax.random.categorical)(own, logits)
         action = action.astype(jnp.int32)
         after, _ = play_move(env, episode, action)
         return after, (episode.state, action, episode.score)
 
-    # A scan and no loop to the last game's end, as every position is recorded.
+    # A scan over the maximum length instead of a while loop, as every position is recorded.
     end, played = jax.lax.scan(body, start, jnp.arange(length))
     return record_games(start, end, *played)

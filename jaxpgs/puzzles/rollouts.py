@@ -1,4 +1,4 @@
-"""Rollouts: how a search plays a position to the end of the game, to see what it is worth."""
+"""Rollouts: how a search plays a position to the end of the game to estimate its value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +23,9 @@ Rollout = Callable[
 
 
 def longest_game(env: Env, max_moves: int | None = None) -> int:
-    """Returns L, the most moves of a game: `max_moves`, or else half the actions, at least 1.
+    """Returns L, the maximum length of a game: `max_moves`, or half the actions, at least 1.
 
-    Half of them are enough where each move takes two cells or more, as in SameGame.
+    Half the number of actions is enough if each move takes two cells or more, as in SameGame.
     """
     return max_moves or max(env.num_actions // 2, 1)
 
@@ -33,13 +33,13 @@ def longest_game(env: Env, max_moves: int | None = None) -> int:
 def uniform_logits(env: Env, state: Any) -> chex.Array:
     """Returns logits `[B, A]` of a policy uniform over the legal actions of `[B]` states.
 
-    Where a search finds several actions equally good it takes the first in the board's order. Seify
-    2020, section 4.3, found the leftmost, then lowest group the better choice, so on boards the
-    logits lean that way, by less than any return can miss.
+    If several actions are equally good, a search takes the one with the lowest index. Seify 2020,
+    section 4.3, found the leftmost, then lowest group to be a better choice. So on boards the
+    logits slightly prefer this group, by too little to override a difference in returns.
     """
     logits = jnp.zeros(env.num_actions)
     if hasattr(env, "height") and hasattr(env, "width"):
-        # Leftmost first, of a column the lowest first.
+        # Leftmost first; within a column, lowest first.
         row, column = jnp.divmod(jnp.arange(env.num_actions), env.width)
         logits = -1e-5 * (column * env.height + env.height - 1 - row).astype(jnp.float32)
     legal = state.legal_action_mask & ~state.terminated[:, None]
@@ -47,11 +47,11 @@ def uniform_logits(env: Env, state: Any) -> chex.Array:
 
 
 def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.Array]:
-    """Returns `(params, state) -> logits [B, A]` of a network's policy, legal actions only.
+    """Returns `(params, state) -> logits [B, A]` of a network's policy over the legal actions.
 
     Args:
       env: the game.
-      apply_fn: the network, whose value is not asked for where that can be.
+      apply_fn: the network; the value of a `SplitApplyFn` is not computed.
 
     Returns:
       The function.
@@ -60,7 +60,7 @@ def network_logits(env: Env, apply_fn: ApplyFn) -> Callable[[Params, Any], chex.
     def evaluate(params: Params, state: Any) -> chex.Array:
         observation = jax.vmap(env.observe)(state)
         if isinstance(apply_fn, SplitApplyFn):
-            # In parts the value head is not evaluated at all, not even outside of `jax.jit`.
+            # With a split network the value head is not evaluated, not even outside of `jax.jit`.
             logits = apply_fn.policy_head(params, apply_fn.torso(params, observation))
         else:
             logits, _ = apply_fn(params, observation)
@@ -73,10 +73,10 @@ def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = Non
     """Uniformly random play to the end (Seify 2020, sections 4.3 and 5.1).
 
     Args:
-      env: the game. SameGame is played out by its own fast loop, others through their `step`.
-      tabu: SameGame only: keep the most frequent colour for last.
-      max_moves: of other games, the most moves that one can have, as in `start_episodes`. A rollout
-        ends there, and counts with what it has earned.
+      env: the game. SameGame is played by its own fast loop, other games by their `step`.
+      tabu: whether to keep the most frequent colour for last; only for SameGame.
+      max_moves: for other games, the maximum number of moves, as in `start_episodes`. A rollout
+        stops there and returns the sum of the rewards so far.
 
     Returns:
       A rollout.
@@ -91,7 +91,7 @@ def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = Non
         params: Params, rng_keys: chex.PRNGKey, state: Any, logits: chex.Array
     ) -> tuple[chex.Array, chex.Array]:
         del params, logits
-        # Mapped over, all games run in one loop; see `recorded_playout`.
+        # Under `jax.vmap` all games run in one loop; see `recorded_playout`.
         ends, moves = jax.vmap(lambda k, s: recorded_playout(env, k, s, tabu=tabu))(rng_keys, state)
         return ends.score, moves
 
@@ -101,14 +101,14 @@ def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = Non
 def informed_rollouts(
     env: Env, apply_fn: ApplyFn, *, greedy: bool = False, max_moves: int | None = None
 ) -> Rollout:
-    """Play to the end by actions drawn from the network's policy (Seify 2020, section 5.1).
+    """Play to the end with actions drawn from the network's policy (Seify 2020, section 5.1).
 
-    Every move is a network call, for all positions at once.
+    Every move takes one network call for all positions.
 
     Args:
       env: the game.
-      apply_fn: the network, as in `make_root_fn`; its value is not asked for where that can be.
-      greedy: whether to take the likeliest action in place of drawing one.
+      apply_fn: the network, as in `make_root_fn`; the value of a `SplitApplyFn` is not computed.
+      greedy: whether to take the most likely action instead of drawing one.
       max_moves: as in `random_rollouts`.
 
     Returns:
@@ -126,11 +126,11 @@ def informed_rollouts(
 
 
 def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
-    """Begins a rollout with the action that the prior likes best (Seify 2020, section 5.1).
+    """Begins a rollout with the most likely action of the prior (Seify 2020, section 5.1).
 
     Args:
       env: the game.
-      rollout: how it goes on.
+      rollout: plays the rest of the game.
 
     Returns:
       A rollout.
@@ -146,9 +146,9 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
         action = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         after = jax.vmap(env.step)(state, action)
         score, moves = rollout(params, rng_keys, after, logits)
-        # A rollout of a game that is over counts for nothing, whatever it returns.
+        # The output of a rollout from a finished game is ignored.
         moves = jnp.where(after.terminated[:, None], -1, moves)
-        # The first move has taken cells, so the rest needs one place less.
+        # The first move has removed cells, so the rest needs one entry less.
         moves = jnp.concatenate([action[:, None], moves.astype(jnp.int32)[:, :-1]], axis=1)
         return after.rewards[:, 0] + jnp.where(after.terminated, 0.0, score), moves
 
@@ -191,7 +191,7 @@ def _sampled(
             jnp.zeros(batch_size, jnp.float32),
             jnp.full((batch_size, length), -1, jnp.int32),
         )
-        # Until all games are over; those that are earn nothing more and record -1.
+        # Runs until all games are over; finished games earn nothing more and record -1.
         _, _, score, moves = jax.lax.while_loop(
             lambda carry: (carry[0] < length) & jnp.any(~carry[1].terminated), body, carry
         )

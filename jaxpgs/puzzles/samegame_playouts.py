@@ -1,9 +1,10 @@
 """Random games of SameGame from given positions, many at once.
 
-Uniform play chooses among all groups with equal probability. To find them all is not needed: a game
-draws one of `bitboard.candidates`, the few blocks that may represent a group, floods it, and plays
-it if the block does represent it. Otherwise it draws again in the next step. About one draw in ten
-is lost that way, while finding all groups takes four times as long as playing one.
+Uniform play chooses among all groups with equal probability. It is not necessary to find all
+groups: a game draws one of `bitboard.candidates`, the few blocks that may represent a group, and
+flood-fills its group. If the block does represent this group, the group is played. Otherwise the
+game draws again in the next step. About one draw in ten is lost in this way, while finding all
+groups takes four times as long as playing one.
 """
 
 import functools
@@ -19,11 +20,11 @@ from jaxpgs.envs.samegame.game import SameGame, SameGameState
 
 
 class Playouts(NamedTuple):
-    """The ends of B games.
+    """The results of B games.
 
     Attributes:
       score: `[B]` float32, the sum of the rewards from the given positions on.
-      moves: `[B]` int32.
+      moves: `[B]` int32, the number of moves.
       cleared: `[B]` bool, whether no block was left.
     """
 
@@ -41,9 +42,9 @@ def random_playouts(
       env: the game.
       rng_key: consumed.
       state: B positions to start from.
-      tabu: whether to keep a colour for last ("tabu colour" of the literature): the one with the
-        most blocks in the given position, of several the first. Its groups are played when there
-        are no others. Otherwise all groups are as likely.
+      tabu: whether to keep one colour for last (the "tabu colour" of the literature): the one with
+        the most blocks in the given position, the first if there are several. Its groups are played
+        only when there are no others. Otherwise all groups are equally likely.
 
     Returns:
       The scores and lengths of the B games. A position without a group scores 0.
@@ -62,8 +63,8 @@ def recorded_playout(
 ) -> tuple[Playouts, chex.Array]:
     """Plays one random game to its end and records it.
 
-    Written for one position, to be mapped by `jax.vmap`: all games then run in one loop, each by
-    its own key, so that a game does not depend on the others of its batch.
+    The function takes one position and is meant for `jax.vmap`. All games then run in one loop,
+    each with its own key, so that a game does not depend on the others in its batch.
 
     Args:
       env: the game.
@@ -72,27 +73,27 @@ def recorded_playout(
       tabu: as in `random_playouts`.
 
     Returns:
-      The end of the game `[]`, and its moves `[L]` int32, legal actions from the first entry on and
-      -1 after the last; L is half the number of cells, rounded down, and at least 1.
+      The result of the game `[]`, and its moves `[L]` int32, which are legal actions, and -1 after
+      the last. L is half the number of cells, rounded down, and at least 1.
     """
 
     @bitboard.batch_last
     def play(planes: chex.Array, seed: chex.Array) -> tuple[Playouts, chex.Array]:
         shape = planes.shape[2:]
-        # `batch_last` puts the batch last, in the keys' numbers as well: [2, ...] to [B, 2].
+        # `batch_last` puts the batch last in the key data as well, so turn [2, ...] into [B, 2].
         numbers_of_keys = jnp.moveaxis(seed.reshape(len(seed), -1), 0, -1)
         keys = jax.random.wrap_key_data(numbers_of_keys, impl=impl)
 
         def numbers(step: chex.Array) -> chex.Array:
             return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, step)))(keys)
 
-        # One axis for the batch, whatever axes were mapped, and back.
+        # All mapped axes are flattened to one batch axis, and restored afterwards.
         flat = planes.reshape(*planes.shape[:2], -1)
         ends, actions = _play_out(env, flat, numbers, tabu, max_moves(env))
         ends = jax.tree.map(lambda x: x.reshape(shape), ends)
         return ends, actions.reshape(-1, *shape)
 
-    # Keys of either kind go in as their numbers, to which `batch_last` adds the batch.
+    # Typed and raw keys are both passed as key data, to which `batch_last` adds the batch axis.
     is_typed = jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
     impl = jax.random.key_impl(rng_key) if is_typed else None
     return play(state.planes, jax.random.key_data(rng_key) if is_typed else rng_key)
@@ -110,9 +111,9 @@ def _play_out(
     tabu: bool,
     num_recorded: int = 0,
 ) -> tuple[Playouts, chex.Array]:
-    """Plays the boards `[P, W, B]` to their ends; `numbers` gives `[B]` uniform ones for a step.
+    """Plays boards `[P, W, B]` to their ends; `numbers(step)` returns `[B]` uniform numbers.
 
-    Returns the ends and the first `num_recorded` actions `[num_recorded, B]`, -1 after the last.
+    Returns the results and the first `num_recorded` actions `[num_recorded, B]`, -1 after the last.
     """
     batch = planes.shape[-1]
     kept = _most_frequent(env, planes) if tabu else None
@@ -120,8 +121,8 @@ def _play_out(
     def draw(planes: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
         blocks = bitboard.candidates(*bitboard.links(planes))
         if kept is not None:
-            # Blocks of another colour differ from the kept one in some plane; it is played where
-            # they have no group.
+            # Blocks of another colour differ from the kept colour in some plane. The kept colour
+            # is played where the other colours have no group.
             differs = [plane ^ same[None] for plane, same in zip(planes, kept, strict=True)]
             others = blocks & functools.reduce(jnp.bitwise_or, differs)
             blocks = jnp.where(jnp.any(others != 0, axis=0), others, blocks)
@@ -134,23 +135,24 @@ def _play_out(
         here = jnp.arange(env.width, dtype=jnp.int32)[:, None] == column[None]
         seed = jnp.where(here, bit, word(0))
         group = bitboard.flood(seed, up, left)
-        # A block is the group's leftmost, then lowest one if no other is in an earlier column, that
-        # is in the column before, or below.
+        # A block is the group's leftmost, then lowest one if the group has no block in the previous
+        # column, and none below in its own column.
         earlier = jnp.where(
             here, bitboard.shift(group, 1) | (group & (bit - word(1))[None]), word(0)
         )
         group = jnp.where(jnp.any(earlier != 0, axis=0), word(0), group)
         size = bitboard.count(group)
-        # A block that does not represent its group takes nothing: its game loses this round.
+        # A block that does not represent its group removes nothing: its game loses this step.
         planes = bitboard.remove(planes, group)
         played = size > 0
         score = score + jnp.where(played, jnp.square(size - 2), 0)
         if num_recorded:
             action = (env.height - 1 - _bit_number(bit)) * env.width + column
-            # A lost round writes beyond the end, where nothing is kept.
+            # A lost step writes beyond the end of the array, where writes are dropped.
             place = jnp.where(played, moves, num_recorded)
             actions = actions.at[place, jnp.arange(batch)].set(action, mode="drop")
-        # Drawn here and not in the body that plays it, where XLA would draw for every column again.
+        # The next block is drawn here and not in the iteration that plays it, where XLA would
+        # repeat the draw for every column.
         column, bit = draw(planes, numbers(step))
         return planes, column, bit, score, moves + played.astype(jnp.int32), actions, step + 1
 
@@ -158,7 +160,7 @@ def _play_out(
     column, bit = draw(planes, numbers(jnp.int32(0)))
     actions = jnp.full((num_recorded, batch), -1, jnp.int32)
     carry = (planes, column, bit, start, start, actions, jnp.int32(1))
-    # Until no board of the batch has a group, which is where no candidate was drawn.
+    # Runs until no board in the batch has a group, that is until no candidate was drawn.
     planes, _, _, score, moves, actions, _ = jax.lax.while_loop(
         lambda c: jnp.any(c[2] != 0), body, carry
     )
@@ -168,12 +170,12 @@ def _play_out(
 
 
 def _bit_number(bit: chex.Array) -> chex.Array:
-    """Returns the number of the one bit that is set."""
+    """Returns the index of the one bit that is set."""
     return jax.lax.population_count(bit - bit.dtype.type(1)).astype(jnp.int32)
 
 
 def _most_frequent(env: SameGame, planes: chex.Array) -> list[chex.Array]:
-    """Returns words `[B]` for each plane: all ones where the most frequent colour has a 1."""
+    """Returns words `[B]` for each plane: all ones if the most frequent colour's code has a 1."""
     counts = [bitboard.count(bitboard.where_color(planes, c)) for c in range(env.num_colors)]
     code = jnp.argmax(jnp.stack(counts), axis=0) + 1
     word = planes.dtype.type
@@ -182,11 +184,11 @@ def _most_frequent(env: SameGame, planes: chex.Array) -> list[chex.Array]:
 
 
 def _pick(words: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Picks the set bit of rank `floor(number * set bits)`: its column and itself, 0 for none."""
+    """Returns the column and the set bit of rank `floor(number * set bits)`; bit 0 if none."""
     counts = [jax.lax.population_count(word).astype(jnp.int32) for word in words]
     total = functools.reduce(jnp.add, counts)
     rank = jnp.floor(number * total.astype(number.dtype)).astype(jnp.int32)
-    # First the column, by how many bits are set in those before it.
+    # First find the column, from the number of set bits in the columns before it.
     word, column, before, skipped = words[0], *[jnp.zeros_like(rank)] * 3
     for index in range(1, len(counts)):
         before = before + counts[index - 1]
@@ -195,7 +197,7 @@ def _pick(words: chex.Array, number: chex.Array) -> tuple[chex.Array, chex.Array
         column = jnp.where(later, index, column)
         skipped = jnp.where(later, before, skipped)
     rank = rank - skipped
-    # Then the bit within its word, by halves: go on in the lower one if it has enough set bits.
+    # Then find the bit in the word by bisection: take the lower half if it has enough set bits.
     bit = jnp.minimum(word, 1)  # 0 if there is none
     half = 4 * words.dtype.itemsize
     while half:

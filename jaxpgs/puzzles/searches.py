@@ -1,7 +1,7 @@
 """Searches that play whole games of one player and return the best game they ever saw.
 
-Those of Seify 2020 and policy gradient search, a few lines each: presets of `solve`, which
-searches, plays a move and searches again. All take B boards at once and can be jitted.
+They are the searches of Seify 2020 and policy gradient search. Each is a short preset of `solve`,
+which searches, plays a move and searches again. All take B boards at once and can be jitted.
 """
 
 from collections.abc import Callable
@@ -45,19 +45,19 @@ def plain_mcts(
 ) -> Solution:
     """Monte Carlo tree search without a network (Seify 2020, chapter 4).
 
-    A uniform prior, max-min-normalised values, virtual loss relative to them, random rollouts to
-    the end of the game, the action of the highest value.
+    It uses a uniform prior, max-min-normalised values, a virtual loss relative to them, and random
+    rollouts to the end of the game. It plays the action with the highest value.
 
     Args:
       env: a game of one player, such as `envs.SameGame`.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, simulations a move.
-      c_puct: weight of exploration; the thesis takes 30 on 7x7, 4 on 10x10 and 2 or 10 on 15x15.
+      num_simulations: N, simulations per move.
+      c_puct: weight of exploration; the thesis uses 30 on 7x7, 4 on 10x10 and 2 or 10 on 15x15.
       virtual_loss: w of eq. 4.4.
-      simulations_per_update: K, simulations at a time, a divisor of N; the thesis's threads.
-      tabu: whether rollouts keep the most frequent colour for last; the thesis's do not.
-      **knobs: arguments of `solve`, and `max_depth` and others of `batched_mcts_policy`.
+      simulations_per_update: K, simulations at a time (the threads of the thesis), a divisor of N.
+      tabu: whether rollouts keep the most frequent colour for last; in the thesis they do not.
+      **knobs: arguments of `solve`, and of `batched_mcts_policy`, such as `max_depth`.
 
     Returns:
       The solution.
@@ -71,7 +71,7 @@ def plain_mcts(
     rollout = random_rollouts(env, tabu=tabu, max_moves=knobs.get("max_moves"))
     fns = make_episode_fns(env, rollout=rollout)
     selection = max_min_puct(c_puct, virtual_loss=virtual_loss)
-    # What the caller names takes the place of what the preset does.
+    # The caller's arguments override those of the preset.
     knobs = {"root_selection": selection, "simulations_per_update": simulations_per_update} | knobs
     return _tree_search(env, fns, {}, rng_key, state, num_simulations, knobs)
 
@@ -98,9 +98,9 @@ def policy_mcts(
       params: its parameters.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, simulations a move.
-      rollout: "random", or "informed" for actions drawn from the policy. Both begin with the
-        action that it likes best.
+      num_simulations: N, simulations per move.
+      rollout: "random", or "informed" for actions drawn from the policy. Both begin with the most
+        likely action of the policy.
       c_puct: weight of exploration.
       virtual_loss: w of eq. 4.4.
       simulations_per_update: K, a divisor of N.
@@ -110,7 +110,7 @@ def policy_mcts(
       The solution.
 
     Raises:
-      ValueError: if `rollout` is another word.
+      ValueError: if `rollout` is neither "random" nor "informed".
 
     Example:
       >>> sizes = dict(num_filters=4, num_blocks=1, rngs=nnx.Rngs(0))
@@ -124,7 +124,7 @@ def policy_mcts(
     """
     if rollout not in ("random", "informed"):
         raise ValueError(f'rollout must be "random" or "informed", got {rollout!r}.')
-    # Seify 2020, section 5.1: rollouts begin with the prior's favourite, whatever draws the rest.
+    # Seify 2020, section 5.1: both kinds of rollouts begin with the prior's most likely action.
     most = knobs.get("max_moves")
     if rollout == "random":
         kind = random_rollouts(env, max_moves=most)
@@ -150,22 +150,22 @@ def pv_mcts(
     simulations_per_update: int = 8,
     **knobs: Any,
 ) -> Solution:
-    """Tree search by a network's policy and value (Seify 2020, chapter 6 and section 7.1).
+    """Tree search with a network's policy and value (Seify 2020, chapter 6 and section 7.1).
 
-    The tree is handed on from move to move, unless `num_kept` says otherwise. A new state's value
-    is the network's, mixed with what a random game from there earns. With `rollout_share=0.0` it is
-    chapter 6: no games are played, and only those count that the tree or the moves played reach the
-    end of.
+    By default the whole tree is kept from move to move; see `num_kept` of `solve`. A new state's
+    value is a mixture of the network's value and the return of a random game. `rollout_share=0.0`
+    gives chapter 6: no random games are played, and the best game is one that the tree or the
+    played moves finished.
 
     Args:
       env: a game of one player.
-      apply_fn: the network; its value is in the game's own units.
+      apply_fn: the network; its value is in units of the game's rewards.
       params: its parameters.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, simulations a move.
-      rollout_share: weight of a random game from each new state in its value, from 0, which plays
-        none, to 1, which ignores the network's value. Games that are played count as seen.
+      num_simulations: N, simulations per move.
+      rollout_share: weight of a random game's return in a new state's value, from 0, where no games
+        are played, to 1, which ignores the network's value. Games that are played count as seen.
       c_puct: weight of exploration.
       virtual_loss: w of eq. 4.4.
       simulations_per_update: K, a divisor of N.
@@ -193,7 +193,7 @@ def pv_mcts(
     knobs = {
         "root_selection": selection,
         "simulations_per_update": simulations_per_update,
-        # The root and a node for each simulation: all of a search's tree may be handed on.
+        # The root and a node for each simulation: the whole tree of a search may be kept.
         "num_kept": num_simulations + 1,
     } | knobs
     return _tree_search(env, fns, params, rng_key, state, num_simulations, knobs)
@@ -217,12 +217,13 @@ def pgs(
     forget: bool = False,
     **knobs: Any,
 ) -> Solution:
-    """Policy gradient search for games of one player, in memory that no number of moves enlarges.
+    """Policy gradient search for games of one player, whose memory does not grow with the moves.
 
-    Anthony et al. 2019, with what Seify 2020 found for such games: max-min-normalised values at the
-    root, and the action of the highest one. Simulations follow the adapted policy to the end of the
-    game, or as far as `depth` and then take the network's value. After K of them the policy head
-    takes a REINFORCE step on their returns, less their mean and divided by their spread.
+    Anthony et al. 2019, with the findings of Seify 2020 for such games: max-min-normalised values
+    at the root, and the action with the highest value is played. Simulations follow the adapted
+    policy to the end of the game, or stop after `depth` moves and use the network's value. After
+    every K simulations the policy head takes a REINFORCE step on their returns, which are centred
+    and divided by their standard deviation.
 
     Args:
       env: a game of one player.
@@ -230,18 +231,18 @@ def pgs(
       params: its parameters.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, simulations a move.
+      num_simulations: N, simulations per move.
       adapt: which parameters adapt, as in `pgs_policy`; `networks.policy_head(params)` if None.
-      depth: moves after which a simulation stops; None goes to the end.
+      depth: moves after which a simulation stops; None simulates to the end.
       c_puct: weight of exploration at the root.
       virtual_loss: w of eq. 4.4 of the thesis.
       simulations_per_update: K, at least 2, a divisor of N.
       estimator: `reinforce("mean", normalize=True)` if None.
-      optimizer: as in `pgs_policy`; `auto_sgd(0.1)` if None. Advantages are in units of the
-        returns' spread here, and what is learned adds up over a game, so steps are small.
-      forget: whether each search begins from the network's own policy head, not from what the
-        game's last search made of it.
-      **knobs: arguments of `solve` but `num_kept`, and of `pgs_policy`.
+      optimizer: as in `pgs_policy`; `auto_sgd(0.1)` if None. Advantages here are in units of the
+        returns' standard deviation, and updates accumulate over a game, so the steps are small.
+      forget: whether each search begins with the network's own policy head instead of the head
+        that the previous search of the game adapted.
+      **knobs: arguments of `solve` except `num_kept`, and of `pgs_policy`.
 
     Returns:
       The solution.
@@ -262,12 +263,12 @@ def pgs(
         "optimizer": optimizer or auto_sgd(0.1),
         "adapt": adapt,
     } | knobs
-    # Some of the arguments are those of `solve`, the others those of `pgs_policy`.
+    # Some of the arguments are for `solve`, the others for `pgs_policy`.
     loop, search = _split_knobs(
         _sampling(_depth(env, depth, knobs), c_puct, virtual_loss, simulations_per_update) | knobs
     )
     if not forget:
-        # One head for each board, which every search of its game takes over from the last.
+        # One head for each board, which every search of a game takes over from the previous one.
         loop["adapted_params"] = init_adapted(params, adapt, len(state.terminated))
     fns = make_episode_fns(env, apply_fn, split=isinstance(apply_fn, SplitApplyFn))
     return _play(env, fns, params, rng_key, state, num_simulations, pgs_policy, loop, search)
@@ -295,12 +296,12 @@ def mcs(
       params: its parameters.
       rng_key: one key, or `[B]` keys, one per board; consumed.
       state: `[B]` positions.
-      num_simulations: N, simulations a move.
-      depth: moves after which a simulation stops; None goes to the end.
+      num_simulations: N, simulations per move.
+      depth: moves after which a simulation stops; None simulates to the end.
       c_puct: weight of exploration at the root.
       virtual_loss: w of eq. 4.4 of the thesis.
       simulations_per_update: K, a divisor of N.
-      **knobs: arguments of `solve` but `num_kept`, and of `mcs_policy`.
+      **knobs: arguments of `solve` except `num_kept`, and of `mcs_policy`.
 
     Returns:
       The solution.
@@ -322,14 +323,14 @@ def mcs(
 
 
 def _depth(env: Env, depth: int | None, knobs: dict[str, Any]) -> int:
-    """The moves after which a simulation stops: by default those that reach the end of any game."""
+    """Returns the moves after which a simulation stops, by default the maximum length."""
     return longest_game(env, knobs.get("max_moves")) if depth is None else depth
 
 
 def _sampling(
     depth: int, c_puct: float, virtual_loss: float, simulations_per_update: int
 ) -> dict[str, Any]:
-    """The parts that `pgs` and `mcs` share."""
+    """Returns the parts that `pgs` and `mcs` share."""
     return {
         "root_selection": max_min_puct(c_puct, virtual_loss=virtual_loss),
         "truncation": fixed(depth),
@@ -337,7 +338,7 @@ def _sampling(
         "backup": n_step(),
         "target": best_value(),
         "mode": "rollouts",
-        # Below the root actions are drawn from the policy, not chosen by visits.
+        # Below the root, actions are drawn from the policy, not chosen by visits.
         "interior_selection": None,
     }
 
@@ -372,7 +373,7 @@ def _play(
     loop: dict[str, Any],
     search: dict[str, Any],
 ) -> Solution:
-    """Solves by a search that goes on from the game's last one: a tree's nodes, or PGS's head."""
+    """Solves by searches that each reuse the previous one: a tree's nodes, or PGS's head."""
     root_fn, recurrent_fn = fns
 
     def plan(
@@ -382,7 +383,7 @@ def _play(
         nodes: Nodes | None,
         adapted: Params | None,
     ) -> PolicyOutput:
-        # PGS remembers its head from search to search, a tree search its nodes.
+        # PGS passes its head from search to search, a tree search its nodes.
         kept = {"adapted_params": adapted} if policy_fn is pgs_policy else {"nodes": nodes}
         return policy_fn(
             params,
@@ -400,6 +401,6 @@ def _play(
 
 
 def _split_knobs(knobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tells the arguments of `solve` from those of the search."""
+    """Separates the arguments of `solve` from those of the search."""
     loop = {name: knobs[name] for name in _LOOP if name in knobs}
     return loop, {name: knob for name, knob in knobs.items() if name not in _LOOP}

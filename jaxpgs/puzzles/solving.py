@@ -1,4 +1,4 @@
-"""The loop of whole games of one player: search, play a move, search again, keep the best game."""
+"""The loop over whole games of one player: search, play a move, repeat, keep the best game."""
 
 import functools
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from jaxpgs.base import Env, Params, PolicyOutput
 from jaxpgs.puzzles.episodes import Episode, play_move, start_episodes
 from jaxpgs.search import Nodes, reroot
 
-# (rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) -> the search's answer
+# (rng_keys [B], root, invalid_actions [B, A], nodes, adapted_params) -> the search's output
 Plan = Callable[
     [chex.PRNGKey, mctx.RootFnOutput, chex.Array, Nodes | None, Params | None], PolicyOutput
 ]
 
 
 class Searches(NamedTuple):
-    """What was searched, S times for each of B boards; entries without a search are zeros.
+    """A record of S searches for each of B boards; without a search all but `best` are zeros.
 
     Attributes:
       state: `[S, B]` the positions.
       action: `[S, B]` int32, the actions played there.
-      value: `[S, B]` the highest Q-value, of the rewards from there on.
-      score: `[S, B]` the rewards before.
+      value: `[S, B]` the highest Q-value, which estimates the rewards from there on.
+      score: `[S, B]` the sum of the rewards before.
       searched: `[S, B]` bool, False where the game was over.
       best: `[S, B]` the best total so far.
       num_evaluations: `[S, B]` int32, states that the simulations evaluated.
@@ -55,10 +55,10 @@ class Solution(NamedTuple):
     Attributes:
       score: `[B]` its score.
       moves: `[B, L]` its actions from the given board on, -1 after the last.
-      num_moves: `[B]` int32, how many.
+      num_moves: `[B]` int32, the number of these actions.
       played: `[B]` the score of the moves that were played; -inf if the game was not played to its
         end. Never above `score`.
-      searches: all that was searched.
+      searches: the record of all searches.
 
     Example:
       >>> search = functools.partial(jaxpgs.puzzles.plain_mcts, puzzle, num_simulations=8)
@@ -88,10 +88,10 @@ def solve(
     adapted_params: Params | None = None,
     max_moves: int | None = None,
 ) -> Solution:
-    """Plays B games, a search for every move, and returns the best games that were seen.
+    """Plays B games with a search for every move, and returns the best games that were seen.
 
-    Seify 2020, section 5.2.2: each search has the same budget and its answer is played. The best
-    game ever seen is remembered, and in the end it counts, not the one that was played.
+    Seify 2020, section 5.2.2: each search has the same budget, and its action is played. The best
+    game ever seen is remembered. It is the result, instead of the game that was played.
 
     Args:
       env: a game of one player.
@@ -100,25 +100,26 @@ def solve(
         PolicyOutput`, with `best_of=lambda episode: episode.total`.
       params: the network's parameters, for `root_fn`.
       rng_key: one key, or `[B]` keys, one per board; consumed. With a key per board, a board's
-        answer does not depend on the others.
+        result does not depend on the other boards.
       state: `[B]` positions.
-      num_searches: S, the most searches of a board; None searches until every game is over. 1
-        spends everything on the first move.
-      restart: whether a game that is over begins anew, until S searches are done.
+      num_searches: S, the maximum number of searches of a board; None searches until every game is
+        over. 1 spends the whole budget on the first move.
+      restart: whether a game that is over starts again, until S searches are done.
       follow: "value" plays the search's action, as the thesis does; "best" plays the next move of
         the best game.
-      num_kept: nodes to hand on from search to search (`reroot`); 0 begins each search from
-        nothing, as the thesis does where it uses rollouts.
-      adapted_params: what a search that adapts starts each game from, one per board, to be handed
-        on from search to search; None begins each search from the network's own.
+      num_kept: nodes to keep from search to search (`reroot`). With 0 each search begins with an
+        empty tree, as in the thesis where it uses rollouts.
+      adapted_params: the parameters with which a search that adapts starts each game, one set per
+        board. They are passed from search to search. With None each search begins with the
+        network's own parameters.
       max_moves: as in `start_episodes`.
 
     Returns:
-      The solution. A board without a move has score 0 and no moves.
+      The solution. A board without legal moves has score 0 and no moves.
 
     Raises:
-      ValueError: if `follow` is another word, a count is out of range, or `restart` has no
-        `num_searches` to end it.
+      ValueError: if `follow` is neither "value" nor "best", a count is out of range, or `restart`
+        is set without `num_searches`.
 
     Example:
       >>> rollout = jaxpgs.puzzles.random_rollouts(puzzle)
@@ -134,7 +135,7 @@ def solve(
     _check_arguments(num_searches, restart, follow, num_kept)
     start = start_episodes(env, state, max_moves)
     keys = broadcast_keys(rng_key, len(start.moves))
-    # A game has no more moves than an episode has room for.
+    # A game has at most as many moves as an episode has entries.
     count = start.moves.shape[1] if num_searches is None else num_searches
     game = _Game(env, root_fn, plan, params, keys, start, adapted_params, restart, follow, num_kept)
     progress = _Progress(
@@ -146,7 +147,7 @@ def solve(
         adapted=adapted_params,
         searches=_no_searches(state, count),
     )
-    # A loop that may end early: games may be over long before the searches are spent.
+    # The loop may end early: all games may be over long before S searches are done.
     progress = jax.lax.while_loop(
         lambda progress: (progress.number < count) & jnp.any(~progress.episode.state.terminated),
         functools.partial(_search_and_play, game),
@@ -169,10 +170,10 @@ def _check_arguments(num_searches: int | None, restart: bool, follow: str, num_k
 
 
 def _solution(progress: "_Progress", count: int) -> Solution:
-    """Says what came of at most `count` searches of each board."""
+    """Returns the solution after at most `count` searches of each board."""
     best, searches = progress.best, progress.searches
-    # Searches that did not take place report the best game of the end, so that the curve of the
-    # best total over searches goes on flat.
+    # Searches that did not take place report the final best total, so that the curve of the best
+    # total over searches stays flat.
     done = jnp.arange(count)[:, None] < progress.number
     searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
     return Solution(
@@ -187,17 +188,17 @@ def _solution(progress: "_Progress", count: int) -> Solution:
 def record_games(
     start: Episode, end: Episode, states: Any, actions: chex.Array, scores: chex.Array
 ) -> Solution:
-    """Makes the solution of games that were played without a search.
+    """Makes a solution from games that were played without a search.
 
     Args:
-      start: B episodes without a move.
-      end: the same at their ends.
-      states: `[L, B]` the positions on the way; those after the end count for nothing.
+      start: B episodes without moves.
+      end: the same episodes at their ends.
+      states: `[L, B]` the positions of the games; those after the end are ignored.
       actions: `[L, B]` the legal actions that were played there.
-      scores: `[L, B]` the rewards before.
+      scores: `[L, B]` the sum of the rewards before.
 
     Returns:
-      The solution, whose `searches` have as `value` what the games earned from there on.
+      The solution. The `value` of its `searches` is the sum of the rewards from there on.
     """
     playing = ~states.terminated
     total = jnp.broadcast_to(end.total, scores.shape)
@@ -219,7 +220,7 @@ def record_games(
 
 
 class _Game(NamedTuple):
-    """What does not change while games are played: arguments of `solve`, and where games start."""
+    """The constants of the loop: the arguments of `solve`, and the start of each game."""
 
     env: Env
     root_fn: RootFn
@@ -241,7 +242,7 @@ class _Progress(NamedTuple):
       episode: the games in play.
       best: the best games so far.
       played: `[B]` the best score of a game that was played to its end, -inf before.
-      nodes: what the next search takes over from the last; None where it takes over nothing.
+      nodes: what the next search takes over from the last one; None if it takes over nothing.
       adapted: the parameters that the next search starts from; None for the network's own.
       searches: `[S, B]` what was searched.
     """
@@ -276,11 +277,11 @@ def _search(
 def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
     """Searches once in every game and plays a move."""
     number, episode, best, played, nodes, adapted, searches = progress
-    # Games that are over are searched with the others of the batch; what comes of it is left out.
+    # Finished games are searched with the others in the batch, but the results are ignored.
     output = _search(game, number, episode, nodes, adapted)
     found = output.search_state
     playing = ~episode.state.terminated
-    # The best game may end far below this search's root, found by a rollout.
+    # The best game may end far below this search's root if a rollout found it.
     best = trees.where(playing & (found.best.total > best.total), found.best, best)
     action = output.action
     if game.follow == "best":
@@ -294,12 +295,12 @@ def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
         best=best.total,
         num_evaluations=found.num_evaluations,
     )
-    # The record of this search, zeros where the game was over but for the best total.
+    # The record of this search: zeros where the game was over, except for the best total.
     entry = trees.where(playing, entry, jax.tree.map(jnp.zeros_like, entry))
     entry = entry._replace(best=best.total)
     after, _ = play_move(game.env, episode, action)
-    # What the next search begins with. A new game of the same board takes over nothing but the best
-    # game: its tree is another one, and the head begins as it was before the first move.
+    # What the next search begins with. A restarted game takes over only the best game: its tree is
+    # empty, and its head is the one from before the first move.
     over = after.state.terminated
     again = over & game.restart
     if nodes is not None:
@@ -319,15 +320,15 @@ def _search_and_play(game: _Game, progress: _Progress) -> _Progress:
 
 
 def _no_nodes(game: _Game) -> Nodes:
-    """Returns an empty memory, which is full of zeros."""
+    """Returns the nodes of an empty tree, which are zeros."""
     batch_size = len(game.start.score)
-    # Shapes of the nodes that a search leaves, without a search: `nodes` is None in this trace.
+    # The shapes of a search's nodes, without running it; `nodes` is None in this trace.
     shapes = jax.eval_shape(
         lambda: _search(game, jnp.int32(0), game.start, None, None).search_state.nodes
     )
 
     def zeros(x: jax.ShapeDtypeStruct) -> chex.Array:
-        # [B] is a count for each root; all else is [B, nodes, ...], cut to the nodes that are kept.
+        # [B] is a count for each root; all others are [B, nodes, ...], reduced to the kept nodes.
         shape = x.shape if x.ndim == 1 else (batch_size, game.num_kept, *x.shape[2:])
         return jnp.zeros(shape, x.dtype)
 
@@ -335,7 +336,7 @@ def _no_nodes(game: _Game) -> Nodes:
 
 
 def _no_searches(state: Any, count: int) -> Searches:
-    """Returns room for S searches of each of `[B]` positions."""
+    """Returns an empty record of S searches for each of `[B]` positions."""
     batch_size = len(state.terminated)
     reals, whole = jnp.zeros((count, batch_size)), jnp.zeros((count, batch_size), jnp.int32)
     return Searches(
@@ -350,9 +351,9 @@ def _no_searches(state: Any, count: int) -> Searches:
 
 
 def _next_move(best: Episode, episode: Episode, otherwise: chex.Array) -> chex.Array:
-    """Returns the move of the best game that follows those played, if it begins with them."""
+    """Returns the best game's next move if it begins with the played moves, else `otherwise`."""
     length = episode.moves.shape[1]
-    # The best game may have left the moves played, since another search found it elsewhere.
+    # The best game may differ from the played moves, since another search found it elsewhere.
     earlier = jnp.arange(length)[None] < episode.num_played[:, None]
     same = jnp.all(~earlier | (best.moves == episode.moves), axis=-1)
     place = jnp.minimum(episode.num_played, length - 1)[:, None]
