@@ -1,10 +1,10 @@
 """Hex engines over GTP: our searches in HexGui and against other programs.
 
-`python -m jaxpgs.gtp` is the engine; docs/engines.md has its commands. A dialog is a value, and
-`handle(engine, dialog, line)` answers one line of text with the next one. What plays is an
-`Engine`, two functions, of which `search_engine` makes one for our searches and `player_engine` for
-any player of `jaxpgs.evaluation`. The other way round, `jaxpgs.evaluation.gtp_player` plays against
-any program that speaks GTP.
+`python -m jaxpgs.gtp` is the engine; docs/engines.md describes its commands. A dialog is an
+immutable value: `handle(engine, dialog, line)` answers one line of text and returns the next
+dialog. An `Engine` consists of two functions. `search_engine` makes an engine from our searches,
+and `player_engine` from any player of `jaxpgs.evaluation`. Conversely,
+`jaxpgs.evaluation.gtp_player` makes a player from any program that speaks GTP.
 """
 
 from jaxpgs.gtp.commands import handle, serve

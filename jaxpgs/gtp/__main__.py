@@ -17,7 +17,7 @@ from jaxpgs.thinker import SEARCHES
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the engine; see the module's text."""
+    """Runs the engine; see the module docstring."""
     parser = argparse.ArgumentParser(
         "python -m jaxpgs.gtp",
         description=__doc__,

@@ -1,7 +1,7 @@
-"""What a Hex engine answers to lines of GTP, in the dialect of HexGui and Benzene.
+"""The answers of a Hex engine to lines of GTP, in the dialect of HexGui and Benzene.
 
-HexGui gives two numbers to `boardsize`, and after a swap or when it goes back it replays the
-position: `clear_board`, and stones in any order of colours. So nobody need take turns here.
+HexGui passes two numbers to `boardsize`. After a swap, or when the user goes back, it replays the
+position with `clear_board` and stones in any order of colours. So the players need not alternate.
 """
 
 import contextlib
@@ -48,12 +48,12 @@ from jaxpgs.gtp.thinking import (
 
 
 def serve(engine: Engine, size: int, options: Options) -> None:
-    """Answers standard input on standard output, until `quit` or the end.
+    """Answers standard input on standard output, until `quit` or the end of the input.
 
     Args:
-      engine: who plays; it is prepared first, and then says "ready" on standard error.
-      size: the board that it begins with.
-      options: how it thinks at first.
+      engine: who plays. It is prepared first, and then "ready" is printed on standard error.
+      size: the size of the first board.
+      options: the engine's initial options.
 
     Raises:
       ValueError: if the engine cannot be prepared.
@@ -63,14 +63,14 @@ def serve(engine: Engine, size: int, options: Options) -> None:
       >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
       >>> play = functools.partial(gtp.serve, engine, 3, gtp.Options())
     """
-    # Bytes both ways: a line in an unknown encoding gets an answer, and does not end the program.
+    # Read and write bytes: a line in an unknown encoding gets an answer and does not crash.
     out, source = sys.stdout, sys.stdin.buffer
 
     def write(text: str) -> None:
         out.buffer.write(text.encode(errors="replace"))
         out.buffer.flush()
 
-    with contextlib.redirect_stdout(sys.stderr):  # what others print is no answer
+    with contextlib.redirect_stdout(sys.stderr):  # other output must not be read as an answer
         engine.prepare(size, options)
         print("ready", file=sys.stderr, flush=True)
         dialog = Dialog(HexGame(size), options)
@@ -90,12 +90,12 @@ def handle(
 
     Args:
       engine: who plays.
-      dialog: what was said before.
-      line: a command with its arguments, perhaps with a number in front and a comment behind.
+      dialog: the state of the dialog before this line.
+      line: a command with its arguments, with an optional number before and comment after it.
       emit: called with lines of live analysis while the engine thinks.
 
     Returns:
-      The reply. Whatever went wrong is in its text, after `?`.
+      The reply. If there was an error, its text is `?` and the error message.
 
     Example:
       >>> from jaxpgs import gtp
@@ -104,9 +104,9 @@ def handle(
       >>> reply.text[:21]
       "? 'a4' is not on a bo"
     """
-    # GTP 2: other control characters are dropped, a tab is a space, and `#` begins a comment.
+    # GTP 2: a tab is a space, other control characters are removed, and `#` begins a comment.
     line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.split("#")[0].replace("\t", " "))
-    # A number in front stands in the answer again.
+    # The answer repeats the number before the command.
     number, name, *args = re.fullmatch(r"\s*(\d*)\s*(\S*)\s*(.*?)\s*", line, re.DOTALL).groups()  # type: ignore[union-attr]
     if not name:
         return Reply("" if not number else f"?{number} no command\n\n", dialog)
@@ -123,11 +123,11 @@ def handle(
         text, after = function(Call(engine, dialog, words, emit))
     except ValueError as error:
         return Reply(f"?{number} {_one_line(str(error))}\n\n", dialog)
-    except Exception as error:  # an engine that ends loses its game; one that says so may go on
+    except Exception as error:  # an engine that exits loses its game, so report it and continue
         traceback.print_exc(file=sys.stderr)
         what = _one_line(f"{type(error).__name__}: {error}")
         return Reply(f"?{number} internal error: {what}\n\n", dialog)
-    # An empty line ends an answer, so that none may stand inside of it.
+    # An empty line ends an answer, so the answer itself may not contain one.
     text = "\n".join(part for i, part in enumerate(text.split("\n")) if part.strip() or not i)
     return Reply(f"={number} {text}\n\n", after, name == "quit")
 
@@ -140,11 +140,11 @@ def _one_line(text: str) -> str:
 
 
 def _boardsize(call: Call) -> tuple[str, Dialog]:
-    # HexGui gives width and height; other programs give one number for both.
+    # HexGui passes width and height; other programs pass one number for both.
     width, height = (read_integer(word, 1, 1000) for word in (call.args * 2)[:2])
     if width != height:
         raise ValueError(f"only square boards, got {width}x{height}")
-    # Raises where the engine has no such board; the dialog is still the old one then.
+    # Raises if the engine does not support this size; the dialog is then unchanged.
     call.engine.prepare(width, call.dialog.options)
     return "", dataclasses.replace(call.dialog, game=HexGame(width), clocks=(None, None))
 
@@ -159,8 +159,8 @@ def _play(call: Call) -> tuple[str, Dialog]:
     action: int | str = SWAP_PIECES if word == "swap" else word
     if action not in WORDS:
         action = read_cell(game.size, word)
-    # Colours may come in any order, but a swap takes over the other's only stone, and comes once.
-    # The stones sum to 1 where that is a black one, and to 2 where it is white.
+    # Colours may come in any order, but a swap needs exactly one stone, of the other player, and
+    # may occur only once. The stones sum to 1 if this stone is black, and to 2 if it is white.
     played = game.play(player, action)
     if action in (SWAP_PIECES, SWAP_SIDES):
         board = hex_io.stones(game)
@@ -168,7 +168,7 @@ def _play(call: Call) -> tuple[str, Dialog]:
         if np.count_nonzero(board) != 1 or board.sum() != 2 - player or swapped:
             raise ValueError("illegal move: a swap answers the other player's first stone")
     try:
-        # Raises where the cell is taken.
+        # Raises if the cell is occupied.
         hex_io.stones(played)
     except ValueError as error:
         raise ValueError(f"illegal move: {error}") from None
@@ -195,7 +195,7 @@ def _final_score(call: Call) -> tuple[str, Dialog]:
 def _all_legal_moves(call: Call) -> tuple[str, Dialog]:
     game = call.dialog.game
     board = hex_io.stones(game)
-    # Once somebody is connected no cell is legal.
+    # Once a player has won, no cell is legal.
     empty = np.flatnonzero((board == 0) & (hex_io.winner(board) is None))
     words = [cell_name(game.size, int(cell)) for cell in empty]
     return " ".join(words + [SWAP_PIECES] * may_swap(call.dialog, board, 1)), call.dialog
@@ -234,7 +234,7 @@ def _say(tell: Callable[[Call], str]) -> Callable[[Call], tuple[str, Dialog]]:
     return lambda call: (tell(call), call.dialog)
 
 
-# Each with the least and the most arguments that it takes.
+# Each command with the minimum and the maximum number of its arguments.
 _COMMANDS: dict[str, tuple[Callable[[Call], tuple[str, Dialog]], int, int]] = {
     "all_legal_moves": (_all_legal_moves, 0, 0),
     "boardsize": (_boardsize, 1, 2),

@@ -1,4 +1,4 @@
-"""The records of a dialog over GTP, and how the words of its lines are read."""
+"""The records of a dialog over GTP, and functions that parse the words of its lines."""
 
 import dataclasses
 import math
@@ -12,15 +12,15 @@ from jaxpgs.envs.hex_io import HexGame
 
 
 class Answer(NamedTuple):
-    """What an engine thinks of a position.
+    """An engine's evaluation of a position.
 
     Attributes:
       action: its move, a cell or `n*n` for the swap.
-      value: what the player to move expects, from -1 to 1.
-      policy: `[n*n]` how good each cell is, for pictures.
+      value: the expected return of the player to move, from -1 to 1.
+      policy: `[n*n]` how good each cell is, for display.
       visits: `[n*n]` simulations of each cell.
-      qvalues: `[n*n]` mean return of each cell, of no meaning where there are no visits.
-      line: how it expects the game to go on, as cells; empty if it does not know.
+      qvalues: `[n*n]` mean return of each cell, meaningless where there are no visits.
+      line: the expected continuation of the game, as cells; empty if unknown.
 
     Example:
       >>> from jaxpgs import gtp
@@ -41,11 +41,11 @@ class Options:
 
     Attributes:
       search: one of `jaxpgs.thinker.SEARCHES`.
-      simulations: for each move, the most where there is a limit of time; 0 for as many as fit.
-      seconds: for each move; 0 for no limit.
-      allow_swap: whether the engine may answer Black's first stone by `swap-pieces`.
+      simulations: the number per move, or the maximum if time is limited; 0 for as many as fit.
+      seconds: the time limit per move; 0 for no limit.
+      allow_swap: whether the engine may answer Black's first stone with `swap-pieces`.
       resign: the value below which it resigns; -1 is never.
-      live: whether it shows what it thinks while it does, by lines of gogui-gfx.
+      live: whether it shows its evaluation while it thinks, with lines of gogui-gfx.
 
     Example:
       >>> from jaxpgs import gtp
@@ -65,12 +65,12 @@ class Task(NamedTuple):
     """A position for an engine to think about.
 
     Attributes:
-      board: `[n, n]` stones as `Hex.from_board` takes them.
+      board: `[n, n]` stones in the format of `Hex.from_board`.
       player: who is to move, 0 or 1.
-      may_swap: whether the swap is a move.
+      may_swap: whether the swap is legal.
       options: how to think.
-      seconds: the limit for this move; None if there is none.
-      report: called with an `Answer` now and then, None if nobody looks.
+      seconds: the time limit for this move; None if there is none.
+      report: called with an `Answer` at intervals; None if there is no live analysis.
 
     Example:
       >>> from jaxpgs import gtp
@@ -90,8 +90,8 @@ class Engine:
     """Who plays.
 
     Attributes:
-      name: what it is called.
-      prepare: `prepare(size, options)` makes it ready, and raises `ValueError` where it cannot.
+      name: its name.
+      prepare: `prepare(size, options)` makes it ready, and raises `ValueError` if it cannot.
       think: `think(task)` returns an `Answer`.
 
     Example:
@@ -109,10 +109,10 @@ class Clock(NamedTuple):
     """The time that a player has left: main time at first, then periods of extra time (byo-yomi).
 
     Attributes:
-      seconds: left, of the main time or of a period.
-      moves: the moves they are for, 0 for the whole game, as the main time is.
-      extra_seconds: of each period, 0 if there is none.
-      extra_moves: the moves of each period.
+      seconds: the seconds left, of the main time or of a period.
+      moves: the number of moves for these seconds; 0 in the main time, which is for all moves.
+      extra_seconds: the length of each period, 0 if there is none.
+      extra_moves: the number of moves of each period.
 
     Example:
       >>> clock = jaxpgs.gtp.Clock(60.0, extra_seconds=30.0, extra_moves=5)
@@ -126,12 +126,12 @@ class Clock(NamedTuple):
     extra_moves: int = 0
 
     def after(self, seconds: float) -> "Clock":
-        """Returns the clock after a move that took so long."""
+        """Returns the clock after a move that took `seconds`."""
         left, moves = self.seconds - seconds, self.moves
-        # The main time has run out within the move, whose rest is of the first period.
+        # The main time has run out during the move, and the first period has begun.
         if not moves and left <= 0 and self.extra_moves:
             left, moves = left + self.extra_seconds, self.extra_moves
-        # Who has made a period's moves in time is given the whole of the next one.
+        # After the last move of a period the player gets a full new period.
         if moves == 1 and self.extra_moves:
             return self._replace(seconds=self.extra_seconds, moves=self.extra_moves)
         return self._replace(seconds=max(left, 0.0), moves=max(moves - 1, 0))
@@ -139,12 +139,12 @@ class Clock(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dialog:
-    """All that was said so far.
+    """The state of a dialog after the lines so far.
 
     Attributes:
       game: the game on the board.
       options: how the engine thinks.
-      clocks: the time that each player has left; None without limit.
+      clocks: the time that each player has left; None for no limit.
 
     Example:
       >>> from jaxpgs import gtp
@@ -160,9 +160,9 @@ class Reply(NamedTuple):
     """The answer to one line.
 
     Attributes:
-      text: what to write, with the empty line after it; nothing if the line was empty.
-      dialog: the next one.
-      quits: whether it was the last line.
+      text: what to write, including the empty line at the end; empty if the line was empty.
+      dialog: the next dialog.
+      quits: whether the line was `quit`.
 
     Example:
       >>> from jaxpgs import gtp
@@ -181,9 +181,9 @@ class Call(NamedTuple):
 
     Attributes:
       engine: who plays.
-      dialog: what was said before.
+      dialog: the state of the dialog before the command.
       args: the words after the command's name.
-      emit: takes lines of live analysis.
+      emit: called with lines of live analysis.
     """
 
     engine: Engine
@@ -201,11 +201,11 @@ def read_player(word: str) -> int:
 
 
 def read_number(word: str, low: float, high: float) -> float:
-    """Reads a number that is in a range."""
+    """Reads a number in a range."""
     try:
         number = float(word)
     except ValueError:
-        # NaN is in no range and is refused below, as the word "nan" is.
+        # NaN is in no range, so it is rejected below, like the word "nan".
         number = math.nan
     if not low <= number <= high:
         raise ValueError(f"a number from {low:g} to {high:g} is needed, got {word[:20]}")
@@ -213,7 +213,7 @@ def read_number(word: str, low: float, high: float) -> float:
 
 
 def read_integer(word: str, low: int, high: int) -> int:
-    """Reads a whole number that is in a range."""
+    """Reads a whole number in a range."""
     if not re.fullmatch(r"\d{1,9}", word, re.ASCII) or not low <= int(word) <= high:
         raise ValueError(f"a whole number from {low} to {high} is needed, got {word[:20]}")
     return int(word)
@@ -225,7 +225,7 @@ def read_boolean(word: str) -> bool:
 
 
 def read_word(word: str, words: Sequence[str]) -> str:
-    """Reads one of some words."""
+    """Reads one of the given words."""
     if word not in words:
         raise ValueError(f"one of {', '.join(words)} is needed, got {word[:20]}")
     return word

@@ -26,7 +26,7 @@ _SLICE = 0.5  # seconds between two lines of live analysis
 
 
 class _Searcher(NamedTuple):
-    """A search that is compiled for one board."""
+    """A search that is compiled for one board size."""
 
     env: Hex
     thinker: Thinker
@@ -38,10 +38,10 @@ def search_engine(
     directory: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> tuple[Engine, int]:
-    """Makes an engine of our searches with a pretrained network.
+    """Makes an engine from our searches and a pretrained network.
 
-    A network is for boards of one size. For another size the engine takes the network of the same
-    name with that size in it, such as `hex-7x7` in place of `hex-9x9-large`, if there is one.
+    A network plays on boards of one size. For another size the engine uses the network of the same
+    name with this size, or else the plain one, such as `hex-7x7` for `hex-9x9-large`, if it exists.
 
     Args:
       network: one of `available_pretrained(directory)`, for Hex.
@@ -49,10 +49,10 @@ def search_engine(
       seed: the same seed, position and number of simulations give the same move.
 
     Returns:
-      The engine, and the board size of the network. `prepare` compiles, so that no move waits.
+      The engine, and the board size of the network. `prepare` compiles, so that no move has to.
 
     Raises:
-      ValueError: if the network is unknown or not one of Hex.
+      ValueError: if the network is unknown or not for Hex.
 
     Example:
       >>> from jaxpgs import gtp
@@ -68,7 +68,7 @@ def search_engine(
         if size == first.env.size:
             return first
         names = jaxpgs.available_pretrained(directory)
-        # First the network of the same name for the other size, then the plain one of that size.
+        # First try the same name with the other size, then the plain network of that size.
         same = re.sub(r"\d+x\d+", f"{size}x{size}", network)
         for name in (same, f"hex-{size}x{size}"):
             if name in names:
@@ -80,13 +80,13 @@ def search_engine(
 
     @functools.cache
     def searcher(size: int, search: str, simulations: int, seconds: float) -> _Searcher:
-        """Compiles, for `simulations` or for as many as fit into `seconds`."""
+        """Compiles a search of `simulations`, or of as many as fit into `seconds`."""
         net = load(size)
         made = make_thinker(make_brain(net.env, net), search, simulations, seconds, net.env.init())
         return _Searcher(net.env, made)
 
     def find(size: int, options: Options) -> _Searcher:
-        # Beside a number of simulations time is only a limit, and another one compiles nothing.
+        # If `simulations` is set, the time is only a limit: changing it must not recompile.
         return searcher(size, options.search, options.simulations,
                         0.0 if options.simulations else options.seconds)  # fmt: skip
 
@@ -111,7 +111,7 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
         report=None if report is None else tell,
     )  # fmt: skip
     answer = _answer(env, output)
-    # Where the rules of the search have the swap, it has thought of it itself.
+    # If the network's game has the swap rule, the search has considered the swap itself.
     if task.options.allow_swap and not env.swap and not task.board.any():
         return answer._replace(action=fair_opening(thinker.brain, state))
     return answer
@@ -120,31 +120,31 @@ def _search(made: _Searcher, seed: int, task: Task) -> Answer:
 def _position(env: Hex, seed: int, task: Task) -> tuple[HexState, chex.PRNGKey]:
     """Returns the state of a task, and the key of its search."""
     state = env.from_board(task.board, task.player)
-    # `from_board` never allows the swap, as the moves that led there are unknown to it.
+    # `from_board` never allows the swap, as it does not know the moves that led to the position.
     if env.swap:
         state = dataclasses.replace(state, swap_legal=jnp.bool_(task.may_swap))
-    # The position decides the chance, so that a game that is replayed gets the same moves.
+    # The key depends on the position, so that a replayed game gets the same moves.
     return state, jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.board.tobytes()))
 
 
 def _answer(env: Hex, output: PolicyOutput) -> Answer:
     found, cells = read(output), env.num_cells
-    # The swap is no cell: it ends the line, and is left out of the arrays.
+    # The swap is not a cell: the line ends before it, and the arrays exclude it.
     expected = tuple(itertools.takewhile(lambda cell: cell < cells, found.line))
     arrays = (found.policy[:cells], found.visits[:cells], found.qvalues[:cells])
     return Answer(found.action, found.value, *arrays, expected)
 
 
 def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
-    """Makes an engine of a player of `jaxpgs.evaluation`, such as `openspiel_mcts(env, ...)`.
+    """Makes an engine from a player of `jaxpgs.evaluation`, such as `openspiel_mcts(env, ...)`.
 
     Args:
       env: the game, of one size.
-      player: who plays. It has no memory from move to move, and expects 0.
-      seed: decides its chance, with the position.
+      player: who plays. It has no memory from move to move, and its value is always 0.
+      seed: determines its random numbers, together with the position.
 
     Returns:
-      The engine. It knows neither time nor the options of a search.
+      The engine. It ignores time limits and the options of a search.
 
     Raises:
       ValueError: if the game is not Hex.

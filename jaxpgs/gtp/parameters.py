@@ -1,4 +1,4 @@
-"""The commands of a dialog that tell and set its clocks and parameters, as HexGui has them."""
+"""The commands of a dialog that report and set its clocks and parameters, as HexGui does."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from jaxpgs.thinker import SEARCHES
 
 
 def time_left(call: Call) -> tuple[str, Dialog]:
-    """Sets a clock, or tells it."""
+    """Sets or reports a clock."""
     if not call.args:
         black, white = map(_told, call.dialog.clocks)
         return f"Black: {black}, White: {white}", call.dialog
@@ -29,7 +29,7 @@ def time_left(call: Call) -> tuple[str, Dialog]:
         return _told(call.dialog.clocks[player]), call.dialog
     moves = read_integer(call.args[2], 0, 10_000) if len(call.args) == 3 else 0
     seconds = read_number(call.args[1], 0, 1e7)
-    # What a period of extra time is was said by `time_settings`, and stays.
+    # The length of a period of extra time was set by `time_settings` and does not change.
     known = call.dialog.clocks[player] or Clock(0.0)
     return "", with_clock(call.dialog, player, known._replace(seconds=seconds, moves=moves))
 
@@ -45,13 +45,13 @@ def time_settings(call: Call) -> tuple[str, Dialog]:
     # Without main time the first period of extra time begins at once.
     start = (main, 0) if main else (extra, moves)
     clock = Clock(*start, extra_seconds=extra, extra_moves=moves)
-    none = extra > 0 and not moves  # GTP's way to say that there is no limit
+    none = extra > 0 and not moves  # in GTP this means that there is no limit
     clocks = (None, None) if none or not any(start) else (clock, clock)
     return "", dataclasses.replace(call.dialog, clocks=clocks)
 
 
 def param_game(call: Call) -> tuple[str, Dialog]:
-    """Sets or tells what concerns the game."""
+    """Sets or reports the parameters of the game."""
     dialog = call.dialog
     if not call.args:
         seconds = dialog.clocks[0].seconds if dialog.clocks[0] else 0
@@ -67,7 +67,7 @@ def param_game(call: Call) -> tuple[str, Dialog]:
 
 
 def param_search(call: Call) -> tuple[str, Dialog]:
-    """Sets or tells how the engine thinks."""
+    """Sets or reports the parameters of the search."""
     options = call.dialog.options
     if not call.args:
         lines = [
@@ -86,17 +86,17 @@ def param_search(call: Call) -> tuple[str, Dialog]:
         "live": read_boolean,
     }
     name, value = read_setting(call.args, tuple(readers))
-    # Settings come one by one: each must leave a search that knows when to stop.
+    # Parameters are set one by one: after each change the search must have a limit.
     changed = dataclasses.replace(options, **{name: readers[name](value)})
     if not (changed.simulations or changed.seconds):
         raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
-    # What the new options need is compiled now, so that no move waits for it.
+    # The search with the new options is compiled now, so that no move has to wait.
     call.engine.prepare(call.dialog.game.size, changed)
     return "", dataclasses.replace(call.dialog, options=changed)
 
 
 def analyze_commands(call: Call) -> tuple[str, Dialog]:
-    """HexGui asks this, and shows live analysis; so does whoever wants to see it."""
+    """Lists the analysis commands, and turns on live analysis, since HexGui can display it."""
     options = dataclasses.replace(call.dialog.options, live=True)
     lines = (
         "gfx/Policy/jaxpgs-policy %m",

@@ -1,4 +1,4 @@
-"""The commands of a dialog that make the engine think, and how long it may."""
+"""The commands of a dialog that make the engine think, and the time for each move."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from jaxpgs.gtp.dialog import Answer, Call, Dialog, Task, read_player, with_cloc
 
 
 def genmove(call: Call) -> tuple[str, Dialog]:
-    """Plays a move; the engine's clock runs meanwhile."""
+    """Plays a move; the player's clock runs meanwhile."""
     player, start = read_player(call.args[0]), time.monotonic()
     action = _best(call, player)
     dialog = with_game(call, call.dialog.game.play(player, action))
@@ -23,17 +23,17 @@ def genmove(call: Call) -> tuple[str, Dialog]:
 
 
 def reg_genmove(call: Call) -> tuple[str, Dialog]:
-    """Tells the move that `genmove` would play."""
+    """Returns the move that `genmove` would play."""
     action = _best(call, read_player(call.args[0]))
     return move_name(call.dialog.game.size, action), call.dialog
 
 
 def _best(call: Call, player: int) -> int | str:
-    """What the engine plays: a cell, or a word."""
+    """Returns what the engine plays: a cell, or a word."""
     size, options = call.dialog.game.size, call.dialog.options
     answer = _think(call, player)
     allowed = may_swap(call.dialog, hex_io.stones(call.dialog.game), player)
-    # Who swaps has the other's side of the same position, mirrored.
+    # A player who swaps gets the other side of the same position, mirrored.
     if allowed and (answer.action == size**2 or answer.value < 0):
         return SWAP_PIECES
     return "resign" if answer.value < options.resign else answer.action
@@ -52,36 +52,36 @@ def _think(call: Call, player: int) -> Answer:
 
 
 def may_swap(dialog: Dialog, board: np.ndarray, player: int) -> bool:
-    """Whether the engine may swap: it is White, and nothing was played but a black stone."""
+    """Returns whether the engine may swap: it is White, and only one black stone was played."""
     single = np.count_nonzero(board) == 1 and board.max() == 1
     swapped = any(move.action in (SWAP_PIECES, SWAP_SIDES) for move in dialog.game.moves)
     return bool(dialog.options.allow_swap and player == 1 and single and not swapped)
 
 
 def _budget(dialog: Dialog, player: int, empty: int) -> float | None:
-    """The seconds for a move, None without limit. A player takes about a quarter of `empty`."""
+    """Returns the seconds for a move or None; each player plays about a quarter of `empty`."""
     limit = dialog.options.seconds or math.inf
     clock = dialog.clocks[player]
     if clock is not None:
-        # An even share of the clock, of which a tenth is kept back; never 0, which means no limit.
+        # An even share of the clock, less a tenth as a reserve; never 0, which means no limit.
         share = 0.9 * clock.seconds / (clock.moves or max(empty / 4, 4))
-        # Where extra time follows the main time, each move may take its part of a period.
+        # If extra time follows the main time, each move may take its share of a period.
         later = 0.0 if clock.moves else 0.9 * clock.extra_seconds / max(clock.extra_moves, 1)
         limit = min(limit, max(share, later, 0.01))
     return None if limit == math.inf else limit
 
 
 def _gfx(size: int, player: int, answer: Answer) -> str:
-    """The answer so far, as HexGui draws that of a tree search."""
+    """Returns the answer so far in the format in which HexGui displays a tree search."""
     tried = np.flatnonzero(answer.visits > 0)
-    # The most visited first, and cells in their order where visits are equal.
+    # The most visited cell first; cells with equal visits keep their order.
     order = tried[np.argsort(-answer.visits[tried], kind="stable")]
     if not len(order):
         return ""
     line = answer.line or (int(order[0]),)
     moves = (f"{'BW'[(player + i) % 2]} {cell_name(size, c)}" for i, c in enumerate(line))
     names = {int(cell): cell_name(size, int(cell)) for cell in order}
-    # HexGui's INFLUENCE is from 0 to 1, a mean return from -1 to 1.
+    # HexGui's INFLUENCE is from 0 to 1; a mean return is from -1 to 1.
     wins = " ".join(f"{names[c]} {(answer.qvalues[c] + 1) / 2:.2f}" for c in names)
     counts = " ".join(f"{names[c]} {int(answer.visits[c])}" for c in names)
     total = int(answer.visits.sum())
@@ -92,12 +92,12 @@ def _gfx(size: int, player: int, answer: Answer) -> str:
 
 
 def visits(call: Call) -> tuple[str, Dialog]:
-    """Tells the simulations of each cell."""
+    """Returns the number of simulations of each cell."""
     return _pairs(call, lambda answer: answer.visits, "{:.0f}")
 
 
 def values(call: Call) -> tuple[str, Dialog]:
-    """Tells the mean return of each cell."""
+    """Returns the mean return of each cell."""
     return _pairs(call, lambda answer: answer.qvalues, "{:+.2f}")
 
 
@@ -111,13 +111,13 @@ def _pairs(call: Call, numbers: Callable[[Answer], np.ndarray], form: str) -> tu
 
 
 def expected_line(call: Call) -> tuple[str, Dialog]:
-    """Tells how the engine expects the game to go on."""
+    """Returns the continuation of the game that the engine expects."""
     answer, size = _think(call, read_player(call.args[0])), call.dialog.game.size
     return " ".join(cell_name(size, cell) for cell in answer.line), call.dialog
 
 
 def policy(call: Call) -> tuple[str, Dialog]:
-    """Tells how good each cell is, as a picture for HexGui."""
+    """Returns how good each cell is, for display in HexGui."""
     answer, size = _think(call, read_player(call.args[0])), call.dialog.game.size
     shares = answer.policy / max(float(answer.policy.max()), 1e-9)
     shown = " ".join(
