@@ -63,7 +63,7 @@ def serve(engine: Engine, size: int, options: Options) -> None:
       >>> engine = gtp.player_engine(env, jaxpgs.evaluation.perfect_hex(env))
       >>> play = functools.partial(gtp.serve, engine, 3, gtp.Options())
     """
-    # Read and write bytes: a line in an unknown encoding gets an answer and does not crash.
+    # Read and write bytes: a line in an unknown encoding gets an answer, not an exception.
     out, source = sys.stdout, sys.stdin.buffer
 
     def write(text: str) -> None:

@@ -18,8 +18,8 @@ def judged(
 ) -> Solution:
     """Lets another search determine the value and the action of every position of the games.
 
-    A network that learns from good games only overestimates bad positions, and one that learns from
-    its own search may reinforce its own errors. Here a search that needs no network, such as
+    A network trained only on good games rates all positions as good, and one that learns from its
+    own search may reinforce its own errors. Here a search that needs no network, such as
     `nrpa`, solves every position that was visited, whatever policy played there. This is DAgger
     (Ross, Gordon and Bagnell 2011) for values; Seify 2020 uses the searching network's own values.
 

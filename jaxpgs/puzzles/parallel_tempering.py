@@ -133,7 +133,7 @@ def tempering_search(
     for name, value in (("one_block", one_block), ("another", another)):
         check_number("tempering_search", name, value, 0, 1)
     temperatures = np.geomspace(hottest, coldest, lanes).astype(np.float32)
-    # One batch axis has the lanes of all boards, so that all games are played in one call.
+    # One batch axis holds the lanes, board by board, so that all games are played in one call.
     boards = jax.tree.map(lambda x: jnp.repeat(x, lanes, axis=0), state)
     setting = _Setting(env, boards, lanes, temperatures, games_per_sweep, one_block, another)
     return TemperingSearch(

@@ -217,7 +217,7 @@ def pgs(
     forget: bool = False,
     **knobs: Any,
 ) -> Solution:
-    """Policy gradient search for games of one player, whose memory does not grow with the moves.
+    """Policy gradient search for games of one player, in memory that does not grow with moves.
 
     Anthony et al. 2019, with the findings of Seify 2020 for such games: max-min-normalised values
     at the root, and the action with the highest value is played. Simulations follow the adapted
