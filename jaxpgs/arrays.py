@@ -108,7 +108,7 @@ def is_one_key(rng_key: chex.PRNGKey) -> bool:
     """Returns whether this is one key, new-style or raw, and not an array of keys."""
     dtype = getattr(rng_key, "dtype", None)
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    # A raw key is an array of words; a seed is a scalar.
+    # A raw key is an array of words; a scalar is a seed, or a raw key that has lost its axis.
     if not is_typed and (dtype != jnp.uint32 or not rng_key.ndim):
         raise ValueError(f"rng_key must be made by jax.random.key, got {rng_key!r}.")
     return bool(rng_key.ndim == (0 if is_typed else 1))

@@ -68,7 +68,7 @@ _OPENINGS = {"max_random_moves": 8, "resign_fraction": 0.0}
 _RESIGNING = _OPENINGS | {"resign_fraction": 0.8}
 # Most games begin after one or two random moves, so that all first moves are learned equally.
 _FIRST_MOVES = _RESIGNING | {"buffer_size": 262_144, "max_random_moves": 2}
-# Returns of games with sampled moves blur the values.
+# Most moves are sampled, and the result of a game depends on them; these values do not.
 _BEST_PLAY = _FIRST_MOVES | {"value_target": "best"}
 _MANY = {
     "num_games": 4096, "num_steps": 8, "buffer_size": 1_048_576, "batch_size": 2048,
