@@ -18,7 +18,7 @@ def keys(seed, count):
 
 
 def bandit(logits, visits, value_sum=None, value=None, valid=None):
-    """Returns NodeStats of `[B, A]` arrays; by default nothing has returned and all is legal."""
+    """Makes NodeStats of `[B, A]` arrays; by default all returns are 0, all actions legal."""
     visits = jnp.asarray(visits, jnp.int32)
     zeros = jnp.zeros(visits.shape, jnp.float32)
     return NodeStats(
@@ -31,12 +31,12 @@ def bandit(logits, visits, value_sum=None, value=None, valid=None):
 
 
 def in_turn(selection, root, num_walks):
-    """Returns the first actions `[B, K]` of an update, each chosen with those before it pending."""
+    """Returns the first actions `[B, K]` of an update; each choice sees the earlier as pending."""
     return select_in_turn(selection, None, root, num_walks)
 
 
 def check_frequencies(counts, probabilities):
-    """Chi-square test of counts against probabilities; zero probability allows no count at all."""
+    """Asserts that counts fit probabilities (chi-square test) and are 0 where these are 0."""
     counts, probabilities = np.asarray(counts), np.asarray(probabilities, float)
     assert counts[probabilities == 0].sum() == 0
     counts, probabilities = counts[probabilities > 0], probabilities[probabilities > 0]

@@ -1,7 +1,8 @@
-"""Games of one player with chance, as their rules and as stochastic MuZero wants to see them.
+"""Games of one player with chance: their rules, and their models as stochastic MuZero needs them.
 
 An action leads to an afterstate, from which chance draws one of C outcomes by known logits. Both
-games have a policy that is linear in the observation and begins uniform, and a value by hand.
+games have a policy that is linear in the observation and initially uniform, and a hand-written
+value function.
 """
 
 import dataclasses
@@ -25,13 +26,13 @@ class Game(NamedTuple):
     """A game with chance.
 
     Attributes:
-      env: its rules, whose `step` takes a key.
-      after: `(state, action) -> (logits [C], afterstate)`, of one state.
-      draw: `(afterstate, outcome) -> state`.
-      params: of the policy.
-      apply_fn: the policy and the value.
-      max_moves: after which a game is stopped.
-      random_moves: drawn at random before anybody plays, so that games begin in trouble.
+      env: the rules; `step` takes a key.
+      after: `(state, action) -> (logits [C], afterstate)`, without a batch axis.
+      draw: `(afterstate, outcome) -> state`, without a batch axis.
+      params: the parameters of the policy.
+      apply_fn: computes the policy and the value.
+      max_moves: the number of moves after which a game is stopped.
+      random_moves: the number of random moves before a player begins, which make positions harder.
     """
 
     env: Any
@@ -46,7 +47,8 @@ class Game(NamedTuple):
 def stochastic_fns(game: Game) -> tuple[Any, Any]:
     """Makes `decision_recurrent_fn` and `chance_recurrent_fn` for `mctx.stochastic_muzero_policy`.
 
-    An afterstate's value is that of the state before the draw, as the network sees it there.
+    The value of an afterstate is the network's value of its observation plus the action's reward,
+    which comes with the outcome.
     """
 
     def value(params: Params, afterstate: Any) -> chex.Array:
@@ -60,7 +62,7 @@ def stochastic_fns(game: Game) -> tuple[Any, Any]:
 def linear_policy(
     num_inputs: int, num_actions: int, value: Callable[[chex.Array], chex.Array]
 ) -> tuple[Params, SplitApplyFn]:
-    """Returns a uniform policy, linear in the flat observation, and a value of the observation."""
+    """Returns a uniform policy, linear in the flat observation, with a given value function."""
 
     def torso(params: Params, observation: chex.Array) -> chex.Array:
         flat = observation.reshape(len(observation), -1).astype(jnp.float32)
@@ -78,11 +80,11 @@ def linear_policy(
 
 
 class Turn(NamedTuple):
-    """What a player of Pig has.
+    """The present turn in a game of Pig.
 
     Attributes:
-      total: `[]` what was thrown and is not yet safe.
-      thrown: `[]` bool, of an afterstate: whether a die is in the air.
+      total: `[]` the points that were thrown and are not banked yet.
+      thrown: `[]` bool, whether the die was thrown and its side is not drawn yet (in afterstates).
     """
 
     total: chex.Array
@@ -91,9 +93,9 @@ class Turn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pig:
-    """The dice game Pig, alone: throw a die, or bank what was thrown. A 1 loses it.
+    """The dice game Pig for one player: throw a die, or bank the points thrown; a 1 loses them.
 
-    Action 0 banks the total, which is the reward, and action 1 throws. A game has so many
+    Action 0 banks the total, which is the reward, and action 1 throws. A game has `length`
     decisions.
     """
 
@@ -108,7 +110,7 @@ class Pig:
         return begin(Turn(jnp.float32(0), jnp.bool_(False)), self.num_actions)
 
     def after(self, state: State, action: chex.Array) -> tuple[chex.Array, State]:
-        """Returns the logits of the six sides, and the state while the die is in the air."""
+        """Returns the logits of the six sides, and the afterstate, before the side is drawn."""
         throws, total = action == 1, state.inner.total
         fair = jnp.zeros(6)
         sure = jnp.where(jnp.arange(6) == 0, 0.0, _LOWEST)
@@ -121,7 +123,7 @@ class Pig:
         return jnp.where(throws, fair, sure), afterstate
 
     def draw(self, afterstate: State, outcome: chex.Array) -> State:
-        """Returns the state after the die has fallen on the side `outcome`, from 0."""
+        """Returns the state after the die has shown the side `outcome`, counted from 0."""
         total, thrown = afterstate.inner
         fallen = jnp.where(outcome == 0, 0.0, total + outcome + 1)
         return dataclasses.replace(
@@ -131,19 +133,19 @@ class Pig:
         )
 
     def step(self, state: State, action: chex.Array, key: chex.PRNGKey) -> State:
-        """Does what the action says; a finished game stays as it is, and pays nothing."""
+        """Plays an action; a finished game does not change and pays nothing."""
         logits, afterstate = self.after(state, action)
         return unless_over(state, self.draw(afterstate, jax.random.categorical(key, logits)))
 
     def observe(self, state: State) -> chex.Array:
-        """Returns `[4]`: the total / 20 and its square, whether a die is in the air, the rest."""
+        """Returns `[4]`: total / 20 and its square, `thrown`, and the share of decisions left."""
         total = state.inner.total / 20
         rest = (self.length - state.steps) / self.length
         return jnp.stack([total, total**2, state.inner.thrown.astype(jnp.float32), rest])
 
 
 def pig(length: int = 40) -> Game:
-    """Pig, in which the value of a state is what was thrown and could be banked."""
+    """Returns Pig; the value of a state is the total that can be banked."""
     env = Pig(length)
     params, apply_fn = linear_policy(4, 2, lambda features: 20 * features[:, 0])
     return Game(env, env.after, env.draw, params, apply_fn, length)
@@ -151,7 +153,7 @@ def pig(length: int = 40) -> Game:
 
 # --- 2048 ----------------------------------------------------------------------------------------
 
-EMPTY_CELL = 10.0  # what an empty cell is worth in a value by hand
+EMPTY_CELL = 10.0  # what an empty cell adds to the value of a state
 
 
 def slide(board: chex.Array, action: chex.Array) -> tuple[chex.Array, chex.Array]:
@@ -172,7 +174,7 @@ def slide(board: chex.Array, action: chex.Array) -> tuple[chex.Array, chex.Array
 
 
 def _slide_line(line: chex.Array) -> tuple[chex.Array, chex.Array]:
-    """Slides four tiles to the left; each merges once, those in front first."""
+    """Slides four tiles to the left; each merges at most once, the leftmost first."""
     line = line[jnp.argsort(line == 0, stable=True)]
     earned = jnp.int32(0)
     for i in range(3):
@@ -186,7 +188,7 @@ def _slide_line(line: chex.Array) -> tuple[chex.Array, chex.Array]:
 
 
 def play2048(max_moves: int = 100, random_moves: int = 60) -> Game:
-    """2048 of pgx, in which the value of a state counts the empty cells."""
+    """Returns pgx's 2048; the value of a state is `EMPTY_CELL` for each empty cell."""
     env = pgx.make("2048")
 
     def after(state: Any, action: chex.Array) -> tuple[chex.Array, Any]:

@@ -3,9 +3,9 @@ import gc
 import importlib.metadata
 import os
 
-# Nearly all the time goes into compiling, which these options make several times faster and the
-# programs slower. `XLA_FLAGS= python -m pytest` runs the programs as users run them.
-# The last option is not known from version 0.11 on, which ends on what it does not know.
+# Compiling takes nearly all the time. These options make it several times faster, and the programs
+# slower. `XLA_FLAGS= python -m pytest` runs the programs as users run them.
+# jaxlib does not know the last option from version 0.11 on, and unknown options end the process.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
@@ -20,17 +20,17 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import pytest
 
-# Tracing makes many objects that live on; looking for garbage among them as often as usual takes
-# a twentieth of all time.
+# Tracing creates many long-lived objects; with its default thresholds, garbage collection among
+# them takes a twentieth of the total time.
 gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` deselects
 def pytest_collection_modifyitems(items):
-    """Marks as slow what a test marked `each_value` or `first_case` need not run on every commit.
+    """Marks as slow the cases of parametrized tests that need not run on every commit.
 
-    Of all combinations of the parameters of the one every commit runs the fewest, found greedily,
-    in which each value of each parameter occurs; of the other the first case that is not slow.
+    Of a test marked `each_value`, a few cases stay, chosen greedily so that each value of each
+    parameter occurs. Of a test marked `first_case`, the first case that is not slow stays.
     """
     tests, begun = collections.defaultdict(dict), set()
     for item in items:
@@ -55,9 +55,9 @@ def pytest_collection_modifyitems(items):
 def strict_promotion(request):
     """Makes implicit promotion of ranks and dtypes an error.
 
-    Other libraries need not pass: wrap their calls in `games.lenient_promotion`, or mark a test or
-    a module that does little else `lenient`. Slow tests train with optimizers and play whole games
-    of other libraries, so all of them may promote.
+    Code of other libraries may promote: wrap its calls in `games.lenient_promotion`, or mark a test
+    or module `lenient` that mostly makes such calls. All slow tests may promote, as they train with
+    optimizers and play whole games of other libraries.
     """
     if any(request.node.get_closest_marker(name) for name in ("lenient", "slow")):
         yield

@@ -1,4 +1,4 @@
-"""A program that speaks GTP badly; its argument says how. It plays the first empty cell."""
+"""A GTP engine with a fault that its argument names; it plays the first empty cell."""
 
 import sys
 import time

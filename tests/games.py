@@ -10,14 +10,14 @@ import mctx
 import numpy as np
 import pytest
 
-# Options of `jax.jit`: compiles in half the time, and runs slower. `FAST` is for programs that run
-# for longer than they compile, which `conftest` has compile quickly as well.
+# `compiler_options` of `jax.jit`. `QUICK` halves the time to compile and makes programs slower.
+# `FAST`, for programs that run longer than they compile, undoes two options of `conftest`.
 QUICK = {"xla_backend_optimization_level": 0}
 FAST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 
 
 def mostly_slow(cases, *often):
-    """Cases of `pytest.mark.parametrize`, all of which are slow but those that are named."""
+    """Returns cases for `pytest.mark.parametrize`, all marked slow except those in `often`."""
 
     def case(values):
         arguments = values if isinstance(values, tuple) else (values,)
@@ -37,7 +37,7 @@ def lenient_promotion():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Of the games below: where they are is one number."""
+    """A state of the games below; one number, `position`, describes it."""
 
     position: jax.Array
     current_player: jax.Array
@@ -48,10 +48,10 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """Walk one or two steps to the end of a track; every action pays its mover its length.
+    """A race to the end of a track: an action walks one or two steps and pays its mover as much.
 
-    The third action is never legal. The mover of a position is fixed by `movers`: (0,) is a game of
-    one player, (0, 0, 1, 1) one of two who often move twice in a row.
+    The third action is never legal. `movers` says, cyclically, who moves at a position: (0,) makes
+    a game of one player, (0, 0, 1, 1) one of two players who often move twice in a row.
     """
 
     movers: tuple[int, ...] = (0,)
@@ -153,11 +153,14 @@ def _random_positions(env, key, plies):
 
 
 def all_positions(env):
-    """Every position of a small Hex board that has no winner yet, once."""
+    """Every position of a small Hex board, including finished games.
+
+    A position without a winner occurs once; a finished one may occur several times.
+    """
     digits = np.arange(3**env.num_cells)[:, None] // 3 ** np.arange(env.num_cells) % 3
     lead = (digits == 1).sum(1) - (digits == 2).sum(1)
     digits = digits[(lead == 0) | (lead == 1)]
-    # Stones in turn: a connection, once made, stays, so the order among them does not matter.
+    # The players' stones alternate. A connection stays once it is made, so any order will do.
     moves = np.full((len(digits), env.num_cells), -1)
     for player in (0, 1):
         rows, cells = np.nonzero(digits == player + 1)
@@ -176,7 +179,7 @@ def _play(env, moves):
 
 
 def wins_in_one(env, states, *, for_opponent=False):
-    """`[B, A]` legal actions that end the game with a win, for the mover or if the other moved."""
+    """`[B, A]` bool: legal actions that win at once, for the mover or with the opponent to move."""
     if for_opponent:
         states = dataclasses.replace(states, current_player=1 - states.current_player)
     mover = np.asarray(states.current_player)

@@ -1,4 +1,4 @@
-"""What `test_devices.py` runs in processes of their own, which have several devices.
+"""Trainings that `test_devices.py` runs in separate processes with several devices.
 
 python on_devices.py trainers FOLDER
 python on_devices.py process NUMBER PORT FOLDER START
@@ -27,14 +27,14 @@ GAMES = {"num_games": 16, "num_steps": 4, "batch_size": 16}
 
 
 def same(found, expected, atol=0.0):
-    """Whole numbers and bits are equal; sums of floats may be rounded otherwise."""
+    """Asserts that integers and bools are equal, and floats up to `atol`, for rounding."""
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         atol_here = atol if jnp.issubdtype(a.dtype, jnp.floating) else 0
         np.testing.assert_allclose(a, b, rtol=0, atol=atol_here)
 
 
 def plain(tree):
-    """The leaves as NumPy arrays; keys as their data."""
+    """Returns the tree with NumPy arrays as leaves; random keys become their data."""
 
     def array(x):
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -104,7 +104,7 @@ def distilled(devices, **knobs):
     )
 
 
-# By the start, the process and the iteration: what stops two processes that train together.
+# Signals that end one of two processes that train together, by (start, process, iteration).
 STOPS = {
     (0, 1, 2): signal.SIGKILL,
     (1, 1, 3): signal.SIGTERM,
@@ -113,7 +113,7 @@ TRAINERS = (imitate, ppo, puzzle, model, distilled)
 
 
 def trainers(folder):
-    """Every trainer on one device and on all; keeps what all of them found."""
+    """Runs every trainer on one device and on all, compares the results, and saves the latter."""
     for trainer in TRAINERS:
         one, shared = (plain(trainer(some)) for some in (jax.devices()[:1], jax.devices()))
         same(shared, one, atol=5e-5)
@@ -121,9 +121,10 @@ def trainers(folder):
 
 
 def process(number, port, folder, start):
-    """One of two processes that train together.
+    """Runs one of two processes that train together, and compares the results with the saved ones.
 
-    They are killed and stopped as `STOPS` says. Whoever is stopped goes on to the end.
+    Processes send themselves the signals of `STOPS`. If a training stops by `SystemExit`, its
+    process starts it again, which continues it to the end.
     """
     number, start = int(number), int(start)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -159,7 +160,7 @@ def process(number, port, folder, start):
             status, state = stop.code, train()
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # or it would wait for the other one
+        os._exit(1)  # a normal exit would wait for the other process
     kept = np.load(f"{folder}/two distilled {number}.npz")
     same(jax.tree.leaves(plain(state)), [kept[name] for name in kept.files])
     sys.exit(status)

@@ -16,7 +16,7 @@ class State:
     """A state, without a batch axis.
 
     Attributes:
-      inner: what the problem knows, a pytree.
+      inner: the state of the problem itself, a pytree.
       legal_action_mask: `[A]` bool, always True; A is 0 where actions are continuous.
       steps: `[]` int32, steps so far.
       current_player: `[]` int32, always 0.
@@ -39,6 +39,6 @@ def begin(inner: Any, num_actions: int = 0) -> State:
 
 
 def unless_over(state: State, after: State) -> State:
-    """Returns the state after a step; a finished one stays as it is, and pays nothing."""
+    """Returns `after`, or the unchanged `state` with reward 0 if it was finished."""
     stays = dataclasses.replace(state, rewards=jnp.zeros_like(state.rewards))
     return trees.where(state.terminated, stays, after)

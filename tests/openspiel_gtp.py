@@ -1,6 +1,6 @@
 """OpenSpiel's MCTS bot as a program that speaks GTP.
 
-python tests/openspiel_gtp.py 5 1000     # the size of the board, and the simulations a move
+python tests/openspiel_gtp.py 5 1000     # board size, and simulations per move
 """
 
 import sys

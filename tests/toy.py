@@ -1,9 +1,9 @@
-"""Toy games as tables, for tests that check a search against numbers worked out elsewhere.
+"""Toy games given as tables, for tests that compare a search with independent calculations.
 
-A game is the parameters themselves: what an action does, what it pays and what the network says of
-the node it leads to are tables indexed by node. So all games of one shape share a compiled search.
-The embedding is the node. The policy is linear, `logits[node] = torso[node] @ head`; the head is
-what adapts.
+The parameters hold the whole game as tables indexed by node: the successor and the reward of each
+action, and the outputs of the network. So all games of one shape share a compiled search. The
+embedding is the number of the node. The policy is linear, `logits[node] = torso[node] @ head`;
+searches adapt the head.
 """
 
 import functools
@@ -31,10 +31,10 @@ def adapt_head(path, leaf):
 
 
 def tree(branching, depth, *, discount=1.0, features=None, head=None, value=None, reward=None):
-    """A complete tree: action a of node s leads to node `branching * s + a + 1`.
+    """Returns a complete tree: action a of node s leads to node `branching * s + a + 1`.
 
-    Actions of the last level stay where they are. No episode ends, unless a test writes zeros into
-    `discount`. Without a head every policy is uniform.
+    Actions at the last level lead to the same node. Episodes do not end, unless a test writes zeros
+    into `discount`. Without `head` every policy is uniform.
     """
     first_leaf = sum(branching**d for d in range(depth))
     nodes = first_leaf + branching**depth
@@ -81,7 +81,7 @@ def root(params, nodes=(0,), logits=None):
 
 
 def start(params, batch_size):
-    """The parameters that a first search adapts, as `adapted_params`."""
+    """The `adapted_params` before any search: the head, repeated for each root."""
     head = jnp.tile(params["head"][None], (batch_size, 1, 1))
     return {name: None for name in params} | {"head": head}
 
@@ -110,14 +110,14 @@ def recurrent_fn(params, rng_key, action, node):
 
 
 def _given(first, node, pending):
-    """The `select` of a selection whose state is the actions `[B, K]` to take one after another."""
+    """A `select` that takes given actions one after another; its state is these, `[B, K]`."""
     del node
     turn = jnp.sum(pending, axis=-1).astype(jnp.int32)
     return jnp.take_along_axis(first, turn[:, None], axis=1)[:, 0]
 
 
 class Simulated(NamedTuple):
-    """The simulations of an update, and what they were made with."""
+    """The simulations of an update, and the inputs that they were made from."""
 
     store: Any
     context: Any
@@ -138,9 +138,10 @@ class Simulated(NamedTuple):
 
 
 class Simulator:
-    """Simulations by themselves: from node 0, with given first actions and nothing learned.
+    """Runs the simulations of single updates from node 0, with given first actions.
 
-    In the mode "whole" the model is a plain function that cannot be cut, for rollouts.
+    No learning takes place: the step size is 0. With the mode "whole" the search makes rollouts
+    with a plain model function, which is not split into dynamics and policy.
     """
 
     def __init__(self, params, truncation, max_depth, batch_size, mode, num_walks, needed, updates):
@@ -163,7 +164,7 @@ class Simulator:
         self.carry = loop.init(self.search, params, keys, root(params, [0] * batch_size))
 
     def run(self, memory, rng_keys, first, n=0, head=None):
-        """The simulations of update n, by the network's own head or by one of each root."""
+        """Returns the simulations of update n; `head` has one head per root, or is None."""
         carry = self.carry._replace(memory=memory, update_keys=rng_keys, selection=first)
         carry = carry._replace(num_updates=carry.num_updates + n)
         if head is not None:
@@ -179,7 +180,7 @@ def num_used(nodes):
 
 
 def start_path(first, n=0):
-    """The simulations of update n before their first actions `[B, K]`."""
+    """Returns the paths of update n before the simulations take their first actions `[B, K]`."""
     zeros = jnp.zeros(first.shape, jnp.int32)
     return Path(
         depth=zeros,
@@ -194,9 +195,9 @@ def start_path(first, n=0):
 
 @functools.partial(jax.jit, static_argnums=(3, 4, 5), compiler_options=games.QUICK)
 def simulate(params, rng_keys, first, truncation, max_depth, mode):
-    """Simulates from node 0 with given first actions `[U, B, K]`; U trajectories, stacked.
+    """Runs U updates from node 0 with given first actions `[U, B, K]`.
 
-    Also returns what was remembered in the end.
+    Returns the U trajectories, stacked, and the memory after the last update.
     """
     num_updates, batch_size, num_walks = first.shape
     game = Simulator(params, truncation, max_depth, batch_size, mode, num_walks, (), num_updates)
@@ -212,13 +213,13 @@ def simulate(params, rng_keys, first, truncation, max_depth, mode):
 
 
 def until_new(mode, truncation, depth=7):
-    """12 updates of 3 x 8 simulations of random sequences of two actions, at most `depth` long.
+    """Runs 12 updates of 3 x 8 simulations in a binary tree, at most `depth` actions long.
 
-    Returns the trajectories; the simulations' lengths `[12, 3, 8]`; those that a set of the
-    sequences of all updates before gives; how many sequences each update adds to it; and the memory
-    in the end.
+    Returns the trajectories; the lengths of the simulations `[12, 3, 8]`; the lengths expected from
+    a set of all action sequences of earlier updates; how many sequences each update adds to that
+    set, `[12, 3]`; and the final memory.
     """
-    params = tree(2, depth, value=np.arange(2.0 ** (depth + 1) - 1))  # a value tells the node
+    params = tree(2, depth, value=np.arange(2.0 ** (depth + 1) - 1))  # a value is the node's number
     first = np.random.default_rng(11).integers(0, 2, (12, 3, 8)).astype(np.int32)
     keys = jax.random.split(jax.random.key(11), 3)
     walks, memory = simulate(params, keys, first, truncation, depth, mode)
@@ -251,12 +252,12 @@ def pgs(
     simulations_per_update,
     mode="rollouts",
 ):
-    """Policy gradient search of the head, compiled once per shape, count and mode.
+    """Runs policy gradient search that adapts the head; compiled once per shape, count and mode.
 
     Simulations have length `horizon`, at most 3. The update after `poisoned` simulations has a
     gradient of NaN.
     """
-    # jit would take defaults for constants and compile anew for each choice of arguments.
+    # jit would treat defaults as constants and compile again for each choice of arguments.
     traced = (params, rng_key, root, invalid_actions, adapted_params)
     counts = (num_simulations, simulations_per_update)
     return _pgs(*traced, learning_rate, horizon, poisoned, *counts, mode)

@@ -1,7 +1,7 @@
-"""What tests the repository itself, and takes too long for the tests of every commit.
+"""Long checks of the repository itself, which take too much time to run on every commit.
 
-`python tests/quality` lists the commands. A test that the suite imports from here stands for the
-long run that its command does.
+`python tests/quality` lists the commands. Some tests of the suite import these modules and run a
+small part of what the commands do.
 """
 
 import argparse
@@ -13,7 +13,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """Begins the command line of `python tests/quality NAME`, with its file in `results`."""
+    """Returns a parser for `python tests/quality NAME`; by default the file lies in `results`."""
     made = runs.parser(name, doc or "", program="python tests/quality ")
     made.set_defaults(out=RESULTS / f"{name}.json")
     return made

@@ -3,7 +3,7 @@
     python tests/quality
     python tests/quality NAME ...
 
-What follows the name are arguments of the command, such as `--help`.
+The words after the name are arguments of the command, such as `--help`.
 """
 
 import importlib
@@ -17,7 +17,7 @@ COMMANDS = ("mutations", "faults", "random_models", "small_games", "networks", "
 
 
 def main() -> None:
-    """Runs the command that the first word names; without a word, says what each one asks."""
+    """Runs the command that the first argument names, or lists all commands without arguments."""
     sys.path[:1] = [str(TESTS.parent), str(TESTS)]
     name, *words = sys.argv[1:] or ["--help"]
     if name in COMMANDS:

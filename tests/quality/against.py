@@ -3,9 +3,10 @@
     git worktree add ../before COMMIT
     python tests/quality/against.py ../before
 
-Both run in processes of their own on the same positions, and what counts is the median of the
-ratios within a turn, with the quartiles: a machine that slows down slows both. Nothing else may run
-meanwhile. Started again with the same file, the command goes on.
+Each checkout runs in its own process, on the same positions. In a turn both run the search once;
+the result is the median over the turns of the ratio of their times, with the quartiles, so that a
+slowdown of the machine affects both. No other programs should run meanwhile. When the command is
+started again with the same file, it continues.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each row")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/quality/against.json")
     args = parser.parse_args(argv)
-    from benchmarks import report, runs  # which a worker does without
+    from benchmarks import report, runs  # here, as workers do not need them
 
     paths = args.before.resolve(), ROOT
     commits = [
@@ -83,7 +84,7 @@ def _ask(worker: Any, *words: Any) -> Any:
 
 
 def _compare(workers: Any, row: tuple[Any, ...], seconds: float) -> dict[str, Any]:
-    """Runs one search of both checkouts in turns."""
+    """Times one search in both checkouts, taking turns; returns the row."""
     compiled = [_ask(worker, *row) for worker in workers]
     times: list[list[float]] = []
     start = time.monotonic()
@@ -110,7 +111,10 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _work() -> None:
-    """Compiles the search that is asked for, and runs it whenever it is asked again."""
+    """Answers each line of the standard input with the seconds that it took.
+
+    A line with the arguments of `_make` compiles that search; an empty list runs it.
+    """
     run: Any = None
     for line in sys.stdin:
         words = json.loads(line)
@@ -125,7 +129,7 @@ def _work() -> None:
 
 
 def _make(name: str, num_roots: int, num_simulations: int, search: str) -> Any:
-    """Compiles a search of positions after four random moves."""
+    """Returns a function that runs a compiled search on positions after four random moves."""
     import jax
     import jax.numpy as jnp
     import numpy as np

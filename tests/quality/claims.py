@@ -1,10 +1,10 @@
-"""Which tables and pictures of the README and of RESULTS.md are of today's code?
+"""Which tables and pictures of the README and of RESULTS.md come from today's code?
 
     python tests/quality claims
 
-A section whose rows are older, and are not shown to hold still (`python -m benchmarks.stale`), is
-a claim about earlier code. Exit status 1 if there are more than five of those, or one of them does
-not say so.
+A section is a claim about earlier code if older code wrote some of its rows and no comparison shows
+that they still hold (`python -m benchmarks.stale`). The exit status is 1 if there are more than
+five such sections, or if one of them does not say so.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from benchmarks import report, runs, stale, tables
 
 KNOWN = runs.load(stale.SAME)
 ALLOWED = 5  # sections about earlier code
-# Files that `python -m benchmarks.rivals` gathers from the tournaments of these.
+# Files of `python -m benchmarks.rivals`, and the pattern of the tournaments that it gathers.
 GATHERED = {"rivals": "strength_defaults*.json", "rounds": "strength_rounds*.json"}
-# What the table of these files shows of others.
+# Further files whose rows the table of a file shows.
 ALSO = {"networks": ["openings.json"], "samegame_full": ["samegame_150.json"]}
-# A section about earlier code has this sentence, or one that ends like it.
+# A section about earlier code must contain these words.
 MARK = "of earlier code"
 _SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 
@@ -57,7 +57,7 @@ def sections() -> Iterator[tuple[str, str]]:
 
 
 def shown(text: str) -> Iterator[tuple[str, pathlib.Path | None]]:
-    """Yields the tables and pictures of a text, with the file of their rows, or None without."""
+    """Yields the names of a text's tables and pictures, each with the file of its rows, or None."""
     for name in re.findall(r"<!-- table: ([\w-]+) -->", text):
         yield name, (runs.RESULTS / f"{tables.BLOCKS[name].file}.json").resolve()
     for name in re.findall(r"!\[[^]]*\]\(([\w./-]*results/[\w.-]+)\.png\)", text):
@@ -66,7 +66,7 @@ def shown(text: str) -> Iterator[tuple[str, pathlib.Path | None]]:
 
 
 def is_of_today(name: str, path: pathlib.Path | None) -> bool:
-    """Whether all rows of a table or a picture are of this checkout's code, or hold still."""
+    """Whether all rows of a table or a picture come from this checkout's code, or still hold."""
     if path is None or path.stem == "archived":
         return False
     keep = tables.BLOCKS[name].keep if name in tables.BLOCKS else lambda row: True

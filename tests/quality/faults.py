@@ -1,13 +1,14 @@
-"""What befalls a run, and what becomes of it: kills, signals, flipped bits, other arguments.
+"""What becomes of a training run after a fault: kills, signals, flipped bits, other arguments.
 
     python tests/quality faults
     python tests/quality faults --only "kill|signal"
 
 Every trainer runs in a process of its own on a tiny game (`quality.small_runs`), saves its state
-after each iteration, and is killed at a moment drawn by lot: while it starts, or after an iteration
-was saved. What it left is read and compared, bit by bit, with the run that nobody disturbed; then
-it goes on from there to the next kill. Bits are flipped in what was saved, one at a time. A fault
-that is neither refused nor harmless is "WRONG", and the exit status is then 1.
+after each iteration, and is killed at a random moment: while it starts, or after it has saved an
+iteration. The saved states are compared, bit by bit, with those of an undisturbed run; then the run
+continues until the next kill. Other runs get a signal, a second process in their folder, or another
+argument. In saved files one bit at a time is flipped. The outcome is "WRONG" if states differ or a
+fault is not refused that should be, and the exit status is then 1.
 """
 
 import contextlib
@@ -37,9 +38,9 @@ KILLS = {
     "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
     "value-equivalent": 3, "distillation": 40, "labelling": 15,
 }  # fmt: skip
-_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # to end, and to share
+_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # get signals and second processes
 _CHAIN = 10  # kills of one run
-# Arguments that are told by another name.
+# Arguments to which error messages give another name.
 _TOLD = {"params": "weights_sha256"} | dict.fromkeys(
     ("network", "model", "apply_fn"), "architecture"
 )
@@ -84,9 +85,9 @@ class Job(NamedTuple):
     """Faults of one kind.
 
     Attributes:
-      fault: what happens.
-      what: to what.
-      numbers: makes the keys of its rows.
+      fault: the kind, such as "kill".
+      what: the trainer or the file that the fault affects.
+      numbers: returns the field `number` of each row.
       try_all: `(what, numbers, folder, seed) -> rows`.
     """
 
@@ -116,7 +117,7 @@ def jobs() -> list[Job]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each fault and what it befell."""
+    """Returns headings and a line for each kind of fault and each trainer or file."""
     columns = ["fault", "of", "tried", "went on bit-equal", "refused", "harmless", "wrong", "lost",
                "what is seen"]  # fmt: skip
     lines = []
@@ -124,7 +125,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
         these = [row for row in rows if (row["fault"], row["what"]) == (fault, what)]
         sums = [sum(row[n] for row in these) for n in ("equal", "refused", "harmless", "wrong")]
         tried = sum(sums)
-        # What a killed run had not saved it does again, to the same bits.
+        # A killed run repeats what it had not saved, with the same bits as result.
         lost = None if fault == "kill" else max(row["lost"] for row in these) or "nothing"
         seen = next((row["seen"] for row in these if row["seen"]), None)
         lines.append([fault, what, tried, *sums, lost, seen])
@@ -135,7 +136,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def _child(name: str, folder: str, cache: str, knobs: dict[str, Any], error: str) -> None:
-    """Trains until somebody ends it."""
+    """Trains in a child process until the parent ends it; `error` is a file for its stderr."""
     os.dup2(os.open(error, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", buffering=0), write_through=True)
     warnings.simplefilter("ignore")
@@ -146,7 +147,7 @@ def _child(name: str, folder: str, cache: str, knobs: dict[str, Any], error: str
 
 @contextlib.contextmanager
 def _process(name: str, folder: pathlib.Path, **knobs: Any) -> Iterator[Any]:
-    """A process that trains in a folder; killed in the end if it still does."""
+    """Yields a process that trains in a folder, and kills it in the end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["quality.faults"])  # imports take seconds
     cache = jax.config.values["jax_compilation_cache_dir"]
@@ -172,7 +173,7 @@ def _wait(process: Any, until: Callable[[], bool], seconds: float = 300.0) -> No
 def try_kills(
     what: str, numbers: Sequence[int], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Kills a run again and again; the states that it left must be those of an undisturbed one."""
+    """Kills a run again and again; the states that it saved must be those of an undisturbed run."""
     template, _ = run_states.undisturbed(what, 1, place)
     for chain in range(0, len(numbers), _CHAIN):
         folder, found = run_states.fresh(place), []
@@ -204,7 +205,7 @@ def try_kills(
 def try_signals(
     what: str, numbers: Sequence[str], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Asks a run to end that would not have saved for long."""
+    """Sends a signal to a run that saves rarely; it must save its state and then end."""
     del seed
     template, _ = run_states.undisturbed(what, 1, place)
     for name in numbers:
@@ -230,7 +231,7 @@ def try_signals(
 def try_second(
     what: str, numbers: Sequence[int], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Begins to train where another process does."""
+    """Starts a training in the folder of a running one, which must be refused."""
     del seed
     for number in numbers:
         folder = run_states.fresh(place)
@@ -248,7 +249,7 @@ def try_second(
 def try_arguments(
     what: str, numbers: Sequence[str], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Goes on with a run with another value of each argument in turn."""
+    """Continues a run with another value of one argument, which must be refused by its name."""
     del seed
     run, folder = small_runs.RUNS[what], run_states.fresh(place)
     run(**{run.limit: 1}, directory=folder)

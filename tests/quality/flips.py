@@ -1,4 +1,4 @@
-"""Bits that are flipped in what was saved, one at a time; see `quality.faults`."""
+"""Flips bits in saved files, one at a time, for `quality.faults`."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ BLOCK = 50  # flips of one row
 def try_flips(
     what: str, numbers: Sequence[int], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Flips one bit at a time in files, and reads them; what is read must be right or refused."""
+    """Flips one bit at a time in a file and reads it; the result must be right, or an error."""
     folder, files, read = _readers()[what](place)
     expected, _ = read()
     for number in numbers:
@@ -48,9 +48,10 @@ def try_flips(
 
 
 def _readers() -> dict[str, Callable[[pathlib.Path], tuple]]:
-    """For each kind of file: makes them, and returns their folder, themselves and how to read.
+    """Returns, for each kind of file, a function that writes such files.
 
-    What reads them returns what it found, and how many iterations it has lost.
+    It returns their folder, the files, and a function that reads them. That one returns what it
+    found and how many iterations were lost.
     """
 
     def checkpoint(place: pathlib.Path) -> tuple:
@@ -59,7 +60,7 @@ def _readers() -> dict[str, Callable[[pathlib.Path], tuple]]:
         template, expected = run_states.undisturbed("expert iteration", 3, place)
 
         def read() -> tuple[bool, int]:
-            # From an earlier step a run goes on to the same end.
+            # A run that continues from an earlier step reaches the same end.
             found = run_states.read("expert iteration", folder, template)
             lost = 3 - max(found, default=0)
             return all(expected[step] == digest for step, digest in found.items()), lost

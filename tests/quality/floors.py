@@ -1,11 +1,11 @@
-"""Do the lowest versions that `pyproject.toml` declares work? Tests in an environment of them.
+"""Do the lowest versions that `pyproject.toml` declares work? Runs tests with these versions.
 
     python tests/quality floors
 
-uv, which the command needs, makes an environment with the lowest version of each dependency and the
-newest of what those depend on. The tests of networks, dtypes, weights and of every public name's
-example run there, and the file holds the versions and what the tests said. A test compares the file
-with `pyproject.toml`, so that a changed floor must be measured anew.
+The command needs uv, which makes an environment with the lowest version of each direct dependency
+and the newest versions of indirect ones. The tests of networks, dtypes, weights and of every public
+name's example run there, and the file holds the versions and the results. A test compares the file
+with `pyproject.toml`, so the command must be run again after a lowest version has changed.
 """
 
 import os
@@ -63,7 +63,7 @@ def floors() -> dict[str, str]:
 
 
 def install(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
-    """Makes an environment of the lowest versions, with what the tests need.
+    """Makes an environment with the lowest versions, and with what the tests need.
 
     Returns:
       Its interpreter, and the versions of the dependencies in it.
@@ -80,7 +80,7 @@ def install(folder: pathlib.Path) -> tuple[str, dict[str, str]]:
 
 
 def run_tests(python: str, name: str) -> dict[str, Any]:
-    """Runs a file of tests. Returns how many passed and failed, which, and the seconds."""
+    """Runs a file of tests. Returns how many passed and failed, which failed, and the seconds."""
     start = time.perf_counter()
     paths = list((ROOT / "tests").rglob(f"test_{name}.py"))
     if len(paths) != 1:

@@ -1,15 +1,16 @@
 """Positions of Hex in which a ladder along the second row decides, each proved by the solver.
 
-The attacker has a chain from one edge of its own down to the second row of the other one. The
-defender holds the first row below its end, the ladder's head, and has a wall above what is ahead.
-Each move of the attacker along the second row threatens to touch the edge, so the defender has to
-answer on the first row, up to the side of the board. A stone of the attacker's ahead, the escape,
-decides whether that wins.
+The attacker has a chain of stones from one of its edges down to the second row above its other
+edge. The end of this chain is the ladder's head. The defender has stones on the first row below the
+head, and another chain, the wall, above the cells ahead. Each move of the attacker along the second
+row threatens to touch the edge, so the defender must answer on the first row, up to the side of the
+board. The attacker wins if the ladder meets a stone of its own, the escape.
 
 Positions come in pairs that differ in the place of that one stone: where the ladder meets it, or
-elsewhere. A pair is kept only if `solve_hex` proves that the attacker to move wins the first, by
-the ladder's next move among others, and loses the second, and that the defender would win both if
-it were to move, so that forced moves alone win. Half of the pairs are looked at after that move.
+elsewhere. A pair is kept only if `solve_hex` proves that the attacker to move wins the first (the
+ladder's next move is a winning one) and loses the second, and that the defender to move wins the
+first, and so both; thus the attacker needs forcing moves. In half of the pairs the ladder's next
+move has been played.
 """
 
 import json
@@ -27,11 +28,11 @@ from jaxpgs.evaluation import solve_hex
 FILE = pathlib.Path(__file__).with_name("ladders.json")
 SIZES = (5, 6, 7, 9, 11)
 PAIRS = 20  # of each size
-LIMIT = 2_000  # entries of a proof, after which a position is left out
+LIMIT = 2_000  # a position whose proof needs more entries is left out
 _STONES = ".xo"
 
-# Cells are (height above the edge, columns ahead of the head). A step of a chain is where the next
-# stone is, with the two cells of a bridge, which must stay empty, or none.
+# Cells are (height above the edge, columns ahead of the head). A step of a chain is the offset of
+# the next stone, with those of the two cells of a bridge, which must stay empty, or of none.
 Cell = tuple[int, int]
 Steps = Sequence[tuple[Cell, Sequence[Cell]]]
 UP: Steps = (((1, 0), ()), ((1, 1), ()), ((2, 1), ((1, 0), (1, 1))))
@@ -47,7 +48,7 @@ class Ladder(NamedTuple):
       player: who is to move, 0 or 1.
       distance: columns from the ladder's head to the escape, before the ladder's next move.
       value: +1 if the player to move wins, -1 otherwise.
-      keeping: the moves that keep the win, none if there is none.
+      keeping: the moves that keep the win; empty if the player to move loses.
     """
 
     board: np.ndarray
@@ -58,7 +59,7 @@ class Ladder(NamedTuple):
 
 
 class _GivenUpError(Exception):
-    """A proof took more than `LIMIT` entries, or a chain ran into something."""
+    """A proof needs more than `LIMIT` entries, or the stones of a sketch do not fit."""
 
 
 class _Bounded(dict):
@@ -75,12 +76,12 @@ class _Sketch:
         self.size, self.to_right = size, to_right
         self.head = size - 1 - ahead if to_right else ahead  # its column
         self.board = np.zeros((size, size), int)
-        self.free = np.ones((size, size), bool)  # where further stones may be
+        self.free = np.ones((size, size), bool)  # cells in which stones may still be put
 
     def at(self, cell: Cell) -> tuple[int, int] | None:
         """Returns row and column, or None outside of the board."""
         height, x = cell
-        # To the left is the lattice's mirror image, in which columns shift with the height.
+        # To the left, cells are mirrored; on the hexagonal grid, columns then shift with the height.
         column = self.head + x if self.to_right else self.head - x + height - 1
         inside = 0 <= height < self.size and 0 <= column < self.size
         return (self.size - 1 - height, column) if inside else None
@@ -112,10 +113,10 @@ def draw(
     """Draws two boards on which player 0, to move, attacks the last row; nothing is proved yet.
 
     Args:
-      rng: decides.
-      size: of the board.
+      rng: makes all choices.
+      size: the size of the board.
       distance: columns from the ladder's head to the escape.
-      to_right: where the ladder runs.
+      to_right: whether the ladder runs to the right.
       more: how many stones player 1 has more than player 0.
 
     Returns:
@@ -123,7 +124,7 @@ def draw(
     """
     ahead = int(rng.integers(distance, size))
     sketch = _Sketch(size, ahead, to_right)
-    begun = int(rng.integers(min(3, size - 1 - ahead) + 1))  # moves that the ladder has run
+    begun = int(rng.integers(min(3, size - 1 - ahead) + 1))  # earlier moves of the ladder
     for x in range(begun):
         sketch.take((1, -x), 1)
     for x in range(begun + 1):
@@ -145,7 +146,7 @@ def draw(
     room = len(free) - 1 - abs(lacking)
     if room < 0:
         raise _GivenUpError
-    fewest = room // 4 if size > 7 else 0  # since proofs on large boards need full ones
+    fewest = room // 4 if size > 7 else 0  # on large boards, only full positions have short proofs
     both = int(rng.integers(fewest, room // 2 + 1))
     others = [1] * (both + max(lacking, 0)) + [2] * (both + max(-lacking, 0))
     board.flat[free[: len(others)]] = others
@@ -156,7 +157,7 @@ def draw(
 
 
 def proved(board: np.ndarray, player: int) -> tuple[int, list[int]]:
-    """Returns the value for `player` to move and all moves that win, or gives up."""
+    """Returns the value for `player` to move and all winning moves, or raises `_GivenUpError`."""
     env = Hex(len(board))
     found = solve_hex(env, env.from_board(board, player), memo=_Bounded())
     return found.value, np.flatnonzero(found.winning_moves).tolist()
@@ -166,9 +167,9 @@ def make_pair(size: int, number: int, seed: int) -> list[Ladder]:
     """Makes two positions, with the escape and without it, of the same player to move.
 
     Args:
-      size: of the board.
-      number: of the pair; decides who is to move and the directions, in turn.
-      seed: of everything else.
+      size: the size of the board.
+      number: the number of the pair; its bits choose who attacks, who is to move, and directions.
+      seed: the seed of all other choices.
     """
     rng = np.random.default_rng((seed, size, number))
     answers, swapped, turned, to_right = (bool(number >> bit & 1) for bit in range(4))

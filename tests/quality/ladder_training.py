@@ -1,15 +1,16 @@
 """What helps a network to read ladders: training games that begin with them, or a pooling branch?
 
-    python tests/quality ladder_training              # an hour of a core
-    python tests/quality ladder_training --seed 1     # the same games, other first batches
+    python tests/quality ladder_training              # an hour on one core
+    python tests/quality ladder_training --seed 1     # the same games, other batches
 
-`conv-7x7` learns on from games of a search with it. All arms have as many steps on batches of 256:
-"usual" from games that begin as those of its recipe, "ladders" with a quarter of each batch from
-games that begin with a ladder, and "pooling" from the usual games, with a branch in every second
-block that adds what each plane's mean and maximum over the board say (Wu 2019, section 3.3). It
-begins as nothing. Ladders to learn from and to be judged by are made with other seeds than each
-other and than those of `ladders.json`, by `quality.ladder_positions`. Games and positions are kept
-in `--folder`, so that the command goes on where it was stopped.
+The network `conv-7x7` is trained further on self-play games of a search that uses it. Three arms
+take the same number of steps on batches of 256. "usual" learns from games that begin with up to 8
+random moves. "ladders" takes a quarter of each batch from games that begin with a ladder. "pooling"
+learns from the usual games, and has a branch in every second block that adds a linear function of
+each plane's mean and maximum over the board (Wu 2019, section 3.3); the branch is initially zero.
+`quality.ladder_positions` makes the ladders for training and for evaluation, with different seeds,
+neither of which is that of `ladders.json`. Games and positions are kept in `--folder`, so that the
+command continues where it was stopped.
 """
 
 import dataclasses
@@ -39,12 +40,12 @@ from quality.looks import look
 NETWORK = "conv-7x7"
 _FIELDS = ("observation", "legal", "policy", "value")
 ARMS = ("usual", "ladders", "pooling")
-GAMES, MOVES = 128, 16  # side by side, and moves of each in a call
-BATCH, HELD = 256, 1000  # positions of a step, and those that nobody learns from
+GAMES, MOVES = 128, 16  # played side by side, and moves of each per call
+BATCH, HELD = 256, 1000  # positions per step, and positions held out of the training
 
 
 def positions(folder: pathlib.Path, size: int, pairs: int, seed: int) -> list[Ladder]:
-    """Makes pairs of positions, or reads those that were made."""
+    """Returns pairs of positions, and makes those that the folder does not hold yet."""
     path = folder / f"ladders-{size}-{seed}.json"
     known = json.loads(path.read_text()) if path.exists() else []
     for number in range(len(known) // 2, pairs):
@@ -56,10 +57,10 @@ def positions(folder: pathlib.Path, size: int, pairs: int, seed: int) -> list[La
 
 @dataclasses.dataclass(frozen=True)
 class FromPositions(Hex):
-    """Hex whose games begin with one of some positions.
+    """Hex in which every game begins with one of the given positions.
 
     Attributes:
-      positions: states with a leading axis.
+      positions: a batch of states.
     """
 
     positions: Any = dataclasses.field(default=None, hash=False, compare=False)
@@ -73,7 +74,7 @@ class FromPositions(Hex):
 
 
 def play(path: pathlib.Path, env: Hex, network: Any, start: selfplay.Start, rounds: int) -> Any:
-    """Plays games of the search with itself, or reads those that were played: arrays `[P, ...]`."""
+    """Returns P positions of self-play as arrays `[P, ...]`; plays only if the file is missing."""
     if not path.exists():
         expert = experts.make_expert("gumbel_mcts", 32)
         key = jax.random.key(0)
@@ -89,7 +90,7 @@ def play(path: pathlib.Path, env: Hex, network: Any, start: selfplay.Start, roun
         with report.progress_bar(path.stem) as progress:
             for number in range(rounds):
                 games, seen, _ = more(network.params, jax.random.fold_in(key, 1 + number), games)
-                over = np.asarray(seen.open) == 0  # those of games that have ended
+                over = np.asarray(seen.open) == 0  # positions of games that have ended
                 found.append({n: np.asarray(getattr(seen, n))[over] for n in _FIELDS})
                 progress(number + 1, rounds, "")
         arrays = {n: np.concatenate([part[n] for part in found]) for n in _FIELDS}
@@ -114,7 +115,7 @@ class _Pooling(nnx.Module):
 
 
 def make(network: Any, arm: str) -> tuple[nnx.Module, Any]:
-    """Returns the arm's network and its first weights, those of `network` as far as they go."""
+    """Returns the arm's network and its initial weights, from `network` where it has them."""
     module = nnx.clone(network.module)
     if arm == "pooling":
         for number in range(1, len(module.torso.blocks), 2):
@@ -134,7 +135,7 @@ def make(network: Any, arm: str) -> tuple[nnx.Module, Any]:
 def fit(
     module: nnx.Module, params: Any, usual: Any, ladders: Any | None, steps: int, seed: int
 ) -> Any:
-    """Returns the weights after so many steps; `ladders` are a quarter of each batch."""
+    """Trains and returns the weights; with `ladders`, a quarter of each batch comes from these."""
     schedule = optax.cosine_decay_schedule(1e-3, steps, alpha=0.01)
     trainable = networks.trainable_mask(module)
     optimizer = optax.chain(
@@ -158,7 +159,7 @@ def fit(
 
 
 def judged(network: Any, ladders: Sequence[Ladder], games: Any) -> dict[str, Any]:
-    """How it reads ladders, and the squared error of its value in games that begin as usual."""
+    """Judges a network by ladders, and by the squared error of its value in `games`."""
     found = judge(ladders, *look(network, None, 0, states_of(network.env, ladders), 0))
     _, value = jax.jit(network.apply_fn)(network.params, games["observation"])
     del found["values"]

@@ -1,18 +1,18 @@
 """Does a network read ladders along the second row of Hex, and do searches with it?
 
-    python tests/quality ladders                      # five networks: minutes
+    python tests/quality ladders                      # seven networks: minutes
     python tests/quality ladders --network hex-9x9    # one of them
-    python tests/quality ladders --make               # makes the positions anew, and stops
+    python tests/quality ladders --make               # only makes the positions again
 
 The positions are those of `ladders.json`, on boards of 5x5 to 11x11; `quality.ladder_positions`
 says how they are made and proved. They come in pairs that differ in the place of one stone, which
-is an escape in the first and none in the second, with the same player to move: in half of the pairs
-the attacker, and in the others the defender, just after the ladder's next move. The boards are full
-of further stones, so that the exact solver gets through; they are unlike those of most games.
+is a ladder escape in the first position only. Both have the same player to move: in half of the
+pairs the attacker, in the others the defender, just after the ladder's next move. The boards hold
+many further stones, so that the exact solver can prove them; they are unlike those of most games.
 
-Counted are right signs of the value, apart for positions that the player to move wins and loses;
-the mean distance of the value from the truth; pairs in which the won position has the higher value;
-and, in won positions, the share of the policy on moves that keep the win.
+The figures are: how many values have the right sign, separately for positions that the player to
+move wins and loses; the mean distance of the value from the truth; in how many pairs the values are
+in the right order; and, in won positions, the share of the policy on moves that keep the win.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def states_of(env: Any, ladders: Sequence[ladder_positions.Ladder]) -> Any:
 def judge(
     ladders: Sequence[ladder_positions.Ladder], values: np.ndarray, policies: np.ndarray
 ) -> dict[str, Any]:
-    """Compares values `[B]` and policies `[B, A]` with the truth of B positions in pairs."""
+    """Compares values `[B]` and policies `[B, A]` with the truth of B positions, which form pairs."""
     truth = np.array([ladder.value for ladder in ladders])
     row: dict[str, Any] = {"values": values.round(3).tolist()}
     for name, which in (("won", truth > 0), ("lost", truth < 0)):

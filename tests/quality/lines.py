@@ -1,12 +1,12 @@
-"""How much code stands between a preset's call and its answer?
+"""How much code does the call of a preset run?
 
     python tests/quality lines                  # of this checkout
     python tests/quality lines --package DIR    # of another one, to compare
 
-Traces searches and counts what is entered on the way, environments, networks and adapters aside:
-modules; functions, which are the top-level ones and methods; record types of which one is made;
-lines of code, without docstrings, comments and empty lines; and the longest function in such
-lines. Ours stand beside mctx's. Nothing is timed.
+Traces searches and counts the code that they enter, without environments, networks and adapters:
+modules; top-level functions and methods; record types of which an instance is made; lines of code
+in these functions, without docstrings, comments and empty lines; and the longest function in such
+lines. The same is counted for mctx's searches. Nothing is timed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import jaxpgs
 from benchmarks import report
 from benchmarks.report import ROOT
 
-# Networks and rules of the game are not the search.
+# Networks and the rules of games are not part of the search.
 OTHERS = {"envs", "networks", "adapters.py"}
 
 
@@ -38,8 +38,8 @@ class Entered(NamedTuple):
     """What a call has entered.
 
     Attributes:
-      codes: the code of functions, those inside of others as well.
-      records: names of the record types of which one was made.
+      codes: the code objects of the functions, nested ones included.
+      records: names of the record types of which an instance was made.
     """
 
     codes: set[types.CodeType]
@@ -54,7 +54,7 @@ class Function(NamedTuple):
 
 
 def entered(function: Callable[[], Any], package: types.ModuleType) -> Entered:
-    """Returns what of a package a call enters."""
+    """Calls a function, and returns the code and the records of a package that it enters."""
     folder = pathlib.Path(str(package.__file__)).parent
     codes: set[types.CodeType] = set()
 
@@ -68,7 +68,7 @@ def entered(function: Callable[[], Any], package: types.ModuleType) -> Entered:
         if is_own(getattr(module, "__file__", None) or ""):
             some = [kind for kind in vars(module).values() if inspect.isclass(kind)]
             kinds |= {kind for kind in some if kind.__module__ == name and _is_record(kind)}
-    # What makes them belongs to no file of the package, and may serve many of them.
+    # Their constructors are generated: they belong to no file, and several types may share one.
     makers = {
         (kind.__new__ if issubclass(kind, tuple) else kind.__init__).__code__ for kind in kinds
     }
@@ -99,7 +99,7 @@ def _is_record(kind: type) -> bool:
 
 
 def functions(codes: set[types.CodeType]) -> list[Function]:
-    """Returns the top-level functions and methods that hold the code."""
+    """Returns the top-level functions and methods that contain the code."""
     found = []
     for file in sorted({code.co_filename for code in codes}):
         source = pathlib.Path(file).read_text()
@@ -183,7 +183,7 @@ def main(argv: list[str] | None = None) -> None:
             f"from quality import lines; "
             f"lines.print_tables({args.verbose})"
         )
-        # Python would look for modules first in the folder where it runs.
+        # Otherwise Python would first look for modules in the current folder.
         environment = os.environ | {"PYTHONSAFEPATH": "1"}
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         return
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def print_tables(verbose: bool) -> None:
-    """Prints the table of the package that is imported, and with more words what is entered."""
+    """Prints the table for the imported package; with `verbose` also what is entered, by name."""
     rows = []
     for name, (function, package) in searches().items():
         found = entered(function, package)

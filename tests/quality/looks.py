@@ -1,4 +1,4 @@
-"""What a network says of positions, alone or with a search, for the commands that judge it."""
+"""Evaluates positions with a network, alone or with a search, for the commands that judge it."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ def look(
     """Evaluates a batch of positions.
 
     Args:
-      network: env, apply_fn and params.
+      network: has `env`, `apply_fn` and `params`.
       search: one of `SEARCHES`, or None for the network alone.
-      num_simulations: of the search.
+      num_simulations: N of the search.
       states: B positions.
-      seed: of the search.
+      seed: the seed of the search.
 
     Returns:
-      Values `[B]` for who is to move, and policies `[B, A]`: the network's own, or the search's.
+      Values `[B]` for the player to move and policies `[B, A]`, of the network or of the search.
     """
     env, key = network.env, jax.random.key(seed)
     if search is None:
