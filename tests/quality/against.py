@@ -4,9 +4,8 @@
     python tests/quality/against.py ../before
 
 Each checkout runs in its own process, on the same positions. In a turn both run the search once;
-the result is the median over the turns of the ratio of their times, with the quartiles, so that a
-slowdown of the machine affects both. No other programs should run meanwhile. When the command is
-started again with the same file, it continues.
+the result is the median ratio of their times with the quartiles, so a slowdown of the machine
+affects both. Run nothing else meanwhile. Started again with the same file, the command continues.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 A section is a claim about earlier code if older code wrote some of its rows and no comparison shows
 that they still hold (`python -m benchmarks.stale`). The exit status is 1 if there are more than
-five such sections, or if one of them does not say so.
+five such sections, or if one of them does not say so. Pictures without rows count as earlier.
 """
 
 import argparse

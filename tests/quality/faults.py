@@ -38,7 +38,7 @@ KILLS = {
     "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
     "value-equivalent": 3, "distillation": 40, "labelling": 15,
 }  # fmt: skip
-_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # get signals and second processes
+_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # signalled, and shared
 _CHAIN = 10  # kills of one run
 # Arguments to which error messages give another name.
 _TOLD = {"params": "weights_sha256"} | dict.fromkeys(
@@ -249,7 +249,7 @@ def try_second(
 def try_arguments(
     what: str, numbers: Sequence[str], place: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Continues a run with another value of one argument, which must be refused by its name."""
+    """Continues a run with one argument changed, each in turn; it must be refused by its name."""
     del seed
     run, folder = small_runs.RUNS[what], run_states.fresh(place)
     run(**{run.limit: 1}, directory=folder)

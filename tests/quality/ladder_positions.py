@@ -76,12 +76,12 @@ class _Sketch:
         self.size, self.to_right = size, to_right
         self.head = size - 1 - ahead if to_right else ahead  # its column
         self.board = np.zeros((size, size), int)
-        self.free = np.ones((size, size), bool)  # cells in which stones may still be put
+        self.free = np.ones((size, size), bool)  # where stones may still be put
 
     def at(self, cell: Cell) -> tuple[int, int] | None:
         """Returns row and column, or None outside of the board."""
         height, x = cell
-        # To the left, cells are mirrored; on the hexagonal grid, columns then shift with the height.
+        # To the left, cells are mirrored; on the hexagonal grid this shifts columns by the height.
         column = self.head + x if self.to_right else self.head - x + height - 1
         inside = 0 <= height < self.size and 0 <= column < self.size
         return (self.size - 1 - height, column) if inside else None

@@ -40,7 +40,7 @@ def states_of(env: Any, ladders: Sequence[ladder_positions.Ladder]) -> Any:
 def judge(
     ladders: Sequence[ladder_positions.Ladder], values: np.ndarray, policies: np.ndarray
 ) -> dict[str, Any]:
-    """Compares values `[B]` and policies `[B, A]` with the truth of B positions, which form pairs."""
+    """Compares values `[B]` and policies `[B, A]` with the truth of B/2 pairs of positions."""
     truth = np.array([ladder.value for ladder in ladders])
     row: dict[str, Any] = {"values": values.round(3).tolist()}
     for name, which in (("won", truth > 0), ("lost", truth < 0)):

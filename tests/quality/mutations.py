@@ -1,13 +1,13 @@
-"""Do the tests notice a mistake? Breaks the search core in many small ways, one at a time.
+"""Do the tests notice a mistake? Breaks the library in many small ways, one at a time.
 
     python tests/quality mutations
     python tests/quality mutations --only "gumbel|auto_sgd"
 
-Each `Mutation` replaces a piece of text in a temporary copy of the repository and runs the tests
-that should fail there, the fewest that do. It fails, with exit status 1, if a mutation survives, if
-its text is not in its file exactly once, as after a change of the code, or if the tests fail
-without it. The record is `tests/quality/results/mutations.json`, where the mutations of `--only`
-replace their own rows. All take ten minutes on one core.
+Each `Mutation` replaces a piece of text in a temporary copy of the repository; the few tests that
+should notice it run there. The exit status is 1 if a mutation survives, if its text does not occur
+exactly once in its file, for example after a change of the code, or if the tests fail without it.
+The record is `tests/quality/results/mutations.json`, in which `--only` replaces the rows of the
+chosen mutations. All mutations take ten minutes on one core.
 """
 
 import concurrent.futures
@@ -75,10 +75,10 @@ def check_unbroken(mutations: list[Mutation]) -> None:
 
 
 def try_mutation(mutation: Mutation) -> dict[str, Any]:
-    """Tries a mutation on a copy of its own.
+    """Applies a mutation to a new copy of the repository, and runs its tests there.
 
     Returns:
-      Its row of the record: what became of it, and the test that caught it.
+      The row of the record: the outcome, and the test that caught the mutation.
     """
     outcome, test = _GONE, None
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def try_mutation(mutation: Mutation) -> dict[str, Any]:
 
 
 def run_tests(tree: pathlib.Path, test: str, match: str) -> tuple[int, str]:
-    """Runs tests of a tree until one fails; returns pytest's exit status and what it printed."""
+    """Runs tests of a checkout until one fails; returns pytest's exit status and output."""
     options = ["-x", "-q", "-n", "0", "-p", "no:nbmake", "-p", "no:cacheprovider"]
     options += ["-o", "addopts=-q", "-k", match]
     (path,) = (tree / "tests").rglob(test)

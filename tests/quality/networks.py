@@ -3,11 +3,11 @@
     python tests/quality networks                    # all of them
     python tests/quality networks hex-5x5 --cards    # and write the figures into its card
 
-Each network plays, raw and with a search of 128 simulations, against uniform random play and
-OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, every first move with both colours (from
-11x11 on every second one), and against the raw networks that came before it on its board. On 5x5 a
-perfect player is one more opponent and an exact solver checks the sign of the value. Every match is
-kept when it is over, and the same command goes on.
+Each network plays alone ("raw") and with a PGS of 128 simulations. The opponents are uniform random
+play, OpenSpiel's MCTS with 1,000 and 10,000 random rollouts, and the raw networks that came before
+it on its board. Every first move is played with both colours (from 11x11 on, every second one). On
+5x5 a perfect player is one more opponent, and an exact solver checks the sign of the value. Every
+match is saved when it is over; the same command, started again, continues.
 """
 
 import itertools
@@ -31,7 +31,7 @@ from jaxpgs.pretrained.files import write_atomically
 SIMULATIONS = 128
 GAMES = 200
 SIGNS = {"player": "sign of the value", "opponent": "exact solver"}
-# Which networks of the same board were there before.
+# Earlier networks of the same board, by network.
 PREDECESSORS = {
     "hex-5x5": ["hex-5x5-early"],
     "hex-7x7-middle": ["hex-7x7-early"],
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each pairing, and for each value that was checked."""
+    """Returns headings and a line for each pairing, and for each check of the values' signs."""
     columns = ["network", "player", "opponent", "won", "Elo"]
     lines = []
     for row in sorted(rows, key=lambda row: row["network"]):
@@ -69,7 +69,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def measure(record: runs.Record, name: str, seed: int, *, raw: bool = False) -> None:
-    """Plays those of a network's matches that the file does not have.
+    """Plays the matches of a network that the file does not have.
 
     Args:
       record: the file, to which each match is added when it is over.

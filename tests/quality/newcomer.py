@@ -2,9 +2,8 @@
 
     python tests/quality newcomer
 
-Every step runs in a new folder, in an environment of its own, and pip keeps nothing from earlier
-calls. The last step executes the notebook as Jupyter would. What a newcomer reads and types
-is not counted.
+All steps run in one new folder, with a virtual environment of its own and without pip's cache. The
+last step executes the notebook as Jupyter would. The time for reading and typing is not counted.
 """
 
 import os
@@ -57,7 +56,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def take(step: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Takes a step in a folder. Returns its name and seconds."""
+    """Runs a step in a folder. Returns its name and seconds."""
     example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert example is not None
     words = {"root": str(ROOT), "folder": str(folder / "jaxpgs"), "example": example[1]}

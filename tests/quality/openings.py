@@ -1,15 +1,15 @@
-"""Does a network know which first moves win in Hex, and does a search hold the games won?
+"""Does a network know which first moves win in Hex, and does a search win the won games?
 
     python tests/quality openings                                    # values: minutes
     python tests/quality openings --network hex-7x7 --hold mohex     # games: see --help
 
-The value of every position after one move, by the network alone and by searches with it, beside the
-exact tables of boards up to 7x7 (`evaluation.hex_openings`), or without one on larger boards. With
-`--hold`, PGS or another `--player` plays the side that wins by the table, after each first move,
-against a program that speaks GTP, OpenSpiel's MCTS (`openspiel ROLLOUTS`) or a search (a line as in
-`strength --sweep`). Where no table is known, it plays the side that wins by PGS, and the network
-alone the side that wins by its own value.
-`--sgf FOLDER` keeps the games, those that we open and those that we answer in folders of their own.
+The network alone, and searches with it, evaluate every position after one move. The signs of the
+values are compared with the exact tables of boards up to 7x7 (`evaluation.hex_openings`); larger
+boards have no table. With `--hold`, PGS or another `--player` plays, after each first move, the side
+that wins by the table. The opponent is a program that speaks GTP, OpenSpiel's MCTS (`openspiel
+ROLLOUTS`) or a search (a line as in `strength --sweep`). Without a table, the values of PGS say
+which side wins, or the network's own values if it plays alone. `--sgf FOLDER` keeps the games: those
+that the player opens in the folder `opens`, the others in `answers`.
 """
 
 import collections
@@ -32,7 +32,7 @@ from quality.looks import SEARCHES, look
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
 _HOLDERS = ("network", "PGS", "Gumbel PGS", "Gumbel MCTS")
-_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, with which it loses games
+_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, each of which loses a game
 _KEY = ("network", "player", "simulations", "opponent")
 
 
@@ -45,7 +45,7 @@ def winners(size: int) -> np.ndarray | None:
 
 
 def values(network: Any, search: str | None, num_simulations: int, seed: int) -> np.ndarray:
-    """Returns `[size, size]` values of first moves for who made them, in [-1, 1]."""
+    """Returns `[size, size]` values of first moves for the player who made them, in [-1, 1]."""
     env, cells = network.env, jnp.arange(network.env.num_actions)
     start = jax.vmap(env.init)(jax.random.split(jax.random.key(seed), len(cells)))
     states = jax.vmap(env.step)(start, cells)
@@ -54,7 +54,7 @@ def values(network: Any, search: str | None, num_simulations: int, seed: int) ->
 
 
 def judge(found: np.ndarray) -> dict[str, Any]:
-    """Compares signs with the table; `right` is None where there is none."""
+    """Compares the signs of values with the table; `right` is None without a table."""
     size, known = len(found), winners(len(found))
     row: dict[str, Any] = {"values": found.round(3).tolist(), "of": size * size}
     if known is None:
@@ -78,18 +78,18 @@ def hold(
     """Plays the side that wins after each first move; counts the games that it won.
 
     Args:
-      network: env, apply_fn and params.
+      network: has `env`, `apply_fn` and `params`.
       player: one of `_HOLDERS`.
-      num_simulations: of a search.
-      opponent: see `--hold`.
-      seed: of the games.
-      setup: what an opponent that speaks GTP is told first.
+      num_simulations: N of a search.
+      opponent: a line as described in the module's text for `--hold`.
+      seed: the seed of the games.
+      setup: GTP commands that are sent first to an opponent that speaks GTP.
       sgf: the folder where the games are written.
-      progress: as of `play_match`.
+      progress: as in `play_match`.
 
     Returns:
-      `held`, `of`, how many openings the first mover `wins`, the openings that were `lost`, and how
-      often a program failed, if it did.
+      `held`, the games won, `of` all games; `wins`, how many first moves win; `lost`, the first
+      moves whose games were lost; and how often the opponent failed, by kind, if it did.
     """
     kind = player.lower().replace(" ", "-")
     ours = make_player(Spec("ours", kind), network, num_simulations)
@@ -118,20 +118,20 @@ def held(
     sgf: pathlib.Path | None = None,
     progress: Any = None,
 ) -> dict[str, Any]:
-    """Plays every first move: the side that wins by `wins` `[size, size]` is ours."""
+    """Plays every first move; `ours` has the side that wins by `wins`, `[size, size]`."""
     lost: list[int] = []
     failed = collections.Counter[str]()
     for opens in (True, False):
         openings = np.flatnonzero(wins.ravel() == opens)
         if not len(openings):
             continue
-        # Both matches number their games from 1.
+        # Both matches number their games from 1, so each has its own folder.
         folder = None if sgf is None else sgf / ("opens" if opens else "answers")
         match = evaluation.play_match(
             env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=folder,
             progress=progress,
         )  # fmt: skip
-        outcomes = match.outcomes[0 if opens else 1, 0]  # where we opened, or the other did
+        outcomes = match.outcomes[0 if opens else 1, 0]  # of the games that `ours` opened, or `theirs`
         lost += openings[outcomes < 0.5].tolist()
         stats = match.players[1].stats
         failed.update({name: int(stats[name]) for name in _FAILURES if stats.get(name)})
@@ -141,7 +141,7 @@ def held(
 
 
 def give_up(player: evaluation.Player, *, opener: bool) -> evaluation.Player:
-    """Returns a player of Hex who resigns at once where it opened the game, or where it did not."""
+    """Returns a player of Hex that resigns at once if it opened the game, or if it did not."""
 
     def act(rng_key: Any, state: Any, memory: Any) -> tuple[Any, Any, dict[str, Any]]:
         # Whoever opened is to move where the number of stones is even.
@@ -167,7 +167,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the networks' own values as boards; a cross is a sign that is wrong."""
+    """Draws the networks' own values as boards; a cross marks a wrong sign."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import RegularPolygon
 

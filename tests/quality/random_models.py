@@ -1,18 +1,18 @@
-"""Random models: are the answers those of mctx, of plain NumPy, and of the other mode?
+"""Random models: do the searches agree with mctx, with plain NumPy and across modes?
 
     python tests/quality random_models                  # 500 models, ten minutes on one core
     python tests/quality random_models --settings 3
 
-A model is tables: what an action does in a state, what it pays, how much of what follows counts,
-and what the network says. A setting draws the shapes, the kind of rewards and discounts (of one
-player, of two, of either sign from state to state, with ends), chance, masks, the type of the
-network's numbers, K, N and the parts; its models share one compiled search. Each is compared:
+A model consists of tables: the successor, the reward and the discount of each action in each state,
+and the outputs of the network. A setting draws the shapes, the kind of discounts (one player, two
+players or random signs; with or without ends), the number of chance outcomes, the illegal actions,
+the network's dtype, K, N and other options; its models share compiled searches. These are compared:
 
 - one simulation at a time, with mctx's MuZero or Gumbel search: visits, Q-values, weights, actions;
 - K at a time, with a tree search in plain Python that takes one simulation after another;
 - policy gradient search in both modes, `mode="tree"` and `mode="rollouts"`, with each other;
-- what the nodes of policy gradient search say they have seen, with what the tables say of the
-  actions that lead to them; here chance has a say.
+- the Q-values of policy gradient search at the root, with those that follow from the visits of its
+  nodes and the tables; only here the transitions are random.
 
 Exit status 1 if anything differs.
 """
@@ -31,13 +31,13 @@ import jaxpgs
 import quality
 from benchmarks import report, runs
 
-ROUNDING = 2e-4  # of Q-values up to about 3, summed in another order
+ROUNDING = 2e-4  # tolerance for Q-values up to about 3, summed in another order
 _QUICK = {"xla_backend_optimization_level": 0}  # compiles in half the time
 _LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 class Setting(NamedTuple):
-    """The shapes and the kind of a family of models, and of the searches that meet them.
+    """The shapes and the kind of a family of models, and options of the searches on them.
 
     Attributes:
       num_roots: B.
@@ -45,11 +45,11 @@ class Setting(NamedTuple):
       num_states: S.
       num_outcomes: C, how many successors an action may have.
       num_simulations: N, a multiple of K.
-      simulations_per_update: K, where there may be several.
-      discount: "one" player, "two", or "either" sign from state to state.
-      ends: the share of actions that end the game.
+      simulations_per_update: K of the searches that are not compared with mctx.
+      discount: "one" or "two" players, or "either" sign, drawn for each transition.
+      ends: the share of transitions that end the game.
       masked: the share of actions that are illegal in a state.
-      dtype: of what the network says.
+      dtype: the type of the network's outputs.
       max_depth: T, or None.
       is_gumbel: whether the search at one simulation at a time is a Gumbel search.
       virtual_loss: of the selection at K simulations at a time.
@@ -100,7 +100,7 @@ def draw_tables(setting: Setting, seed: int) -> dict[str, Any]:
         "layer": rng.normal(size=(3, 4)),
         "head": rng.normal(size=(4, a)),
     }
-    # In bfloat16 logits of a state may be equal; of such actions mctx takes any.
+    # In bfloat16, logits of a state may be equal, and mctx may take any of the equal actions.
     while (tied := _tied(setting, policy)).any():
         policy["torso"][tied] = rng.normal(size=(tied.sum(), 3))
     sign = {"one": 1.0, "two": -1.0}.get(setting.discount, rng.choice([-1.0, 1.0], (s, a, c)))
@@ -136,14 +136,14 @@ def _tied(setting: Setting, policy: Mapping[str, Any]) -> np.ndarray:
 
 
 def _says(setting: Setting, params: Mapping[str, Any], state: Any) -> tuple[jax.Array, jax.Array]:
-    """The logits and the value of states."""
+    """Returns the network's logits, masked, and its values of states."""
     logits = _logits(params, state)
     logits = jnp.where(params["illegal"][state], _LOWEST, logits)
     return logits.astype(setting.dtype), params["value"][state].astype(setting.dtype)
 
 
 def make_model(setting: Setting, by_chance: bool) -> Callable[..., Any]:
-    """Returns the `recurrent_fn`; a state knows which outcome led to it."""
+    """Returns the `recurrent_fn`; the embedding is the state and the outcome that led to it."""
 
     def recurrent_fn(params: Any, rng_key: Any, action: Any, embedding: Any) -> Any:
         before = embedding["state"]
@@ -188,7 +188,7 @@ def searches(setting: Setting) -> dict[str, Callable[..., Any]]:
         )  # fmt: skip
 
     def theirs(params: Mapping[str, Any]) -> Any:
-        # mctx averages in the type of the root: in float32, as ours does in any case.
+        # mctx averages values in the type of the root; our searches always do so in float32.
         if setting.is_gumbel:
             output = call(mctx.gumbel_muzero_policy, params, certain, dtype=jnp.float32)
         else:
@@ -220,7 +220,7 @@ def searches(setting: Setting) -> dict[str, Callable[..., Any]]:
             optimizer=optax.sgd(0.1),
             simulations_per_update=width,
             max_depth=4,
-            truncation=jaxpgs.truncation.until_new(2**20),  # large, or rollouts mix up sequences
+            truncation=jaxpgs.truncation.until_new(2**20),  # large: no two sequences share a flag
         )
 
     def seen(params: Mapping[str, Any]) -> Any:
@@ -260,7 +260,7 @@ class _Node:
 def plain_search(
     setting: Setting, tables: Mapping[str, np.ndarray], logits: np.ndarray, state: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parallel PUCT, each simulation going its whole way before the next begins.
+    """Parallel PUCT: the simulations of an update walk down one after another, then all back up.
 
     Returns:
       Visits and sums of returns at the root, each `[A]`.
@@ -302,11 +302,11 @@ def returns_by_tables(
 
     Args:
       tables: the model.
-      nodes: the search's, as NumPy arrays.
+      nodes: the nodes of the search, as NumPy arrays.
       root: the state of the root.
-      number: of the root.
+      number: the index of the root in the batch.
     """
-    outcomes, states = nodes.embedding[0][number].T  # numbers of one type lie side by side
+    outcomes, states = nodes.embedding[0][number].T  # arrays of one type are stored side by side
     visits, children = nodes.visits[number], nodes.children[number]
 
     def total(node: int, state: int) -> np.ndarray:
@@ -336,7 +336,7 @@ def _apart(found: Any, wanted: Any, among: Any = True) -> float:
 
 
 def compare(setting: Setting, run: Mapping[str, Callable[..., Any]], seed: int) -> dict[str, float]:
-    """Returns how far the answers to a model are apart, by what they are compared with."""
+    """Runs the searches on a model; returns the largest difference of each comparison."""
     tables = draw_tables(setting, seed)
     known = jax.device_get(tables)
     logits = np.asarray(
@@ -349,7 +349,7 @@ def compare(setting: Setting, run: Mapping[str, Callable[..., Any]], seed: int) 
     theirs, summary = found["mctx"]
     ours = found["ours"]
     tried = np.asarray(ours.search_state.visits) > 0
-    # Of actions that MuZero has visited equally often, ours is the prior's and mctx's may be any.
+    # Among equally visited actions, ours takes that with the highest prior, mctx's MuZero any.
     counts = np.sort(summary.visit_counts, axis=-1)
     decided = setting.is_gumbel | (counts[:, -1] > counts[:, -2])
     apart["mctx"] = max(

@@ -1,4 +1,4 @@
-"""What a run of `quality.small_runs` left in its folder, and what it should have left."""
+"""What a run of `quality.small_runs` has saved in its folder, and what it should have saved."""
 
 import contextlib
 import hashlib
@@ -17,14 +17,14 @@ WRONG = "WRONG"
 
 
 def saved(folder: pathlib.Path) -> int:
-    """Returns the number of the last iteration, or of the parts, that were saved."""
+    """Returns the number of the last saved iteration, or how many parts were saved."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     steps = [int(name) for name in names if name.isdigit()]
     return max(steps, default=len([name for name in names if name.startswith("part-")]))
 
 
 def has_saved(folder: pathlib.Path, before: int) -> bool:
-    """Tells whether more was saved than so many iterations or parts."""
+    """Tells whether more than `before` iterations or parts were saved."""
     return saved(folder) > before
 
 
@@ -39,7 +39,7 @@ def digest_of(state: Any) -> str:
 
 
 def read(name: str, folder: pathlib.Path, template: Any) -> dict[int, str]:
-    """Returns digests of what a folder holds, by number: of the last state, or of all parts."""
+    """Returns the digest of the last saved state, or of all parts, by iteration or part number."""
     if name == "labelling":
         parts = {}
         for path in sorted(folder.glob("part-*.npz")):
@@ -54,7 +54,7 @@ def read(name: str, folder: pathlib.Path, template: Any) -> dict[int, str]:
 
 
 def undisturbed(name: str, number: int, place: pathlib.Path) -> tuple[Any, dict[int, str]]:
-    """Returns the last state of a run that nobody disturbed, and digests of all its states."""
+    """Makes a run without faults; returns its last state and the digests of all its states."""
     run = small_runs.RUNS[name]
     digests: dict[int, str] = {}
     last: list[Any] = []
@@ -86,6 +86,6 @@ def fresh(place: pathlib.Path) -> pathlib.Path:
 
 
 def short(error: Exception, folder: pathlib.Path) -> str:
-    """Returns the beginning of a message, without the folder that nobody else has."""
+    """Returns the beginning of a message, with "DIR" in place of the temporary folder."""
     text = " ".join(str(error).replace(f"{folder}", "DIR").split())
     return text if len(text) <= 240 else f"{text[:240]}..."

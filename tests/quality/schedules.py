@@ -1,11 +1,12 @@
-"""What do the widths of a search in rounds cost, to compile and to run, beside mctx's search?
+"""What do searches in rounds cost to compile and to run, by their widths and beside mctx's?
 
     python tests/quality schedules
 
-One root and pgx's network of 128x6 with random weights, on this machine, in turns. "Sure" starts
-all actions that may remain after a halving, and "unsure" as many as will; "wide" starts four where
-two would do, so that a program has one width, and one copy of the model, fewer. With fixed K no
-update follows mctx's choices. Nothing else may run meanwhile.
+The searches take turns on this machine, with one root and pgx's network of 128x6 with random
+weights. A width is the number of simulations that an update starts. "Sure" starts all actions that
+may remain after a halving, "unsure" only as many as will remain. "Wide" starts four in place of
+two, so that a program has one width, and one copy of the model, fewer. "Fixed K", unlike the
+searches in rounds, does not follow mctx's choices. Run nothing else meanwhile.
 """
 
 import statistics
@@ -50,11 +51,11 @@ def measure(num_simulations: int, seed: int) -> list[dict[str, Any]]:
 
     Args:
       num_simulations: N.
-      seed: of the positions and searches.
+      seed: the seed of the positions and searches.
 
     Returns:
       A row for each search: seconds to trace, lower and compile; the median milliseconds of a
-      search; and the evaluations and calls in a row of one, in the mean, where it tells them.
+      search; and, if it reports them, the mean numbers of evaluations and of calls in a row.
     """
     network = load_network(NETWORK)
     env, keys = network.env, jax.random.split(jax.random.key(seed), NUM_POSITIONS)
@@ -84,7 +85,7 @@ def measure(num_simulations: int, seed: int) -> list[dict[str, Any]]:
             for name, search in compiled.items():
                 start = time.perf_counter()
                 _, told = jax.block_until_ready(search(network.params, key, state))
-                if turn:  # the first one warms up
+                if turn:  # the first turn is a warm-up
                     times[name].append(time.perf_counter() - start)
                 if told[0] is not None:
                     counts[name].append([float(x.max()) for x in told])

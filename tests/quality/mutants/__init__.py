@@ -1,4 +1,4 @@
-"""Mistakes that the tests should notice, for `quality.mutations`, by the part they are in."""
+"""Mistakes that the tests should notice, for `quality.mutations`, grouped by part."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ class Mutation:
     """A mistake and the tests that should notice it.
 
     Attributes:
-      name: what is wrong after it.
-      file: the file, seen from `jaxpgs/search`.
-      old: text that stands there once.
+      name: what is wrong in the changed code.
+      file: the path of the file, relative to `jaxpgs/search`.
+      old: text that occurs exactly once in the file.
       new: what replaces it.
-      match: which tests to run, as pytest's `-k`.
-      test: the file that they are in, below `tests`.
+      match: which tests to run, an expression for pytest's `-k`.
+      test: the name of the file with these tests, in any folder below `tests`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Mistakes in what a search learns, and in what policies learn from it."""
+"""Mistakes in the learning of a search, and in the training of policies."""
 
 from quality.mutants import Mutation
 
@@ -14,7 +14,7 @@ _LEARNING = "learning/learn.py"
 _ESTIMATOR = "parts/estimator.py"
 
 MUTATIONS = (
-    # What adapts.
+    # Which parameters adapt.
     Mutation(
         "everything: batch normalisation, too", _TREES,
         "names[:-1] not in normalised", "True", "everything_adapts", "test_networks.py",
@@ -112,7 +112,7 @@ MUTATIONS = (
         '"kl_to_prior": kl_to_prior, "kl_from_prior": kl_from_prior',
         '"kl_to_prior": kl_from_prior, "kl_from_prior": kl_to_prior', "regularized",
     ),
-    # What policies learn, and playouts.
+    # Objectives of policies, and playouts.
     Mutation(
         "tspg: illegal actions may be the best", _OBJECTIVES,
         "jnp.where(target.legal, qvalues, -jnp.inf)", "qvalues + 1", "gradient_is",

@@ -14,7 +14,7 @@ _PACKING, _REROOTING = "stores/packing.py", "stores/rerooting.py"
 _WALK = "walk.py"
 
 MUTATIONS = (
-    # What is counted.
+    # Counts.
     Mutation(
         "rollouts: a call is counted when all have stopped", _ROLLOUTS,
         "calls=jnp.any(path.alive).astype(jnp.int32) +", "calls=1 +", "however_the_steps",
@@ -181,7 +181,7 @@ MUTATIONS = (
         "ends = jnp.max(jnp.where(number == depth[None] - 1, child, 0), axis=0)",
         "ends = child[0]", "bound_ended and tree",
     ),
-    # Trees that go on.
+    # Trees that are kept for the next search.
     Mutation(
         "a kept root's returns change sign", _NODES,
         "value_sum=jnp.where(known, numbers[..., :num_actions], 0.0)",

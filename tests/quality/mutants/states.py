@@ -1,4 +1,4 @@
-"""Mistakes in which moves are the same, in games of one player, and in matches."""
+"""Mistakes in the searches and move codes of SameGame, and in matches."""
 
 from quality.mutants import Mutation
 
