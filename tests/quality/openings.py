@@ -5,11 +5,11 @@
 
 The network alone, and searches with it, evaluate every position after one move. The signs of the
 values are compared with the exact tables of boards up to 7x7 (`evaluation.hex_openings`); larger
-boards have no table. With `--hold`, PGS or another `--player` plays, after each first move, the side
-that wins by the table. The opponent is a program that speaks GTP, OpenSpiel's MCTS (`openspiel
+boards have no table. With `--hold`, PGS or another `--player` plays, after each first move, the
+side that wins by the table. The opponent is a program that speaks GTP, OpenSpiel's MCTS (`openspiel
 ROLLOUTS`) or a search (a line as in `strength --sweep`). Without a table, the values of PGS say
-which side wins, or the network's own values if it plays alone. `--sgf FOLDER` keeps the games: those
-that the player opens in the folder `opens`, the others in `answers`.
+which side wins, or the network's own values if it plays alone. `--sgf FOLDER` keeps the games, in
+the folders `opens` and `answers` for those that the player opens and does not open.
 """
 
 import collections
@@ -131,7 +131,7 @@ def held(
             env, ours, give_up(theirs, opener=opens), key, openings=openings, sgf_folder=folder,
             progress=progress,
         )  # fmt: skip
-        outcomes = match.outcomes[0 if opens else 1, 0]  # of the games that `ours` opened, or `theirs`
+        outcomes = match.outcomes[0 if opens else 1, 0]  # where `ours` opened, or `theirs`
         lost += openings[outcomes < 0.5].tolist()
         stats = match.players[1].stats
         failed.update({name: int(stats[name]) for name in _FAILURES if stats.get(name)})

@@ -220,7 +220,7 @@ def searches(setting: Setting) -> dict[str, Callable[..., Any]]:
             optimizer=optax.sgd(0.1),
             simulations_per_update=width,
             max_depth=4,
-            truncation=jaxpgs.truncation.until_new(2**20),  # large: no two sequences share a flag
+            truncation=jaxpgs.truncation.until_new(2**20),  # large: collisions are rare
         )
 
     def seen(params: Mapping[str, Any]) -> Any:
@@ -336,7 +336,7 @@ def _apart(found: Any, wanted: Any, among: Any = True) -> float:
 
 
 def compare(setting: Setting, run: Mapping[str, Callable[..., Any]], seed: int) -> dict[str, float]:
-    """Runs the searches on a model; returns the largest difference of each comparison."""
+    """Draws a model and runs the searches; returns the largest difference of each comparison."""
     tables = draw_tables(setting, seed)
     known = jax.device_get(tables)
     logits = np.asarray(

@@ -2,11 +2,11 @@
 
     python tests/quality small_games
 
-A small network learns each game from nothing, by the defaults of `expert_iteration.train` and by
-other settings of it. Counted are the positions of random games in which the player to move has the
-better of it and some move gives that away: in what share of them the network's likeliest move,
-without a search, keeps what there is. In the game with chance, a move is right that gives away less
-than a tenth of a win.
+A small network learns each game from random weights, with the defaults of `expert_iteration.train`
+and with other settings. The test positions come from random games; in them the player to move has a
+positive value by exact solution, and some move is wrong. A move is right if its value is at most a
+tenth of a win below the best one, which matters only in the game with chance. The result is the
+share of the positions in which the network's likeliest move, without a search, is right.
 """
 
 import argparse
@@ -41,8 +41,8 @@ class State:
     """A position of the games below.
 
     Attributes:
-      board: of `Nim` the heaps and what may be taken; of `Lines` `[H, W]` 1 and -1 for the stones
-        of the player to move and of the other.
+      board: for `Nim`, the heaps and how many stones may be taken at most; for `Lines`, `[H, W]`, 1
+        and -1 for the stones of the player to move and of the other.
       current_player: `[]` int32.
       rewards: `[2]`.
       terminated: `[]` bool.
@@ -57,7 +57,7 @@ class State:
 
 
 def _after(state: State, board: chex.Array, gain: chex.Array, over: chex.Array) -> State:
-    """The state after a move that pays its mover `gain`; a finished game stays as it is."""
+    """Returns the state after a move that pays its mover `gain`; a finished game pays nothing."""
     over |= state.terminated
     player = jnp.where(over, state.current_player, 1 - state.current_player)
     own = jnp.arange(2) == state.current_player
@@ -69,13 +69,13 @@ def _after(state: State, board: chex.Array, gain: chex.Array, over: chex.Array) 
 
 @dataclasses.dataclass(frozen=True)
 class Nim:
-    """Take stones from one of the heaps; who takes the last one loses (misère), or wins.
+    """A move takes stones from one heap; whoever takes the last stone loses (misère), or wins.
 
     Attributes:
-      heaps: the stones at first.
-      misere: whether the last stone loses.
-      sides: of a die that is thrown before every move, and says how many may be taken at most; 0
-        for as many as one likes.
+      heaps: the sizes of the heaps at the start.
+      misere: whether taking the last stone loses.
+      sides: the sides of a die that is thrown before every move and limits the number of stones
+        taken; 0 for no limit.
     """
 
     heaps: tuple[int, ...] = (3, 4, 5)
@@ -90,16 +90,16 @@ class Nim:
 
     @property
     def num_actions(self) -> int:
-        """A, a heap and a number of stones."""
+        """A; an action is a heap and a number of stones."""
         return len(self.heaps) * self.most
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of `observe`."""
+        """The shape of an observation."""
         return (len(self.heaps) * max(self.heaps) + self.sides,)
 
     def init(self, key: chex.PRNGKey | None = None) -> State:
-        """Returns the start, where the die shows its most."""
+        """Returns the start, where the die shows its highest side."""
         del key
         board = jnp.array([*self.heaps, self.most], jnp.int32)
         start = State(
@@ -111,7 +111,7 @@ class Nim:
         heaps, most = state.board[:-1, None], state.board[-1]
         taken = 1 + jnp.arange(self.most)
         legal = ((taken <= heaps) & (taken <= most)).ravel()
-        # A finished game keeps an action, so that random draws are defined.
+        # In a finished game all actions are legal, so that random draws are defined.
         return dataclasses.replace(state, legal_action_mask=legal | state.terminated)
 
     def outcomes(self, state: State, action: chex.Array) -> State:
@@ -135,13 +135,13 @@ class Nim:
         return jax.tree.map(lambda x: x[number], found)
 
     def observe(self, state: State) -> chex.Array:
-        """Returns a cell for each stone and each side of the die, 1 up to their numbers."""
+        """Returns heaps and die in unary code: of the cells of a number n, the first n are 1."""
         heaps = jnp.arange(max(self.heaps)) < state.board[:-1, None]
         die = jnp.arange(self.sides) < state.board[-1]
         return jnp.concatenate([heaps.ravel(), die]).astype(jnp.float32)
 
     def code(self, state: State) -> chex.Array:
-        """Returns a number of the position as its mover sees it."""
+        """Returns a number that identifies the position for the player to move."""
         number = jnp.int32(0)
         for i, most in enumerate(self.heaps):
             number = number * (most + 1) + state.board[i]
@@ -150,12 +150,12 @@ class Nim:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Put stones, who has so many in a row first wins: tic-tac-toe, or with columns connect four.
+    """Whoever first has a row of stones wins: tic-tac-toe, or with columns connect four.
 
     Attributes:
       height: H.
       width: W.
-      in_row: how many win.
+      in_row: how many stones in a row win.
       columns: whether stones fall down their column, which is the action.
     """
 
@@ -167,12 +167,12 @@ class Lines:
 
     @property
     def num_actions(self) -> int:
-        """A, the columns or the cells."""
+        """A, the number of columns or of cells."""
         return self.width * (1 if self.columns else self.height)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of `observe`."""
+        """The shape of an observation."""
         return (self.height, self.width, 2)
 
     def init(self, key: chex.PRNGKey | None = None) -> State:
@@ -183,7 +183,7 @@ class Lines:
         return State(board, jnp.int32(0), jnp.zeros(2), jnp.bool_(False), legal)
 
     def outcomes(self, state: State, action: chex.Array) -> State:
-        """Returns the state after an action, with an axis of 1."""
+        """Returns the state after an action, with a leading axis of 1, as there is no chance."""
         row, column = action // self.width, action % self.width
         if self.columns:
             row = self.height - 1 - jnp.sum(state.board[:, column] != 0)
@@ -214,7 +214,7 @@ class Lines:
         return jnp.stack([state.board == 1, state.board == -1], axis=-1).astype(jnp.float32)
 
     def code(self, state: State) -> chex.Array:
-        """Returns the board read in base 3."""
+        """Returns the board, as the player to move sees it, as a number in base 3."""
         cells = (state.board.ravel() % 3).astype(jnp.int32)
         return jnp.sum(cells * 3 ** jnp.arange(len(cells)))
 
@@ -261,10 +261,10 @@ def _hex_values(env: Hex, states: Any) -> np.ndarray:
 
 
 def _solve(env: Any, at_once: int = 2048) -> Callable[[Any], np.ndarray]:
-    """Values all positions that can be reached; returns `states -> [N, A]`, what actions are worth.
+    """Solves all reachable positions; returns a function `states -> [N, A]`, the actions' values.
 
-    The games have no way back, so each round of backups settles positions one move further from
-    the end.
+    No position of a game occurs twice in it, so each round of backups settles positions one move
+    further from the end.
     """
 
     @jax.jit
@@ -302,7 +302,7 @@ def _solve(env: Any, at_once: int = 2048) -> Callable[[Any], np.ndarray]:
     known, lead = known[order], np.concatenate(leads)[order]
     pay, may = np.concatenate(pays)[order], np.concatenate(legal)[order]
     where = _places(known, lead)
-    value = np.zeros(len(known) + 1, np.float32)  # the last one is the end's
+    value = np.zeros(len(known) + 1, np.float32)  # the last: finished games
     while True:
         worth = np.where(may, pay - value[where].mean(axis=-1), -np.inf).max(axis=-1)
         if np.array_equal(worth, value[:-1]):
@@ -317,12 +317,12 @@ def _solve(env: Any, at_once: int = 2048) -> Callable[[Any], np.ndarray]:
 
 
 def _places(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Where codes stand among the known ones, at whose end are those of finished games."""
+    """Returns the indices of codes among the known ones; finished games have the index behind."""
     return np.where(codes < 0, len(known), np.searchsorted(known, codes))
 
 
 def decisive(env: Any, num_games: int = 512, seed: int = 0) -> tuple[Any, np.ndarray]:
-    """Finds the positions of random games in which it matters to a winner what is played.
+    """Finds positions of random games in which the player to move is winning and may go wrong.
 
     Returns:
       The positions, each once, and `[N, A]` bool, the actions that are right.
@@ -351,7 +351,7 @@ def decisive(env: Any, num_games: int = 512, seed: int = 0) -> tuple[Any, np.nda
 
 
 def share_right(env: Any, apply_fn: Any, params: Any, states: Any, right: np.ndarray) -> float:
-    """Returns in what share of positions the network's likeliest legal move is right."""
+    """Returns the share of positions in which the network's likeliest legal move is right."""
     root = jax.jit(make_root_fn(env, apply_fn))(params, jax.random.key(0), states)
     chosen = np.argmax(root.prior_logits, axis=-1)
     return float(right[np.arange(len(right)), chosen].mean())
@@ -380,7 +380,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def measure(game: str, name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Trains a network on a game and returns the row."""
+    """Trains a network on a game, and returns the row of results."""
     env = GAMES[game]
     states, right = decisive(env)
     network = networks.FullyConnectedResNet(

@@ -1,4 +1,4 @@
-"""Every trainer on a tiny game, for `quality.faults`: how it is called and what may change."""
+"""Every trainer on a tiny game, for `quality.faults`: its arguments, and other values of them."""
 
 import functools
 import os
@@ -24,12 +24,12 @@ ENV, PUZZLE = Hex(3), SameGame(3, 3, 2)
 
 
 class SmallRun(NamedTuple):
-    """A trainer and what it is given.
+    """A trainer and its arguments.
 
     Attributes:
       train: the trainer.
-      given: its arguments.
-      changes: for each argument that may not change, another value of it.
+      given: makes its arguments.
+      changes: makes another value for each argument that must not change when a run continues.
       length: iterations of a run that is long enough to be killed often.
       limit: the name of the argument that says how many iterations there are.
     """
@@ -53,7 +53,7 @@ def network(width: int = 16, env: Any = ENV, seed: int = 0) -> nnx.Module:
 
 
 def model(norm: str = "batch") -> networks.ValueEquivalentModel:
-    """A model of no block."""
+    """A model without blocks."""
     return networks.ValueEquivalentModel(
         ENV.observation_shape, ENV.num_actions, num_filters=4, num_blocks=0, policy_filters=2,
         value_filters=2, norm=norm, rngs=nnx.Rngs(0),
@@ -236,7 +236,7 @@ RUNS: Mapping[str, SmallRun] = {
 
 
 def use_cache(folder: str | os.PathLike[str]) -> None:
-    """Keeps compiled programs in a folder, so that a run that is called again begins soon."""
+    """Keeps compiled programs in a folder, so that a repeated run begins sooner."""
     jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

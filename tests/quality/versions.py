@@ -1,16 +1,17 @@
-"""Are two versions of the library the same? Runs the searches of the benchmarks in both.
+"""Do two versions of the library agree? Runs the searches of the benchmarks in both.
 
     python tests/quality versions COMMIT [COMMIT ...]
-    python tests/quality versions COMMIT --searches mcs pgs    # what others found stays
+    python tests/quality versions COMMIT --searches mcs pgs    # keeps other findings
 
-Every probe is a search with the settings that rows of `benchmarks/results` use, on positions of a
-small board and, where it has no settings of its own, among many actions as well. Its program is the
-text that JAX hands to the compiler, for processors and accelerators, without names of Python. Where
-the programs differ, the searches run, and what they answer is compared. What was found is a row of
-`benchmarks/results/same.json`, from which `python -m benchmarks.stale` knows which rows hold still.
+A probe is a search with the settings that rows of `benchmarks/results` use. It searches positions
+of a small board and, if it has no settings of its own, also positions with many actions. Its
+program is the text that JAX passes to the compiler, for CPU and TPU, without the names of Python
+functions. Where the programs differ, the searches run and their answers are compared. The findings
+are a row of `benchmarks/results/same.json`, by which `python -m benchmarks.stale` decides which
+rows still hold.
 
-A version runs in a process of its own, with its own `benchmarks.players`, so that each understands
-the settings in its own way. The other version is a worktree of git, which goes afterwards.
+Each version runs in a process of its own, and its own `benchmarks.players` interprets the settings.
+The other version is a temporary worktree of git.
 """
 
 import contextlib
@@ -31,10 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Networks, roots and simulations. The weights of those with names have been the same for long.
+# Networks, roots and simulations. The pretrained weights have not changed for a long time.
 SMALL, MANY, MODEL = ("conv-7x7", 6, 32), ("conv-13x13-8x1", 2, 64), ("ve-hex-5x5", 6, 32)
 COUNTS = (16, 64, 256, 800)  # simulations for which K is compared, without a search
-# Beside the tournaments' players.
+# Searches that are compared in addition to the players of the tournaments.
 FURTHER = ("extended", "network", "match", "games", "tempering", "nrpa")
 TOLERANCE = 1e-5  # of returns, which are from -1 to 1
 Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournaments
@@ -51,8 +52,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=("programs", "answers"), help="compare nothing else")
     args = parser.parse_args(argv)
     probes = all_probes()
-    here = runs.fingerprint({})  # before the searches run, in case that somebody edits meanwhile
-    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}  # what this checkout says
+    here = runs.fingerprint({})  # before the searches run, as files may be edited meanwhile
+    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}  # of this checkout
     record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
     for name in args.commits:
         with worktree(name) as (commit, root):
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
                     for key, said in theirs["found"].items():
                         found[key] = compare(said, ours[kind][key])
                     row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
-                for earlier in runs.read(record):  # what was found of other searches stays
+                for earlier in runs.read(record):  # findings on other searches stay
                     about = earlier["commit_before"], earlier["fingerprint"]
                     if about == (commit, runs.digest(here)):
                         found = earlier["found"] | found
@@ -84,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def all_probes() -> dict[str, Player]:
-    """Returns what is compared: every player of ours in the files of tournaments, and more."""
+    """Returns the probes by key: our players in the files of tournaments, and further searches."""
     from benchmarks import runs, stale
     from benchmarks.players import DEFAULTS, OURS
 
@@ -93,7 +94,7 @@ def all_probes() -> dict[str, Player]:
     players += [{"search": name, "knobs": {"mode": "constant"}} for name in ("mcs", "pgs")]
     for path in sorted(runs.RESULTS.glob("strength_*.json")):
         data = runs.load(path)
-        if any(row["commit"] for row in data["rows"]):  # else nobody knows with what to compare
+        if any(row["commit"] for row in data["rows"]):  # else there is no version to compare
             players += data["setting"]["players"].values()
     return {
         stale.key_of(player): {"search": player["search"], "knobs": stale.own_settings(player)}
@@ -123,7 +124,7 @@ def ask(root: pathlib.Path, question: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "probe.json"
         path.write_text(json.dumps(question))
-        # -P: the modules beside this file are this version's.
+        # -P: the modules beside this file belong to this version, and must not be imported.
         words = [sys.executable, "-P", __file__, str(path)]
         environment = os.environ | {"PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
         subprocess.run(words, cwd=root, env=environment, check=True, stdout=sys.stderr)
@@ -131,7 +132,7 @@ def ask(root: pathlib.Path, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def other_weights(root: pathlib.Path) -> list[str]:
-    """Names the networks whose weights are others in a folder than here."""
+    """Names the networks whose weights in a folder differ from those in this checkout."""
 
     def checksums(root: pathlib.Path) -> dict[str, str]:
         cards = (root / "jaxpgs" / "pretrained" / "weights").glob("*.json")
@@ -160,17 +161,17 @@ def compare(old: Any, new: Any) -> str:
     return f"other {', '.join(sorted(unlike))}" if unlike else "answers"
 
 
-# What follows runs in either version, and uses only what both know.
+# The code below runs with either version, and uses only what both have.
 
 
 def probe(path: pathlib.Path) -> None:
-    """Answers the question in a file: programs of probes, or answers."""
+    """Replaces the question in a file by the programs of its probes, or by their answers."""
     question = json.loads(path.read_text())
     ((kind, probes),) = question.items()
     found: dict[str, Any] = {}
     for key, player in probes.items():
         try:
-            if player["search"] == "match":  # has no program of its own, so none that is the same
+            if player["search"] == "match":  # has no program: the path always differs
                 found[key] = match() if kind == "answers" else f"{path}"
                 continue
             cases = list(searches(player))
@@ -184,7 +185,7 @@ def probe(path: pathlib.Path) -> None:
                 for leaf in jax.tree.leaves(arrays[0]):
                     digest.update(np.asarray(leaf).tobytes())
             found[key] = digest.hexdigest()
-        except Exception as error:  # any: what another version says of a setting it does not know
+        except Exception as error:  # of any type, if a version does not know a setting
             found[key] = f"error: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
     parts = sorted({n.split(".")[1] for n in sys.modules if n.startswith("jaxpgs.")})
     path.write_text(json.dumps({"found": found, "parts": parts}))
@@ -229,7 +230,7 @@ def searches(player: Player) -> Iterator[tuple[str, Any, Callable[..., Any], tup
 
 
 def play_games(_: Any, key: Any) -> tuple[Any, ...]:
-    """Some moves of Hex and of SameGame."""
+    """Plays random moves of Hex and of SameGame."""
     from jaxpgs.envs import Hex, SameGame
 
     found = [positions(env, key, 3) for env in (Hex(11), Hex(5, swap=True), SameGame())]
@@ -263,14 +264,14 @@ WITHOUT_NETWORK = {"games": play_games, "tempering": temper, "nrpa": nest}
 
 @functools.cache
 def load(name: str) -> Any:
-    """The environment and the network of a board."""
+    """Loads a network, with its environment, once."""
     from benchmarks import players
 
     return players.load_network(name)
 
 
 def match() -> dict[str, Any]:
-    """Plays a small match, for what goes on around a search."""
+    """Plays a small match, which compares the code around a search."""
     from benchmarks import players
     from jaxpgs import evaluation
 
@@ -284,7 +285,7 @@ def match() -> dict[str, Any]:
 
 
 def positions(env: Any, key: Any, roots: int) -> Any:
-    """Random positions, the later ones of more moves."""
+    """Returns positions of random games, number b after at most 4 b moves."""
 
     def move(i: Any, state: Any) -> Any:
         keys = jax.random.split(jax.random.fold_in(key, i), roots)
@@ -302,7 +303,7 @@ def positions(env: Any, key: Any, roots: int) -> Any:
 
 
 def program(platforms: Sequence[str], function: Callable[..., Any], *args: Any) -> str:
-    """The text of a function's program, without names."""
+    """Returns the text of a function's program, without names."""
 
     def numbers(*args: Any) -> list[Any]:
         return list(answer(function(*args)).values())
@@ -312,7 +313,7 @@ def program(platforms: Sequence[str], function: Callable[..., Any], *args: Any) 
 
 
 def nameless(text: str) -> str:
-    """Numbers the functions of a program as they occur, in place of their names from Python."""
+    """Replaces the names of a program's functions by numbers, in order of occurrence."""
     known: dict[str, str] = {}
     text = re.sub(r'jax\.(arg|result)_info = "[^"]*"', "", text)
     return re.sub(
@@ -321,7 +322,7 @@ def nameless(text: str) -> str:
 
 
 def answer(output: Any) -> dict[str, Any]:
-    """What a search answers, by name."""
+    """Returns the results of a search, by name."""
     if isinstance(output, tuple) and not hasattr(output, "search_state"):
         return {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(output))}
     state = output.search_state
