@@ -1,4 +1,4 @@
-"""One command for all that wants an accelerator: what is done, what is not, and why."""
+"""The command that runs all measurements for accelerators: what is done, what is not, and why."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What searches compile to for other machines: no loop over roots on a TPU, and what it costs."""
+"""Searches compiled for other machines: no loop over roots on a TPU, and estimates of costs."""
 
 import functools
 import importlib.util
@@ -25,11 +25,11 @@ from benchmarks.speed import positions
 
 OURS = [name for name, (policy, _) in compiled.SEARCHES.items()
         if policy is not None and policy.__module__.startswith("jaxpgs")]  # fmt: skip
-ROOTS = 5  # as no other loop goes round
+ROOTS = 5  # no other loop has as many iterations
 
 
 def small_program(search, num_roots, num_simulations=8):
-    """A program of `benchmarks.compiled` on 3x3 Hex, and its arguments, of which shapes suffice."""
+    """Returns a program of `benchmarks.compiled` on 3x3 Hex, and the shapes of its arguments."""
     env = jaxpgs.envs.Hex(3)
     sizes = {"width": 8, "num_blocks": 1, "rngs": nnx.Rngs(0)}
     module = jaxpgs.networks.FullyConnectedResNet(env.observation_shape, env.num_actions, **sizes)
@@ -68,7 +68,7 @@ def find_serial_loops(searches):
     reason="libtpu, the TPU's compiler, is not installed: pip install 'jax[tpu]'",
 )
 def test_no_search_goes_from_root_to_root_on_a_tpu():
-    """In a process of its own, as this one's flags are not for such a compiler."""
+    """Compiles in a new process, as the XLA flags of this one do not suit a TPU's compiler."""
     searches = ["PGS", "MCTS", "Gumbel MCTS"]
     folder = pathlib.Path(__file__).parent
     places = [os.environ.get("PYTHONPATH", ""), *map(str, folder.parents[:2])]
@@ -157,7 +157,7 @@ def test_serial_loops_are_found():
 
 
 def looping(x):
-    """Rows double until they are large, four times, and shrink; then some platforms go on."""
+    """Four times, doubles each row until it reaches 100 and divides all; then a TPU goes on."""
 
     def grow(x, i):
         x = jax.vmap(lambda x: jax.lax.while_loop(lambda x: x < 100, lambda x: 2 * x, x))(x)

@@ -92,7 +92,7 @@ def test_the_thesis_counted_without_the_head():
     counted = model_memory.THESIS
     assert [round(counted[name]["nodes"], 1) for name in counted] == [13.2, 51.3, 344.0, 1336.4]
     assert counted["PGS"]["with_head"] == 93.3 and counted["VE-PGS"]["with_head"] == 424.1
-    # AlphaZero's tree is smaller than that until about so many iterations.
+    # Up to about this many iterations, AlphaZero's tree takes less memory than PGS.
     for more, head in ((183, "with_head"), (499, "with_adam")):
         tree = model_memory.count_bytes(True, more, 25, 608, 0)["nodes"]
         assert abs(tree - counted["PGS"][head]) < 0.6

@@ -1,4 +1,4 @@
-"""The arithmetic of the puzzle benchmarks, and one row of them for real."""
+"""The arithmetic of the puzzle benchmarks, and real runs of some of them."""
 
 import functools
 

@@ -28,7 +28,7 @@ def test_the_command_names_every_changed_argument(tmp_path):
     words = "--preset full --seed 3 --simulations 16 --names a 'b c'"
     given = ("--preset", "full", "--seed", "3", "--simulations", "16", "--names", "a", "b c")
     assert line(*given, "--again") == f"python -m benchmarks.thing {words}"
-    # Where a file lies elsewhere, its folder is not told.
+    # Of a file outside the repository, only the name is given.
     assert line("--out", str(tmp_path / "x.json")).endswith("--preset quick --out x.json")
     assert line("--out", str(report.ROOT / "benchmarks" / "x.json")).endswith("benchmarks/x.json")
 

@@ -124,14 +124,14 @@ def test_proposals_close_in():
     assert equal_budget.propose({1: 3.0}) == 1
     assert equal_budget.propose({64: 0.5, 128: 2.0}) == 91  # half way in the logarithm
     assert equal_budget.propose({10: 0.9, 11: 1.2}) in (10, 11)
-    assert equal_budget.propose({100: 0.25, 400: 0.5}) == 1600  # on one side: on along the line
-    assert equal_budget.propose({100: 0.5, 110: 0.4}) == 200  # unless noise turned it
+    assert equal_budget.propose({100: 0.25, 400: 0.5}) == 1600  # on one side: extrapolated
+    assert equal_budget.propose({100: 0.5, 110: 0.4}) == 200  # unless noise has reversed the trend
 
 
 @pytest.mark.parametrize(
     ("spends", "start", "right"),
     [
-        (lambda n: (100 + n) / 300, 16, 200),  # time, with a large part that is always there
+        (lambda n: (100 + n) / 300, 16, 200),  # time, with a large constant part
         (lambda n: (n / 2800) ** 0.7, 800, 2800),  # evaluations of a search with a cache
         (lambda n: (n / 60) ** 0.9, 800, 60),
     ],
@@ -224,7 +224,7 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
              "--openings", "9"]  # fmt: skip
     strength.main([*words, "--players", "NN", "mctx Gumbel", "--repeats", "3"])
     (row,) = runs.load(path)["rows"]
-    assert np.shape(row["outcomes"]) == (2, 1, 9)  # neither has any chance
+    assert np.shape(row["outcomes"]) == (2, 1, 9)  # neither player draws at random
     assert "has all these games" not in capsys.readouterr().out
     strength.main([*words, "--players", "NN", "mctx Gumbel", "--repeats", "3"])
     assert runs.load(path)["rows"] == [row] and "has all these games" in capsys.readouterr().out

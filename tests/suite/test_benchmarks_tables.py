@@ -1,4 +1,4 @@
-"""The tables of the pages say what the files say, prose has no further figures, all stays small."""
+"""Tables of the pages match the files, prose has no further figures, and all stays small."""
 
 import fnmatch
 import re
@@ -46,7 +46,7 @@ def test_the_benchmarks_are_small():
     assert sum(p.stat().st_size for p in files if RESULTS in p.parents) <= 3_000_000
 
 
-# What notebooks draw by a pattern or a part of the name.
+# Results that notebooks find by a pattern or by a part of the name.
 BY_PATTERN = (
     "tspg_full_patterns_*.png", "puzzles_*x*.png", "strength_confirm-extended_*.json",
     "tspg_full_step-*.json", "strength_quick.json", "strength_hex-7x7*.json",

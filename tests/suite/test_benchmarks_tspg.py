@@ -1,4 +1,4 @@
-"""The benchmarks of what policies learn: how they play, count and tell."""
+"""The benchmarks of training objectives of policies: matches, statistics and tables."""
 
 import types
 
@@ -15,14 +15,14 @@ ENV = Hex(2)
 
 
 def by_number(params, state):
-    """A policy as sure as `params`: the higher a cell's number the better."""
+    """A policy that prefers cells with high numbers, the more strongly the larger `params`."""
     logits = params * jnp.arange(4.0) + 0 * state.labels
     return jnp.where(state.legal_action_mask, logits, jnp.finfo(logits.dtype).min)
 
 
 @pytest.mark.lenient
 def test_each_side_draws_from_its_own_parameters():
-    # So sure that all is known: one takes the highest cell that is free, the other the lowest.
+    # Moves are practically certain: one side takes the highest free cell, the other the lowest.
     match = tspg_matches.policy_match(ENV, by_number, 6)
     highest, lowest, key = jnp.float32(99.0), jnp.float32(-99.0), jax.random.key(0)
     # 3, 0, 2, 1 and 0, 3, 1, 2 are won by who moves second; the first side begins every other one.
@@ -53,7 +53,7 @@ def test_entropy_is_a_share_of_that_of_all_legal_actions():
 
 
 def visiting(order):
-    """A search whose visits are all on the first legal cell of an order."""
+    """A search that visits the first legal cell of an order 4 times, and each other one once."""
 
     def search(params, rng_key, state):
         rank = jnp.where(state.legal_action_mask, -jnp.argsort(jnp.asarray(order)), -99)
@@ -77,7 +77,7 @@ def test_searches_play_their_most_visited_actions_and_show_how_sure_they_are():
     np.testing.assert_allclose(sure.entropy["soft"], 1, atol=1e-6)
     np.testing.assert_allclose(sure.entropy["sharp"], 0, atol=1e-6)
     own = np.isfinite(sure.entropy["biased"])
-    # Each is known where it moved: the positions before its own moves.
+    # The entropy of each is known in the positions before its own moves.
     assert (own ^ np.isfinite(sure.entropy["uct"])).all()
     first = sure.entropy["biased"][(sure.ply == 0) & own]
     share = np.array([4, 1, 1, 1]) / 7

@@ -1,4 +1,4 @@
-"""Rows hold as long as comparisons of versions lead from theirs to today's."""
+"""Rows of results hold as long as comparisons lead from their version to today's."""
 
 import jax
 import jax.numpy as jnp

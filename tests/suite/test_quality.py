@@ -1,4 +1,4 @@
-"""What the long commands in `quality` say: that the declared versions were tested, and minutes."""
+"""Results of long commands in `quality` (declared versions were tested), and their arithmetic."""
 
 import dataclasses
 import json

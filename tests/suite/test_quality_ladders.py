@@ -1,4 +1,4 @@
-"""Ladders: the file's positions are legal and proved, the generator repeats, the judge counts."""
+"""Ladders: positions are legal and proved, can be made again, and are judged correctly."""
 
 import functools
 
@@ -98,12 +98,12 @@ def test_a_pooling_branch_begins_as_nothing():
     own, first = apply_fn(params, boards), jax.jit(network.apply_fn)(network.params, boards)
     for mine, theirs in zip(own, first, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    # One step moves it, on positions whose truth is the target.
+    # One step of training, with the true values as targets, changes the values.
     truth = np.array([ladder.value for ladder in ladders], np.float32)
     legal = np.asarray(states_of(network.env, ladders).legal_action_mask)
     games = {"observation": boards, "legal": legal, "policy": legal / legal.sum(-1, keepdims=True),
              "value": truth}  # fmt: skip
-    with jax.numpy_dtype_promotion("standard"):  # as optax's schedules want
+    with jax.numpy_dtype_promotion("standard"):  # for optax's schedules
         learned = ladder_training.fit(module, params, games, games, steps=1, seed=0)
     assert not np.allclose(apply_fn(learned, boards)[1], own[1], atol=1e-4)
 
