@@ -38,7 +38,8 @@ KILLS = {
     "expert iteration": 20, "PPO": 10, "puzzle iteration": 2, "model fitting": 10,
     "value-equivalent": 3, "distillation": 40, "labelling": 15,
 }  # fmt: skip
-_ASKED = ("expert iteration", "PPO", "distillation", "labelling")  # signalled, and shared
+# The trainers that get signals, and those in whose folder a second process trains.
+_ASKED = ("expert iteration", "PPO", "distillation", "labelling")
 _CHAIN = 10  # kills of one run
 # Arguments to which error messages give another name.
 _TOLD = {"params": "weights_sha256"} | dict.fromkeys(

@@ -32,7 +32,7 @@ from quality.looks import SEARCHES, look
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
 _HOLDERS = ("network", "PGS", "Gumbel PGS", "Gumbel MCTS")
-_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program, each of which loses a game
+_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program; each loses a game
 _KEY = ("network", "player", "simulations", "opponent")
 
 

@@ -1,4 +1,4 @@
-"""What do searches in rounds cost to compile and to run, by their widths and beside mctx's?
+"""What do searches in rounds of several widths cost to compile and run, compared with mctx's?
 
     python tests/quality schedules
 

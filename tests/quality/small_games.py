@@ -302,7 +302,7 @@ def _solve(env: Any, at_once: int = 2048) -> Callable[[Any], np.ndarray]:
     known, lead = known[order], np.concatenate(leads)[order]
     pay, may = np.concatenate(pays)[order], np.concatenate(legal)[order]
     where = _places(known, lead)
-    value = np.zeros(len(known) + 1, np.float32)  # the last: finished games
+    value = np.zeros(len(known) + 1, np.float32)  # the last is of finished games
     while True:
         worth = np.where(may, pay - value[where].mean(axis=-1), -np.inf).max(axis=-1)
         if np.array_equal(worth, value[:-1]):
@@ -317,7 +317,7 @@ def _solve(env: Any, at_once: int = 2048) -> Callable[[Any], np.ndarray]:
 
 
 def _places(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Returns the indices of codes among the known ones; finished games have the index behind."""
+    """Returns the indices of codes among the known ones; finished games get `len(known)`."""
     return np.where(codes < 0, len(known), np.searchsorted(known, codes))
 
 

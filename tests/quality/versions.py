@@ -171,7 +171,7 @@ def probe(path: pathlib.Path) -> None:
     found: dict[str, Any] = {}
     for key, player in probes.items():
         try:
-            if player["search"] == "match":  # has no program: the path always differs
+            if player["search"] == "match":  # has no program, and paths never agree
                 found[key] = match() if kind == "answers" else f"{path}"
                 continue
             cases = list(searches(player))
