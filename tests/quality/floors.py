@@ -95,7 +95,7 @@ def run_tests(python: str, name: str) -> dict[str, Any]:
     return {
         "passed": counts.get("passed", 0),
         "failed": counts.get("failed", 0) + counts.get("error", 0),
-        "failures": re.findall(r"^FAILED (\S+)", done.stdout, re.M),
+        "failures": re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M),
         "seconds": time.perf_counter() - start,
     }
 
