@@ -1,4 +1,4 @@
-"""How benchmarks show and write things: the machine, progress, tables, whole files."""
+"""What benchmarks use to describe a run, show progress, print tables and write files."""
 
 import ast
 import contextlib
@@ -33,7 +33,7 @@ def num_cores() -> int:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describes the hardware and the versions; what cannot be found out is None."""
+    """Returns the hardware and the versions of packages; unknown values are None."""
     devices = jax.devices()
     return {
         "cpu": _cpu_model(),
@@ -45,7 +45,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Returns the checkout's commit, with "-dirty" where the code differs from it."""
+    """Returns the checkout's commit, with "-dirty" if the code differs; None if git fails."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True,
@@ -53,7 +53,7 @@ def commit() -> str | None:
         return done.stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        # Results are no code: a run that writes them would make all later ones dirty.
+        # Results are excluded: a run that writes them would mark all later runs as dirty.
         paths = ["jaxpgs", "benchmarks", ":!benchmarks/results", ":!benchmarks/RESULTS.md"]
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *paths)
         return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
@@ -63,9 +63,9 @@ def commit() -> str | None:
 def made_of() -> dict[str, str]:
     """Returns the parts of the library that this process has imported, with digests of their code.
 
-    A part is a module or a package at the top of `jaxpgs`, such as `search` or `envs`; where two
-    digests of it are equal, only comments and docstrings differ. Versions of Python write code in
-    different ways, so each has its own digests.
+    A part is a top-level module or package of `jaxpgs`, such as `search` or `envs`. If two digests
+    of a part are equal, only comments and docstrings differ. A digest depends on the version of
+    Python, because `ast.unparse` writes the same code differently in different versions.
     """
     names = {name.split(".")[1] for name in sys.modules if name.startswith("jaxpgs.")}
     return {name: digest for name in sorted(names) if (digest := code_digest(name)) is not None}
@@ -73,7 +73,7 @@ def made_of() -> dict[str, str]:
 
 @functools.cache
 def code_digest(part: str, root: pathlib.Path | None = None) -> str | None:
-    """Returns the digest of a part of the library, here or in another checkout, or else None."""
+    """Returns the digest of a part of the library in a checkout; None if the part is not there."""
     root = root or ROOT
     place = root / "jaxpgs" / part
     files = sorted(place.rglob("*.py")) or [f for f in [place.with_suffix(".py")] if f.exists()]
@@ -89,7 +89,7 @@ def code_digest(part: str, root: pathlib.Path | None = None) -> str | None:
 
 
 def weights_digest(network: str) -> str | None:
-    """Returns the checksum of a network that comes with the library, or None if there is none."""
+    """Returns a short checksum of a network that comes with the library; None for others."""
     with contextlib.suppress(OSError):
         card = (ROOT / "jaxpgs" / "pretrained" / "weights" / f"{network}.json").read_text()
         return json.loads(card)["sha256"][:8]
@@ -98,10 +98,10 @@ def weights_digest(network: str) -> str | None:
 
 @contextlib.contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Shows a progress bar on standard error, and nothing there that is not a terminal.
+    """Shows a progress bar on standard error, or nothing if that is not a terminal.
 
     Args:
-      title: what is running.
+      title: the name of what is running.
 
     Yields:
       `update(done, total, text)`, which fits the `progress` arguments of `jaxpgs.evaluation`.
@@ -125,7 +125,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def present_name(search: str) -> str:
-    """Returns a search's name with today's words for its mode; rows have former ones."""
+    """Returns a search's name with the current words for its mode; rows have the former words."""
     return search.replace(" cached", ", tree").replace(" constant", ", rollouts")
 
 
@@ -140,7 +140,7 @@ def print_table(title: str, columns: Sequence[str], cells: Sequence[Sequence[Any
     Args:
       title: printed above.
       columns: headings, units included.
-      cells: one sequence for each line. None prints as a dash; numbers as they are.
+      cells: one sequence for each line; None is printed as a dash, other values by `str`.
 
     Raises:
       ValueError: if a line has another length than `columns`.
@@ -169,7 +169,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Opens a file that takes `path`'s place once it is complete; readers never see half of it."""
+    """Opens a file that replaces `path` once it is complete, so nobody reads half of it."""
     target = pathlib.Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

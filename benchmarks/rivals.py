@@ -1,12 +1,13 @@
-"""PGS and Gumbel PGS against mctx's searches, over all boards, simulations and kinds of equality.
+"""Gathers the results of PGS and Gumbel PGS against mctx's searches from all tournaments.
 
     python -m benchmarks.strength --preset defaults --network hex-9x9 --simulations 64 256 800
     python -m benchmarks.strength --preset defaults-evaluations --network hex-9x9 --simulations 64
     python -m benchmarks.rivals          # the table of all such files
 
-All players have their defaults, but for mctx's search with as few actions at the root as Gumbel PGS
-has. The tournaments of Gumbel searches in rounds (the presets rounds, rounds-time-1 and -64) go to
-`rounds.json`. Nothing is played here: tournaments' files have the pairings and the commands.
+No game is played here: the pairings are read from the files that `benchmarks.strength` wrote. The
+players have their defaults, except one variant of mctx's Gumbel search, which considers as many
+actions at the root as Gumbel PGS. The tournaments of the presets rounds, rounds-time-1 and
+rounds-time-64, of Gumbel searches in rounds, go to `rounds.json`.
 """
 
 import pathlib
@@ -23,7 +24,7 @@ _KEY = (*_CELL, "rival", "player")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the table of all tournaments; see the module's text."""
+    """Writes and prints the tables of all tournaments; see the module's docstring."""
     parser = runs.parser("rivals", __doc__)
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _pairings(folder: pathlib.Path, preset: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Finds the pairings of a preset's tournaments, and what their moves may cost."""
+    """Yields the network, budget and commits of each pairing of a preset, and the pairing."""
     for path in sorted(folder.glob(f"strength_{preset}*.json")):
         data = runs.load(path)
         setting = data["setting"]
@@ -47,18 +48,19 @@ def _pairings(folder: pathlib.Path, preset: str) -> Iterator[tuple[dict[str, Any
             equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
         cell = (setting["network"], equal, setting["num_simulations"])
         played = ", ".join(dict.fromkeys(str(row["commit"])[:7] for row in data["rows"]))
-        for pair in data.get("pairings", ()):  # none before the first is whole
+        for pair in data.get("pairings", ()):  # absent until the tournament is rated
             yield dict(zip(_CELL, cell, strict=True)) | {"played": played}, pair
 
 
 def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Finds where one of ours met one of mctx's searches.
+    """Finds the pairings of one of our searches with one of mctx's.
 
     Args:
-      folder: of the tournaments' files.
+      folder: the folder of the tournaments' files.
 
     Yields:
-      Rows, with the interval of ours over the rival. `simulations` are the rival's.
+      A row for each pairing, with the Elo of our search over the rival and its interval.
+      `simulations` is the tournament's N; at equal evaluations or time it is mctx Gumbel's.
     """
     for cell, pair in _pairings(folder, "defaults"):
         names = (pair["first"], pair["second"])
@@ -71,7 +73,7 @@ def met(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and lines: a line for each cell and rival, boards from small to large."""
+    """Returns headings and a line for each network, budget and rival, small boards first."""
     cells: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
     for row in sorted(rows, key=_order):
         cells.setdefault(tuple(row[name] for name in _KEY[:-1]), {})[row["player"]] = row
@@ -86,7 +88,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and lines: a line for each pair of players, a column for each tournament."""
+    """Returns headings, one for each tournament, and a line for each pair of players."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     heads: dict[str, None] = {}
     for row in sorted(rows, key=_order):
@@ -99,7 +101,7 @@ def rounds_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that sorts boards from small to large, and within them by kind and count."""
+    """A key that sorts rows by board size, network, kind of equality, simulations and rival."""
     size = int(re.findall(r"\d+", row["network"])[0])
     kinds = ("simulations", "evaluations", "time")
     kind = kinds.index(row["equal"].split(",")[0])

@@ -9,11 +9,12 @@ A benchmark is a loop over rows that its file does not have yet:
         if not runs.has(record, search=search, roots=roots):
             runs.add(record, {"search": search, "roots": roots, "ms": ...})
 
-Every row says which command wrote it, at which commit, when, on how many cores and beside how much
-other work; the machine and the versions are stored once and named by the row, and so is what
-decided it, its fingerprint: the library's code and the network's weights. `benchmarks.stale` lists
-rows whose fingerprint is no longer that of the checkout. Stopped and started again, a benchmark
-goes on. Several commands may write to one file at the same time.
+Every row says which command wrote it, at which commit, when, on how many cores and at which load.
+The file stores each machine with its versions once, and rows refer to it by a digest. In the same
+way they refer to a fingerprint: digests of the library's code and of the network's weights, on
+which the results depend. `benchmarks.stale` lists the rows whose fingerprint no longer holds. A
+benchmark that was stopped continues when it is started again. Several commands may write to one
+file at the same time.
 """
 
 import argparse
@@ -54,15 +55,15 @@ _SILENT = ("help", "again", "show")  # arguments that change no row
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A file of rows, and what the rows of this command will say of their origin.
+    """A file of rows, and the origin that this command notes in the rows that it adds.
 
     Attributes:
       path: the JSON file.
-      setting: what all its rows have in common, JSON values by name.
-      key: the fields that tell its rows apart.
-      stamp: `command`, `commit` and `cores` of this command, and the number of its `machine`.
+      setting: the values that all its rows have in common, JSON values by name.
+      key: the fields that together identify a row.
+      stamp: `command`, `commit` and `cores` of this command, and the digest of its `machine`.
       machine: the hardware and the versions of packages.
-      again: whether rows of earlier commands are measured anew.
+      again: whether rows that the file has are measured again.
     """
 
     path: pathlib.Path
@@ -76,16 +77,16 @@ class Record:
 def parser(
     name: str, doc: str, presets: Iterable[str] = (), program: str = "python -m benchmarks."
 ) -> argparse.ArgumentParser:
-    """Begins a command line with `--out`, `--seed`, `--again` and, if there are any, `--preset`.
+    """Makes a parser with `--out`, `--seed`, `--again` and, if there are presets, `--preset`.
 
     Args:
-      name: the module's name below `benchmarks`, or what follows `program`.
-      doc: the module's text.
+      name: the module's name within `benchmarks`, or the words after `program`.
+      doc: the module's docstring, which `--help` prints.
       presets: names of presets, the default first.
-      program: what stands before the name in the command.
+      program: the words before the name in the command.
 
     Returns:
-      The parser. The file is `NAME.json`, or `NAME_PRESET.json`, among the results by default.
+      The parser. By default `open_record` opens `NAME.json`, or `NAME_PRESET.json`, in `RESULTS`.
     """
     made = argparse.ArgumentParser(
         prog=f"{program}{name}",
@@ -101,7 +102,7 @@ def parser(
 
 
 def override(preset: Any, args: argparse.Namespace) -> Any:
-    """Puts the arguments that were given in place of a preset's fields of the same names."""
+    """Returns the preset with the given arguments in place of its fields of the same names."""
     given = {n: v for n in preset._fields if (v := getattr(args, n, None)) is not None}
     return preset._replace(**given)
 
@@ -128,20 +129,20 @@ def open_record(
     key: Sequence[str],
     path: pathlib.Path | None = None,
 ) -> Record:
-    """Opens the file that `args` name, for a first row or for further ones.
+    """Opens the file of rows that `args` name, which need not exist, and checks its setting.
 
     Args:
-      made: the result of `parser`.
-      args: what it parsed.
-      setting: what all rows have in common. A value that is a dict may gain names later.
-      key: the fields that tell rows apart.
+      made: the parser, from `parser`.
+      args: the arguments that it parsed.
+      setting: the values that all rows have in common. A value that is a dict may gain names later.
+      key: the fields that together identify a row.
       path: the file, in place of `--out` and the default.
 
     Returns:
       A record for `has`, `read` and `add`. Nothing is written yet.
 
     Raises:
-      SystemExit: if the file holds rows of another setting, or cannot be one of rows.
+      SystemExit: if the file has another setting, is no file of rows, or cannot be written.
     """
     name = re.split(r"[ .]", made.prog)[-1] + (f"_{args.preset}" if hasattr(args, "preset") else "")
     machine = describe_machine()
@@ -171,7 +172,7 @@ def read(record: Record) -> list[dict[str, Any]]:
 
 
 def has(record: Record, **key: Any) -> bool:
-    """Tells whether the file has the row with this key, so that it need not be measured."""
+    """Returns whether the file has the row with this key; always False with `record.again`."""
     wanted = _key(record, json.loads(json.dumps(key)))
     return not record.again and any(_key(record, row) == wanted for row in read(record))
 
@@ -184,8 +185,8 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
     Args:
       record: from `open_record`.
       *new: rows; they gain `command`, `commit`, `cores`, `machine`, `fingerprint`, `date`, and
-        `load`, how many processes wanted a core in the minute before, this one among them.
-      **parts: further parts of the file, to add or to replace.
+        `load`, the system's load average over the last minute, which includes this process.
+      **parts: other entries of the file, which are added or replaced.
 
     Returns:
       All rows of the file.
@@ -214,7 +215,7 @@ def add(record: Record, *new: Mapping[str, Any], **parts: Any) -> list[dict[str,
 
 
 def fingerprint(about: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what decides a row beside its settings: parts of the library, and the weights.
+    """Returns digests of what a row depends on besides its settings: the library and the weights.
 
     Args:
       about: the row and its file's setting, which may name a `network`.
@@ -225,7 +226,7 @@ def fingerprint(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def remove(record: Record, **fields: Any) -> None:
-    """Removes the rows that have these fields, or all of them; the file goes with its last row."""
+    """Removes the rows with these fields, or all rows; deletes the file if no row is left."""
     if not record.path.exists():
         return
     with _locked(record.path.parent):
@@ -238,11 +239,11 @@ def remove(record: Record, **fields: Any) -> None:
 
 
 def unfinished(record: Record, part: str) -> Record:
-    """Returns the record of the parts of rows that were stopped, in a file beside the rows.
+    """Returns a record of the finished parts of unfinished rows, in a file beside the rows.
 
     Args:
       record: the record of the rows.
-      part: the field that tells the parts of a row apart.
+      part: the field that identifies a part of a row.
     """
     path = record.path.with_suffix(".unfinished")
     return dataclasses.replace(record, path=path, key=(*record.key, part), again=False)
@@ -265,7 +266,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def origin(data: Mapping[str, Any]) -> str:
-    """Says in a sentence who wrote a file's rows: commands, commits, cores, versions and dates."""
+    """Returns the origin of a file's rows: commands, devices, cores, versions, commits, dates."""
     found = data["rows"]
 
     def distinct(name: str) -> list[Any]:
@@ -301,7 +302,7 @@ def now() -> str:
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
     """Waits until no other command writes in a folder."""
-    handle = os.open(folder, os.O_RDONLY)  # of the folder, as the file itself is replaced
+    handle = os.open(folder, os.O_RDONLY)  # the folder is locked, as the file is replaced
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -310,7 +311,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _checked(record: Record) -> dict[str, Any]:
-    """Reads the file, whose setting must be the record's, or begins one."""
+    """Returns the file's data, or that of an empty file; its setting must be the record's."""
     data = load(record.path) if record.path.exists() else {}
     found = data.get("setting", record.setting)
     for name in dict.fromkeys((*found, *record.setting)):
@@ -346,12 +347,12 @@ def _key(record: Record, row: Mapping[str, Any]) -> list[Any]:
 
 
 def _dumps(data: Mapping[str, Any]) -> str:
-    """JSON with a row on each line, so that a file's changes can be read."""
+    """Returns JSON with a row on each line, so that differences between versions are readable."""
 
     def text(value: Any) -> str:
         form: Any = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
         words = json.dumps(value, default=_plain, **form)
-        return re.sub(r"(?<=[\[,])(\d)\.0(?=[,\]])", r"\1", words)  # lists of 1.0 are long
+        return re.sub(r"(?<=[\[,])(\d)\.0(?=[,\]])", r"\1", words)  # shorter lists of outcomes
 
     first = ("setting", "machines", "fingerprints")
     order = (*first, *(n for n in data if n not in (*first, "rows")))
@@ -373,6 +374,6 @@ def _plain(value: Any) -> Any:
 
 
 def _short(path: os.PathLike[str]) -> str:
-    """A file's path from the repository, or its name where it is elsewhere."""
+    """Returns a path relative to the repository, or only the name of a file outside it."""
     full = pathlib.Path(path).resolve()
     return str(full.relative_to(ROOT)) if full.is_relative_to(ROOT) else full.name

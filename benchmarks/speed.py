@@ -1,17 +1,18 @@
-"""How fast is each search, beside the bare network and mctx? Milliseconds a search, in one run.
+"""How fast is each search, compared with mctx's searches and with the bare network?
 
     python -m benchmarks.speed --preset quick         # 7x7, about an hour on two cores
     python -m benchmarks.speed --preset full          # more networks and simulations: hours
-    python -m benchmarks.speed --preset pgx           # what users of mctx run, in small; also with
-                                                      # --roots 1024
-    python -m benchmarks.speed --preset accelerator   # 9x9, 10x128 and 19x256: for a GPU
-    python -m benchmarks.speed --preset many-actions  # as many as chess has, and an empty game
+    python -m benchmarks.speed --preset pgx           # pgx's AlphaZero example, with fewer roots;
+                                                      # also with --roots 1024
+    python -m benchmarks.speed --preset accelerator   # large networks on 9x9 and 11x11: for a GPU
+    python -m benchmarks.speed --preset many-actions  # 1,000 and 4,672 actions, of a blank game
 
-Ours run with K = 32 and with their default, as trees ("cached" in the names) and as rollouts
-("constant"). The limit is the time of the network evaluations alone, so every search is shown
-beside the bare network on as many states, in the batch that suits it best; searches evaluate in
-pieces of that `max_batch`. Ratios to mctx are to the faster of its two searches. As machines are
-noisy, the searches take turns, and what counts is the median of their ratios within a turn.
+Our searches run with K = 32 and with the default of K, as trees ("cached" in the names) and as
+rollouts ("constant"). Every search is compared with the bare network, which evaluates one state for
+each simulation of each root, in the batch size that is fastest for it. The searches evaluate at
+most as many states at once; tables call this size `max_batch`. Ratios to mctx are to the faster of
+its two searches. As machines are noisy, the searches take turns; a ratio is the median of the
+ratios within a turn.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ from benchmarks.players import TUNED, Spec, describe, load_network, make_player
 from jaxpgs.search import default_simulations_per_update
 
 K = {"simulations_per_update": 32}
-# Quick settings take more turns than the preset's: until so many seconds have passed.
+# Fast settings take more turns than the preset's number: until this time or number is reached.
 SECONDS, MOST_TURNS = 15.0, 50
 MCTX = (Spec("mctx MuZero", "muzero", TUNED["muzero"]), Spec("mctx Gumbel", "gumbel"))
 SEARCHES = (
@@ -41,7 +42,7 @@ SEARCHES = (
     Spec("PGS cached", "pgs", TUNED["pgs"] | K),
     Spec("PGS constant", "pgs", TUNED["pgs"] | K | {"mode": "constant"}),
 )
-# Searches with their defaults, with the default of K unless they say another.
+# Searches with their defaults; K has its default too, unless the knobs have another value.
 DEFAULTS = (
     Spec("Gumbel MCTS", "gumbel-mcts"),
     Spec("Gumbel MCTS rounds", "gumbel-mcts", {"simulations_per_update": "rounds"}),
@@ -51,9 +52,11 @@ DEFAULTS = (
 
 
 class Preset(NamedTuple):
-    """What to measure: networks, each with the most evaluations that a setting may have.
+    """The settings to measure: all combinations of networks, numbers of roots and simulations.
 
-    Every search is timed in `turns` turns at least: mctx's, and of ours those named, None for all.
+    `networks` has the largest number of evaluations (roots times simulations) for each network;
+    larger settings are left out. Every search is timed in at least `turns` turns. `searches` names
+    those of ours to time, None for all; mctx's are always timed.
     """
 
     networks: Mapping[str, int]
@@ -77,7 +80,7 @@ PRESETS = {
         [64, 256, 800],
         3,
     ),
-    # pgx's example of AlphaZero, whose 1,024 roots are for an accelerator.
+    # The network and the simulations of pgx's AlphaZero example; its 1,024 roots need a GPU.
     "pgx": Preset({"conv-9x9-128x6": _ANY}, [1, 64], [32], 3, [spec.name for spec in DEFAULTS]),
     "many-actions": Preset(
         {"blank-1000": _ANY, "blank-4672": _ANY}, [64], [32], 3, [s.name for s in DEFAULTS[:2]]
@@ -98,7 +101,7 @@ PRESETS = {
 
 
 def contestants(num_simulations: int) -> list[Spec]:
-    """Returns mctx's searches, ours with K = 32, and ours with the default of K."""
+    """Returns mctx's searches, ours with K = 32 and with the default of K, and `DEFAULTS`."""
     few = default_simulations_per_update(num_simulations)
     ours = [spec for spec in SEARCHES if spec not in MCTX]
     often = [s._replace(knobs={**s.knobs, "simulations_per_update": few}) for s in ours]
@@ -108,10 +111,10 @@ def contestants(num_simulations: int) -> list[Spec]:
 
 
 def in_pieces(network: Any, batch: int) -> Any:
-    """Returns the network for searches that evaluate in pieces of a batch.
+    """Returns the network in a form that evaluates at most `batch` states at once.
 
-    What suits the bare network best suits the searches as well: cached ones, which gather the new
-    states of all roots themselves, and mctx's, which call the network for all roots at once.
+    The batch size that is fastest for the bare network suits the searches as well: mctx's, which
+    call the network for all roots at once, and our trees, which gather the new states of all roots.
     """
     torso = network.apply_fn.torso
 
@@ -143,7 +146,7 @@ def positions(env: Any, batch_size: int, seed: int, num_moves: int = 4) -> Any:
 def compile_search(
     spec: Spec, network: Any, states: Any, num_simulations: int
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles a search; returns a call of it, and what is known of it without running it long."""
+    """Compiles a search; returns a function that runs it, and its row without measured times."""
     player = make_player(spec, network, num_simulations)
     key = jax.random.key(0)
     start = time.perf_counter()
@@ -166,7 +169,7 @@ def compile_search(
 def bare_network(
     network: Any, num_evaluations: int, seed: int
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles the bare network on so many states, in the fastest of several batch sizes."""
+    """As `compile_search`, for the bare network on this many states, in the fastest batch size."""
     best: tuple[float, int, Any] | None = None
     sizes = sorted({min(size, num_evaluations) for size in (32, 128, 256, 512, 1024, 4096)})
     if jax.default_backend() != "cpu":
@@ -177,7 +180,7 @@ def bare_network(
 
         def evaluate(params: Any, observation: Any, length: int) -> Any:
             def some(total: Any, _: None) -> tuple[Any, None]:
-                # The input depends on the step before, or the loop would be evaluated once.
+                # The input depends on the previous step; else XLA would evaluate the network once.
                 nudge = (total * 0).astype(observation.dtype)
                 logits, value = network.apply_fn(params, observation + nudge)
                 return total + jnp.sum(logits) + jnp.sum(value), None
@@ -206,12 +209,12 @@ def measure(
     seed: int,
     searches: Sequence[str] | None = None,
 ) -> list[dict]:
-    """Times all searches of one setting in turn, or those of ours that are named.
+    """Times mctx's searches and ours, or those of ours that are named, in one setting.
 
     Returns:
       A dict ready for JSON for each search, the bare network first.
     """
-    from benchmarks import memory  # which takes the searches from here
+    from benchmarks import memory  # here, as that module imports this one
 
     network = memory.load(name) if name.startswith("blank") else load_network(name)
     states = positions(network.env, num_roots, seed)
@@ -249,7 +252,7 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measures a preset's settings; see the module's text."""
+    """Measures a preset's settings; see the module's docstring."""
     parser = runs.parser("speed", __doc__, PRESETS)
     add = parser.add_argument
     add("--networks", nargs="+", help="in place of the preset's")
@@ -302,7 +305,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def quartiles_text(values: Sequence[float]) -> str:
-    """Returns the median of three quartiles with the other two, or a single figure."""
+    """Returns the median with the other two quartiles, or the value if there is only one."""
     if len(values) == 1:
         return f"{values[0]:g}"
     low, middle, high = values
@@ -310,7 +313,7 @@ def quartiles_text(values: Sequence[float]) -> str:
 
 
 def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws, for each network, how many times the bare network's time each search takes."""
+    """Draws each search's time over the bare network's against the roots, for each network."""
     count = max((row["simulations"] for row in rows if row["simulations"] <= 256), default=64)
     few = min({row.get("K") or 1 for row in rows if row["simulations"] == count} - {1}, default=1)
     panels: dict[str, dict[str, list[Any]]] = {}

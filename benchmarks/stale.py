@@ -1,16 +1,17 @@
-"""Which results are older than the code that they are about?
+"""Which rows of results are out of date, as the code or the weights have changed since?
 
     python -m benchmarks.stale                    # all files
     python -m benchmarks.stale strength_*         # some of them
     python -m benchmarks.stale --rows             # every row by its key
-    python -m benchmarks.stale --same-as COMMIT   # first compares another version with this one
+    python -m benchmarks.stale --same-as COMMIT   # first compares a commit with this version
 
 A row's fingerprint holds digests of the parts of the library that its command had imported, without
-comments and docstrings, and of the network's weights. Where one of them is another one now, the row
-is stale, unless `results/same.json` leads from its version to the present one: the searches of its
-players give the same answers in both, or, for rows of times and memory, are the same programs. Rows
-from before there were fingerprints, or of another version of Python, count likewise by their
-commit. Modules of checks do not count. Exit status 1 if any is stale.
+comments and docstrings, and of the network's weights. If one of them differs from the digest in
+this checkout, the row is stale, unless comparisons in `results/same.json` lead from its version to
+this one. A comparison counts if the searches of the row's players give the same answers in both
+versions or, for rows of times and memory, are the same programs. A comparison may also begin at the
+row's commit, for rows without a fingerprint or from another version of Python. Modules that only
+check arguments are ignored. The exit status is 1 if any row is stale.
 """
 
 import argparse
@@ -27,16 +28,16 @@ from benchmarks.players import OURS
 
 NONE = "no fingerprint"
 SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
-# What a comparison must have found. Nobody plays by the value that a search gives its root.
+# What a comparison must have found; no player uses the value that a search gives its root.
 ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
-# Commands whose rows are of programs, not of answers.
+# Commands that measure time or memory, which depend on programs, not on answers.
 COSTS = ("compiled", "memory", "model_memory", "speed")
-# Parts that raise errors or give back what they were given: they decide no row.
+# Parts that only raise errors or return their arguments: they change no result.
 REFUSING = ("checks", "model_checks")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Prints a table; see the module's text."""
+    """Prints the table of rows; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.stale",
         description=__doc__,
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def table(path: pathlib.Path, known: Mapping[str, Any], each: bool = False) -> list[list[Any]]:
-    """Returns a line for each reason why rows of a file are stale, or are not."""
+    """Returns a line for each reason why rows of a file are stale or hold; `each`: for each row."""
     data = runs.load(path)
     groups: dict[tuple[str | None, bool], list[Mapping[str, Any]]] = {}
     for row, why, old in judged(data, known):
@@ -81,8 +82,8 @@ def judged(
     """Yields the rows of a file, why they are stale or still hold, and whether they are stale.
 
     Args:
-      data: the file's.
-      known: what `same.json` has.
+      data: the contents of the file.
+      known: the contents of `same.json`.
     """
     for row in data.get("rows", ()):
         made = data.get("fingerprints", {}).get(row.get("fingerprint"))
@@ -100,7 +101,7 @@ def judged(
         ]  # fmt: skip
         commit = row.get("commit")
         own = {p: x for p, x in (made or {}).items() if kind == "answers" or " of " not in p}
-        # By commit as well: the same code has other digests in another version of Python.
+        # The commit counts as well: another version of Python gives the same code other digests.
         starts = [own] * bool(made)
         starts += [c["parts"] for c in holding if c["commit_before"] == commit]
         if any(_lead_here(start, holding, known.get("fingerprints", {})) for start in starts):
@@ -112,13 +113,13 @@ def judged(
 def _lead_here(
     start: Mapping[str, str], left: Sequence[Mapping[str, Any]], after: Mapping[str, Any]
 ) -> bool:
-    """Whether comparisons, of which each holds for a row, lead from its version to this one."""
+    """Whether a chain of the comparisons `left`, which hold for a row, leads to this checkout."""
     todo = [dict(start)]
     while todo:
         version = todo.pop()
         if all(is_same(part, digest) for part, digest in version.items()):
             return True
-        # The parts that both know are the same.
+        # Comparisons that begin at this version: the parts that both have are equal.
         fit = [
             c
             for c in left
@@ -135,9 +136,9 @@ def _lead_here(
 def needs(
     row: Mapping[str, Any], data: Mapping[str, Any], probes: Mapping[str, Any]
 ) -> tuple[str, set[str]]:
-    """Returns what a row needs, "answers" or "program", and of which of the probes.
+    """Returns what must be the same for a row to hold, "answers" or "program", in which probes.
 
-    There are none for what trains networks, plays other games or gathers other files.
+    Commands that train networks, play other games or gather other files have no probes.
     """
     found = re.search(r"(?:benchmarks\.(?:\w+\.)*|quality )(\w+)", row.get("command") or "")
     command = found and found[1]
@@ -160,7 +161,7 @@ def needs(
 
 
 def key_of(player: Mapping[str, Any]) -> str:
-    """Returns the name of a player's probe; one without a search of ours has the network's."""
+    """Returns the name of a player's probe: "network" for a player without a search of ours."""
     name, settings = player["search"], own_settings(player)
     if name not in (*OURS, "match", "games", "tempering", "nrpa"):
         return "network"
@@ -174,17 +175,17 @@ def now(part: str) -> str | None:
 
 
 def is_same(part: str, digest: str | None) -> bool:
-    """Whether a part of a fingerprint has this digest in this checkout, or decides nothing."""
+    """Whether a part of a fingerprint has this digest in this checkout, or is ignored."""
     return part in REFUSING or now(part) == digest
 
 
 def own_settings(player: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of a player that are no matter of the probe's size."""
+    """Returns a player's knobs without network and simulations, which the probe itself chooses."""
     return {k: v for k, v in player["knobs"].items() if k not in ("num_simulations", "network")}
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    """The first fields of a row, which tell it from the others."""
+    """Returns the first words and numbers of a row with their names, to identify it."""
     known = [f"{name} {x}" for name, x in row.items() if isinstance(x, str | int)]
     return f"{', '.join(known[:4])}: "
 
