@@ -146,7 +146,7 @@ def positions(env: Any, batch_size: int, seed: int, num_moves: int = 4) -> Any:
 def compile_search(
     spec: Spec, network: Any, states: Any, num_simulations: int
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles a search; returns a function that runs it, and its row without measured times."""
+    """Compiles a search; returns a function that runs it, and the first fields of its row."""
     player = make_player(spec, network, num_simulations)
     key = jax.random.key(0)
     start = time.perf_counter()

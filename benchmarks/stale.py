@@ -30,7 +30,7 @@ NONE = "no fingerprint"
 SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
 # What a comparison must have found; no player uses the value that a search gives its root.
 ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
-# Commands that measure time or memory, which depend on programs, not on answers.
+# Commands that measure the cost of a search's program, whatever it answers.
 COSTS = ("compiled", "memory", "model_memory", "speed")
 # Parts that only raise errors or return their arguments: they change no result.
 REFUSING = ("checks", "model_checks")
@@ -136,7 +136,7 @@ def _lead_here(
 def needs(
     row: Mapping[str, Any], data: Mapping[str, Any], probes: Mapping[str, Any]
 ) -> tuple[str, set[str]]:
-    """Returns what must be the same for a row to hold, "answers" or "program", in which probes.
+    """Returns what must be the same for a row to hold, "answers" or "program", and in which probes.
 
     Commands that train networks, play other games or gather other files have no probes.
     """

@@ -7,14 +7,14 @@
                                                      # of all searches: scaling-defaults
 
 The extensions of Brosseit 2023, one at a time (see `studies/brosseit2023`), and searches that plan
-with a model that was learned:
+with a learned model:
 
     python -m benchmarks.strength --preset ablation --network hex-5x5-early --simulations 25 100
     python -m benchmarks.strength --preset ve
 
-The defaults of all searches, one tournament and one file for each network and count; a move costs
-as many simulations as mctx's Gumbel search has, as many network evaluations, or as much time
-(`benchmarks.rivals` makes one table of ours against mctx's in all of them):
+All searches with their defaults, one tournament and one file for each network and number of
+simulations. The players have equal simulations, or as many network evaluations or as much time per
+move as mctx's Gumbel search (`benchmarks.rivals` makes one table of all these tournaments):
 
     python -m benchmarks.strength --preset defaults --network hex-7x7-early hex-5x5-early \\
         --simulations 16 64 256 800
@@ -23,13 +23,13 @@ as many simulations as mctx's Gumbel search has, as many network evaluations, or
     python -m benchmarks.strength --preset defaults-time-64     # 64 roots at a time
     python -m benchmarks.strength --preset empty                # from the empty board
 
-Gumbel searches in rounds and with fixed K, likewise, also at equal time (rounds-time-1, -64):
+Gumbel searches in rounds and with fixed K; rounds-time-1 and rounds-time-64 are at equal time:
 
     python -m benchmarks.strength --preset rounds --network hex-7x7-early conv-5x5-16x2 \\
         --simulations 32 64 128 50 16
 
-Any knobs against a fixed reference, a player for each combination of values; the names of searches
-and knobs are those of `benchmarks.players`:
+Any knobs against a fixed reference, with a player for each combination of values; the names of
+searches and knobs are those of `benchmarks.players`:
 
     python -m benchmarks.strength --preset sweep --reference "mcs" \\
         --sweep "pgs simulations_per_update=4,8,16 optimizer=auto" "gumbel"
@@ -38,13 +38,13 @@ Programs that speak GTP play as well, and every game can be kept as an SGF file 
 
     python -m benchmarks.strength --preset quick --opponent "mohex" --sgf games
 
-Every pair plays every opening with both colours: every legal first move, or `--openings` lines of
-two moves drawn with the seed; with the preset empty, of six moves that the network's policy draws
-on the empty board. Players without chance play an opening once. Intervals are over
-openings (bootstrap), with all colours and repeats inside. Results go to a JSON file after every
-pairing, and those of scaling to a picture as well; started again, the command goes on where it
-stopped. With `--batch-size` that is the last batch of games: until a pairing is complete they are
-in a file that ends in `.unfinished`, and `--show` tells how the games so far stand.
+Each pairing plays every opening with both colours. The openings are all legal first moves, or
+`--openings` random lines of two moves; with the preset empty, eight moves drawn from the network's
+policy. Two deterministic players play an opening once per colour, without repeats. Intervals are
+bootstrapped over openings; all games of an opening stay together. Results are written to a JSON
+file after every pairing; scaling and scaling-defaults also draw a picture. A command that was
+stopped continues when it is started again. With `--batch-size` it also continues within a pairing:
+finished batches are kept in a file that ends in `.unfinished`, and `--show` prints their result.
 """
 
 import argparse
@@ -83,11 +83,11 @@ from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
 from jaxpgs.evaluation.equal_budget import TOLERANCE, calibrate, propose
 
-_ROUNDS = 4  # how often players that spend too much or too little are calibrated anew
+_ROUNDS = 4  # how often a tournament is played at most, until all players spend the same
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Plays a preset's tournaments; see the module's text."""
+    """Plays a preset's tournaments; see the module's docstring."""
     parser = runs.parser("strength", __doc__, PRESETS)
     add = parser.add_argument
     add("--network", nargs="+", help="in place of the preset's; a tournament each")
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> None:
 def play(
     preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
 ) -> None:
-    """Plays one tournament, and writes and shows its tables."""
+    """Plays one tournament, and writes and prints its tables."""
     equal = preset.equal == "simulations"
     preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
@@ -149,7 +149,7 @@ def play(
         if len(runs.read(record)) == known and not record.again:
             print(f"{record.path} has all these games; --again or another --out plays new ones.")
     show_unfinished(preset, record, lines)
-    # Rated is all that the file holds, of other commands as well.
+    # All pairings in the file are rated, including those of other commands.
     data = runs.load(record.path) if record.path.exists() else {"rows": []}
     if not data["rows"]:
         raise SystemExit(f"{record.path} holds no pairing that is complete.")
@@ -167,7 +167,7 @@ def play(
 
 
 def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
-    """The preset's players that are asked for, the reference first, and those of a sweep."""
+    """Returns the players: the reference, the preset's, those of a sweep and GTP opponents."""
     players = distinct(preset.players, preset.num_simulations)
     try:
         swept = [spec for text in args.sweep for spec in read_specs(text)]
@@ -187,14 +187,14 @@ def _players(preset: Preset, args: argparse.Namespace) -> list[Spec]:
 
 
 def _standard(preset: Preset) -> Spec:
-    """The player that sets what all may spend: the preset's, or the first that searches."""
+    """Returns the player whose cost all others match: the preset's, or the first that searches."""
     by_name = {spec.name: spec for spec in preset.players}
     searching = [spec for spec in preset.players if spec.search not in SIMPLE]
     return by_name.get(preset.standard, (searching or preset.players)[0])
 
 
 def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> None:
-    """Plays what the file lacks, and again where the games show that players spent unequally."""
+    """Plays the missing pairings; recalibrates players of unequal cost, and plays theirs again."""
     counts = _counts(preset, network, record, lines)
     history: dict[str, dict[int, float]] = {name: {} for name in counts}
     for left in reversed(range(_ROUNDS)):
@@ -207,7 +207,7 @@ def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: 
         for name, ratio in unequal.items():
             history[name][counts[name]] = ratio
             proposed = propose(history[name])
-            if proposed not in history[name]:  # else no count comes closer
+            if proposed not in history[name]:  # otherwise no other count comes closer
                 counts[name] = proposed
         if counts == before:
             return
@@ -216,7 +216,7 @@ def _play_until_equal(preset: Preset, network: Any, record: runs.Record, lines: 
 
 
 def _known_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
-    """Every player's simulations as far as they need not be measured."""
+    """Returns every player's simulations: calibrated earlier, or else its knob or the preset's."""
     return {
         spec.name: spec.knobs.get("num_simulations", preset.num_simulations)
         for spec in preset.players
@@ -224,7 +224,7 @@ def _known_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _rated_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
-    """Every player's simulations in the games that the file has: the calibrated ones, if played."""
+    """Returns the simulations to rate each player with: the known if played, else the last."""
     played = [
         (name, count)
         for row in data["rows"]
@@ -238,7 +238,7 @@ def _rated_counts(preset: Preset, data: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _counts(preset: Preset, network: Any, record: runs.Record, lines: np.ndarray) -> dict[str, int]:
-    """Every player's simulations: the preset's, those in the file, or calibrated now."""
+    """Returns every player's simulations, and calibrates those that the file does not have."""
     data = runs.load(record.path) if record.path.exists() and not record.again else {}
     counts = _known_counts(preset, data)
     for spec in preset.players:
@@ -257,7 +257,7 @@ def _calibrated(
     spec: Spec,
     trials: Mapping[str, float],
 ) -> int:
-    """Finds the simulations of one player, going on from the trials that the file has."""
+    """Calibrates and saves the simulations of a player, after the trials that the file has."""
     ratios = {int(count): ratio for count, ratio in trials.items()}
 
     def save(count: int, ratio: float) -> None:
@@ -282,7 +282,7 @@ def _calibrated(
 
 
 def _save_part(record: runs.Record, part: str, name: str, value: Any) -> None:
-    """Saves what was found for one player beside what the file has for others."""
+    """Saves a player's value in a part of the file, and keeps the values of other players."""
     data = runs.load(record.path) if record.path.exists() else {}
     runs.add(record, **{part: data.get(part, {}) | {name: value}})
 
@@ -300,7 +300,7 @@ def _tournament(
     *,
     only_played: bool = False,
 ) -> evaluation.Tournament:
-    """Plays the pairings that the file does not have, unless `only_played`, and saves each."""
+    """Plays and saves the pairings that the file lacks, none if `only_played`; returns all."""
     anew = record.again and not only_played
     rows = [] if anew else _with_counts(runs.read(record), counts)
     earlier = {frozenset(names): evaluation.MatchResult.from_dict(row) for names, row in rows}
@@ -341,7 +341,7 @@ def _tournament(
             on_pair=save,
             results=earlier.values(),
             pairs=[(number[first], number[second]) for first, second in pairs],
-            on_batch=save_batch if preset.batch_size else None,  # or a pairing is one batch
+            on_batch=save_batch if preset.batch_size else None,  # else a pairing is one batch
             batches=batches,
             sgf_folder=preset.sgf,
         )
@@ -350,7 +350,7 @@ def _tournament(
 def _batches(
     unfinished: runs.Record, counts: Mapping[str, int]
 ) -> dict[tuple[str, str], list[evaluation.MatchBatch]]:
-    """The batches of each pairing that was stopped."""
+    """Returns the finished batches of each unfinished pairing, by the players' names."""
     found: dict[tuple[str, str], list[evaluation.MatchBatch]] = {}
     for names, row in _with_counts(runs.read(unfinished), counts):
         found.setdefault(names, []).append(evaluation.MatchBatch.from_dict(row))
@@ -360,7 +360,7 @@ def _batches(
 def _with_counts(
     rows: Sequence[dict[str, Any]], counts: Mapping[str, int]
 ) -> list[tuple[tuple[str, str], dict[str, Any]]]:
-    """The rows whose players have these simulations, after the players' names."""
+    """Returns the rows whose players have these simulations, each after its players' names."""
     named = [((row["first"], row["second"]), row) for row in rows]
     return [(names, row) for names, row in named if row["simulations"] == [*map(counts.get, names)]]
 
@@ -368,7 +368,7 @@ def _with_counts(
 def _pairs(
     preset: Preset, played: Mapping[frozenset[str], Any] | None = None
 ) -> list[tuple[str, str]]:
-    """The names of who meets whom: those that have `played`, or all that the preset asks for."""
+    """Returns the pairs of players that meet: those that `played`, or all that the preset has."""
     pairs = list(itertools.combinations([spec.name for spec in preset.players], 2))
     if played is not None:
         return [pair for pair in pairs if frozenset(pair) in played]
@@ -380,7 +380,10 @@ def _pairs(
 
 
 def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, float]:
-    """The players whose spending is further from the middle than half the tolerance."""
+    """Returns the cost of players that differ too much from the standard, as ratios to it.
+
+    There are none while all costs are within the tolerance.
+    """
     found = ratios(preset, tournament)
     if not found or max(found.values()) / min(found.values()) <= TOLERANCE:
         return {}
@@ -394,7 +397,7 @@ def _unequal(preset: Preset, tournament: evaluation.Tournament) -> dict[str, flo
 
 
 def show_unfinished(preset: Preset, record: runs.Record, lines: np.ndarray) -> None:
-    """Prints the pairings that were stopped, as far as they are played."""
+    """Prints the results so far of unfinished pairings."""
     unfinished = runs.unfinished(record, "batch")
     if not unfinished.path.exists():
         return

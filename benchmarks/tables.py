@@ -1,10 +1,10 @@
-"""Fills the tables of README.md, of RESULTS.md and of the studies' pages from the files of results.
+"""Fills the tables of RESULTS.md and of the pages README.md from the files of results.
 
     python -m benchmarks.tables
 
-A page is prose, written by hand, with places for tables, which begin with `<!-- table: NAME -->`
-and end with `<!-- end of table -->`. `BLOCKS` has the names. A table says which file it is from,
-and of which commit that is.
+A page is written by hand, except for its tables: this command replaces the text between
+`<!-- table: NAME -->` and `<!-- end of table -->`. `BLOCKS` has the names. A line below each table
+names its file and the commits of its rows.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Draw = Callable[[Mapping[str, Any], str], str]  # (a file's data, a link to it) 
 
 
 class Block(NamedTuple):
-    """A table: its file's name, what draws it, and which rows of the file it shows."""
+    """A table: the name of its file, the function that draws it, and the rows that it shows."""
 
     file: str
     draw: Draw
@@ -54,7 +54,7 @@ _PLACE = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Fills all pages; see the module's text."""
+    """Fills the tables of all pages; see the module's docstring."""
     argparse.ArgumentParser(
         prog="python -m benchmarks.tables",
         description=__doc__,
@@ -66,10 +66,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def fill(text: str, page: pathlib.Path) -> str:
-    """Puts the tables into their places in the text of a page.
+    """Returns the text of a page with its tables filled in.
 
     Raises:
-      ValueError: if a place has a name that is no table's.
+      ValueError: if the text names a table that is not in `BLOCKS`.
     """
 
     def put(found: re.Match[str]) -> str:
@@ -84,18 +84,18 @@ def fill(text: str, page: pathlib.Path) -> str:
 
 
 def archived(name: str) -> tuple[list[str], list[list[Any]]]:
-    """Returns a table of `results/archived.json`, whose command is only in the history."""
+    """Returns headings and lines of a table in `results/archived.json`, of a removed command."""
     found = runs.load(RESULTS / "archived.json")[name]
     return found["columns"], found["lines"]
 
 
 def archived_origin(name: str) -> str:
-    """Says which command wrote an archived table, and at which commit that is to be found."""
+    """Returns the command that wrote an archived table, with its machine, commit and date."""
     return runs.load(RESULTS / "archived.json")[name]["origin"]
 
 
 def source(data: Mapping[str, Any], link: str) -> str:
-    """Says in a line which file a table is from, and of which commits, cores and dates its rows."""
+    """Returns a line with a table's file, and its rows' commits, devices, cores and last date."""
     rows = data["rows"]
     commits = list(dict.fromkeys(runs.short(row["commit"]) or "unknown" for row in rows))
     told = ", ".join(commits) if len(commits) < 4 else f"{commits[0]} and {len(commits) - 1} more"
@@ -112,7 +112,7 @@ def _rows(
     keep: Callable[[Mapping[str, Any]], bool] = lambda row: True,
     columns: Sequence[str] = (),
 ) -> Block:
-    """A table of a file's rows, or of those to keep, with all columns or the named ones."""
+    """Makes the block of a table of a file's rows; `keep` and `columns` select what it shows."""
 
     def draw(data: Mapping[str, Any], link: str) -> str:
         names, lines = table([row for row in data["rows"] if keep(row)])
@@ -134,7 +134,7 @@ def _archived(name: str) -> Block:
 
 
 def _strength(data: Mapping[str, Any], link: str) -> str:
-    """A tournament's setting in two sentences, its ratings, and what was not equal."""
+    """Draws a tournament: its setting in words, its ratings, and remarks on what was not equal."""
     games = sorted({pair["games"] for pair in data["pairings"]})
     cores = sorted({row["cores"] for row in data["rows"]})
     batches = sorted({row["batch"] for row in data["table"]})
@@ -167,7 +167,7 @@ def _either(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
 
 
-# Opponents of `tests/quality openings --hold`, and the columns of their games.
+# Opponents of `tests/quality openings --hold`, and the headings of their columns.
 _HELD = {
     "openspiel 100000": "held, against 100,000",
     "gumbel-mcts": "held, against Gumbel MCTS",
@@ -181,7 +181,7 @@ _HELD = {
 
 
 def _networks(data: Mapping[str, Any], link: str) -> str:
-    """The networks that come with the library, and their games against other programs."""
+    """Draws a table of the networks in the library, with their games against other programs."""
     searching = "PGS 128"
     asked = [
         ("raw network", "OpenSpiel MCTS 1000", "raw, against 1,000 rollouts"),
@@ -216,7 +216,7 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
     return f"{markdown_table(columns, lines)}\n{text}{source(data, link)}\n"
 
 
-# What each arm of `tests/quality ladder_training` learned from, after it was trained before.
+# What each arm of `tests/quality ladder_training` was trained on after its usual training.
 _ARMS = {
     "before": "nothing more",
     "usual": "usual games",
@@ -226,7 +226,7 @@ _ARMS = {
 
 
 def ladder_training(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns what `tests/quality ladder_training` found: sums over the seeds, and a mean error."""
+    """Returns headings and a line for each arm: counts summed over seeds, and the mean error."""
     columns = ["learned from", "seeds", "won: right sign", "lost: right sign", "pairs in order",
                "squared error in usual games"]  # fmt: skip
     lines = []
@@ -241,9 +241,8 @@ def ladder_training(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a Markdown table of the rows, without columns that say nothing."""
+    """Returns a Markdown table of the rows, without columns that have no value in any row."""
     rows = list(rows)
-    # A column without a single figure says nothing.
     used = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
     words = [
         i
@@ -267,7 +266,7 @@ def _cell(value: Any) -> str:
 
 
 def _usual(row: Mapping[str, Any]) -> bool:
-    """Whether a row of speeds is of a planner with 64 simulations, one root or 64, and its K."""
+    """Whether a row of speeds is in the tables: not MCS, K up to 4, N = 64, and 1 or 64 roots."""
     planner = not row["search"].startswith("MCS") and row["K"] in (None, 1, 4)
     return planner and row["simulations"] == 64 and row["roots"] in (1, 64)
 
@@ -319,7 +318,7 @@ BLOCKS: dict[str, Block] = {
     "environments-samegame": _rows(
         "environments_samegame_quick", environments_samegame.table, lambda row: row["batch"] == 1024
     ),
-    # Those on 9x9 have a table of their own.
+    # Tournaments on 9x9 have a table of their own.
     "rivals": _rows(
         "rivals", rivals.table,
         lambda row: row["equal"] == "simulations" and row["network"] != "hex-9x9",

@@ -14,21 +14,21 @@ class Preset(NamedTuple):
     """One tournament.
 
     Attributes:
-      network: the network that all players have.
-      num_simulations: N a move; with another `equal`, that of the player `standard`.
+      network: the network of all players whose knobs do not name another.
+      num_simulations: N per move; if simulations are not `equal`, that of the player `standard`.
       players: who plays.
       repeats: games for each opening and colour.
-      openings: None for every legal first move, or so many lines of two random moves.
-      sampled: so many moves of each line are drawn from the network's policy, in place of two at
-        random: games from the empty board whose first moves are sampled.
+      openings: the number of openings of two random moves; None for all legal first moves.
+      sampled: if not 0, an opening has this many moves, drawn from the network's policy: games from
+        the empty board whose first moves are sampled.
       batch_size: games searched at once by one call; None for all games of one colour.
-      gauntlet: how many players everyone plays, the first ones; 0 for all of them.
-      pairs: the names of who meets whom, in this order, in place of a gauntlet.
-      equal: what all have the same of: "simulations"; or network "evaluations" a move or "time" of
-        a call, as measured in the games, whatever simulations that needs.
-      standard: the player that sets the evaluations or the time; the first one if empty.
-      reason: why players differ in K, where they do.
-      sgf: the folder in which every game is written, None for nowhere.
+      gauntlet: how many players, the first ones, play all others; 0 for a round robin.
+      pairs: the pairs of names that meet, in this order; they replace the gauntlet.
+      equal: what is equal for all: "simulations"; or network "evaluations" per move or "time" per
+        call, for which simulations are adjusted until the costs in the games are equal.
+      standard: the player that sets the evaluations or the time; the first that searches if empty.
+      reason: why players differ in K, for the remarks below a table.
+      sgf: the folder in which every game is written; None to write none.
     """
 
     network: str
@@ -47,14 +47,14 @@ class Preset(NamedTuple):
 
 
 def _with(specs: Sequence[Spec], knobs: Mapping[str, Any], *searches: str) -> list[Spec]:
-    """Changes knobs of some searches."""
+    """Returns the specs, with these knobs changed in those of the named searches."""
     return [s._replace(knobs={**s.knobs, **knobs}) if s.search in searches else s for s in specs]
 
 
 def _scaling(
     reference: str, counts: Sequence[int], knobs: Mapping[str, dict[str, Any]]
 ) -> list[Spec]:
-    """MCS, PGS and MCTS with each of these counts, the one that all others play first."""
+    """Returns MCS, PGS and MCTS with each of these simulations, the player `reference` first."""
     players = [
         Spec(f"{name.upper()} {count}", name, knobs.get(name, {}) | {"num_simulations": count})
         for name in ("mcs", "pgs", "mcts")
@@ -64,9 +64,10 @@ def _scaling(
 
 
 def _in_rounds(name: str, search: str, actions: int) -> list[Spec]:
-    """A Gumbel search in rounds; with fixed K, its default or that of as many calls in a row.
+    """Returns variants of a Gumbel search: in rounds, or with fixed K.
 
-    The last two have another number of actions.
+    K is the default, or gives as many sequential calls as rounds do. The last two variants consider
+    another number of actions at the root.
     """
     rounds, other = {"simulations_per_update": "rounds"}, {"max_num_considered_actions": actions}
     return [
@@ -86,7 +87,7 @@ _DEFAULTS = Preset(
     "hex-7x7-early",
     64,
     DEFAULTS,
-    openings=294,  # two colours each: 588 games; the sweeps that chose the defaults had none
+    openings=294,  # 588 games; the sweeps that chose the defaults had other openings
     gauntlet=3,
     standard="mctx Gumbel",
     reason="each has the K that is its default",
@@ -97,7 +98,7 @@ _ROUNDS = Preset(
     32,
     [Spec("mctx Gumbel", "gumbel"), *(spec for about in _GUMBEL for spec in _in_rounds(*about))],
     openings=294,
-    pairs=[  # what says most comes first; of every pair one has met someone before
+    pairs=[  # the most informative first; each later pair has a player of an earlier one
         (first.format(name, actions), second.format(name, actions))
         for first, second in (
             ("{0} default", "mctx Gumbel"),
@@ -120,18 +121,18 @@ _ROUNDS_TIME = _ROUNDS._replace(
 _FEW = {name: TUNED[name] | {"simulations_per_update": 8} for name in ("mcs", "pgs", "mcts")}
 _K16 = _with(SEARCHES, {"simulations_per_update": 16}, "pgs", "mcts")  # MCS has 16 as tuned
 PRESETS = {
-    # A first impression: few players, and enough games that both searches are above the network.
+    # A quick example: few players, and enough games to show that both searches beat the network.
     "first": _DEFAULTS._replace(
         network="hex-5x5-early",
         openings=100,
         gauntlet=0,
         players=[s for s in DEFAULTS if s.name in ("NN", "mctx Gumbel", "PGS default")],
     ),
-    # With so few simulations MCS, too, is better with frequent updates (sweep-step).
+    # With so few simulations MCS, too, is better with frequent updates (sweep-step at 0bc35d3).
     "quick": Preset("hex-5x5-early", 64, _with(SEARCHES, {"simulations_per_update": 4}, "mcs")),
     "full": Preset("hex-7x7-early", 800, _K16),
-    # PGS that adapts the whole network, on the board of Anthony et al. 2019, with its defaults.
-    # One root a call: a network that differs from root to root is evaluated root by root anyway.
+    # PGS that adapts the whole network, with its defaults, on the board of Anthony et al. 2019.
+    # There is one root per call, as networks that differ between roots cannot share a batch.
     "unfrozen": Preset(
         "hex-9x9",
         800,
@@ -146,13 +147,13 @@ PRESETS = {
     "full-duel": Preset(
         "hex-7x7-early", 800, [s for s in _K16 if s.name in ("MCS", "PGS", "MCTS")], repeats=6
     ),
-    # Every search with its defaults; mctx's Gumbel search sets what the others may spend.
+    # Every search with its defaults; mctx's Gumbel search sets the evaluations or the time.
     "defaults": _DEFAULTS,
     "defaults-evaluations": _DEFAULTS._replace(equal="evaluations"),
     "defaults-time-1": _DEFAULTS._replace(equal="time", batch_size=1),
     "defaults-time-64": _DEFAULTS._replace(equal="time", batch_size=64),
-    # As users play: from the empty board, without a forced opening. The network is sure of its
-    # first moves, so that fewer of them make few different lines.
+    # As users play: from the empty board, without a forced opening. Fewer sampled moves would give
+    # few different lines, as the network's policy is almost deterministic at first.
     "empty": _DEFAULTS._replace(sampled=8, openings=147),
     # Up to which N do rounds beat fixed K? With 32 simulations, the setting of pgx's example.
     "rounds": _ROUNDS,
@@ -202,8 +203,8 @@ PRESETS = {
         openings=196,
         reason="all of ours have the same",
     ),
-    # Table 5.2 of Brosseit 2023: one model that was learned, and searches that plan with it. The
-    # last two know the rules and have another network.
+    # Table 5.2 of Brosseit 2023: searches that plan with one learned model. The players named
+    # "rules" know the rules and have another network.
     "ve": Preset(
         "ve-hex-5x5",
         100,

@@ -2,9 +2,9 @@
 
     python -m benchmarks.studies.anthony2019.learning    # 7x7 Hex: an hour on two cores
 
-Figure 3 of Anthony et al. 2019: expert iteration with each search as the expert, everything else
-the same; then a round robin of all the networks on the way, every first move with both colours. The
-training resumes where it was stopped, from the folder of runs.
+Figure 3 of Anthony et al. 2019: expert iteration trains a network with each search as the expert,
+with everything else the same. Then the raw networks of all snapshots play a round robin, every
+first move with both colours. A training that was stopped resumes from the folder `--runs`.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ EXPERTS = ("mcs", "pgs", "mcts")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains, plays and rates; see the module's text."""
+    """Trains, plays and rates; see the module's docstring."""
     parser = runs.parser("studies.anthony2019.learning", __doc__)
     parser.add_argument("--network", default="hex-7x7-early", choices=hex_networks.RECIPES)
     parser.add_argument("--experts", nargs="+", default=list(EXPERTS))
@@ -86,7 +86,7 @@ def play(networks: list[Any]) -> np.ndarray:
     """Plays every pair of raw networks of one architecture.
 
     Returns:
-      `[P, P]` how often the row's network beat the column's.
+      `[P, P]` how many points the row's network won against the column's.
     """
     env, apply_fn = networks[0].env, networks[0].apply_fn
     score = jax.jit(lambda first, second: head_to_head(env, apply_fn, first, second))

@@ -2,12 +2,13 @@
 
     python -m benchmarks.strength --preset ablation --network hex-5x5-early \\
         --simulations 25 50 100 200      # the games, a file for each network and count
-    python -m benchmarks.studies.brosseit2023.ablation    # the table and the picture of all those
+    python -m benchmarks.studies.brosseit2023.ablation    # the table and the picture of all these
 
-Plain is the thesis's own: five actions a simulation, PUCT with 5, REINFORCE without a baseline on
-the last value, SGD with 1e-3 on the last linear layer, the action of most visits; in rollouts.
-It differs in K, which is 4 for all here and 1 there, so that the games are affordable. Every other
-player is plain but for one change, and plays plain alone.
+Plain PGS is that of the thesis: rollouts of five actions per simulation, PUCT with a constant of 5,
+REINFORCE without a baseline on the last value, SGD with step size 1e-3 on the last linear layer,
+and the most visited action is played. Only K differs: it is 4 here, so that the games are
+affordable, and 1 in the thesis. All other players play only against plain PGS. Each differs from it
+by one change, except "all together" and "PGS default", which has its own K.
 """
 
 import pathlib
@@ -39,7 +40,7 @@ _PRINTED = {"estimator": "step_advantage_as_printed"}
 _REPAIRED = {"estimator": "step_advantage"}
 _ADAM = {"optimizer": "adam"}
 CHANGES: dict[str, dict[str, Any]] = {
-    # The thesis's six, and what its formulas say where its code differs.
+    # The thesis's six extensions, and variants where its formulas and its code differ.
     "length by visits, eq. 3.2": {"truncation": "by_visits(6)"},
     "log-series returns, eq. 3.3": {"backup": "log_series(0.995)"},
     "truncated geometric returns": {"backup": "truncated_geometric(0.995)"},
@@ -51,14 +52,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "update as printed, Adam": _PRINTED | _ADAM,
     "Adam": _ADAM,
     "step size 0 (MCS)": {"step_size": 0.0},
-    # What else there is.
+    # Further parts of the library.
     "until new": {"truncation": "until_new"},
     "target rescaled": {"target": "completed_q"},
     "TD(0.8) returns": {"backup": "td_lambda(0.8)"},
     "KL(prior, policy)": {"kl_from_prior": 0.1},
     "value as baseline": {"estimator": "reinforce(value)"},
     "auto step size": {"optimizer": "auto", "step_size": 3.0},
-    # The objective is a sum over the updates kept, so the step is a quarter.
+    # The objective is a sum over the four updates kept, so the step size is a quarter.
     "reuse of 4 updates, eq. D.1": {"reuse": 4, "step_size": 2.5e-4},
     "PPO clip, 3 epochs": {"reuse": 4, "epochs": 3, "clip": 0.2, "step_size": 2.5e-4},
 }
@@ -87,7 +88,7 @@ _FILE = re.compile(r"strength_ablation_(.+)_(\d+)")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Writes the table of all tournaments and draws it; see the module's text."""
+    """Writes the table of all tournaments and draws it; see the module's docstring."""
     parser = runs.parser("studies.brosseit2023.ablation", __doc__)
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
@@ -99,13 +100,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def rated(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Rates every player's games against plain PGS, count by count and all together.
+    """Rates every player's games against plain PGS, for each number of simulations and for all.
 
     Args:
-      folder: of the tournaments' files.
+      folder: the folder of the tournaments' files.
 
     Yields:
-      Rows; `simulations` is 0 where all counts are taken together.
+      A row for each network, number of simulations and player; `simulations` is 0 for all together.
     """
     found: dict[str, dict[int, dict[str, np.ndarray]]] = {}
     for path in sorted(folder.glob("strength_ablation_*.json")):
@@ -121,7 +122,7 @@ def rated(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
         for count, games in sorted(by_count.items()):
             for player, outcomes in games.items():
                 yield {"network": network, "simulations": count, "player": player} | _rate(outcomes)
-        # The openings of all counts are the same, so an opening keeps all its games.
+        # All counts have the same openings, so an opening's games can be joined.
         everyone = dict.fromkeys(player for games in by_count.values() for player in games)
         for player in everyone:
             some = [games[player] for games in by_count.values() if player in games]
@@ -142,9 +143,10 @@ def _rate(outcomes: np.ndarray) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns columns and lines: Elo over plain PGS with intervals, a column for each count.
+    """Returns headings and a line for each player: its Elo over plain PGS, with intervals.
 
-    Those of all counts together stand last, where there are several.
+    Each network and number of simulations has a column. If a network has several, a column for all
+    of them together is the last.
     """
     cells = {(r["network"], r["simulations"], r["player"]): r for r in rows}
     networks = list(dict.fromkeys(r["network"] for r in rows))
@@ -171,7 +173,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def games(data: Mapping[str, Any]) -> str:
-    """Says how many games a cell of the table has."""
+    """Returns a sentence on the number of games and openings of a cell of the table."""
     rows = [row for row in data["rows"] if row["simulations"]]
     counts, openings = ({row[name] for row in rows} for name in ("games", "openings"))
     cells = " or ".join(map(str, sorted(counts)))
@@ -180,7 +182,7 @@ def games(data: Mapping[str, Any]) -> str:
 
 
 def _last(count: int) -> tuple[bool, int]:
-    """A key that sorts 0, all counts together, to the end."""
+    """A key that sorts 0, which stands for all counts together, to the end."""
     return count == 0, count
 
 

@@ -1,13 +1,14 @@
-"""Memory of VE-PGS and MuZero: the thesis's count beside ours and what XLA reserves.
+"""Memory of VE-PGS and MuZero: counted as in the thesis, estimated, and reserved by XLA.
 
     python -m benchmarks.studies.brosseit2023.model_memory --network ve-hex-5x5
 
-Brosseit 2023, section 5.5, counts the nodes of each search on 5x5: 64 bits for each of four numbers
-and two arrays over the actions, and the state. Policy gradient search has one node for the root and
-one for each action; tree search one more for each simulation. The text says that the search also
-holds the policy head that it adapts; its sums of 12.7 and 330.8 kB are of 25 nodes and no head.
-Here are 26 nodes without and with it, and with the two moments of Adam, for the thesis's sizes and
-for the network at hand. Nothing is run.
+Brosseit 2023, section 5.5, counts the nodes of each search on 5x5. A node has its state and 64 bits
+for each of four numbers and for each entry of two arrays over the actions. Policy gradient search
+has a node for the root and one for each action; tree search has one for the root and one for each
+simulation. The text says that policy gradient search also holds the policy head that it adapts, but
+its sums of 12.7 and 330.8 kB are 25 nodes without a head. The table here has 26 nodes without the
+head, with it, and also with the two moments of Adam, for the thesis's sizes and for the given
+network. Searches are compiled, but not run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ SEARCHES = (
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Counts and compiles; see the module's text."""
+    """Counts and compiles all searches; see the module's docstring."""
     parser = runs.parser("studies.brosseit2023.model_memory", __doc__)
     parser.add_argument("--network", default="ve-hex-5x5")
     parser.add_argument("--simulations", nargs="+", type=runs.positive, default=list(SIMULATIONS))
@@ -50,24 +51,25 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def node_bytes(num_actions: int, state_bits: int) -> float:
-    """Returns the thesis's size of a node."""
+    """Returns the size of a node in bytes, as the thesis counts it."""
     return (64 * (4 + 2 * num_actions) + state_bits) / 8
 
 
 def count_bytes(
     tree: bool, num_simulations: int, num_actions: int, state_bits: int, head_bits: int
 ) -> dict[str, float | None]:
-    """Counts as the thesis does, in kB.
+    """Counts the memory of a search as the thesis does, in kB.
 
     Args:
       tree: whether every simulation adds a node, as in AlphaZero and MuZero.
       num_simulations: N.
       num_actions: A.
       state_bits: the size of a node's state.
-      head_bits: the size of the parameters that adapt.
+      head_bits: the size of the parameters that PGS adapts.
 
     Returns:
-      `nodes` alone, `with_head`, and `with_adam`: the head and its two moments. A tree has no head.
+      `nodes` alone, `with_head`, and `with_adam`: with the head and its two moments. The last two
+      are None for a tree, which has no head.
     """
     number = num_simulations + 1 if tree else num_actions + 1
     nodes = number * node_bytes(num_actions, state_bits) / 1000
@@ -80,7 +82,7 @@ def count_bytes(
 
 
 def _thesis() -> dict[str, dict[str, float | None]]:
-    """The count for the thesis's own sizes and its 100 iterations on 5x5."""
+    """Returns the counts for the thesis's sizes: 100 simulations on 5x5."""
     head = 32 * (32 * 5**4 + 5**2)
     board, hidden = 608, 32 * 128 * 5**2
     return {
@@ -98,7 +100,7 @@ THESIS = _thesis()
 
 
 def measure(spec: Spec, network: Any, num_simulations: int, num_roots: int) -> dict[str, Any]:
-    """Counts and compiles one search; everything in kB a root."""
+    """Counts the memory of a search and compiles it; returns a row, in kB per root."""
     env, params = network.env, network.params
     states = jax.vmap(lambda _: env.init())(jnp.arange(num_roots))
     root_fn, recurrent_fn = model_fns(spec, network)
@@ -129,7 +131,7 @@ def measure(spec: Spec, network: Any, num_simulations: int, num_roots: int) -> d
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each search and count, first the thesis's own sums."""
+    """Returns headings and lines: `THESIS`, then each search and number of simulations."""
     columns = ["search", "simulations", "nodes, kB", "and the head, kB", "and Adam's moments, kB",
                "estimate_memory, kB", "reserved by XLA, kB"]  # fmt: skip
     lines = [[f"{name} of the thesis", 100, *sums.values(), None, None]

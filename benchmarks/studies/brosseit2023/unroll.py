@@ -1,11 +1,12 @@
-"""How wrong are a learned model's values, the further it is unrolled? Against exact solutions.
+"""How wrong are the values of a learned model after several steps, against exact solutions?
 
     python -m benchmarks.studies.brosseit2023.unroll --network ve-hex-5x5
 
-Positions of random games of Hex are solved exactly, and so are all that follow on lines of moves of
-which every second one, on average, is the model's own best. The model sees the first position alone
-and is told the moves; after each it says a value. Beside it stands the same model shown the
-position itself. Lines end with the game.
+Lines of moves begin at positions of random games of Hex. Each move is random or, with probability
+one half, the most likely one of the model's policy. All positions are solved exactly. The model
+observes only the first position and is unrolled along the moves; its value after each move is
+compared with the solution. For comparison, the same model also observes each position itself. A
+line ends with its game.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,17 +23,17 @@ from jaxpgs.evaluation import solve_hex
 
 LENGTH = 8
 POSITIONS = 200
-PLIES = (4, 9)  # stones on the board, from and below; with fewer, solving takes long
+PLIES = (4, 9)  # stones on the board: at least, and below; with fewer, solving takes long
 
 
 class Lines(NamedTuple):
-    """L moves from each of P positions. All have leading axes `[L + 1, P]`, but for the actions.
+    """L moves from each of P positions. Arrays but `action` have the leading axes `[L + 1, P]`.
 
     Attributes:
       state: the positions.
-      alive: bool, False after the end of a game.
-      truth: 1 or -1, the value for the player to move; 0 after the end.
-      action: `[L, P]` int32.
+      alive: bool, False where the game is over.
+      truth: 1 or -1, the value for the player to move; 0 where the game is over.
+      action: `[L, P]` int32, the moves.
     """
 
     state: Any
@@ -42,7 +43,7 @@ class Lines(NamedTuple):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Compares a model's values with the truth; see the module's text."""
+    """Compares a model's values with the truth; see the module's docstring."""
     parser = runs.parser("studies.brosseit2023.unroll", __doc__)
     parser.add_argument("--network", default="ve-hex-5x5")
     parser.add_argument("--positions", type=runs.positive, default=POSITIONS)
@@ -87,7 +88,7 @@ def play_lines(network: Any, count: int, stones: Sequence[int], length: int, see
 
 
 def _start(env: Any, step: Any, rng: Any, count: int, stones: Sequence[int]) -> Any:
-    """Returns positions of random games that go on, with so many stones each."""
+    """Returns positions of unfinished random games, with numbers of stones in the range."""
     state = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 4 * count))
     number = rng.integers(*stones, size=4 * count)
     for ply in range(max(stones)):
@@ -107,7 +108,7 @@ def _start(env: Any, step: Any, rng: Any, count: int, stones: Sequence[int]) -> 
 
 
 def _solve(env: Any, states: Any, alive: np.ndarray) -> np.ndarray:
-    """Returns exact values `[L + 1, P]`."""
+    """Returns exact values `[L + 1, P]`, 0 where the game is over."""
     states = jax.device_get(states)
     truth = np.zeros(alive.shape)
     for line in range(alive.shape[1]):

@@ -8,10 +8,10 @@ from benchmarks.studies.seify2020.samegame_searches import with_network
 from jaxpgs import puzzles
 from jaxpgs.puzzles import Solution
 
-# Moves of a game, about; NRPA's simulations are counted with it.
+# About how many moves a game has, by board size; NRPA gets the simulations of all of them.
 MOVES = {7: 13, 10: 27, 15: 60}
 BOARDS = 500
-# Searches that ask the network at every step of a simulation have fewer boards, the first ones.
+# Searches that call the network at every step of a simulation solve fewer boards: the first ones.
 FEWER = {
     (name, size): count
     for name in ("Policy-MCTS informed", "MCS", "PGS")
@@ -20,8 +20,8 @@ FEWER = {
 
 
 class Knobs(NamedTuple):
-    """What is tuned: the weight of exploration, the temperature of the network's policy, and PGS's
-    step."""
+    """The tuned knobs: the weight of exploration, the temperature of the network's policy, and the
+    step size of PGS."""
 
     c_puct: float = 0.0
     temperature: float = 1.0
@@ -33,7 +33,7 @@ Solve = Callable[[Any, Any, Any, int, Knobs], Solution]
 
 
 def _with_knobs(play: Callable[..., Solution], **own: Any) -> Solve:
-    """Takes a search of `jaxpgs.puzzles` with the network that comes with the library."""
+    """Makes a `Solve` of a search in `jaxpgs.puzzles`, with the network of the library."""
     return lambda env, rng_keys, states, n, knobs: with_network(
         play, c_puct=knobs.c_puct, temperature=knobs.temperature, **own
     )(env, rng_keys, states, n)
@@ -45,7 +45,7 @@ def _pgs(env: Any, rng_keys: Any, states: Any, n: int, knobs: Knobs) -> Solution
 
 
 def _nrpa(env: Any, rng_keys: Any, states: Any, n: int, bias: Any = None, **knobs: Any) -> Solution:
-    # On small boards many short runs make more of as many games than few long ones.
+    # On small boards, for the same number of games, many short runs score more than few long ones.
     small = env.num_actions < 64
     shape: dict[str, Any] = {"iterations": (10, 4), "parallel": (16, 1)} if small else {}
     return puzzles.nrpa(env, rng_keys, states, n * MOVES[env.height], bias=bias, **shape | knobs)
@@ -80,10 +80,10 @@ SEARCHES: dict[str, Solve] = {
     "NRPA without pairs": lambda *x: _nrpa(*x[:-1], pairs=False),
     "GNRPA": _with_knobs(_biased),
 }
-# The best of a sweep on other boards of 7x7: c_puct from 1 to 30, temperature 1 and 2, and
-# PGS's step from 0.01 to 3 (commit 0bc35d3). MCTS and Policy-MCTS were tuned on the larger boards
-# too, with an earlier network; the others take there what 7x7 has. MCS has what PGS has: the
-# interval to the best of its own sweep includes 0.
+# The best of a sweep on other 7x7 boards: c_puct from 1 to 30, temperature 1 and 2, and PGS's step
+# size from 0.01 to 3 (commit 0bc35d3). MCTS and Policy-MCTS were also tuned on the larger boards,
+# with an earlier network; the others have the values of 7x7 there. MCS has the values of PGS: the
+# interval of their difference to the best of its own sweep includes 0.
 TUNED = {name: dict.fromkeys(MOVES, Knobs()) for name in SEARCHES} | {
     "MCTS": dict.fromkeys(MOVES, Knobs(30.0)),
     "Policy-MCTS": {7: Knobs(10.0), 10: Knobs(10.0), 15: Knobs(3.0)},
@@ -93,8 +93,8 @@ TUNED = {name: dict.fromkeys(MOVES, Knobs()) for name in SEARCHES} | {
     "MCS": dict.fromkeys(MOVES, Knobs(10.0)),
     "PGS": dict.fromkeys(MOVES, Knobs(10.0, 1.0, 0.1)),
 }
-WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs")  # a network
-# Simulations a move, by search and size: as far as a small machine goes in minutes.
+WITHOUT = ("random play", "MCTS", "NRPA", "NRPA with pairs", "NRPA without pairs")  # no network
+# Simulations per move, by search and size: as many as take minutes on a small machine.
 BUDGETS: dict[str, dict[int, tuple[int, ...]]] = {
     name: dict.fromkeys(MOVES, (16, 64)) for name in SEARCHES
 }
@@ -105,7 +105,7 @@ BUDGETS |= {
     "PV-MCTS": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "PV-MCTS mixed": {7: (16, 64), 10: (16, 64), 15: (16,)},
     "NRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},
-    # Each size has the one that is not the default there.
+    # On each size, the variant that differs from the default there.
     "NRPA with pairs": {7: (16, 64), 10: (16, 64)},
     "NRPA without pairs": {15: (16, 64)},
     "GNRPA": {7: (16, 64, 256, 1024), 10: (16, 64, 256), 15: (16, 64)},

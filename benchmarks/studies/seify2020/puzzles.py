@@ -1,17 +1,17 @@
-"""Compares the searches of whole games on random boards, at equal simulations and at equal time.
+"""Compares searches of SameGame on random boards, at equal simulations and at equal time.
 
     python -m benchmarks.studies.seify2020.puzzles               # 7x7, 10x10, 15x15: hours
     python -m benchmarks.studies.seify2020.puzzles --sizes 7 --boards 100
 
-Every search solves the same boards with several budgets, a number of simulations a move; nested
-rollout policy adaptation, which searches once a game, gets as many for each of the moves that a
-game has. Networks are those that come with the library; a size that has none goes without. All
-scores are replayed by the rules in NumPy. Differences are paired, board by board, with 99%
-intervals; for equal time scores are interpolated between budgets, in the logarithm of the seconds.
-Started again, it goes on after the last boards, which wait in a file that ends in `.unfinished`;
-several calls, of other sizes or searches, may write to one file side by side. On a processor the
-searches that follow a network are faster with ten boards at once than with a hundred (`--at-once
-10`). `puzzle_searches` has the searches.
+Every search solves the same boards with several budgets, which are simulations per move. Nested
+rollout policy adaptation (NRPA) searches once per game, with the simulations of about as many moves
+as a game has. Networks are those of the library; sizes that have none are solved only by searches
+without a network. All games are replayed by the rules in NumPy, which give the scores. Differences
+are paired by board, with 99% intervals; for equal time, scores are interpolated between budgets,
+linearly in the logarithm of the time. A command that was stopped continues after the last finished
+boards, which are kept in a file that ends in `.unfinished`. Several commands for different sizes or
+searches may write to one file at the same time. On a CPU, searches that call a network are faster
+with ten boards at once than with a hundred (`--at-once 10`). `puzzle_searches` has the searches.
 """
 
 import functools
@@ -57,15 +57,16 @@ def run(
     """Solves the boards of a size with one search and one budget.
 
     Args:
-      name: of the search, in `SEARCHES`.
+      name: the name of the search in `SEARCHES`.
       size: rows and columns of the boards.
       num_simulations: simulations a move.
       num_boards: how many boards.
-      knobs: what is tuned.
-      seed: of the boards and the search.
-      at_once: boards searched side by side, a divisor of their number if below it.
-      parts: what `on_part` was given earlier, of the first boards, which are not solved again.
-      on_part: called with the scores of every `at_once` boards, to save them.
+      knobs: the tuned knobs.
+      seed: the seed of the boards and of the search.
+      at_once: boards solved at once; if fewer than all, a divisor of their number.
+      parts: results of the first boards, which `on_part` got in an earlier call; these boards are
+        not solved again.
+      on_part: called with the results of every `at_once` boards, to save them.
 
     Returns:
       A row: scores of all boards, how many were cleared, and seconds a board without compiling.
@@ -133,14 +134,14 @@ def scores_of(row: Mapping[str, Any]) -> np.ndarray:
 
 
 def paired(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Returns the mean difference on the boards of both, and half its 99% interval's width."""
+    """Returns the mean difference on the boards of both, and half the width of its 99% interval."""
     count = min(len(first), len(second))
     gain = first[:count] - second[:count]
     return float(gain.mean()), float(2.576 * gain.std(ddof=1) / math.sqrt(len(gain)))
 
 
 def at_time(rows: Sequence[Mapping[str, Any]], seconds: float) -> np.ndarray | None:
-    """Returns the scores of a search, board by board, for a time that lies within its budgets'."""
+    """Returns a search's interpolated scores, by board, at a time; None if beyond its budgets."""
     rows = sorted(rows, key=lambda row: row["seconds"])
     times = [row["seconds"] for row in rows]
     if not times[0] <= seconds <= times[-1] * (1 + 1e-9):
@@ -150,12 +151,12 @@ def at_time(rows: Sequence[Mapping[str, Any]], seconds: float) -> np.ndarray | N
         return scores_of(rows[0])
     share = math.log(seconds / times[after - 1]) / math.log(times[after] / times[after - 1])
     less, more = scores_of(rows[after - 1]), scores_of(rows[after])
-    count = min(len(less), len(more))  # the boards of both, the first ones
+    count = min(len(less), len(more))  # the first boards, which both budgets have
     return (1 - share) * less[:count] + share * more[:count]
 
 
 def differences(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """Compares the pairs at the most simulations that both have, and in the most time."""
+    """Compares each pair at the most simulations and at the most time that both have."""
     table = []
     for size in sorted({row["size"] for row in rows}):
         found: dict[str, dict[int, Mapping[str, Any]]] = {}
@@ -218,7 +219,7 @@ def plot(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def plot_learning(path: pathlib.Path) -> None:
-    """Draws how the networks that come with the library play without a search, as they learn."""
+    """Draws the scores of the library's networks without a search, along their training."""
     panels = {}
     for name in jaxpgs.available_pretrained():
         rows = jaxpgs.load_pretrained(name).card.get("learning")
@@ -237,7 +238,7 @@ def plot_learning(path: pathlib.Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the comparison; see the module's text."""
+    """Runs the comparison; see the module's docstring."""
     parser = runs.parser("studies.seify2020.puzzles", __doc__)
     add = parser.add_argument
     add("--sizes", type=int, nargs="+", choices=MOVES, default=list(MOVES))
@@ -266,7 +267,7 @@ def main(argv: list[str] | None = None) -> None:
                 _add(record, job, about, args.at_once, seed, show)
     rows = runs.read(record)
     report.print_table("SameGame", *table(rows))
-    rows = [row for row in rows if _is_tuned(row)]  # others' knobs have been replaced since
+    rows = [row for row in rows if _is_tuned(row)]  # without rows of former knobs
     report.print_table("Differences", DIFFERENCES, differences(rows))
     plot(record.path.with_suffix(".png"), rows)
     plot_learning(record.path.with_stem(f"{record.path.stem}_learning").with_suffix(".png"))
@@ -281,7 +282,7 @@ def _add(
     seed: int,
     show: Callable[[str], None],
 ) -> None:
-    """Adds the row of one job, and saves every part of it on the way."""
+    """Solves the boards of one job and adds its row; saves every finished part before."""
     size, name, budget, count, knobs = job
     at_once = math.gcd(at_once, count)
     unfinished = runs.unfinished(record, "part")

@@ -1,15 +1,15 @@
 """Solves SameGame: the 20 standard positions, or random boards, with any of the searches.
 
     python -m benchmarks.studies.seify2020.samegame                  # 4 positions, 5 seconds
-    python -m benchmarks.studies.seify2020.samegame --preset full    # 20, a minute, thrice
+    python -m benchmarks.studies.seify2020.samegame --preset full    # 20, a minute each, 3 seeds
     python -m benchmarks.studies.seify2020.samegame --search nrpa --random 8 --size 10 --colors 4
-    python -m benchmarks.studies.seify2020.samegame --preset full --show 5   # its best game
+    python -m benchmarks.studies.seify2020.samegame --preset full --show 5   # best game of board 5
 
-A search uses all cores for as many positions at once as `--together` says, which share the time:
-`--together 5 --seconds 60` searches five positions for 300 seconds. Compiling is not counted. With
-`--clock cpu` seconds are the processor's for each device, whatever else the machine does. Only
-games that the rules in NumPy replay to their end count, with the score that these give them. The
-rows of the file hold the games. Started again with the same file, the command goes on.
+A search uses all cores for `--together` positions at once, which share the time: `--together 5
+--seconds 60` searches five positions for 300 seconds. Compilation is not counted. With `--clock
+cpu`, seconds are processor time per device, which other work on the machine does not change. The
+rules in NumPy replay every game to its end and give the score. The rows of the file hold the games.
+A command that was stopped continues when it is started again with the same file.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from jaxpgs.envs.samegame.game import standard_positions
 from jaxpgs.play import Board
 from jaxpgs.play.server import serve
 
-Row = Mapping[str, Any]  # of a file, or its setting
+Row = Mapping[str, Any]  # a row of a file, its setting, or the file
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "positions": [1, 5, 10, 17],
@@ -55,13 +55,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def published_scores(what: str = "scores") -> dict[str, Any]:
-    """Returns the literature's scores on the 20 standard positions, or `"cpu_hours"`, by search."""
+    """Returns published scores on the 20 standard positions, or `"cpu_hours"`, by search."""
     file = importlib.resources.files("jaxpgs.envs") / "data" / "samegame20_published.json"
     return json.loads(file.read_text())[what]
 
 
 def processor_seconds() -> float:
-    """Returns the processor's seconds for each device, which other work leaves as they are."""
+    """Returns this process's CPU time per device, which other processes do not change."""
     return time.process_time() / jax.device_count()
 
 
@@ -71,7 +71,7 @@ def best_published(numbers: Sequence[int]) -> int:
 
 
 def make_boards(setting: Row, numbers: Sequence[int]) -> dict[int, np.ndarray]:
-    """Returns the boards of a setting with these numbers, from 1 on."""
+    """Returns the boards of a setting by their numbers, which begin at 1."""
     random = setting["random"]
     if random is None:
         return {number: standard_positions()[number - 1] for number in numbers}
@@ -117,14 +117,14 @@ def solve(
       run: the search.
       boards: `[M, H, W]`.
       key: consumed.
-      seconds: M times this long, unless None.
-      simulations: this many games on each board, rounded up to whole steps, unless None.
-      update: called with the share that is done, 0 to 1, and the best so far.
-      clock: tells the seconds.
+      seconds: the time limit per board, M times this in all; None for no limit.
+      simulations: the limit of games per board, rounded up to whole steps; None for no limit.
+      update: called with the share that is done, from 0 to 1, and the best games so far.
+      clock: returns the time in seconds.
 
     Returns:
-      The best games; the way there, `[seconds per board, mean score]` where it rose; and the
-      seconds that it took.
+      The best games; `[seconds per board, mean score]` for each time that the mean score rose; and
+      the seconds that the search took.
     """
     allowed = math.inf if seconds is None else seconds * len(boards)
     most = math.inf if simulations is None else simulations
@@ -147,7 +147,7 @@ def measure(
     boards: Mapping[int, np.ndarray],
     seeds: Sequence[int],
 ) -> None:
-    """Solves the boards that the file lacks with each search and seed, and writes each group."""
+    """Solves the boards that the file lacks with each search and seed; saves group by group."""
     setting, env = record.setting, make_env(record.setting)
     clock = processor_seconds if setting["clock"] == "cpu" else time.perf_counter
     jobs = []
@@ -193,7 +193,7 @@ def measure(
 
 
 def totals(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
-    """Returns the rows by search, and seed if there are several, and position."""
+    """Returns the rows by search (and seed, if there are several), and then by position."""
     several = len({row["seed"] for row in rows}) > 1
     found: dict[str, dict[int, Row]] = {}
     for row in _in_order(rows):
@@ -207,7 +207,7 @@ def _in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(record: Row) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and rows: a position each, then their sum; * marks a cleared board."""
+    """Returns headings, a line for each position, and their sums; * marks a cleared board."""
     solved = totals(record["rows"])
     numbers = sorted({row["position"] for row in record["rows"]})
     published = published_scores() if record["setting"]["random"] is None else {}
@@ -229,8 +229,8 @@ def table(record: Row) -> tuple[list[str], list[list[Any]]]:
 def comparison(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search: its score, and its gain on the first one.
 
-    Scores are means over the seeds, gains those of `gains`; ± is the seeds' standard deviation in
-    sums, and in gains the 95% interval over positions.
+    Scores are means over the seeds; gains are those of `gains`. ± is the standard deviation over
+    seeds for sums, and the 95% interval over positions for gains.
     """
     scores = _scores(rows)
     found = gains(rows)
@@ -247,7 +247,8 @@ def comparison(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
 def standing(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Returns headings and a row for each search and publication on the 20 positions, best first.
 
-    Sums are means over the seeds; hours of processors are of one seed. Each budget has its lines.
+    Sums are means over the seeds, and CPU hours those of one seed. "Best of" lines have each
+    position's best seed, and the hours of all seeds. Every budget has its own lines.
     """
     found: list[tuple[float, list[Any]]] = []
     several = len({round(row["seconds"], -1) for row in rows}) > 1
@@ -272,8 +273,8 @@ def standing(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
 def gains(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Returns the mean gain of each search on the first one, and half its 95% interval's width.
 
-    The mean is over the seeds that both have, the interval over positions, of which there must be
-    two.
+    A position's gain is the mean over the seeds that both have; the interval is over positions, of
+    which there must be at least two.
     """
     (_, reference), *others = _scores(rows).items()
     found: dict[str, tuple[float, float]] = {}
@@ -294,7 +295,7 @@ def _scores(
     rows: Sequence[Row],
     name: Callable[[Row], str] = lambda r: r["search"],
 ) -> dict[str, dict[int, dict[int, float]]]:
-    """Returns the scores by search, or what `name` gives, and seed and position."""
+    """Returns the scores by search (or by `name` of the row), then by seed and by position."""
     scores: dict[str, dict[int, dict[int, float]]] = {}
     for row in _in_order(rows):
         of_seed = scores.setdefault(name(row), {}).setdefault(row["seed"], {})
@@ -318,7 +319,7 @@ def best_game(record: Mapping[str, Any], number: int) -> Board:
 
 
 def plot(path: pathlib.Path, record: Row) -> None:
-    """Draws the mean score of all positions against the time spent on each, and published means."""
+    """Draws the mean score of all positions against the time per position, and published means."""
     lines = {}
     numbers = sorted({row["position"] for row in record["rows"]})
     for name in dict.fromkeys(row["search"] for row in record["rows"] if "curve" in row):
@@ -346,7 +347,7 @@ def plot(path: pathlib.Path, record: Row) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Solves a preset or what the arguments say; see the module's text."""
+    """Solves the boards of a preset or of the arguments; see the module's docstring."""
     parser = runs.parser("studies.seify2020.samegame", __doc__, PRESETS)
     add = parser.add_argument
     add("--search", choices=SEARCHES, nargs="+", dest="searches")
@@ -381,7 +382,7 @@ def main(argv: list[str] | None = None) -> None:
     }
     # One device for each core, on which the searches run side by side.
     if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with contextlib.suppress(RuntimeError):  # in a program that has used JAX it is too late
+        with contextlib.suppress(RuntimeError):  # too late if JAX was used before
             jax.config.update("jax_num_cpu_devices", report.num_cores())
     record = runs.open_record(parser, args, setting, ("position", "search", "seed"))
     if args.show:

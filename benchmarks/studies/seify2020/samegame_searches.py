@@ -1,8 +1,9 @@
 """The searches that `benchmarks.studies.seify2020.samegame` compares, by name.
 
-To add one, name a `Search` in `SEARCHES`: a function of a game and a number of boards M that
-compiles what is not timed and returns a `Run`, which yields its `Best` so far after every second's
-work or less, until the benchmark takes no more. `on_devices` makes one of pure functions.
+To add one, put a `Search` into `SEARCHES`: a function of a game and a number of boards M that
+compiles the search, which is not timed, and returns a `Run`. A `Run` is an endless generator that
+yields the `Best` so far after at most a second of work. `on_devices` makes a `Search` of pure
+functions.
 """
 
 import itertools
@@ -28,8 +29,8 @@ class Best(NamedTuple):
 
     Attributes:
       actions: M games, each a list of cells.
-      scores: M scores of them, as the search counts; the benchmark replays the games.
-      simulations: how many games it has played on each board.
+      scores: the M scores of these games by the search; the benchmark replays the games.
+      simulations: how many games the search has played on each board.
     """
 
     actions: list[list[int]]
@@ -43,11 +44,12 @@ Play = Callable[[SameGame, Any, Any, int], Any]
 
 
 def nrpa_on_devices(*, by_color: bool = True, pairs: bool | None = None, **knobs: Any) -> Search:
-    """Makes a nested rollout policy adaptation, independent on each device.
+    """Makes nested rollout policy adaptation, with independent runs on each device.
 
     Args:
-      by_color: whether blocks share what is learned of their colour.
-      pairs: whether pairs and larger groups have logits of their own; `default_pairs` if None.
+      by_color: whether blocks of a colour learn from one another.
+      pairs: whether a block has one logit while its group is a pair and another in larger groups;
+        `default_pairs` if None.
       **knobs: arguments of `jaxpgs.puzzles.nrpa_search`.
     """
     lanes = int(np.prod(knobs["parallel"]))
@@ -68,7 +70,7 @@ def nrpa_on_devices(*, by_color: bool = True, pairs: bool | None = None, **knobs
 
 
 def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
-    """Makes parallel temperings, with so many steps between two looks at the clock."""
+    """Makes parallel tempering on each device; the clock is checked after every `steps` steps."""
 
     def make(env: SameGame, states: Any) -> TemperingSearch:
         search = tempering_search(env, states, **knobs)
@@ -82,10 +84,10 @@ def tempering_on_devices(steps: int = 25, **knobs: Any) -> Search:
 
 
 def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
-    """Makes searches that are independent on each device.
+    """Makes a search that runs independently on each device.
 
-    `make` gives, of a game and M positions, a search with `init`, of `[M]` keys, `step`, `finish`
-    and `games_per_step`.
+    `make` takes a game and M positions, and returns a search with `init`, a function of `[M]` keys,
+    and `step`, `finish` and `games_per_step`.
     """
 
     def prepare(env: SameGame, num_boards: int) -> Run:
@@ -93,7 +95,7 @@ def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
         each = PartitionSpec("devices")
 
         def on_each(function: Callable[..., Any]) -> Callable[..., Any]:
-            """Runs on every device with its own slice of the last arguments."""
+            """Runs a function on every device, with its own slice of each of the last arguments."""
 
             def one(states: Any, *args: Any) -> Any:
                 args = jax.tree.map(lambda x: x[0], args)
@@ -118,7 +120,7 @@ def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
                 state = step(states, keys[1], state)
                 yield _read(best(states, state), count * games)
 
-        # The first step compiles.
+        # The first step compiles, before the clock starts.
         next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
         return run
 
@@ -126,9 +128,9 @@ def on_devices(make: Callable[[SameGame, Any], Any]) -> Search:
 
 
 def whole_games(play: Play, num_simulations: int) -> Search:
-    """Makes a search of `jaxpgs.puzzles` that plays one game after another, a search for each move.
+    """Makes a `Search` of a search in `jaxpgs.puzzles`, which plays one game after another.
 
-    The best line of all games counts, and no game learns from the ones before it.
+    The result is the best game that was seen in all searches. No game learns from earlier ones.
 
     Args:
       play: `(env, rng_keys [M], states [M], num_simulations) -> Solution`.
@@ -152,7 +154,7 @@ def whole_games(play: Play, num_simulations: int) -> Search:
                 best = best._replace(simulations=best.simulations + num_simulations * moves)
                 yield best
 
-        # The first game compiles. A small one will do: all boards of an environment are alike.
+        # The first game compiles. Its board does not matter, as all have one shape: a short game.
         next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
         return run
 
@@ -163,9 +165,9 @@ def with_network(play: Callable[..., Any], *, temperature: float = 1.0, **knobs:
     """Gives a search the network of the board's size that comes with the library.
 
     Args:
-      play: one of `jaxpgs.puzzles` that takes a network.
-      temperature: of the network's policy.
-      **knobs: its further arguments.
+      play: a search of `jaxpgs.puzzles` that takes a network.
+      temperature: the temperature of the network's policy.
+      **knobs: further arguments of `play`.
     """
 
     def with_its_network(env: SameGame, rng_keys: Any, states: Any, num_simulations: int) -> Any:
@@ -177,12 +179,12 @@ def with_network(play: Callable[..., Any], *, temperature: float = 1.0, **knobs:
 
 
 def _checkered(env: SameGame) -> np.ndarray:
-    """A board without much to do, for compiling."""
+    """Returns a board whose game is short, for compiling."""
     return np.arange(env.num_actions).reshape(env.height, env.width) % 2 % env.num_colors
 
 
 def _read(games: Any, simulations: int) -> Best:
-    """Takes the best game of all devices `[D, ..., M]` for each board."""
+    """Returns each board's best game of all devices; `games` has shapes `[D, ..., M]`."""
     scores, actions = np.asarray(games.score), np.asarray(games.action)
     lengths = np.asarray(games.length)
     winner = scores.argmax(axis=0)
@@ -191,11 +193,11 @@ def _read(games: Any, simulations: int) -> Best:
 
 
 def _options() -> dict[str, Any]:
-    # XLA's CPU backend uses half of the widest vectors unless it is told to.
+    # By default XLA's CPU backend uses vectors of at most half the greatest width.
     return {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
 
 
-# Few lanes, many iterations: of as many games, deep searches make more than broad ones.
+# Few lanes, many iterations: with as many games, deep searches score more than broad ones.
 _NESTED: dict[str, Any] = {"iterations": (100, 100, 100), "parallel": (4, 2, 1)}
 # Those from "policy-mcts" on need a network, which comes with the library for some sizes.
 SEARCHES: dict[str, Search] = {

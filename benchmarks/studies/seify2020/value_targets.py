@@ -1,13 +1,14 @@
-"""What a value network should learn: returns or Q-values, which errors cost more, and from whom.
+"""What should a value network learn: returns or Q-values, with which loss, from which search?
 
     python -m benchmarks.studies.seify2020.value_targets               # about 20 minutes of a core
 
-Chapter 6 of Seify 2020, on 7x7 SameGame: one network of two heads for each variant, taught by
-PV-MCTS in generations, all from the same first generation, which plain MCTS plays. Then PV-MCTS
-solves the same boards with each. In two further variants half of the value of each new state is a
-random game (`pv_mcts`, section 7.1), or another search judges all positions (`puzzles.judged`). The
-thesis has 100 generations of 5,000 games with 200 simulations, this has a few of some hundreds.
-Started again, it goes on, within a generation too.
+Chapter 6 of Seify 2020, on 7x7 SameGame. For each variant, a network with a policy and a value head
+learns from generations of games of PV-MCTS; plain MCTS plays the first generation, which is the
+same for all variants. Then PV-MCTS solves the same boards with each network. There are two further
+variants: half of the value of each new state is the return of a random game (`pv_mcts`, section
+7.1), or NRPA evaluates all positions (`puzzles.judged`). The thesis has 100 generations of 5,000
+games with 200 simulations; here there are far fewer of each. A command that was stopped continues
+after the last finished generation.
 """
 
 import functools
@@ -29,13 +30,13 @@ from jaxpgs.training.runtime import loggers, settings
 
 
 class Variant(NamedTuple):
-    """What is learned.
+    """What is learned, and by which search.
 
     Attributes:
-      training: fields of `puzzle_iteration.Fit`: the target, and the weights of errors of
-        values that are too low and too high (sections 6.1 and 6.2).
+      training: fields of `puzzle_iteration.Fit`: the target, and the weights of errors of values
+        that are too low and too high (sections 6.1 and 6.2).
       rollout_share: as in `pv_mcts`.
-      judged: whether NRPA judges the positions.
+      judged: whether NRPA evaluates the positions.
     """
 
     training: Mapping[str, Any]
@@ -63,10 +64,10 @@ def learn(
       recipe: the environment and the network.
       folder: where to keep checkpoints, metrics and seconds.
       update: called with the number of iterations that are done.
-      **arguments: of `puzzle_iteration.train`, or fields of its settings.
+      **arguments: arguments of `puzzle_iteration.train`, or fields of its settings.
 
     Returns:
-      The last state, the metrics of each iteration, and the seconds, of all calls together.
+      The last state, the metrics of each iteration, and the total seconds of all calls.
     """
     clock, log = Clock(folder / "seconds.txt"), folder / "metrics.jsonl"
     note = loggers.log_to(log)
@@ -86,7 +87,7 @@ def learn(
 def measure(
     name: str, setting: Mapping[str, Any], seed: int, folder: pathlib.Path, update: Any
 ) -> dict[str, Any]:
-    """Trains a variant and solves the test boards with its network."""
+    """Trains a variant, solves the test boards with its network, and returns the row."""
     recipe, variant = RECIPES["samegame-7x7"], VARIANTS[name]
     env, count = recipe.env, setting["simulations"]
 
@@ -126,7 +127,7 @@ def measure(
     found = jax.jit(functools.partial(search, num_simulations=2 * count))(
         state.params, jax.random.key(seed + 2000), boards
     )
-    # How far the value is from what the search then earned, over all positions of these games.
+    # The network's value minus the rest of the best score, over all positions of these games.
     searches = found.searches
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), searches.state)
     _, value = jax.jit(lambda x: apply_fn(state.params, jax.vmap(env.observe)(x)))(states)
@@ -145,9 +146,9 @@ def measure(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Returns headings and a line for each training, with differences to Q-values.
+    """Returns headings and a line for each training, with differences to the first variant.
 
-    Differences are those of the variant's mean over its trainings, on the same boards.
+    A difference is that of the mean scores over the variant's trainings, on the same boards.
     """
     trainings: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (list(VARIANTS).index(row["variant"]),
@@ -171,12 +172,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 
 
 def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the generations' scores, the mean and the range of a variant's trainings (fig. 6.1)."""
+    """Draws the mean and range of scores over a variant's trainings, by generation (fig. 6.1)."""
     lines: dict[str, list[Any]] = {}
     for name in VARIANTS:
         curves = np.array([row["training"] for row in rows if row["variant"] == name])
         if len(curves):
-            # The first generation is plain MCTS's.
+            # The first generation is left out, as plain MCTS plays it.
             points = zip(curves.min(0), curves.mean(0), curves.max(0), strict=True)
             lines[name] = [(k + 1, list(point)) for k, point in enumerate(points) if k]
     pictures.line_plot(
@@ -186,7 +187,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the comparison; see the module's text."""
+    """Runs the comparison; see the module's docstring."""
     parser = runs.parser("studies.seify2020.value_targets", __doc__)
     add = parser.add_argument
     add("--generations", type=runs.positive, default=6)

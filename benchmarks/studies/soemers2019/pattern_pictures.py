@@ -1,4 +1,4 @@
-"""Pictures of patterns: what lies around the cell of a move, and the weight of that."""
+"""Pictures of patterns: the contents of the cells around a move, and the pattern's weight."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ def draw(
 ) -> None:
     """Draws a row of patterns for each policy as a PNG, the strongest first.
 
-    The cell with the cross is the move's. Blue stones are one's own, red ones the other's, the one
-    with a ring his last move; white cells are empty, grey ones beyond the edge.
+    A cross marks the cell of the move. Blue stones are the mover's, red ones the opponent's, whose
+    last move has a ring. White cells are empty, grey ones are beyond the edge.
 
     Args:
       path: the file to write or replace.
       rows: for each policy, patterns with their `weight`, `template`, `anchor` and `cells`, as
-        `PatternPolicy.describe` tells them.
+        `PatternPolicy.describe` returns them.
       hexagonal: whether offsets are those of a hexagonal board.
-      title: what is shown.
+      title: the title of the picture.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle, RegularPolygon

@@ -4,17 +4,18 @@
     python -m benchmarks.studies.soemers2019.tspg --preset full    # six games, five seeds: hours
     python -m benchmarks.studies.soemers2019.tspg --preset full --games hex-5x5 --step-size 0.0005
 
-A linear policy over local patterns learns from 200 games of self-play of a tree search that it
-biases, with playouts by it: by cross-entropy with the visits. From the same positions further
-policies learn as offsets on top of it: by TSPG, for each worth of actions never tried, and by
-cross-entropy once more. Along the way all play cross-entropy's policy and draw their moves (figure
-2); in the end they also play it by their likeliest moves, and tree searches with their playouts
-play UCT (table I). Entropies along those games (figure 3), weights (figure 4) and the strongest
-patterns are recorded. A row is a game and a seed.
+A linear policy over local patterns learns by cross-entropy with the visits of a tree search in
+self-play (200 games in the preset full). The policy is the prior and the playout policy of that
+search. From the same positions further policies learn as offsets on top of it: by TSPG, with each
+way to value untried actions, and by cross-entropy once more. At checkpoints each of them plays the
+cross-entropy policy, and both draw their moves (figure 2). At the end they play it once more, both
+by their most likely moves, and tree searches whose playouts follow TSPG or double cross-entropy
+play UCT (table I). The entropies in the games against UCT (figure 3), weights (figure 4) and the
+strongest patterns are recorded. There is a row for each game and seed.
 
-Deviations: the numbers of the paper's settings are lost in the text at hand, and these are ours;
-eight games are played side by side; search trees are not kept from move to move; patterns are given
-and do not grow; all vectors of parameters are updated at once.
+Deviations: the text at hand lacks the numbers of the paper's settings, so these are ours; eight
+games are played at once; search trees are not kept from move to move; the set of patterns is fixed
+and does not grow; all parameter vectors are updated at the same time.
 """
 
 import argparse
@@ -59,22 +60,22 @@ LABELS = {
     "tspg_parent": "TSPG, untried as the parent", "tspg_loss": "TSPG, untried as lost",
     "uct": "UCT", "biased": "biased MCTS",
 }  # fmt: skip
-_SIDE_BY_SIDE = 8  # games of self-play
-_BINS = 10  # parts of a game, of which entropies are averaged
+_SIDE_BY_SIDE = 8  # games of self-play at once
+_BINS = 10  # parts of a game, in each of which entropies are averaged
 
 
 class Preset(NamedTuple):
-    """What is played, and how much of it.
+    """The games, and how much is trained and played.
 
     Attributes:
       games: names in `GAMES`.
       seeds: trainings of each game.
       simulations: simulations a move, in training and in matches of searches.
-      checkpoints: numbers of games of self-play after which policies play, the last the end.
+      checkpoints: numbers of self-play games after which policies play; training ends at the last.
       policy_games: games of a match of policies.
       search_games: games of a match of searches.
-      step_size: of centred RMSProp with momentum .9 and decay .9, as the paper's; its step size is
-        not in the text.
+      step_size: the step size of centred RMSProp, whose momentum and decay are 0.9 as in the paper;
+        the paper's step size is not in the text at hand.
     """
 
     games: Sequence[str]
@@ -103,7 +104,7 @@ _BATCH, _BUFFER = 32, 2_496
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains, plays and draws; see the module's text."""
+    """Trains, plays and draws; see the module's docstring."""
     parser = runs.parser("studies.soemers2019.tspg", __doc__, PRESETS)
     parser.add_argument("--games", nargs="+", choices=GAMES, help="in place of the preset's")
     parser.add_argument("--seeds", type=runs.positive, help="in place of the preset's")
@@ -125,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
 def run(
     preset: Preset, parser: argparse.ArgumentParser, args: argparse.Namespace, path: pathlib.Path
 ) -> list[dict[str, Any]]:
-    """Measures what the file does not have yet, prints its tables, and returns all its rows."""
+    """Measures the games and seeds that the file lacks, prints tables, and returns all rows."""
     setting = {name: getattr(preset, name) for name in preset._fields[2:]} | {
         "c_puct": C_PUCT,
         "simulations_per_update": AT_ONCE,
@@ -147,7 +148,7 @@ def run(
 
 @contextlib.contextmanager
 def compiled_once() -> Iterator[None]:
-    """Keeps what is compiled, as the seeds of a game differ in numbers only."""
+    """Caches compiled programs in a temporary folder, as all seeds of a game run the same ones."""
     with tempfile.TemporaryDirectory() as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
         yield
@@ -155,7 +156,7 @@ def compiled_once() -> Iterator[None]:
 
 
 def measure(game: str, preset: Preset, seed: int) -> dict[str, Any]:
-    """Trains the policies of one game with one seed and returns all that is measured."""
+    """Trains the policies of a game with one seed, plays all matches, and returns the row."""
     start = time.perf_counter()
     env = networks.with_last_move(GAMES[game]())
     base = networks.pattern_policy(env)
@@ -202,7 +203,7 @@ def measure(game: str, preset: Preset, seed: int) -> dict[str, Any]:
 
 
 def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
-    """Plays and learns; returns the parameters at each checkpoint, by its number of games."""
+    """Trains by self-play; returns the parameters at each checkpoint, by its number of games."""
     _, apply_fn = networks.functional(network)
     kept: dict[int, Any] = {}
     finished = 0
@@ -231,9 +232,9 @@ def learn(env: Any, network: Any, preset: Preset, seed: int) -> dict[int, Any]:
 
 
 def alone(params: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns parameters of the plain network for cross-entropy's policy and for all others.
+    """Returns parameters of the base network: for the cross-entropy policy, and for each offset's.
 
-    As policies are linear, offsets may be added to the weights that they lie on.
+    As policies are linear, an offset's weights can be added to those of the cross-entropy policy.
     """
     own = {name: part for name, part in params.items() if name != "offsets"}
     others = {
@@ -258,7 +259,7 @@ def _along(sure: Any) -> dict[str, list[float | None]]:
 
 
 def weights(kernels: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Returns how the weights of each policy that ever moved are spread."""
+    """Returns statistics of each policy's weights, where those of cross-entropy are not 0."""
     moved = kernels[CROSS_ENTROPY] != 0
     found = {}
     for name, kernel in kernels.items():
@@ -281,7 +282,7 @@ _NEAR = 0.1
 def strongest(
     network: networks.PatternPolicy, kernels: Mapping[str, np.ndarray], number: int = 6
 ) -> dict[str, Any]:
-    """Returns the patterns with the largest weights of each policy, for pictures of them."""
+    """Returns the patterns with the largest weights of cross-entropy and TSPG, for pictures."""
     found = {}
     for name in (CROSS_ENTROPY, TSPG):
         kernel = kernels[name]
@@ -296,9 +297,9 @@ def strongest(
 def interval(
     values: Sequence[float], least: float = -math.inf, most: float = math.inf
 ) -> tuple[float, float, float]:
-    """Returns a mean between the ends of its 95% interval, by Student's t over the seeds.
+    """Returns the lower end of a 95% interval, the mean and the upper end.
 
-    What cannot be, below `least` or above `most`, is cut off.
+    It is Student's t interval over seeds, cut off at `least` and `most`, the possible values.
     """
     mean = float(np.mean(values))
     if len(values) < 2:
@@ -432,7 +433,7 @@ def draw(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Returns the weights in each part of the histogram, % of all."""
+    """Returns the share of weights in each bin of the histogram over all rows, in %."""
     counts = np.sum([row["weights"][name]["histogram"] for row in rows], axis=0)
     return 100 * counts / max(counts.sum(), 1)
 

@@ -1,4 +1,4 @@
-"""Matches of policies that draw their moves, and of tree searches whose sureness is recorded."""
+"""Matches between policies, and between tree searches in which entropies are recorded."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ Decide = Callable[[Any, chex.PRNGKey, Any], Any]
 
 
 def masked(env: Any, apply_fn: Any) -> Policy:
-    """Makes a policy on states of a network."""
+    """Makes a `Policy`, which takes states and masks illegal actions, from a network."""
 
     def policy(params: Any, state: Any) -> chex.Array:
         return mask_logits(env, apply_fn(params, jax.vmap(env.observe)(state))[0], state)
@@ -35,12 +35,12 @@ def policy_match(
     Args:
       env: the game.
       policy: the policy.
-      num_games: games; the first begins every other one.
-      likeliest: whether both play their likeliest moves, after two random ones that make the games
-        differ; else they draw their moves from the first one on.
+      num_games: the number of games; the first set begins every other one.
+      likeliest: whether both play their most likely moves, after two random moves that make the
+        games differ; otherwise all moves are drawn from the policies.
 
     Returns:
-      A jitted `match(first, second, rng_key) -> [num_games]`, what the first earned in each game.
+      A jitted `match(first, second, rng_key) -> [num_games]`, the first set's reward in each game.
     """
 
     @jax.jit
@@ -66,12 +66,12 @@ def policy_match(
 
 
 class Sureness(NamedTuple):
-    """Normalised entropies along games, 0 where one action has it all, 1 where all are alike.
+    """Normalised entropies along games: 0 if one action has all probability, 1 if all are equal.
 
     Attributes:
-      ply: `[R]` the positions' numbers in their games, from 0.
-      length: `[R]` the lengths of their games.
-      entropy: `[R]` by name.
+      ply: `[R]` the number of each position in its game, from 0.
+      length: `[R]` the lengths of these games.
+      entropy: `[R]` entropies, by the name of the search or policy.
     """
 
     ply: np.ndarray
@@ -95,8 +95,8 @@ def search_match(
 
     Returns:
       `match(params, watched, rng_key)`, where `params` are the searches' and `watched` sets of the
-      policy's parameters by name. It returns what the first search earned in each game `[G]`, and
-      `Sureness`. A search's entropy, that of its visits, is known where it moved, else NaN.
+      policy's parameters by name. It returns the first search's reward in each game `[G]`, and
+      `Sureness`. A search's entropy is that of its visits, and NaN where the other search moved.
     """
     half = num_games // 2
 
@@ -163,7 +163,7 @@ def search_match(
 def normalised_entropy(policy: chex.Array, legal: chex.Array) -> chex.Array:
     """Returns the entropy `[B]` of policies `[B, A]` as a share of that of the uniform policy.
 
-    Where only one action is legal it is NaN.
+    It is NaN if only one action is legal.
     """
     entropy = jnp.sum(jax.scipy.special.entr(policy), axis=-1)
     count = jnp.sum(legal, axis=-1)
@@ -171,7 +171,7 @@ def normalised_entropy(policy: chex.Array, legal: chex.Array) -> chex.Array:
 
 
 def uct(env: Any, num_simulations: int) -> Decide:
-    """UCT: UCB1 and uniformly random playouts, in our batched tree search.
+    """Makes UCT: our batched tree search with UCB1 and uniformly random playouts.
 
     Args:
       env: the game.
@@ -190,15 +190,15 @@ def uct(env: Any, num_simulations: int) -> Decide:
 
 
 def biased_mcts(env: Any, apply_fn: Any, num_simulations: int) -> Decide:
-    """Tree search with PUCT, a learned prior and playouts by a learned policy.
+    """Makes a tree search with PUCT, a learned prior and playouts by a learned policy.
 
     Args:
       env: the game.
-      apply_fn: the network of both.
+      apply_fn: the network of the prior and of the playouts.
       num_simulations: simulations a move.
 
     Returns:
-      The search. Its parameters are a pair of the network's: the prior's and that of playouts.
+      The search. Its parameters are a pair of the network's: for the prior and for the playouts.
     """
 
     def search(params: Any, rng_key: chex.PRNGKey, state: Any) -> Any:
@@ -211,7 +211,7 @@ def biased_mcts(env: Any, apply_fn: Any, num_simulations: int) -> Decide:
 
 
 C_PUCT = 2.5
-AT_ONCE = 4  # simulations of an update, for all searches
+AT_ONCE = 4  # simulations per update, in all searches
 
 
 def _tree_search(
@@ -226,7 +226,7 @@ def _tree_search(
 
 
 def _play(env: Any, state: Any, action: chex.Array, side: chex.Array) -> tuple[Any, chex.Array]:
-    """Plays actions in games that go on, and tells what `side` earned by them."""
+    """Plays actions in unfinished games; returns the new states and the rewards of `side`."""
     after = jax.vmap(env.step)(state, action)
     reward = jnp.take_along_axis(after.rewards, side[:, None], axis=-1)[:, 0]
     return trees.where(state.terminated, state, after), jnp.where(state.terminated, 0.0, reward)
