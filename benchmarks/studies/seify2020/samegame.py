@@ -5,11 +5,11 @@
     python -m benchmarks.studies.seify2020.samegame --search nrpa --random 8 --size 10 --colors 4
     python -m benchmarks.studies.seify2020.samegame --preset full --show 5   # best game of board 5
 
-A search uses all cores for `--together` positions at once, which share the time: `--together 5
---seconds 60` searches five positions for 300 seconds. Compilation is not counted. With `--clock
-cpu`, seconds are processor time per device, which other work on the machine does not change. The
-rules in NumPy replay every game to its end and give the score. The rows of the file hold the games.
-A command that was stopped continues when it is started again with the same file.
+A search uses all cores for `--together` positions at once, which share the time:
+`--together 5 --seconds 60` searches five positions for 300 seconds. Compilation is not counted.
+With `--clock cpu`, seconds are processor time per device, which other work on the machine does not
+change. The rules in NumPy replay every game to its end and give the score. The rows of the file
+hold the games. A command that was stopped continues when it is started again with the same file.
 """
 
 import contextlib

@@ -154,7 +154,7 @@ def whole_games(play: Play, num_simulations: int) -> Search:
                 best = best._replace(simulations=best.simulations + num_simulations * moves)
                 yield best
 
-        # The first game compiles. Its board does not matter, as all have one shape: a short game.
+        # The first game compiles. All boards have one shape, so a board with a short game suffices.
         next(run(np.stack([_checkered(env)] * num_boards), jax.random.key(0)))
         return run
 

@@ -19,7 +19,7 @@ Decide = Callable[[Any, chex.PRNGKey, Any], Any]
 
 
 def masked(env: Any, apply_fn: Any) -> Policy:
-    """Makes a `Policy`, which takes states and masks illegal actions, from a network."""
+    """Makes a `Policy` of a network; it takes states and masks illegal actions."""
 
     def policy(params: Any, state: Any) -> chex.Array:
         return mask_logits(env, apply_fn(params, jax.vmap(env.observe)(state))[0], state)
