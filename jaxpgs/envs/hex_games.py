@@ -41,7 +41,8 @@ class HexGame:
       setup: the cells that hold black and white stones before the first move.
       to_move: the player who moves first, 0 or 1. None selects the player with fewer stones, or
         Black if both have equally many.
-      info: further properties of the file's first node, such as PB, PW, RE and C.
+      info: further properties of the file's first node, such as PB, PW, RE and C. Those with
+        several values, such as marks of cells, are left out.
 
     Example:
       >>> game = jaxpgs.envs.hex_io.read_sgf("(;GM[11]SZ[5];B[a3];W[swap-pieces];B[c3])")

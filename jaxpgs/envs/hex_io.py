@@ -7,6 +7,7 @@ the board, and the moves, whose colours follow from their order. A second comma 
 cursor.
 """
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -182,7 +183,9 @@ def read_sgf(text: str) -> HexGame:
         raise _error(text, nodes[0][0].at if nodes[0] else 0, "the first node has no size SZ")
     size = _size(text, sizes[0].at, *_two(sizes[0].value))
     used = {"GM", "FF", "SZ", "AP", "AB", "AW", "AE", "PL", "B", "W"}
-    game = HexGame(size, info={x.name: x.value for x in nodes[0] if x.name not in used})
+    counts = collections.Counter(x.name for x in nodes[0])
+    info = {x.name: x.value for x in nodes[0] if x.name not in used and counts[x.name] == 1}
+    game = HexGame(size, info=info)
     # Plays the moves on a board, so that an error about an occupied cell can name the line.
     board = np.zeros(size**2, np.int8)
     moves: list[Move] = []

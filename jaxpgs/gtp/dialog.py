@@ -15,7 +15,7 @@ class Answer(NamedTuple):
     """An engine's evaluation of a position.
 
     Attributes:
-      action: its move, a cell or `n*n` for the swap.
+      action: its move, an empty cell or `n*n` for the swap; -1 resigns.
       value: the expected return of the player to move, from -1 to 1.
       policy: `[n*n]` how good each cell is, for display.
       visits: `[n*n]` simulations of each cell.

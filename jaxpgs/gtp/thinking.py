@@ -32,11 +32,16 @@ def _best(call: Call, player: int) -> int | str:
     """Returns what the engine plays: a cell, or a word."""
     size, options = call.dialog.game.size, call.dialog.options
     answer = _think(call, player)
-    allowed = may_swap(call.dialog, hex_io.stones(call.dialog.game), player)
+    board = hex_io.stones(call.dialog.game)
+    allowed = may_swap(call.dialog, board, player)
     # A player who swaps gets the other side of the same position, mirrored.
     if allowed and (answer.action == size**2 or answer.value < 0):
         return SWAP_PIECES
-    return "resign" if answer.value < options.resign else answer.action
+    if answer.action < 0 or answer.value < options.resign:
+        return "resign"
+    if answer.action >= size**2 or board.flat[answer.action]:
+        raise ValueError(f"{call.engine.name} chose {answer.action}, which is not an empty cell")
+    return answer.action
 
 
 def _think(call: Call, player: int) -> Answer:

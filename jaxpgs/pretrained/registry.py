@@ -171,9 +171,9 @@ def _assemble(
     env = make_env(card["environment"], card["name"], env, trusted=trusted)
     template = make_module(card["architecture"], env, module, trusted=trusted)
     # Only if the card states that weights were rounded; otherwise weights keep their type.
-    halves = np.float16 if card["architecture"].get("stored") == "float16" else None
+    rounded = card["architecture"].get("stored") == "float16"
     arrays = {
-        name: jnp.asarray(array, jnp.float32 if array.dtype == halves else None)
+        name: jnp.asarray(array, jnp.float32 if rounded and array.dtype == np.float16 else None)
         for name, array in weights.items()
     }
     # A Linen module holds no weights, so `functional` gets them as variables.

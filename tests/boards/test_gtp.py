@@ -206,6 +206,23 @@ def test_a_player_behind_gtp_may_swap():
         assert talk(lines, engine, dialog)[0][-1] == answer
 
 
+def test_a_player_behind_gtp_may_resign_but_not_play_on_stones():
+    def player(action):
+        act = lambda rng_key, state, memory: (np.array([action]), memory, {})  # noqa: E731
+        return evaluation.Player("fixed", lambda batch_size: (), act, host=True)
+
+    for action, answer in (
+        (-1, "= resign\n\n"),
+        (4, "? fixed chose 4, which is not an empty cell\n\n"),
+        (9, "? fixed chose 9, which is not an empty cell\n\n"),
+        (8, "= c3\n\n"),
+    ):
+        engine = gtp.player_engine(Hex(3), player(action))
+        replies, dialog = talk(["play black b2", "reg_genmove white", "genmove white"], engine)
+        assert replies[1:] == [answer] * 2
+        assert np.count_nonzero(hex_io.stones(dialog.game)) == 1 + (action == 8)
+
+
 def test_hexguis_replay_of_a_position_gives_the_same_move_and_no_second_swap():
     # A person swaps; HexGui tells the position, and asks the colour that is then to move.
     log = []

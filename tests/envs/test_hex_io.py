@@ -89,6 +89,13 @@ def test_files_of_other_programs(text, moves):
     assert ", ".join(map(" ".join, words)) == moves
 
 
+def test_of_the_first_node_only_single_values_are_kept():
+    text = "(;FF[4]GM[11]SZ[5]PB[x]TR[a1][b2]LB[a1:1][c3:2]MA[d4];B[a3])"
+    game = hex_io.read_sgf(text)
+    assert game.info == {"PB": "x", "MA": "d4"}
+    assert hex_io.read_sgf(hex_io.write_sgf(game)) == game
+
+
 def test_stones_that_are_set_up_in_a_file():
     text = "(;FF[4]GM[11]SZ[3]AB[a1][b1]AW[c3]PL[W];W[b2];AE[a1]AW[c1]PL[B];B[a3])"
     game = hex_io.read_sgf(text)

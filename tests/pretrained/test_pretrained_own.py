@@ -313,6 +313,23 @@ def test_keys_come_back_as_the_kind_that_they_were(tmp_path, own, impl):
     chex.assert_trees_all_equal(loaded.params, params)
 
 
+@pytest.mark.lenient
+def test_weights_of_64_bits_keep_them(tmp_path, own):
+    env = own.Stones()
+
+    class Wide(own.Net):
+        def __init__(self, observation_shape, num_actions, *, rngs):
+            super().__init__(observation_shape, num_actions, rngs=rngs)
+            self.scale = nnx.Param(jnp.full(2, 1 + 1e-12, jnp.float64))
+
+    with jax.enable_x64(True):
+        module = make(Wide, env)
+        params, _ = save(tmp_path, env, module)
+        loaded = load(tmp_path, module=module)
+        assert loaded.params["scale"].dtype == jnp.float64
+        chex.assert_trees_all_equal(loaded.params, params)
+
+
 def test_weights_that_no_file_gives_back_are_refused(tmp_path, own):
     env = own.Stones()
 
