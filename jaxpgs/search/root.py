@@ -101,8 +101,9 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
         given = np.asarray(given)
         if given.size and (given.min() < 0 or given.max() > most):
             raise ValueError(f"{words}; got {given}.")
-    # Traced numbers cannot be rejected, only clipped.
-    return jnp.clip(jnp.asarray(given), 0, most).astype(jnp.int32)
+    # Traced numbers cannot be rejected, only clipped. A bound must fit the given type, or it wraps.
+    given = jnp.asarray(given)
+    return jnp.clip(given, 0, min(most, jnp.iinfo(given.dtype).max)).astype(jnp.int32)
 
 
 def known_before(search: Search, memory: Nodes, stats: NodeStats) -> NodeStats:

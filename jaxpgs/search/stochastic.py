@@ -90,7 +90,7 @@ def stochastic_root(
     _check_decision(told, rows)
     num_outcomes = told.chance_logits.shape[-1]
     if invalid_actions is None:
-        invalid_actions = root.prior_logits * 0
+        invalid_actions = (root.prior_logits > 0) & False  # not times 0, which is NaN for inf
     illegal = jnp.asarray(invalid_actions).astype(bool).astype(jnp.int32)
 
     def widen(x: chex.Array, value: int) -> chex.Array:
@@ -275,9 +275,9 @@ def stochastic_mcts_policy(
 ) -> PolicyOutput:
     """Runs `stochastic_mcts_search`, with the arguments of `mctx.stochastic_muzero_policy`.
 
-    The answer, `visits`, `qvalues` and `summary()` have the A actions of the root. `nodes` have
-    A + C columns. To continue from them after an action and a chance outcome, give the next search
-    `nodes=reroot(reroot(nodes, action, ...), num_actions + outcome, ...)`.
+    The answer, `visits`, `qvalues`, `prior_logits` and `summary()` have the A actions of the root.
+    `nodes` have A + C columns. To continue from them after an action and a chance outcome, give the
+    next search `nodes=reroot(reroot(nodes, action, ...), num_actions + outcome, ...)`.
 
     Example:
       >>> models = decision_fn, chance_fn
@@ -298,5 +298,6 @@ def stochastic_mcts_policy(
     data = stochastic_root(params, root, decision_recurrent_fn, invalid_actions)
     output = run(search, params, rng_key, *data, **kept)
     found = output.search_state
-    visits, qvalues = (x[:, :num_actions] for x in (found.visits, found.qvalues))
-    return output.replace(search_state=found.replace(visits=visits, qvalues=qvalues))
+    names = ("visits", "qvalues", "prior_logits")
+    of_actions = {name: getattr(found, name)[:, :num_actions] for name in names}
+    return output.replace(search_state=found.replace(**of_actions))

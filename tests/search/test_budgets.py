@@ -12,6 +12,7 @@ from games import QUICK
 
 import jaxpgs
 from jaxpgs.search import finish, init, run, step
+from jaxpgs.search.root import budgets as checked
 
 N, K = 12, 4
 BUDGETS = np.array([1, 7, N, 7, 1, N], np.int32)
@@ -159,6 +160,31 @@ def test_budgets_are_checked_and_traced_ones_are_clipped():
         jax.eval_shape(lambda: policy(invalid, simulations_by_root=known))
     with pytest.raises(ValueError, match=r"simulations_by_root is not for .* in rounds"):
         policy(invalid, simulations_by_root=BUDGETS, simulations_per_update="rounds")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32"])
+def test_numbers_of_any_type_keep_their_values(dtype):
+    given = jnp.asarray([3, 100], dtype)
+    for found in (jax.jit, lambda f: f):
+        counts = found(lambda x: checked(make("mcs", 300), x, 2))(given)
+        np.testing.assert_array_equal(counts, [3, 100])
+    if dtype == "uint32":
+        many = jax.jit(lambda x: checked(make("mcs"), x, 2))(jnp.asarray([2**31, 2**32 - 1], dtype))
+        np.testing.assert_array_equal(many, [N, N])
+
+
+def test_chance_is_that_of_n_simulations():
+    def model(params, rng_key, action, node):
+        output, node = toy.recurrent_fn(params, rng_key, action, node)
+        return output.replace(reward=jax.random.normal(rng_key, action.shape)), node
+
+    root, invalid = roots()
+    policy = functools.partial(jaxpgs.mcs_policy, game(), jax.random.key(4), root, model)
+    found, expected = (
+        jit(functools.partial(policy, count, invalid, simulations_per_update=K, **knobs))()
+        for count, knobs in ((N, {"simulations_by_root": BUDGETS}), (7, {}))
+    )
+    assert_rows_equal(found, expected, BUDGETS == 7)
 
 
 @pytest.mark.slow

@@ -630,6 +630,27 @@ def test_flattened_features():
     assert "float32[10,8] of tanh" in reason
 
 
+def test_a_state_that_the_search_casts_is_not_what_the_policy_reads():
+    def recurrent_fn(params, rng_key, action, embedding):
+        del rng_key
+        x = jnp.tanh(embedding["x"].astype(jnp.float32) + 0.3 * action[:, None].astype(jnp.float32))
+        time = (embedding["time"] + 1).astype(jnp.int8)
+        features = _torso(params, x)
+        logits = jnp.where((time > 1)[:, None], _policy(params, features) + x[:, :ACTIONS], -1e9)
+        value = _value(params, features)
+        return _output(0 * value, 0 * value - 1, logits, value), {"x": x, "time": time}
+
+    states, params, action = _states(4), _params(), jnp.arange(4) % ACTIONS
+    states |= {"x": states["x"].astype(jnp.bfloat16)}
+    cut = _cut(recurrent_fn, params, "policy", states)
+    data = params, jax.random.key(0), action, states
+    expected = recurrent_fn(*data)[0].prior_logits
+    expansion, after = cut.expand(*data)
+    kept = jax.tree.map(lambda new, old: new.astype(old.dtype), after, states)  # as by a search
+    found = cut.policy(params, expansion.features, kept)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_means_over_all_states():
     def network(params, x):
         features = _torso(params, x)

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from games import lenient_promotion, mostly_slow
+from scipy import stats as scipy_stats
 
 import jaxpgs
 from jaxpgs.search import run
@@ -405,6 +406,40 @@ def test_with_one_key_every_call_has_one_of_its_own(name, num_walks):
     else:
         assert len(np.unique(drawn_by_call)) == B * A
     assert len(np.unique(of_rows.qvalues)) == B * A
+
+
+def test_chance_does_not_depend_on_the_actions():
+    num_actions, num_seeds = 4, 64
+
+    def model(params, rng_key, action, state):
+        drawn, depth, taken = state
+        depth, none = depth + 1, jnp.zeros(action.shape)
+        number = jax.random.uniform(jax.random.split(rng_key)[1], action.shape)
+        logits = jnp.zeros((*action.shape, num_actions))
+        output = mctx.RecurrentFnOutput(
+            reward=none, discount=none + 1, prior_logits=logits, value=none
+        )
+        second = depth == 2
+        return output, (
+            jnp.where(second, number, drawn), depth, jnp.where(second, action, taken)
+        )  # fmt: skip
+
+    def second_step(seed):
+        zero = jnp.zeros(1, jnp.int32)
+        root = mctx.RootFnOutput(
+            prior_logits=jnp.zeros((1, num_actions)), value=jnp.zeros(1),
+            embedding=(jnp.zeros(1), zero, zero),
+        )  # fmt: skip
+        drawn, _, action = jaxpgs.mcs_policy(
+            None, jax.random.key(seed), root, model, 1, mode="rollouts",
+            truncation=jaxpgs.truncation.fixed(2),
+            best_of=lambda state: state[1].astype(jnp.float32),
+        ).search_state.best  # fmt: skip
+        return jnp.floor(num_actions * drawn[0]).astype(jnp.int32) == action[0]
+
+    equal = jax.jit(lambda seeds: jax.lax.map(second_step, seeds))(jnp.arange(num_seeds))
+    # By chance there are more once in a million.
+    assert int(equal.sum()) <= scipy_stats.binom(num_seeds, 1 / num_actions).isf(1e-6)
 
 
 @pytest.mark.slow

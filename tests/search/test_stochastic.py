@@ -208,6 +208,20 @@ def test_it_may_be_transformed():
         jax.eval_shape(visits, params, root, invalid, keys[0])
 
 
+def test_logits_that_are_not_finite_forbid_nothing():
+    params, root, _ = random_model(0, 1.0)
+    logits = np.array(root.prior_logits)
+    logits[:3] = [0, np.inf, 1, 2, 3], [np.nan] * A, [-np.inf, 0, 0, 0, 0]
+    illegal = stochastic_root(params, root.replace(prior_logits=logits), decide)[1]
+    np.testing.assert_array_equal(illegal, np.tile([0] * A + [1] * C, (B, 1)))
+
+
+def test_what_is_known_of_actions_has_a_column_for_each():
+    found = jax.eval_shape(lambda: search(*random_model(0, 1.0), 4)).search_state
+    for name in ("visits", "qvalues", "prior_logits"):
+        assert getattr(found, name).shape == (B, A)
+
+
 def test_its_knobs_show():
     for function, more in (
         (jaxpgs.search.stochastic_mcts_search, {"num_actions"}),

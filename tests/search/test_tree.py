@@ -341,6 +341,49 @@ def test_estimate_counts_the_nodes(adapts):
     assert longer.total > 50 * estimate.nodes
 
 
+def test_backups_may_read_the_probability_of_actions_that_are_never_sampled():
+    params = toy.tree(2, 2, features=np.eye(7), head=np.tile([0, -200], (7, 1)), value=np.arange(7))
+
+    def backup(trajectory):
+        told = jnp.sum(jnp.where(trajectory.alive, trajectory.log_prob, 0.0), axis=0)
+        return jaxpgs.backup.n_step()(trajectory) + 0.1 * told[None]
+
+    knobs = {"root_selection": jaxpgs.selection.ucb1(), "simulations_per_update": 1}
+    knobs |= {"interior_selection": jaxpgs.selection.ucb1()}
+    found, expected = (
+        jaxpgs.batched_mcts_policy(
+            params, jax.random.key(0), toy.root(params), toy.split_fn, 6, **knobs, **more
+        ).search_state.qvalues
+        for more in ({"backup": backup}, {})
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_more_edges_than_numbers_are_refused():
+    params = {"next": jnp.zeros((1, 50_000), jnp.int32)}
+
+    def model(params, rng_key, action, node):
+        zero = jnp.zeros(action.shape)
+        logits = jnp.zeros((*action.shape, params["next"].shape[1]))
+        return mctx.RecurrentFnOutput(
+            reward=zero, discount=zero, prior_logits=logits, value=zero
+        ), node
+
+    root = mctx.RootFnOutput(
+        prior_logits=jnp.zeros((1, 50_000)), value=jnp.zeros(1), embedding=jnp.zeros((1, 1))
+    )
+
+    def search(count, **knobs):
+        jax.eval_shape(
+            lambda: jaxpgs.mcs_policy(params, jax.random.key(0), root, model, count, **knobs)
+        )
+
+    with pytest.raises(ValueError, match=r"below 2\*\*31; got 43\d\d\d \* 50000"):
+        search(43_000, mode="tree")
+    search(43_000, mode="tree", capacity=42_000)
+    search(43_000, mode="rollouts")
+
+
 @pytest.mark.parametrize("mode", ["rollouts", "tree"])
 def test_more_than_indices_can_tell_is_refused(mode):
     with pytest.raises(ValueError, match=r"num_simulations .* at most 1073741824.* got 429"):

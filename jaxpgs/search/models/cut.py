@@ -248,7 +248,13 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
     # A search keeps the embedding anyway, so its leaves do not have to be features.
     leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
-    free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & STATE}
+    # It keeps them in the root's types; the policy must read what the model computed.
+    given = two.inputs[len(two.inputs) - len(after) :]
+    free = {
+        x: i
+        for x, i in leaves.items()
+        if axes[x] == 0 and two.marks[x] & STATE and x.aval.dtype == given[i].aval.dtype
+    }
     border = _border(two, sizes, free)
     for x in border:
         if math.isinf(sizes[x]):

@@ -103,7 +103,9 @@ def reinforce(
             total = jnp.sum(jnp.where(alive, advantage, 0.0), axis=-1, keepdims=True)
             advantage -= total / count.astype(total.dtype)
             # The mean of equal returns differs from them by rounding, which must have no effect.
-            largest = jnp.max(jnp.abs(jnp.where(alive, returns[1:], 0.0)), axis=(0, 2))
+            # Without steps that learn, T = 1, the maximum is over nothing.
+            sizes = jnp.abs(jnp.where(alive, returns[1:], 0.0))
+            largest = jnp.max(sizes, axis=(0, 2), initial=0.0)
             noise = 16 * jnp.finfo(advantage.dtype).eps * largest
             advantage = jnp.where(jnp.abs(advantage) > noise[None, :, None], advantage, 0.0)
         advantage = jnp.where(alive, advantage, 0.0)

@@ -417,9 +417,10 @@ def round_starts(num_considered: int, num_simulations: int, *, sure: bool) -> tu
     """Returns how many simulations each update starts, for a `gumbel_root` in rounds.
 
     The rounds are followed by updates of two simulations, as many as a root may need that has fewer
-    legal actions, or for which not all needed simulations were started. With `sure` there are more
-    evaluations in fewer calls, which is faster on an accelerator; a CPU is faster without it
-    (`python tests/quality schedules`).
+    legal actions. Without `sure`, an update may not have started all needed simulations. A root
+    that misses many takes more updates than these; the states of the additional updates count, but
+    a tree does not keep them. With `sure` there are more evaluations in fewer calls, which is
+    faster on an accelerator; a CPU is faster without it (`python tests/quality schedules`).
 
     Args:
       num_considered: how many actions are considered at most, at least 1.

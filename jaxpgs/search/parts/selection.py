@@ -277,7 +277,6 @@ def ucb1(
         check_number("ucb1", "virtual_loss", virtual_loss, -math.inf)
 
     def score(node: NodeStats, pending: chex.Array) -> chex.Array:
-        prior = jax.nn.softmax(node.prior_logits, axis=-1)
         visits = node.visits + pending
         if virtual_loss is None:
             qvalues = node.qvalues
@@ -285,8 +284,9 @@ def ucb1(
             qvalues = (node.value_sum - virtual_loss * pending) / jnp.maximum(visits, 1)
         total = jnp.maximum(jnp.sum(visits, axis=-1, keepdims=True), 1)
         bonus = c * jnp.sqrt(jnp.log(total) / jnp.maximum(visits, 1))
-        # Far above every score of a visited action, but ordered by the prior.
-        return jnp.where(visits > 0, qvalues + bonus, 1e30 * (1 + prior))
+        untried = (visits == 0) & node.valid
+        first = jnp.where(untried, as_logits(node.prior_logits), -jnp.inf)
+        return jnp.where(jnp.any(untried, axis=-1, keepdims=True), first, qvalues + bonus)
 
     return by_score(score)
 

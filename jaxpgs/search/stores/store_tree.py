@@ -122,6 +122,12 @@ def init(context: Context, root: mctx.RootFnOutput, kept: Nodes | None) -> Nodes
     zero = trees.zero_rows(root.prior_logits > 0)
     states = pack(jax.tree.map(lambda x: jnp.asarray(x)[:, None], root.embedding))
     sections, num_rows = context.rows.sections, context.rows.num_rows
+    if num_rows * num_actions >= 2**31:
+        raise ValueError(
+            'mode="tree" numbers actions of nodes with 32 bits: nodes times actions must be '
+            f"below 2**31; got {num_rows} * {num_actions}. Give a smaller capacity or N, or "
+            'mode="rollouts".'
+        )
     many = num_actions >= MANY_ACTIONS
     # `Nodes.numbers` has so many numbers of each action, and three of the state.
     times = int(context.search.adapt is None) if many else sections
@@ -296,8 +302,8 @@ def close(
     context: Context, nodes: Nodes, place: Place, action: chex.Array, waiting: chex.Array
 ) -> tuple[Nodes, Reached]:
     """Creates the nodes in which simulations stopped, with one network call."""
-    t = jnp.int32(context.max_depth)
-    return _expand(context, nodes, place.node, action, waiting, t)
+    # The key of the call must not depend on T, which depends on N: a shorter search draws the same.
+    return _expand(context, nodes, place.node, action, waiting, jnp.int32(0))
 
 
 @jax.named_scope("expand")

@@ -422,3 +422,14 @@ def test_roots_that_were_reset_do_what_a_first_search_does():
     following = run(params, 3, reset, 400.0, 2).params
     expected = np.asarray(adapted["head"])[EVERY_THIRD]
     np.testing.assert_allclose(np.asarray(following["head"])[EVERY_THIRD], expected, rtol=1e-6)
+
+
+def test_a_search_of_one_step_learns_nothing_from_a_mean():
+    params = pencil_game(1.0)
+    output = jaxpgs.pgs_policy(
+        params, jax.random.key(0), toy.root(params, [0, 1]), toy.split_fn, 4,
+        adapt=toy.adapt_head, simulations_per_update=4,
+        estimator=jaxpgs.estimator.reinforce("mean"),
+    )  # fmt: skip
+    np.testing.assert_array_equal(output.search_state.params["head"][1], params["head"])
+    np.testing.assert_array_equal(output.search_state.visits.sum(axis=-1), 4)

@@ -140,6 +140,11 @@ def test_ucb1_tries_each_action_once_however_great_the_values():
     np.testing.assert_array_equal(in_turn(jaxpgs.selection.ucb1(0.7), root, 2), [[2, 1]])
 
 
+def test_ucb1_tries_actions_in_the_order_of_the_smallest_priors():
+    root = bandit([[0, -18, -17, -200, -100]], [[1, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(in_turn(jaxpgs.selection.ucb1(), root, 4), [[2, 1, 4, 3]])
+
+
 @pytest.mark.parametrize(
     ("virtual_loss", "expected"),
     [
