@@ -248,13 +248,10 @@ def _find_cut(two: Program, three: Program, max_features: int | None) -> _Cut | 
     sizes = {x: _row_bytes(x, axis) for x, axis in axes.items()}
     # A search keeps the embedding anyway, so its leaves do not have to be features.
     leaves = {x: i for i, x in enumerate(after) if isinstance(x, Var)}
+    free = {x: i for x, i in leaves.items() if axes[x] == 0 and two.marks[x] & STATE}
     # It keeps them in the root's types; the policy must read what the model computed.
     given = two.inputs[len(two.inputs) - len(after) :]
-    free = {
-        x: i
-        for x, i in leaves.items()
-        if axes[x] == 0 and two.marks[x] & STATE and x.aval.dtype == given[i].aval.dtype
-    }
+    free = {x: i for x, i in free.items() if _dtype(x) == _dtype(given[i])}
     border = _border(two, sizes, free)
     for x in border:
         if math.isinf(sizes[x]):
@@ -290,9 +287,13 @@ def _row_axis(two: Atom, three: Atom) -> int | None:
     return axes[0] if len(axes) == 1 and pairs[axes[0]] == (2, 3) else None
 
 
+def _dtype(x: Atom) -> Any:
+    return x.aval.dtype
+
+
 def _row_bytes(two: Atom, axis: int | None) -> float:
     """Returns the bytes of a value per state, inf if it cannot be kept."""
-    dtype = two.aval.dtype
+    dtype = _dtype(two)
     if axis is None or jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == jax.dtypes.float0:
         return math.inf
     return math.prod(two.aval.shape) // 2 * dtype.itemsize
