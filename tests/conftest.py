@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
             if name in begun:
                 item.add_marker(pytest.mark.slow)
             begun.add(name)
-        if item.get_closest_marker("each_value"):
+        if item.get_closest_marker("each_value") and not item.get_closest_marker("slow"):
             values = {(name, repr(value)) for name, value in item.callspec.params.items()}
             tests[item.path, item.originalname][item] = values
     for cases in tests.values():
