@@ -29,7 +29,10 @@ from benchmarks.players import OURS
 NONE = "no fingerprint"
 SAME = runs.RESULTS / "same.json"  # written by `python tests/quality versions`
 # What a comparison must have found; no player uses the value that a search gives its root.
-ENOUGH = {"program": ("program",), "answers": ("program", "answers", "other value")}
+ENOUGH = {
+    "program": ("program", "instructions"),
+    "answers": ("program", "instructions", "answers", "other value"),
+}
 # Commands that measure the cost of a search's program, whatever it answers.
 COSTS = ("compiled", "memory", "model_memory", "speed")
 # Parts that only raise errors or return their arguments: they change no result.

@@ -6,9 +6,10 @@
 A probe is a search with the settings that rows of `benchmarks/results` use. It searches positions
 of a small board and, if it has no settings of its own, also positions with many actions. Its
 program is the text that JAX passes to the compiler, for CPU and TPU, without the names of Python
-functions. Where the programs differ, the searches run and their answers are compared. The findings
-are a row of `benchmarks/results/same.json`, by which `python -m benchmarks.stale` decides which
-rows still hold.
+functions. If the programs differ, the searches run and their answers are compared. If these agree,
+so may the instructions that a CPU runs, as a compiler removes calculations that nothing uses. The
+findings are a row of `benchmarks/results/same.json`, by which `python -m benchmarks.stale` decides
+which rows still hold.
 
 Each version runs in a process of its own, and its own `benchmarks.players` interprets the settings.
 The other version is a temporary worktree of git.
@@ -38,6 +39,8 @@ COUNTS = (16, 64, 256, 800)  # simulations for which K is compared, without a se
 # Searches that are compared in addition to the players of the tournaments.
 FURTHER = ("extended", "network", "match", "games", "tempering", "nrpa")
 TOLERANCE = 1e-5  # of returns, which are from -1 to 1
+# What is compared, and of which probes: those of which this was found before.
+KINDS = {"programs": "other program", "answers": "other program", "instructions": "answers"}
 Player = Mapping[str, Any]  # `search` and `knobs`, as in the files of tournaments
 
 
@@ -53,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     probes = all_probes()
     here = runs.fingerprint({})  # before the searches run, as files may be edited meanwhile
-    ours: dict[str, dict[str, Any]] = {"programs": {}, "answers": {}}  # of this checkout
+    ours: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # of this checkout
     record = runs.open_record(parser, args, {"probes": probes}, ("commit_before",))
     for name in args.commits:
         with worktree(name) as (commit, root):
@@ -65,15 +68,19 @@ def main(argv: list[str] | None = None) -> None:
             for search in args.searches or dict.fromkeys(p["search"] for p in probes.values()):
                 some = {key: p for key, p in probes.items() if p["search"] == search}
                 found = dict.fromkeys(some, "other program")
-                for kind in ("programs", "answers"):
-                    todo = {key: some[key] for key in found if found[key] == "other program"}
+                for kind, before in KINDS.items():
+                    todo = {key: some[key] for key in found if found[key] == before}
                     if not todo or args.only not in (None, kind):
                         continue
                     if missing := {key: todo[key] for key in todo if key not in ours[kind]}:
                         ours[kind] |= ask(ROOT, {kind: missing})["found"]
                     theirs = ask(root, {kind: todo})
                     for key, said in theirs["found"].items():
-                        found[key] = compare(said, ours[kind][key])
+                        same = compare(said, ours[kind][key])
+                        if kind != "instructions":
+                            found[key] = same
+                        elif same == "program":
+                            found[key] = kind
                     row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
                 for earlier in runs.read(record):  # findings on other searches stay
                     about = earlier["commit_before"], earlier["fingerprint"]
@@ -181,7 +188,12 @@ def probe(path: pathlib.Path) -> None:
             digest = hashlib.sha256()
             for board, setting, function, arrays in cases:
                 platforms = ["cpu"] if board in (MANY[0], "games") else ["cpu", "tpu"]
-                digest.update(f"{setting}{program(platforms, function, *arrays)}".encode())
+                text = (
+                    instructions(function, *arrays)
+                    if kind == "instructions"
+                    else program(platforms, function, *arrays)
+                )
+                digest.update(f"{setting}{text}".encode())
                 for leaf in jax.tree.leaves(arrays[0]):
                     digest.update(np.asarray(leaf).tobytes())
             found[key] = digest.hexdigest()
@@ -310,6 +322,18 @@ def program(platforms: Sequence[str], function: Callable[..., Any], *args: Any) 
 
     lowered = jax.jit(numbers).trace(*args).lower(lowering_platforms=tuple(platforms))
     return nameless(lowered.as_text())
+
+
+def instructions(function: Callable[..., Any], *args: Any) -> list[str]:
+    """Returns the instructions that a CPU runs for a function, sorted, without names."""
+
+    def numbers(*args: Any) -> list[Any]:
+        return list(answer(function(*args)).values())
+
+    text = jax.jit(numbers).lower(*args).compile().as_text() or ""
+    text = re.sub(r"(?s)\nFileNames.*?\n\n(?=%)", "", text)  # of the source
+    text = re.sub(r", metadata=\{[^}]*\}", "", text)
+    return sorted(re.sub(r"%?\b[A-Za-z_][\w-]*(\.[\w-]+)+|%[\w-]+", "%", text).splitlines())
 
 
 def nameless(text: str) -> str:

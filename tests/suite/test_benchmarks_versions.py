@@ -160,6 +160,26 @@ def test_a_program_does_not_depend_on_names_of_functions():
     assert versions.nameless("custom_call @a") != versions.nameless("custom_call @b")
 
 
+def test_what_a_compiler_removes_is_no_instruction():
+    def loop(scale, times):
+        def function(x, key):
+            for _ in range(times):
+                key = jax.random.fold_in(key, 7)
+            again = lambda carry: carry[0].sum() < 100  # noqa: E731
+            step = lambda carry: (carry[0] + jnp.float32(scale) * x, carry[1])  # noqa: E731
+            return (jax.lax.while_loop(again, step, (x, key))[0],)
+
+        return function
+
+    data = jnp.arange(4.0), jax.random.key(0)
+    texts = [versions.program(["cpu"], loop(2, times), *data) for times in (0, 1)]
+    assert texts[0] != texts[1]
+    found = [
+        versions.instructions(loop(*knobs), *data) for knobs in ((2, 0), (2, 1), (3, 0), (3, 1))
+    ]
+    assert found[0] == found[1] != found[2] == found[3]
+
+
 def test_answers_may_differ_by_rounding():
     one = {"visits": [1, 2], "value": [0.5, float("nan")]}
     assert versions.compare(one, {"visits": [1, 2], "value": [0.500001, float("nan")]}) == "answers"
