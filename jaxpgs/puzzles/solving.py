@@ -185,14 +185,11 @@ def _solution(progress: "_Progress", count: int) -> Solution:
     )
 
 
-def record_games(
-    start: Episode, end: Episode, states: Any, actions: chex.Array, scores: chex.Array
-) -> Solution:
+def record_games(end: Episode, states: Any, actions: chex.Array, scores: chex.Array) -> Solution:
     """Makes a solution from games that were played without a search.
 
     Args:
-      start: B episodes without moves.
-      end: the same episodes at their ends.
+      end: B episodes after their last moves.
       states: `[L, B]` the positions of the games; those after the end are ignored.
       actions: `[L, B]` the legal actions that were played there.
       scores: `[L, B]` the sum of the rewards before.
@@ -206,7 +203,7 @@ def record_games(
         score=end.total,
         moves=end.moves,
         num_moves=end.num_played,
-        played=jnp.where(start.state.terminated, -jnp.inf, end.total),
+        played=end.total,
         searches=Searches(
             state=states,
             action=jnp.where(playing, actions, 0),

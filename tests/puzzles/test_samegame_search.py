@@ -564,6 +564,16 @@ def test_games_without_a_search_reach_their_end():
     assert all(-14.0 <= float(scores[name]) <= -7.0 for name in scores)
 
 
+def test_a_game_that_is_over_at_the_start_is_played():
+    env, keys = Toll(), jax.random.split(jax.random.key(0), 2)
+    start = jax.vmap(env.init)(keys)
+    start = dataclasses.replace(start, terminated=jnp.array([True, False]))
+    found = jit(functools.partial(puzzles.random_games, env, max_moves=3))(keys, start)
+    # The second game is cut before its end.
+    assert found.played.tolist() == found.score.tolist() == [0.0, -np.inf]
+    assert found.num_moves.tolist() == [0, 3]
+
+
 @pytest.mark.slow
 def test_following_the_best_line_plays_it():
     run = jit(functools.partial(puzzles.plain_mcts, ENV, num_simulations=16, follow="best"))
