@@ -31,7 +31,7 @@ class Searches(NamedTuple):
       value: `[S, B]` the highest Q-value, which estimates the rewards from there on.
       score: `[S, B]` the sum of the rewards before.
       searched: `[S, B]` bool, False where the game was over.
-      best: `[S, B]` the best total so far.
+      best: `[S, B]` the best total so far, -inf before a game that was seen has ended.
       num_evaluations: `[S, B]` int32, states that the simulations evaluated.
 
     Example:
@@ -51,6 +51,9 @@ class Searches(NamedTuple):
 
 class Solution(NamedTuple):
     """The best game that was seen on each of B boards.
+
+    If no game that was seen ended within `max_moves`, the last of `searches.best` is -inf, and the
+    solution is the game that was played, as far as it was played.
 
     Attributes:
       score: `[B]` its score.
@@ -176,13 +179,19 @@ def _solution(progress: "_Progress", count: int) -> Solution:
     # total over searches stays flat.
     done = jnp.arange(count)[:, None] < progress.number
     searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
+    best = trees.where(jnp.isneginf(best.total), progress.episode, best)
     return Solution(
-        score=best.total,
+        score=_score(best),
         moves=best.moves,
         num_moves=jnp.sum(best.moves >= 0, axis=-1, dtype=jnp.int32),
         played=progress.played,
         searches=searches,
     )
+
+
+def _score(episode: Episode) -> chex.Array:
+    """Returns the scores `[B]` of whole games, or of the moves played if a game has not ended."""
+    return jnp.where(jnp.isneginf(episode.total), episode.score, episode.total)
 
 
 def record_games(end: Episode, states: Any, actions: chex.Array, scores: chex.Array) -> Solution:
@@ -200,7 +209,7 @@ def record_games(end: Episode, states: Any, actions: chex.Array, scores: chex.Ar
     playing = ~states.terminated
     total = jnp.broadcast_to(end.total, scores.shape)
     return Solution(
-        score=end.total,
+        score=_score(end),
         moves=end.moves,
         num_moves=end.num_played,
         played=end.total,
