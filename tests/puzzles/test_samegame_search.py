@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -584,13 +585,29 @@ def wages(may_end):
 
 
 def test_games_that_are_cut_are_not_the_best():
-    search = functools.partial(puzzles.plain_mcts, Wage(), num_simulations=16, max_moves=4)
-    found = jit(search)(jax.random.key(1), wages([True, False]))
-    # A game of four moves that ends earns three points, one that is cut four.
-    assert found.searches.best[-1].tolist() == [3.0, -np.inf]
-    assert found.score.tolist() == [3.0, 4.0] and found.num_moves.tolist() == [4, 4]
-    assert found.moves[0].tolist() == [0, 0, 0, 1]
-    assert np.isneginf(found.played).all() and np.isfinite(found.searches.value).all()
+    env, count = Wage(), 32
+    root_fn, _ = puzzles.make_episode_fns(env, rollout=puzzles.random_rollouts(env, max_moves=4))
+    none = jnp.zeros((count, 2), jnp.int32)
+
+    def plan(keys, root, illegal, nodes, adapted):
+        # A search that sees one game, that of the root's rollout, and plays action 0.
+        found = {"best": root.embedding, "visits": none, "qvalues": none.astype(jnp.float32)}
+        found = types.SimpleNamespace(**found, num_evaluations=none[:, 0])
+        return types.SimpleNamespace(action=none[:, 0], search_state=found)
+
+    solve = functools.partial(puzzles.solve, env, root_fn, plan, None, max_moves=4)
+    start = wages([True] * (count - 1) + [False])
+    found = jax.device_get(jit(solve)(jax.random.key(1), start))
+    # A game that ends within four moves earns at most three points, one that is cut four or more.
+    best, ends = found.searches.best[-1], found.moves == 1
+    ended = ends.any(axis=1)
+    np.testing.assert_array_equal(best[ended], np.argmax(ends, axis=1)[ended])
+    np.testing.assert_array_equal(found.score[ended], best[ended])
+    np.testing.assert_array_equal(found.num_moves[ended], best[ended] + 1)
+    assert ended.sum() > count / 2 and np.isneginf(best[~ended]).all()
+    # Where no game has ended, the solution is the game that was played.
+    assert (found.moves[~ended] == 0).all() and (found.score[~ended] == 4).all()
+    assert np.isneginf(found.played).all()
 
 
 def test_rollouts_that_stop_early_have_no_total():
