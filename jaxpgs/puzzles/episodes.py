@@ -36,7 +36,8 @@ class Episode(NamedTuple):
         rollout proposes; -1 after the last.
       num_played: `[B]` int32, how many of them have been played.
       score: `[B]` float32, the sum of the rewards of the moves played.
-      total: `[B]` float32, that of all moves; -inf if they stop before the game's end.
+      total: `[B]` float32, that of all moves; -inf if they stop before the game's end, or the game
+        has more than L moves.
 
     Example:
       >>> jaxpgs.puzzles.start_episodes(puzzle, boards).moves.shape
@@ -75,7 +76,8 @@ def start_episodes(env: Env, state: Any, max_moves: int | None = None) -> Episod
       env: a game of one player.
       state: `[B]` positions to start from.
       max_moves: L, the maximum number of moves of a game. None is half the number of actions,
-        which is enough for SameGame, where each move takes two cells or more.
+        which is enough for SameGame, where each move takes two cells or more. A longer game counts
+        as one that did not end.
 
     Returns:
       Episodes without moves, whose scores begin at 0.
@@ -130,12 +132,14 @@ def play_move(env: Env, episode: Episode, action: chex.Array) -> tuple[Episode, 
     moves = jnp.where(places < 0, episode.moves, episode.moves.dtype.type(-1))
     moves = jnp.where(now, action[:, None].astype(moves.dtype), moves)
     score = episode.score + reward
+    num_played = episode.num_played + playing.astype(jnp.int32)
+    ended = state.terminated & (num_played <= moves.shape[1])
     episode = Episode(
         state=state,
         moves=moves,
-        num_played=episode.num_played + playing.astype(jnp.int32),
+        num_played=num_played,
         score=score,
-        total=jnp.where(state.terminated, score, -jnp.inf),
+        total=jnp.where(ended, score, -jnp.inf),
     )
     return episode, reward
 
@@ -271,13 +275,18 @@ def _complete(
     earned, moves = setting.rollout(params, keys, episode.state, logits)
     over = episode.state.terminated
     earned = jnp.where(over, 0.0, earned)
-    moves = _continued(episode, jnp.where(over[:, None], -1, moves))
+    moves = jnp.where(over[:, None], -1, moves)
+    # A rollout proposes no moves if it stopped before the game's end.
+    count = jnp.sum(moves >= 0, axis=1, dtype=jnp.int32)
+    ended = (count > 0) & (episode.num_played + count <= episode.moves.shape[1])
+    total = jnp.where(over, episode.total, -jnp.inf)
+    total = jnp.where(ended, episode.score + earned, total)
     if setting.rollout_share < 1:
         # Silver et al. 2016, eq. 8: (1 - share) * value + share * return.
         value = value + setting.rollout_share * (earned - value)
     else:
         value = earned
-    return episode._replace(moves=moves, total=episode.score + earned), value
+    return episode._replace(moves=_continued(episode, moves), total=total), value
 
 
 def _discount(episode: Episode) -> chex.Array:

@@ -276,7 +276,9 @@ def _climb(
         return ()
     level, above = levels[0], levels[1:]
     # The runs below are over: take the best game of those that share this parent; learn from it.
-    best = better(_share(games, setting.parallel[below]), level.best)
+    # Each of them fills all lanes of its own parallel runs, which are adjacent, as are the runs.
+    lanes = int(np.prod(setting.parallel[: below + 1]))
+    best = better(_share(games, lanes), level.best)
     level = NRPALevel(setting.learn(level.logits, best), best, level.iterations + 1)
 
     def hand_on() -> tuple[NRPALevel, ...]:

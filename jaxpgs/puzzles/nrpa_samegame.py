@@ -158,4 +158,4 @@ def replayed(env: SameGame, state: Any, actions: chex.Array) -> Solution:
         return after, (episode.state, legal, episode.score)
 
     end, played = jax.lax.scan(body, start, actions)
-    return record_games(start, end, *played)
+    return record_games(end, *played)

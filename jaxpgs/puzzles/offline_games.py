@@ -59,7 +59,9 @@ def judged(
         place = order[i * shape[1] + jnp.arange(shape[1])]
         found = judge(keys[place], jax.tree.map(lambda x: x[place], states))
         first = found.moves[:, 0].astype(actions.dtype)
-        return i + 1, values.at[place].set(found.score), actions.at[place].set(first)
+        # A game that did not end within the judge's `max_moves` is worse than any other.
+        score = jnp.where(jnp.isneginf(found.searches.best[-1]), -jnp.inf, found.score)
+        return i + 1, values.at[place].set(score), actions.at[place].set(first)
 
     size = searches.searched.size
     start = (jnp.int32(0), jnp.zeros(size), jnp.zeros(size, jnp.int32))

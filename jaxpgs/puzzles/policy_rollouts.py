@@ -104,4 +104,4 @@ def _play(
 
     # A scan over the maximum length instead of a while loop, as every position is recorded.
     end, played = jax.lax.scan(body, start, jnp.arange(length))
-    return record_games(start, end, *played)
+    return record_games(end, *played)

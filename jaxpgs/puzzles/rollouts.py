@@ -16,6 +16,7 @@ from jaxpgs.puzzles.samegame_playouts import recorded_playout
 from jaxpgs.search import categorical, sample_inverse_cdf
 
 # (params, rng_keys [B], state [B], logits [B, A]) -> (return [B], moves [B, L], -1 after the last)
+# A rollout that stops before the game's end returns the rewards so far, and no moves: -1 only.
 Rollout = Callable[
     [Params, chex.PRNGKey, Any, chex.Array],
     tuple[chex.Array, chex.Array],
@@ -76,7 +77,7 @@ def random_rollouts(env: Env, *, tabu: bool = False, max_moves: int | None = Non
       env: the game. SameGame is played by its own fast loop, other games by their `step`.
       tabu: whether to keep the most frequent colour for last; only for SameGame.
       max_moves: for other games, the maximum number of moves, as in `start_episodes`. A rollout
-        stops there and returns the sum of the rewards so far.
+        stops there and returns the sum of the rewards so far, and no moves.
 
     Returns:
       A rollout.
@@ -147,9 +148,10 @@ def first_by_prior(env: Env, rollout: Rollout) -> Rollout:
         after = jax.vmap(env.step)(state, action)
         score, moves = rollout(params, rng_keys, after, logits)
         # The output of a rollout from a finished game is ignored.
-        moves = jnp.where(after.terminated[:, None], -1, moves)
-        # The first move has removed cells, so the rest needs one entry less.
-        moves = jnp.concatenate([action[:, None], moves.astype(jnp.int32)[:, :-1]], axis=1)
+        moves = jnp.where(after.terminated[:, None], -1, moves.astype(jnp.int32))
+        # Without the rest of the game the first move is not proposed either.
+        first = jnp.where(after.terminated | (moves[:, 0] >= 0), action, -1)
+        moves = jnp.concatenate([first[:, None], moves], axis=1)
         return after.rewards[:, 0] + jnp.where(after.terminated, 0.0, score), moves
 
     return begin
@@ -192,9 +194,9 @@ def _sampled(
             jnp.full((batch_size, length), -1, jnp.int32),
         )
         # Runs until all games are over; finished games earn nothing more and record -1.
-        _, _, score, moves = jax.lax.while_loop(
+        _, state, score, moves = jax.lax.while_loop(
             lambda carry: (carry[0] < length) & jnp.any(~carry[1].terminated), body, carry
         )
-        return score, moves
+        return score, jnp.where(state.terminated[:, None], moves, -1)
 
     return rollout

@@ -31,7 +31,7 @@ class Searches(NamedTuple):
       value: `[S, B]` the highest Q-value, which estimates the rewards from there on.
       score: `[S, B]` the sum of the rewards before.
       searched: `[S, B]` bool, False where the game was over.
-      best: `[S, B]` the best total so far.
+      best: `[S, B]` the best total so far, -inf before a game that was seen has ended.
       num_evaluations: `[S, B]` int32, states that the simulations evaluated.
 
     Example:
@@ -51,6 +51,9 @@ class Searches(NamedTuple):
 
 class Solution(NamedTuple):
     """The best game that was seen on each of B boards.
+
+    If no game that was seen ended within `max_moves`, the last of `searches.best` is -inf, and the
+    solution is the game that was played, as far as it was played.
 
     Attributes:
       score: `[B]` its score.
@@ -176,8 +179,9 @@ def _solution(progress: "_Progress", count: int) -> Solution:
     # total over searches stays flat.
     done = jnp.arange(count)[:, None] < progress.number
     searches = searches._replace(best=jnp.where(done, searches.best, best.total[None]))
+    best = trees.where(jnp.isneginf(best.total), progress.episode, best)
     return Solution(
-        score=best.total,
+        score=_score(best),
         moves=best.moves,
         num_moves=jnp.sum(best.moves >= 0, axis=-1, dtype=jnp.int32),
         played=progress.played,
@@ -185,14 +189,16 @@ def _solution(progress: "_Progress", count: int) -> Solution:
     )
 
 
-def record_games(
-    start: Episode, end: Episode, states: Any, actions: chex.Array, scores: chex.Array
-) -> Solution:
+def _score(episode: Episode) -> chex.Array:
+    """Returns the scores `[B]` of whole games, or of the moves played if a game has not ended."""
+    return jnp.where(jnp.isneginf(episode.total), episode.score, episode.total)
+
+
+def record_games(end: Episode, states: Any, actions: chex.Array, scores: chex.Array) -> Solution:
     """Makes a solution from games that were played without a search.
 
     Args:
-      start: B episodes without moves.
-      end: the same episodes at their ends.
+      end: B episodes after their last moves.
       states: `[L, B]` the positions of the games; those after the end are ignored.
       actions: `[L, B]` the legal actions that were played there.
       scores: `[L, B]` the sum of the rewards before.
@@ -203,10 +209,10 @@ def record_games(
     playing = ~states.terminated
     total = jnp.broadcast_to(end.total, scores.shape)
     return Solution(
-        score=end.total,
+        score=_score(end),
         moves=end.moves,
         num_moves=end.num_played,
-        played=jnp.where(start.state.terminated, -jnp.inf, end.total),
+        played=end.total,
         searches=Searches(
             state=states,
             action=jnp.where(playing, actions, 0),

@@ -246,6 +246,36 @@ def run_small(states, keys, steps):
     return seen
 
 
+@pytest.mark.parametrize("parallel", [(2, 2, 1), (3, 2, 1), (2, 3)])
+def test_a_parent_learns_from_the_best_of_all_its_children(parallel):
+    # Two boards; the game of a lane has its own score and its own code.
+    batch = 2 * int(np.prod(parallel))
+    scores = np.random.default_rng(0).permutation(batch)
+
+    def playout(keys, logits):
+        lanes = jnp.arange(batch, dtype=jnp.int32)
+        legal = jnp.full((1, 1, batch), (1 << batch) - 1, jnp.uint16)
+        length = jnp.ones(batch, jnp.int32)
+        return PlayedGames(jnp.float32(scores), length, legal, lanes[None], lanes[None])
+
+    # Runs of the second level take two steps, so after one they are not over, and after two the
+    # third level knows them.
+    iterations = (1, 2, 9)[: len(parallel)]
+    search = nrpa_loop.nrpa_search(playout, iterations=iterations, parallel=parallel)
+    step = jax.jit(functools.partial(search.step, jax.random.split(jax.random.key(0), 2)))
+    state = search.init(jnp.zeros((batch, 2)))
+    for level in range(len(parallel) - 1):
+        state = step(state)
+        found = state.levels[level]
+        groups = scores.reshape(-1, int(np.prod(parallel[: level + 1])))
+        expected = np.broadcast_to(groups.max(axis=1, keepdims=True), groups.shape).ravel()
+        np.testing.assert_array_equal(found.best.score, expected)
+        # The table prefers the code of this game to all others.
+        np.testing.assert_array_equal(scores[np.argmax(found.logits, axis=0)], expected)
+    finished = search.finish(state).score
+    np.testing.assert_array_equal(finished, scores.reshape(2, -1).max(axis=1))
+
+
 @pytest.mark.slow
 def test_nesting_never_loses_the_best(three_boards):
     keys = jax.random.split(jax.random.key(6), 3)

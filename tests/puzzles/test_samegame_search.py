@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -378,6 +379,16 @@ def test_a_judge_tells_the_first_move_of_its_best_game():
     np.testing.assert_array_equal(np.asarray(found.searches.action)[searched], expected[searched])
 
 
+def test_a_judge_whose_games_are_cut_is_not_believed():
+    play = functools.partial(puzzles.random_games, Wage())
+    played = jit(functools.partial(play, max_moves=6))(jax.random.key(2), wages([True] * 8))
+    judge = functools.partial(play, max_moves=1)
+    found = jit(lambda: puzzles.judged(played, jax.random.key(1), judge))()
+    # Within one move it ends the game for nothing, or earns a point in a game that goes on.
+    np.testing.assert_array_equal(found.searches.value, played.searches.value)
+    assert np.isfinite(played.played).any()
+
+
 @pytest.mark.slow
 def test_searches_take_raw_keys():
     state, table, knobs = boards(), jnp.zeros((25, 6)), {"iterations": (2,), "parallel": (1,)}
@@ -549,6 +560,72 @@ def test_rollouts_reach_the_end_of_long_games():
         assert float(jnp.max(found.searches.best)) <= -7.0, name
 
 
+class Wage:
+    """Every move earns a point, except for action 1 where it ends the game."""
+
+    num_players, num_actions, observation_shape = 1, 2, (1,)
+
+    def init(self, rng_key):
+        return one_player.begin(jnp.bool_(True), self.num_actions)
+
+    def step(self, state, action):
+        ends = (action == 1) & state.inner
+        earned = 1.0 - ends.astype(jnp.float32)[None]
+        return one_player.unless_over(
+            state, dataclasses.replace(state, rewards=earned, terminated=ends)
+        )
+
+    def observe(self, state):
+        return state.inner.astype(jnp.float32)[None]
+
+
+def wages(may_end):
+    start = jax.vmap(Wage().init)(jax.random.split(jax.random.key(0), len(may_end)))
+    return dataclasses.replace(start, inner=jnp.asarray(may_end))
+
+
+def test_games_that_are_cut_are_not_the_best():
+    env, count = Wage(), 32
+    root_fn, _ = puzzles.make_episode_fns(env, rollout=puzzles.random_rollouts(env, max_moves=4))
+    none = jnp.zeros((count, 2), jnp.int32)
+
+    def plan(keys, root, illegal, nodes, adapted):
+        # A search that sees one game, that of the root's rollout, and plays action 0.
+        found = {"best": root.embedding, "visits": none, "qvalues": none.astype(jnp.float32)}
+        found = types.SimpleNamespace(**found, num_evaluations=none[:, 0])
+        return types.SimpleNamespace(action=none[:, 0], search_state=found)
+
+    solve = functools.partial(puzzles.solve, env, root_fn, plan, None, max_moves=4)
+    start = wages([True] * (count - 1) + [False])
+    found = jax.device_get(jit(solve)(jax.random.key(1), start))
+    # A game that ends within four moves earns at most three points, one that is cut four or more.
+    best, ends = found.searches.best[-1], found.moves == 1
+    ended = ends.any(axis=1)
+    np.testing.assert_array_equal(best[ended], np.argmax(ends, axis=1)[ended])
+    np.testing.assert_array_equal(found.score[ended], best[ended])
+    np.testing.assert_array_equal(found.num_moves[ended], best[ended] + 1)
+    assert ended.sum() > count / 2 and np.isneginf(best[~ended]).all()
+    # Where no game has ended, the solution is the game that was played.
+    assert (found.moves[~ended] == 0).all() and (found.score[~ended] == 4).all()
+    assert np.isneginf(found.played).all()
+
+
+def test_rollouts_that_stop_early_have_no_total():
+    env, count = Wage(), 32
+    rollout = puzzles.first_by_prior(env, puzzles.random_rollouts(env, max_moves=4))
+    root_fn, _ = puzzles.make_episode_fns(env, rollout=rollout)
+    start = puzzles.start_episodes(env, wages([True] * count), 4)
+    root = jit(lambda key: root_fn(None, key, start))(jax.random.key(0))
+    total, moves = np.asarray(root.embedding.total), np.asarray(root.embedding.moves)
+    # The first action by the prior is 0. Some games are cut, some have five moves, more than fit.
+    ended = (moves == 1).any(axis=1)
+    np.testing.assert_array_equal(total[ended], np.argmax(moves == 1, axis=1)[ended])
+    assert np.isneginf(total[~ended]).all() and 0 < ended.sum() < count
+    assert (moves[~ended] >= 0).all(axis=1).any() and (moves[~ended] < 0).all(axis=1).any()
+    np.testing.assert_array_equal(root.value[ended], total[ended])
+    assert (np.asarray(root.value)[~ended] >= 4).all()
+
+
 @pytest.mark.slow
 def test_games_without_a_search_reach_their_end():
     env, keys = Toll(), jax.random.split(jax.random.key(0), 2)
@@ -562,6 +639,18 @@ def test_games_without_a_search_reach_their_end():
     scores = jit(make_measure(env, first, 2))({}, jax.random.key(1))
     assert scores["greedy_score"] == -10.0
     assert all(-14.0 <= float(scores[name]) <= -7.0 for name in scores)
+
+
+def test_a_game_that_is_over_at_the_start_is_played():
+    env, keys = Toll(), jax.random.split(jax.random.key(0), 2)
+    start = jax.vmap(env.init)(keys)
+    start = dataclasses.replace(start, terminated=jnp.array([True, False]))
+    found = jit(functools.partial(puzzles.random_games, env, max_moves=3))(keys, start)
+    # The second game is cut before its end. Its score is that of its moves.
+    assert found.played.tolist() == found.searches.best[-1].tolist() == [0.0, -np.inf]
+    assert found.num_moves.tolist() == [0, 3]
+    wrong = np.asarray(found.moves[1]) != np.arange(3) % 2
+    assert found.score.tolist() == [0.0, -3.0 - wrong.sum()]
 
 
 @pytest.mark.slow

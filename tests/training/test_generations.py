@@ -1,5 +1,6 @@
 """Expert iteration for games of one player."""
 
+import dataclasses
 import math
 import shutil
 
@@ -7,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import one_player
 import optax
 import pytest
 from flax import nnx
@@ -135,6 +137,40 @@ def test_queues_drop_the_oldest():
         queue = example_queue.append(queue, examples)
     assert int(queue.size) == 5
     np.testing.assert_array_equal(queue.examples.action, [4, 5, 6, 7, 8])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dealt(one_player.State):
+    """A state with a random key."""
+
+    key: jax.Array
+
+
+def test_states_may_hold_random_keys():
+    begun = jax.vmap(lambda key: Dealt(**vars(one_player.begin(None, 2)), key=key))
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 4)
+    states = begun(keys)
+
+    class Deal:
+        init = staticmethod(lambda key: jax.tree.map(lambda x: x[0], states))
+
+    whole = jnp.ones((1, 4), jnp.int32)
+    reals, searched = whole.astype(jnp.float32), whole.astype(bool)
+    searches = puzzles.Searches(
+        jax.tree.map(lambda x: x[None], states), whole, reals, reals, searched, reals, whole
+    )
+    solution = puzzles.Solution(reals[0], whole.T, whole[0], reals[0], searches)
+    found, _ = puzzle_data.search_boards(
+        Deal, lambda *_: solution, None, jax.random.key(0), 8, 4, "q"
+    )
+    assert (found.state.key == jnp.concatenate([keys, keys])).all()
+    queue = example_queue.empty(jax.eval_shape(lambda: Deal.init(None)), 6)
+    queue = example_queue.append(queue, jax.tree.map(lambda x: x[:4], found))
+    assert int(queue.size) == 4 and (queue.examples.state.key[:4] == keys).all()
+    queue = example_queue.append(queue, jax.tree.map(lambda x: x[4:], found))
+    # The two oldest are dropped.
+    assert (queue.examples.state.key == jnp.concatenate([keys[2:], keys])).all()
 
 
 # --- training -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
 
     Args:
       queue: the queue; it is not changed.
-      examples: any number of them, as NumPy arrays.
+      examples: any number of them, as NumPy arrays; random keys in states are JAX arrays.
 
     Returns:
       The queue with them.
@@ -51,7 +51,11 @@ def append(queue: ExampleQueue, examples: Examples) -> ExampleQueue:
     new = min(size + len(examples.action), length)
 
     # The arrays keep their length C, padded with zeros, so that jitted functions compile once.
-    def add(old: chex.Array, added: np.ndarray) -> chex.Array:
+    def add(old: chex.Array, added: chex.Array) -> chex.Array:
+        if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+            # NumPy has no arrays of random keys, so their numbers are added.
+            numbers = add(jax.random.key_data(old), jax.random.key_data(added))
+            return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(old))
         both = np.concatenate([np.asarray(old)[:size], added])[-new:] if new else np.asarray(old)
         padding = [(0, length - new)] + [(0, 0)] * (both.ndim - 1)
         return jnp.asarray(np.pad(both, padding).astype(old.dtype))

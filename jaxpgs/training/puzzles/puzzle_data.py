@@ -62,8 +62,9 @@ def search_boards(
       value_target: as in `train`.
 
     Returns:
-      Examples as NumPy arrays, one for each position that was searched; and the mean scores of the
-      best games and of the games played, as `score` and `played`.
+      Examples as NumPy arrays, but for random keys in states, one for each position that was
+      searched; and the mean scores of the best games and of the games played, as `score` and
+      `played`.
     """
     found, scores, played = [], [], []
     for chunk in range(num_runs // runs_at_once):
@@ -82,7 +83,10 @@ def search_boards(
         scores.append(solution.score)
         # An unfinished game gets a very low score, as -inf would hide all others in the mean.
         played.append(np.maximum(solution.played, -1e6))
-    examples = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    # NumPy cannot concatenate random keys, which stay arrays of JAX.
+    examples = jax.tree.map(
+        lambda *parts: (np if isinstance(parts[0], np.ndarray) else jnp).concatenate(parts), *found
+    )
     return examples, {
         "score": float(np.mean(np.concatenate(scores))),
         "played": float(np.mean(np.concatenate(played))),
