@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import Env, NodeStats
-from jaxpgs.training.two_player.selfplay import Experience, Played, Start, init_games, map_actions
+from jaxpgs.training.two_player.root_data import map_actions
+from jaxpgs.training.two_player.selfplay import Experience, Played, Start, init_games
 
 
 class Replay(NamedTuple):
