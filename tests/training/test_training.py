@@ -244,6 +244,7 @@ def test_the_buffer_forgets_the_oldest_block():
     for block in blocks[1:]:
         buffer = add(buffer, block)
     drawn = sample(buffer)
+    assert drawn.observation.dtype == jnp.float32, "as the network sees them while it plays"
     # Each block has a third: the chance that one is missing is below 1e-34.
     assert set(np.asarray(drawn.value).tolist()) == {2, 3, 4}
 

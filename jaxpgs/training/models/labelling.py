@@ -79,6 +79,7 @@ def label_games(
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
+      Observations have the type of `replay.observation_dtype`: int8 if that is exact.
 
     Raises:
       ValueError: if a setting is out of range, games do not end, or the folder holds other games or
