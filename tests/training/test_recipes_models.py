@@ -1,6 +1,7 @@
 """Recipes of learned models: labels kept in files, the command, and the models it made."""
 
 import functools
+import hashlib
 import json
 
 import chex
@@ -67,6 +68,16 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
     (tmp_path / parts[0]).write_bytes(b"cut short")
     with pytest.raises(ValueError, match=r"part-0000\.npz is damaged.*label their games anew"):
         label(directory=tmp_path)
+
+
+def test_a_judge_may_drop_units():
+    """Its parameters hold random keys, which are hashed too."""
+    params = {"kernel": np.ones(2, np.float32), "rng": jax.random.key(0)}
+    assert labelling._hash(params) == labelling._hash(params | {})
+    assert labelling._hash(params) != labelling._hash(params | {"rng": jax.random.key(1)})
+    # A folder of a judge without keys is recognised as before.
+    plain = hashlib.sha256(params.pop("kernel").tobytes()).hexdigest()
+    assert labelling._hash({"kernel": np.ones(2, np.float32)}) == plain
 
 
 def test_parts_keep_types_that_numpy_does_not_know(tmp_path):

@@ -210,8 +210,17 @@ def _hash(params: Params) -> str:
     """Hashes the expert's weights, to distinguish them from others."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
-        digest.update(np.asarray(leaf).tobytes())
+        digest.update(np.asarray(_numbers(leaf)).tobytes())
     return digest.hexdigest()
+
+
+def _numbers(leaf: Any) -> Any:
+    """Returns an array as it is hashed and stored: random keys become numbers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
