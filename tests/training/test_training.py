@@ -861,6 +861,11 @@ def test_logs_survive_a_restart(tmp_path, suffix):
     assert [row["iteration"] for row in found] == [1, 2, 3, 4, 5]
     np.testing.assert_allclose([row["policy_loss"] for row in found], [1 / i for i in range(1, 6)])
     assert found[2]["elo"] == 17.5 and found[0]["resign_below"] is None
+    # The file is the same as that of a run that was not interrupted.
+    whole = loggers.log_to(tmp_path / f"whole{suffix}")
+    for i, row in enumerate(rows):
+        whole(None, row | ({"resign_below": -np.inf} if i < 2 else {}))
+    assert path.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     with pytest.raises(ValueError, match=r"must be a \.jsonl or a \.csv"):
         loggers.log_to(tmp_path / "log.txt")
 
