@@ -109,6 +109,27 @@ def test_tspg_learns_the_best_action_and_cross_entropy_the_visits():
     )
 
 
+@pytest.mark.parametrize("name", objectives.NAMES)
+def test_a_finished_game_teaches_nothing(name):
+    """The second position has no legal action; the policy is what a search might return there."""
+    target = make_target([[1, 3], [4, 0]], [[0.5, 1.0], [0.5, 0.0]], [[True] * 2, [False] * 2])
+    value = np.array([0.5, 9.0], np.float32)
+    objective = objectives.make_objective(name)
+
+    def loss(logits, target):
+        return losses.policy_value_loss(logits, value[: len(logits)], target, objective=objective)
+
+    both = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    logits = np.array([[0.0, 1.0], [2.0, 0.0]], np.float32)
+    (_, parts), slope = both(logits, target)
+    first = jax.tree.map(lambda x: x[:1], target)
+    (_, expected), slope_of_first = both(logits[:1], first)
+    for part in expected:
+        np.testing.assert_allclose(parts[part], expected[part], rtol=1e-6)
+    np.testing.assert_allclose(slope, np.append(slope_of_first, [[0.0, 0.0]], axis=0), rtol=1e-6)
+    assert np.isfinite(objective.loss(logits, target)).all()
+
+
 def test_what_untried_actions_are_worth():
     target = make_target(
         [[3, 1, 0, 0]], [[0.5, -0.5, 9.0, 9.0]], [[True, True, True, False]], value=0.1

@@ -132,7 +132,7 @@ class Experience(NamedTuple):
 
     Attributes:
       observation: `[..., *observation_shape]`.
-      legal: `[..., A]` bool, in the network's frame.
+      legal: `[..., A]` bool, in the network's frame; none if the game was over at its start.
       policy: `[..., A]` target of the policy, in the network's frame; zeros if there is none, as
         after a fast search.
       value: `[...]` target of the value: the known part of the game's return from the view of the
@@ -357,7 +357,9 @@ def _step(
     env, (games, adapted), (rng_key, is_full) = setting.env, carry, inputs
     search_key, reset_key = jax.random.split(rng_key)
     state = games.state
-    legal = state.legal_action_mask
+    # Some games are over at the start, and nothing is to be learned there.
+    live = ~state.terminated[:, None]
+    legal = state.legal_action_mask & live
     decision, root = _decide(setting, search_key, state, is_full, **adapted)
     # Exploration: the first moves of a game are sampled, the later ones are the best.
     action = jnp.where(games.move < setting.moves.sampled_moves, decision.action, decision.best)
@@ -378,7 +380,7 @@ def _step(
     discount = jnp.where(finished, 0.0, discount)
 
     # A fast search is too weak to imitate; zeros mark that there is no target.
-    policy = jnp.where(is_full, decision.policy, 0.0)
+    policy = jnp.where(is_full & live, decision.policy, 0.0)
     # Targets are in the frame in which the network sees the board.
     if hasattr(env, "network_policy"):
         turn = functools.partial(jax.vmap(env.network_policy), state)
