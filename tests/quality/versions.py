@@ -267,7 +267,8 @@ def nest(_: Any, key: Any) -> tuple[Any, ...]:
 
     env, keys = SameGame(), jax.random.split(key, 2)
     states = jax.vmap(env.init)(keys)
-    solution = nrpa(env, keys, states, 32, iterations=(3, 4), parallel=(2, 1))
+    # Three levels, as the rows of the standard positions have.
+    solution = nrpa(env, keys, states, 64, iterations=(2, 2, 2), parallel=(4, 2, 1))
     return solution.score, solution.moves
 
 

@@ -300,6 +300,35 @@ def test_functions_are_told_by_name_and_by_what_they_hold():
     json.dumps(fingerprint([jnp, jnp.float32, np.dtype("int8"), None, object(), {1: 2.5}, expert]))
 
 
+def test_what_a_decorator_holds_tells_functions_apart():
+    def tempered(scale):
+        def wrap(expert):
+            @functools.wraps(expert)
+            def inner(*data):
+                decision = expert(*data)
+                return decision._replace(value=scale * decision.value)
+
+            return inner
+
+        return wrap
+
+    bare = experts.make_expert("mcs", 4)
+    found = [fingerprint(tempered(scale)(bare)) for scale in (0.5, 2.0)]
+    path, old, new = first_difference(*found)
+    assert (path, old, new) == ("decorators.0.scale", 0.5, 2.0)
+    assert first_difference(found[0], fingerprint(tempered(0.5)(bare))) is None
+    # What is wrapped is described once, as it is without the decorator.
+    assert {k: x for k, x in found[0].items() if k != "decorators"} == fingerprint(bare)
+    # Both of two decorators count, and a library's with other settings around a user's function.
+    twice = fingerprint(tempered(3.0)(tempered(2.0)(bare)))
+    assert [held["scale"] for held in twice["decorators"]] == [3.0, 2.0]
+    rows, columns = (fingerprint(jax.vmap(lambda x: x, in_axes=axis)) for axis in (0, 1))
+    assert first_difference(rows, columns)
+    # Decorators without settings change nothing, nor do the library's own around its functions.
+    assert fingerprint(jax.jit(bare)) == fingerprint(bare)
+    assert "decorators" not in fingerprint(expert_iteration.train)
+
+
 TRAINERS = [
     expert_iteration.train, ppo.train, puzzle_iteration.train, model_fitting.fit,
     labelling.label_games, distill,

@@ -13,7 +13,7 @@ from games import QUICK
 import jaxpgs
 from jaxpgs.adapters.playouts import make_playout, make_playout_fns
 from jaxpgs.base import NodeStats
-from jaxpgs.envs import Hex
+from jaxpgs.envs import Hex, SameGame
 from jaxpgs.networks import FullyConnectedResNet, WithOffsets, functional, offset_policy
 from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import (
@@ -107,6 +107,27 @@ def test_tspg_learns_the_best_action_and_cross_entropy_the_visits():
     np.testing.assert_allclose(
         policy_of(np.asarray(learn(objectives.cross_entropy())))[0], [0.6, 0.3, 0.1], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("name", objectives.NAMES)
+def test_a_finished_game_teaches_nothing(name):
+    """The second position has no legal action; the policy is what a search might return there."""
+    target = make_target([[1, 3], [4, 0]], [[0.5, 1.0], [0.5, 0.0]], [[True] * 2, [False] * 2])
+    value = np.array([0.5, 9.0], np.float32)
+    objective = objectives.make_objective(name)
+
+    def loss(logits, target):
+        return losses.policy_value_loss(logits, value[: len(logits)], target, objective=objective)
+
+    both = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    logits = np.array([[0.0, 1.0], [2.0, 0.0]], np.float32)
+    (_, parts), slope = both(logits, target)
+    first = jax.tree.map(lambda x: x[:1], target)
+    (_, expected), slope_of_first = both(logits[:1], first)
+    for part in expected:
+        np.testing.assert_allclose(parts[part], expected[part], rtol=1e-6)
+    np.testing.assert_allclose(slope, np.append(slope_of_first, [[0.0, 0.0]], axis=0), rtol=1e-6)
+    assert np.isfinite(objective.loss(logits, target)).all()
 
 
 def test_what_untried_actions_are_worth():
@@ -215,6 +236,32 @@ def test_what_a_search_knows_is_kept_in_the_networks_frame_and_turned_with_the_b
     }  # fmt: skip
     taken = np.asarray(drawn.observation)[second, :, :, 1].reshape(-1, 9)
     np.testing.assert_array_equal(taken == 0, np.asarray(drawn.legal)[second])
+
+
+def test_a_network_policy_that_divides_keeps_no_root():
+    """SameGame's spreads a group's share over its cells, which counts do not permit."""
+    env = SameGame(2, 2, 2)
+
+    def drawn(params, rng_key, root, recurrent_fn, invalid_actions):
+        decision = experts.raw_policy()(params, rng_key, root, recurrent_fn, invalid_actions)
+        visits = jnp.ones(invalid_actions.shape)
+        return decision._replace(visits=visits, qvalues=visits)
+
+    def apply_fn(params, observation):
+        return jnp.zeros((len(observation), env.num_actions)), jnp.zeros(len(observation))
+
+    def seen(**kept):
+        games = selfplay.init_games(env, jax.random.key(0), 2)
+        key, kept = jax.random.key(0), selfplay.Kept(**kept)
+        return selfplay.play(env, apply_fn, drawn, {}, key, games, 1, kept=kept)[1]
+
+    with pytest.raises(ValueError, match=r"permute actions and keep integers; got .* float32"):
+        jax.eval_shape(lambda: seen(keep_root=True))
+    # Without it, each cell of a group is legal and has a share of the group's probability.
+    found = jax.device_get(jax.jit(seen, compiler_options=QUICK)())
+    np.testing.assert_array_equal(found.legal, found.policy > 0)
+    assert found.legal.dtype == bool and found.legal.any()
+    np.testing.assert_allclose(found.policy.sum(axis=-1), found.legal.any(axis=-1), rtol=1e-6)
 
 
 def test_playouts_are_worth_what_uniform_play_is():

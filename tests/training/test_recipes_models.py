@@ -1,6 +1,8 @@
 """Recipes of learned models: labels kept in files, the command, and the models it made."""
 
+import dataclasses
 import functools
+import hashlib
 import json
 
 import chex
@@ -69,6 +71,16 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
         label(directory=tmp_path)
 
 
+def test_a_judge_may_drop_units():
+    """Its parameters hold random keys, which are hashed too."""
+    params = {"kernel": np.ones(2, np.float32), "rng": jax.random.key(0)}
+    assert labelling._hash(params) == labelling._hash(params | {})
+    assert labelling._hash(params) != labelling._hash(params | {"rng": jax.random.key(1)})
+    # A folder of a judge without keys is recognised as before.
+    plain = hashlib.sha256(params.pop("kernel").tobytes()).hexdigest()
+    assert labelling._hash({"kernel": np.ones(2, np.float32)}) == plain
+
+
 def test_parts_keep_types_that_numpy_does_not_know(tmp_path):
     files = labelling.Parts(tmp_path)
     found = {"value": np.arange(3).astype(jnp.bfloat16), "policy": np.ones((2, 2), np.float32)}
@@ -77,6 +89,57 @@ def test_parts_keep_types_that_numpy_does_not_know(tmp_path):
     for other in (found | {"value": np.ones(3, np.float32)}, found | {"more": np.ones(1)}):
         with pytest.raises(ValueError, match="holds games of another kind"):
             files.read(0, other)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ChanceState:
+    key: jax.Array
+    position: jax.Array
+    terminated: jax.Array
+    rewards: jax.Array
+    current_player: jax.Array
+    legal_action_mask: jax.Array
+
+
+class Chance:
+    """A game of two moves for one player whose states hold a random key."""
+
+    num_players, num_actions, observation_shape = 1, 2, (1,)
+
+    def init(self, key):
+        over, legal = jnp.bool_(False), jnp.ones(2, bool)
+        return ChanceState(key, jnp.int32(0), over, jnp.zeros(1), jnp.int32(0), legal)
+
+    def step(self, state, action):
+        position = state.position + 1
+        key = jax.random.fold_in(state.key, position)
+        return dataclasses.replace(state, key=key, position=position, terminated=position >= 2)
+
+    def observe(self, state):
+        return state.position[None].astype(jnp.float32)
+
+
+def test_states_may_hold_random_keys(tmp_path):
+    def apply_fn(params, observation):
+        return jnp.zeros((len(observation), 2)), jnp.zeros(len(observation))
+
+    def labelled(directory):
+        return by_name(labelling.label_games)(
+            Chance(), apply_fn, {}, num_games=3, games_at_once=2, num_steps=2, directory=directory
+        )
+
+    once = labelled(tmp_path)
+    keys = once.played.state.key
+    assert keys.shape == (4, 2) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    assert len(np.unique(jax.random.key_data(keys).reshape(8, -1), axis=0)) == 8
+    # The second file follows from the games of the first.
+    (tmp_path / "part-0001.npz").unlink()
+    again = labelled(tmp_path)
+    np.testing.assert_array_equal(
+        jax.random.key_data(again.played.state.key), jax.random.key_data(keys)
+    )
+    np.testing.assert_array_equal(again.value, once.value)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 import pytest
@@ -244,6 +245,7 @@ def test_the_buffer_forgets_the_oldest_block():
     for block in blocks[1:]:
         buffer = add(buffer, block)
     drawn = sample(buffer)
+    assert drawn.observation.dtype == jnp.float32, "as the network sees them while it plays"
     # Each block has a third: the chance that one is missing is below 1e-34.
     assert set(np.asarray(drawn.value).tolist()) == {2, 3, 4}
 
@@ -550,6 +552,42 @@ def test_every_expert_decides(name):
     decision = jax.eval_shape(decide, jax.random.key(0))
     assert decision.best.shape == decision.value.shape == decision.action.shape == (2,)
     assert decision.policy.shape == (2, 9)
+
+
+@pytest.mark.lenient
+@pytest.mark.parametrize("expert", [experts.raw_policy(), experts.gumbel(2)], ids=["raw", "gumbel"])
+def test_a_finished_game_has_no_policy(expert):
+    logits, zeros = jnp.zeros((2, 3)), jnp.zeros(2)
+    root = mctx.RootFnOutput(prior_logits=logits, value=zeros, embedding=zeros[:, None])
+
+    def recurrent_fn(params, rng_key, action, embedding):
+        end = mctx.RecurrentFnOutput(reward=zeros, discount=zeros, prior_logits=logits, value=zeros)
+        return end, embedding
+
+    invalid = jnp.array([[False, True, False], [True, True, True]])
+    decide = jax.jit(lambda key: expert({}, key, root, recurrent_fn, invalid))
+    policy = np.asarray(decide(jax.random.key(0)).policy)
+    np.testing.assert_allclose(policy.sum(axis=-1), [1, 0], rtol=1e-6)
+    assert (policy[np.asarray(invalid)] == 0).all()
+
+
+class Over(Hex):
+    """A game that is over at its start."""
+
+    def init(self, rng_key=None):
+        return dataclasses.replace(super().init(), terminated=jnp.bool_(True))
+
+
+def test_games_that_are_over_at_the_start_teach_nothing():
+    env = Over(2)
+
+    def seen():
+        apply_fn = lambda params, x: (jnp.zeros((len(x), 4)), jnp.zeros(len(x)))  # noqa: E731
+        games, key = selfplay.init_games(env, jax.random.key(0), 2), jax.random.key(0)
+        return selfplay.play(env, apply_fn, first_legal, {}, key, games, 1)[1]
+
+    found = jax.jit(seen, compiler_options=QUICK)()
+    assert not found.legal.any() and not found.policy.any()
 
 
 @pytest.mark.slow
@@ -860,6 +898,11 @@ def test_logs_survive_a_restart(tmp_path, suffix):
     assert [row["iteration"] for row in found] == [1, 2, 3, 4, 5]
     np.testing.assert_allclose([row["policy_loss"] for row in found], [1 / i for i in range(1, 6)])
     assert found[2]["elo"] == 17.5 and found[0]["resign_below"] is None
+    # The file is the same as that of a run that was not interrupted.
+    whole = loggers.log_to(tmp_path / f"whole{suffix}")
+    for i, row in enumerate(rows):
+        whole(None, row | ({"resign_below": -np.inf} if i < 2 else {}))
+    assert path.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     with pytest.raises(ValueError, match=r"must be a \.jsonl or a \.csv"):
         loggers.log_to(tmp_path / "log.txt")
 

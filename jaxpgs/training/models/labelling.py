@@ -79,6 +79,8 @@ def label_games(
 
     Returns:
       Experience with batch axes `[T, G]` of NumPy arrays, with `played`; values are the expert's.
+      Observations have the type of `replay.observation_dtype`: int8 if that is exact. Random keys
+      in states stay keys.
 
     Raises:
       ValueError: if a setting is out of range, games do not end, or the folder holds other games or
@@ -126,7 +128,7 @@ def label_games(
                     f"None of {games.games_at_once} games of {type(env).__name__} has ended within "
                     f"{waited} moves. Give label_games max_moves, after which a game ends."
                 )
-    return jax.tree.map(lambda *blocks: np.concatenate(blocks), *parts)
+    return jax.tree.map(_join, *parts)
 
 
 def _check_arguments(env: Env, num_games: int, games: Games) -> None:
@@ -209,8 +211,29 @@ def _hash(params: Params) -> str:
     """Hashes the expert's weights, to distinguish them from others."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
-        digest.update(np.asarray(leaf).tobytes())
+        digest.update(np.asarray(_numbers(leaf)).tobytes())
     return digest.hexdigest()
+
+
+def _numbers(leaf: Any) -> Any:
+    """Returns an array as it is hashed and stored: random keys become numbers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _as_key(numbers: np.ndarray, dtype: Any) -> chex.Array:
+    """Reverses `_numbers` for keys of this type."""
+    # `key_impl` needs a key, of which any will do.
+    impl = jax.random.key_impl(jnp.zeros((), dtype))
+    return jax.random.wrap_key_data(jnp.asarray(numbers), impl=impl)
+
+
+def _join(*blocks: Any) -> Any:
+    """Concatenates what the calls returned; NumPy has no random keys."""
+    return jnp.concatenate(blocks) if _is_key(blocks[0]) else np.concatenate(blocks)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -232,7 +255,7 @@ class Parts:
     def write(self, number: int, found: Any) -> None:
         """Writes the part with this number, a pytree of arrays."""
         stream = io.BytesIO()
-        np.savez(stream, *jax.tree.leaves(found))
+        np.savez(stream, *map(_numbers, jax.tree.leaves(found)))
         write_atomically(self._path(number), stream.getvalue())
 
     def read(self, number: int, like: Any) -> Any | None:
@@ -253,11 +276,14 @@ class Parts:
                 f"{path} is damaged: {error}. Remove it and those after it, and call again to "
                 "label their games anew."
             ) from error
-        if len(leaves) == len(shapes):
-            leaves = [_typed(x, want.dtype) for x, want in zip(leaves, shapes, strict=True)]
-        expected = [(x.shape, x.dtype) for x in shapes]
+        stored = [jax.eval_shape(_numbers, x) if _is_key(x) else x for x in shapes]
+        if len(leaves) == len(stored):
+            leaves = [_typed(x, want.dtype) for x, want in zip(leaves, stored, strict=True)]
+        expected = [(x.shape, x.dtype) for x in stored]
         if [(x.shape, x.dtype) for x in leaves] != expected:
             raise ValueError(f"{path} holds games of another kind. Name another directory.")
+        pairs = zip(leaves, shapes, strict=True)
+        leaves = [_as_key(x, want.dtype) if _is_key(want) else x for x, want in pairs]
         return jax.tree.unflatten(structure, leaves)
 
     def _path(self, number: int) -> pathlib.Path:

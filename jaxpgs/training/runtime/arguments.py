@@ -21,9 +21,10 @@ _OURS = ("jaxpgs", "jax", "optax", "flax", "mctx", "pgx", "chex")  # identified 
 def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Any:
     """Describes any argument of a trainer by JSON values that are the same in every process.
 
-    A function is described by its module, its qualified name and the values that it closes over; a
-    user's own function also by its constants and defaults. So optimizers, experts and objectives
-    with other settings differ. Arrays are described by their values or a hash of them.
+    A function is described by its module, its qualified name and the values that it and its
+    decorators close over; a user's own function also by its constants and defaults. So optimizers,
+    experts and objectives with other settings differ. Arrays are described by their values or a
+    hash of them.
 
     Args:
       value: the argument.
@@ -121,25 +122,59 @@ def _function(value: Any, above: tuple[int, ...]) -> Any:
         return None
     owner = getattr(value, "__self__", None)
     # A decorator hides the function that it wraps, and the values that this closes over.
-    function = inspect.unwrap(getattr(value, "__func__", value))
-    code = getattr(function, "__code__", None)
-    if code is None:
+    outer = getattr(value, "__func__", value)
+    function = inspect.unwrap(outer)
+    if not hasattr(function, "__code__"):
         return _name(value) if hasattr(value, "__qualname__") else None
+    ours = _package(getattr(function, "__module__", None)) in _OURS
+    inside = _inside(function, ours, above, owner=owner)
+    if decorators := _decorators(outer, ours, above):
+        inside["decorators"] = decorators
+    return {"function": _name(function)} | inside if inside else _name(function)
+
+
+def _inside(
+    function: Any, ours: bool, above: tuple[int, ...], *, owner: Any = None, wrapped: Any = None
+) -> dict[str, Any]:
+    """Describes what a function holds, apart from the function that it wraps.
+
+    Args:
+      function: the function.
+      ours: whether it is a library's, whose constants and defaults its version identifies.
+      above: as in `fingerprint`.
+      owner: the object of a method.
+      wrapped: the function that a decorator wraps, which is described elsewhere.
+    """
     inside: dict[str, Any] = {}
+    code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            inside[name] = fingerprint(cell.cell_contents, above)
+            if wrapped is None or cell.cell_contents is not wrapped:
+                inside[name] = fingerprint(cell.cell_contents, above)
         except ValueError:  # an empty cell
             continue
     if owner is not None:
         inside["self"] = fingerprint(owner, above)
     # A user's function may change under the same name; its constants reveal most changes.
-    if _package(function) not in _OURS:
+    if not ours:
         held = [x for x in code.co_consts if isinstance(x, _PLAIN) and x is not None]
         inside["holds"] = fingerprint([x for x in held if x != function.__doc__])
         inside["defaults"] = fingerprint([function.__defaults__, function.__kwdefaults__], above)
-    inside = {name: x for name, x in inside.items() if x not in ([], [None, None])}
-    return {"function": _name(function)} | inside if inside else _name(function)
+    return {name: x for name, x in inside.items() if x not in ([], [None, None])}
+
+
+def _decorators(outer: Any, ours: bool, above: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Describes what the decorators of a function hold, those that hold anything, outside in."""
+    found = []
+    while hasattr(outer, "__wrapped__"):
+        code = getattr(outer, "__code__", None)
+        # A decorator takes over the module of what it wraps; its own is that of its globals.
+        made_by_us = bool(code) and _package(outer.__globals__.get("__name__")) in _OURS
+        # A library's function with the library's decorators is identified by the version.
+        if code and not (ours and made_by_us):
+            found.append(_inside(outer, made_by_us, above, wrapped=outer.__wrapped__))
+        outer = outer.__wrapped__
+    return [x for x in found if x]
 
 
 def _object(value: Any, above: tuple[int, ...]) -> Any:
@@ -172,8 +207,8 @@ def _digest(data: bytes) -> str:
     return f"sha256 {hashlib.sha256(data).hexdigest()[:16]}"
 
 
-def _package(value: Any) -> str:
-    return (getattr(value, "__module__", None) or "").partition(".")[0]
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]
 
 
 def _name(value: Any) -> str:

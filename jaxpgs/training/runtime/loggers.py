@@ -100,7 +100,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if file.suffix == ".csv":
         for row in csv.DictReader(lines):
             with contextlib.suppress(TypeError, ValueError):  # too few or too many cells, or text
-                rows.append({name: float(x) if x != "" else None for name, x in row.items()})
+                rows.append({name: _number(x) if x != "" else None for name, x in row.items()})
     else:
         for line in lines:
             with contextlib.suppress(ValueError):
@@ -110,6 +110,14 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         for row in rows
         if isinstance(row, dict) and isinstance(row.get("iteration"), int | float)
     ]
+
+
+def _number(text: str) -> int | float:
+    """Reads a number of a table; integers stay integers, so that a rewritten row is the same."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 @contextlib.contextmanager

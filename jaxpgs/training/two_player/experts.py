@@ -42,7 +42,7 @@ class Decision(NamedTuple):
     Attributes:
       action: `[B]` an action sampled from the search's distribution, for exploration.
       best: `[B]` the best action by the search.
-      policy: `[B, A]` the policy to imitate.
+      policy: `[B, A]` the policy to imitate; zeros if the game is over.
       value: `[B]` the search's value of the position, from the view of the player to move.
       num_evaluations: `[B]` network evaluations of the search, for statistics.
       adapted_params: `[B, ...]` the parameters that the search adapted; `selfplay.play` passes them
@@ -187,7 +187,8 @@ def raw_policy() -> Expert:
         return Decision(
             action=_draw(rng_key, logits).astype(jnp.int32),
             best=jnp.argmax(logits, axis=-1).astype(jnp.int32),
-            policy=jax.nn.softmax(logits, axis=-1),
+            # In a finished game nothing is legal, and the softmax would be NaN.
+            policy=jnp.where(invalid_actions, 0.0, jax.nn.softmax(logits, axis=-1)),
             value=root.value,
         )
 
@@ -307,7 +308,8 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
         return Decision(
             action=output.action,
             best=best,
-            policy=output.action_weights,
+            # In a finished game mctx's weights are on illegal actions.
+            policy=jnp.where(invalid_actions, 0.0, output.action_weights),
             value=found.value,
             num_evaluations=num_simulations,
             visits=found.visit_counts,

@@ -31,7 +31,8 @@ def policy_value_loss(
       logits: `[B, A]` the network's logits.
       value: `[B]` the network's values; a column `[B, 1]` counts as well.
       target: the positions, with batch axis `[B]`. Positions of unfinished games train the policy
-        only; the paper waits for the end of the game for both.
+        only; the paper waits for the end of the game for both. Positions without a legal action do
+        not count.
       value_weight: weight of the squared error.
       objective: what the policy learns; `cross_entropy()`, the paper's, if None.
 
@@ -39,8 +40,9 @@ def policy_value_loss(
       The loss `[]`, and its parts: `policy_loss`, whose minimum is 0, and `value_loss`.
     """
     policy_loss = objective_loss(logits, target, objective or cross_entropy())
-    # Unfinished games have no return to learn; the mean is over the others.
-    known = target.open == 0
+    # Unfinished games have no return to learn, and finished positions are not played from; the mean
+    # is over the others.
+    known = (target.open == 0) & jnp.any(target.legal, axis=-1)
     value = values_like(value, target.value)
     error = jnp.where(known, jnp.square(value - target.value), 0.0)
     value_loss = jnp.sum(error) / jnp.maximum(jnp.sum(known), 1).astype(error.dtype)
@@ -51,11 +53,13 @@ def policy_value_loss(
 def objective_loss(logits: chex.Array, target: Experience, objective: Objective) -> chex.Array:
     """Returns the mean loss `[]` of logits `[B, A]`, over their legal actions.
 
-    The mean is over the positions whose target has a policy; 0 if there is none.
+    The mean is over the positions with a legal action whose target has a policy; 0 if there is
+    none.
     """
     # The lowest float, not -inf, whose product with a target of 0 would be NaN.
     logits = jnp.where(target.legal, logits, jnp.finfo(logits.dtype).min)
     known = jnp.any(target.policy != 0, axis=-1)  # NaN counts as known, and ends the training
+    known &= jnp.any(target.legal, axis=-1)
     loss = jnp.where(known, objective.loss(logits, target), 0.0)
     return jnp.sum(loss) / jnp.maximum(jnp.sum(known), 1).astype(loss.dtype)
 

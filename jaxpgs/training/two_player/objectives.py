@@ -81,6 +81,7 @@ def tspg(untried: str = "completed") -> Objective:
         # The regret: a constant minus the policy's value, whose gradient is eq. 10 and 11. Illegal
         # actions have values and probabilities 0.
         most = jnp.max(jnp.where(target.legal, qvalues, -jnp.inf), axis=-1)
+        most = jnp.where(jnp.any(target.legal, axis=-1), most, 0.0)  # a finished game
         return most - jnp.sum(jax.nn.softmax(logits, axis=-1) * qvalues, axis=-1)
 
     return Objective(loss, needs_root=True)

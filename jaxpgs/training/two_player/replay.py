@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpgs.base import Env, NodeStats
-from jaxpgs.training.two_player.selfplay import Experience, Played, Start, init_games, map_actions
+from jaxpgs.training.two_player.root_data import map_actions
+from jaxpgs.training.two_player.selfplay import Experience, Played, Start, init_games
 
 
 class Replay(NamedTuple):
@@ -190,7 +191,7 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
       batch_size: positions to draw, with replacement.
 
     Returns:
-      `Experience` with batch axis `[batch_size]`.
+      `Experience` with batch axis `[batch_size]`; observations have the type that `env` gives them.
     """
     *keys, turn_key = jax.random.split(rng_key, 4)
     num_blocks, *rest = replay.blocks.value.shape
@@ -202,6 +203,8 @@ def sample(env: Env, replay: Replay, rng_key: chex.PRNGKey, batch_size: int) -> 
         for key, limit in zip(keys, limits, strict=True)
     )
     batch = jax.tree.map(lambda x: x[index], replay.blocks)
+    # The network learns from the type that it sees while it plays; only storage is smaller.
+    batch = batch._replace(observation=batch.observation.astype(observed(env).dtype))
     if not hasattr(env, "symmetries"):
         return batch
     forms = env.symmetries(batch.observation, batch.policy)

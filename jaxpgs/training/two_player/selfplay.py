@@ -2,13 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import mctx
 
 from jaxpgs import trees
 from jaxpgs.adapters.environments import (
@@ -27,6 +25,7 @@ from jaxpgs.search import base_params_like, reset_adapted
 from jaxpgs.training.runtime import sharding
 from jaxpgs.training.runtime.settings import in_settings
 from jaxpgs.training.two_player.experts import Decision, Expert, alike
+from jaxpgs.training.two_player.root_data import map_actions, root_stats
 
 VALUE_TARGETS = ("return", "search", "best")
 
@@ -133,7 +132,7 @@ class Experience(NamedTuple):
 
     Attributes:
       observation: `[..., *observation_shape]`.
-      legal: `[..., A]` bool, in the network's frame.
+      legal: `[..., A]` bool, in the network's frame; none if the game was over at its start.
       policy: `[..., A]` target of the policy, in the network's frame; zeros if there is none, as
         after a fast search.
       value: `[...]` target of the value: the known part of the game's return from the view of the
@@ -271,7 +270,8 @@ def play(
     Raises:
       ValueError: if there are more than two players, `kept.value_target` is unknown,
         `moves.keep_adapted` is set but the expert or the fast search adapts nothing, or
-        `kept.keep_root` is set but one of them does not return visits.
+        `kept.keep_root` is set but one of them does not return visits, or `env.network_policy` does
+        not permute actions.
       TypeError: if an argument is unknown, or is a field of one of the settings.
     """
     check_word("play", "value_target", kept.value_target, VALUE_TARGETS)
@@ -357,7 +357,9 @@ def _step(
     env, (games, adapted), (rng_key, is_full) = setting.env, carry, inputs
     search_key, reset_key = jax.random.split(rng_key)
     state = games.state
-    legal = state.legal_action_mask
+    # Some games are over at the start, and nothing is to be learned there.
+    live = ~state.terminated[:, None]
+    legal = state.legal_action_mask & live
     decision, root = _decide(setting, search_key, state, is_full, **adapted)
     # Exploration: the first moves of a game are sampled, the later ones are the best.
     action = jnp.where(games.move < setting.moves.sampled_moves, decision.action, decision.best)
@@ -378,11 +380,11 @@ def _step(
     discount = jnp.where(finished, 0.0, discount)
 
     # A fast search is too weak to imitate; zeros mark that there is no target.
-    policy = jnp.where(is_full, decision.policy, 0.0)
+    policy = jnp.where(is_full & live, decision.policy, 0.0)
     # Targets are in the frame in which the network sees the board.
     if hasattr(env, "network_policy"):
         turn = functools.partial(jax.vmap(env.network_policy), state)
-        policy, legal = turn(policy), turn(legal)
+        policy, legal = turn(policy), turn(legal.astype(policy.dtype)) > 0
         root = None if root is None else map_actions(turn, root)
     observation = jax.vmap(env.observe)(state)
 
@@ -462,36 +464,3 @@ def _with_returns(
     moves = (reward, discount, strayed, experience.value)
     _, (value, is_open) = jax.lax.scan(back, nothing, moves, reverse=True)
     return experience._replace(value=value, open=is_open)
-
-
-def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -> NodeStats:
-    """Collects the statistics of a search at its root.
-
-    Raises:
-      ValueError: if the expert does not return them.
-    """
-    if decision.visits is None or decision.qvalues is None:
-        raise ValueError(
-            "keep_root, which objectives that read values need, wants an expert that fills in "
-            "Decision.visits and Decision.qvalues, and a fast one, if any, that does so; here one "
-            "does not."
-        )
-    # The Q-value of an unvisited action may be anything, and 0 times NaN would still be NaN.
-    qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
-    return NodeStats(
-        prior_logits=root.prior_logits,
-        value=root.value,
-        visits=decision.visits,
-        value_sum=decision.visits * qvalues,
-        valid=legal,
-    )
-
-
-def map_actions(fn: Callable[[chex.Array], chex.Array], root: NodeStats) -> NodeStats:
-    """Applies a permutation of the actions to all statistics of a root with an action axis."""
-    return root._replace(
-        prior_logits=fn(root.prior_logits),
-        visits=fn(root.visits),
-        value_sum=fn(root.value_sum),
-        valid=fn(root.valid),
-    )
