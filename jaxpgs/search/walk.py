@@ -198,9 +198,8 @@ def _choose(
     log_prob = jnp.log(pick(policy.policy, action))
     found, slopes = terms_and_slopes(policy.policy, seen.prior, policy.entropy, context.needed)
     norms = {f"norm of {n}": jnp.linalg.norm(slope, axis=-1) for n, slope in slopes.items()}
-    # A selection does not sample actions, so nothing is learned from their probability. This is not
-    # zero times the logarithm, which may be -inf.
-    drawn = 0 * policy.entropy if isinstance(interior, Selection) else log_prob
+    # A selection does not sample actions, so nothing is learned from their probability.
+    drawn = 0 * log_prob if isinstance(interior, Selection) else log_prob
     told = found | norms | {"log_prob": drawn}
     if state.source is not None:
         record = store.record(state.place)
@@ -241,7 +240,7 @@ def _choose_alone(
     else:  # a CPU skips the nodes of simulations that have stopped
         found = jax.lax.map(one, jnp.arange(alive.shape[1]))
         action, log_prob, entropy = (x[..., 0].T for x in found)
-    return _take(state, action, log_prob), {"entropy": entropy, "log_prob": 0 * entropy}
+    return _take(state, action, log_prob), {"entropy": entropy, "log_prob": 0 * log_prob}
 
 
 def _take(state: _Walk, action: chex.Array, log_prob: chex.Array) -> _Walk:

@@ -341,24 +341,6 @@ def test_estimate_counts_the_nodes(adapts):
     assert longer.total > 50 * estimate.nodes
 
 
-def test_backups_may_read_the_probability_of_actions_that_are_never_sampled():
-    params = toy.tree(2, 2, features=np.eye(7), head=np.tile([0, -200], (7, 1)), value=np.arange(7))
-
-    def backup(trajectory):
-        told = jnp.sum(jnp.where(trajectory.alive, trajectory.log_prob, 0.0), axis=0)
-        return jaxpgs.backup.n_step()(trajectory) + 0.1 * told[None]
-
-    knobs = {"root_selection": jaxpgs.selection.ucb1(), "simulations_per_update": 1}
-    knobs |= {"interior_selection": jaxpgs.selection.ucb1()}
-    found, expected = (
-        jaxpgs.batched_mcts_policy(
-            params, jax.random.key(0), toy.root(params), toy.split_fn, 6, **knobs, **more
-        ).search_state.qvalues
-        for more in ({"backup": backup}, {})
-    )
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_more_edges_than_numbers_are_refused():
     params = {"next": jnp.zeros((1, 50_000), jnp.int32)}
 
