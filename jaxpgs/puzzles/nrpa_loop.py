@@ -276,7 +276,7 @@ def _climb(
         return ()
     level, above = levels[0], levels[1:]
     # The runs below are over: take the best game of those that share this parent; learn from it.
-    # Each of them fills all lanes of its own parallel runs, which are adjacent, as are the runs.
+    # The lanes of all these runs, and of the runs below them, are adjacent.
     lanes = int(np.prod(setting.parallel[: below + 1]))
     best = better(_share(games, lanes), level.best)
     level = NRPALevel(setting.learn(level.logits, best), best, level.iterations + 1)

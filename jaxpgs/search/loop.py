@@ -148,8 +148,9 @@ def _split_keys(
     _, update_keys, target_keys = jax.vmap(lambda key: tuple(jax.random.split(key, 3)))(keys)
     shared = None
     if is_one_key(rng_key):
-        # `split` may give root b the key `fold_in(rng_key, b)`, which must not be an update's.
-        shared = jax.random.fold_in(rng_key, 2**32 - 1)
+        # `split` may give root b the key `fold_in(rng_key, b)`, which must not be an update's. And
+        # trainers play the move that is found with `chance_key(rng_key)`, which this is not either.
+        shared = jax.random.fold_in(rng_key, 2**32 - 2)
         shared = jnp.broadcast_to(shared, (batch_size, *shared.shape))
     return update_keys, target_keys, shared
 

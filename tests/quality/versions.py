@@ -6,10 +6,10 @@
 A probe is a search with the settings that rows of `benchmarks/results` use. It searches positions
 of a small board and, if it has no settings of its own, also positions with many actions. Its
 program is the text that JAX passes to the compiler, for CPU and TPU, without the names of Python
-functions. If the programs differ, the searches run and their answers are compared. If these agree,
-so may the instructions that a CPU runs, as a compiler removes calculations that nothing uses. The
-findings are a row of `benchmarks/results/same.json`, by which `python -m benchmarks.stale` decides
-which rows still hold.
+functions. If the programs differ, the searches run and their answers are compared. If the answers
+agree, the programs are compiled for a CPU and their instructions are compared, because compilers
+remove calculations that nothing uses. The findings are a row of `benchmarks/results/same.json`, by
+which `python -m benchmarks.stale` decides which rows still hold.
 
 Each version runs in a process of its own, and its own `benchmarks.players` interprets the settings.
 The other version is a temporary worktree of git.
@@ -315,23 +315,20 @@ def positions(env: Any, key: Any, roots: int) -> Any:
     return jax.lax.fori_loop(0, 4 * roots, move, start)
 
 
+def numbers(function: Callable[..., Any]) -> Any:
+    """Returns the jitted function with the arrays of its answer in place of the answer."""
+    return jax.jit(lambda *args: list(answer(function(*args)).values()))
+
+
 def program(platforms: Sequence[str], function: Callable[..., Any], *args: Any) -> str:
     """Returns the text of a function's program, without names."""
-
-    def numbers(*args: Any) -> list[Any]:
-        return list(answer(function(*args)).values())
-
-    lowered = jax.jit(numbers).trace(*args).lower(lowering_platforms=tuple(platforms))
+    lowered = numbers(function).trace(*args).lower(lowering_platforms=tuple(platforms))
     return nameless(lowered.as_text())
 
 
 def instructions(function: Callable[..., Any], *args: Any) -> list[str]:
     """Returns the instructions that a CPU runs for a function, sorted, without names."""
-
-    def numbers(*args: Any) -> list[Any]:
-        return list(answer(function(*args)).values())
-
-    text = jax.jit(numbers).lower(*args).compile().as_text() or ""
+    text = numbers(function).lower(*args).compile().as_text() or ""
     text = re.sub(r"(?s)\nFileNames.*?\n\n(?=%)", "", text)  # of the source
     text = re.sub(r", metadata=\{[^}]*\}", "", text)
     return sorted(re.sub(r"%?\b[A-Za-z_][\w-]*(\.[\w-]+)+|%[\w-]+", "%", text).splitlines())

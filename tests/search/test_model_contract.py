@@ -13,7 +13,8 @@ from games import lenient_promotion, mostly_slow
 from scipy import stats as scipy_stats
 
 import jaxpgs
-from jaxpgs.search import run
+from jaxpgs.adapters.environments import chance_key
+from jaxpgs.search import loop, run
 from jaxpgs.search.models import dataflow
 
 B, A = 3, 4
@@ -440,6 +441,13 @@ def test_chance_does_not_depend_on_the_actions():
     equal = jax.jit(lambda seeds: jax.lax.map(second_step, seeds))(jnp.arange(num_seeds))
     # By chance there are more once in a million.
     assert int(equal.sum()) <= scipy_stats.binom(num_seeds, 1 / num_actions).isf(1e-6)
+
+
+def test_a_model_does_not_see_the_chance_of_the_game():
+    key = jax.random.key(0)
+    others = [chance_key(key), key, *jax.random.split(key, B)]
+    shared = jax.random.key_data(loop._split_keys(key, B)[2])
+    assert all((shared != jax.random.key_data(other)[None]).any(axis=-1).all() for other in others)
 
 
 @pytest.mark.slow
