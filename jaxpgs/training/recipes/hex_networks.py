@@ -105,7 +105,8 @@ RECIPES = {
     "hex-8x8-late": HexRecipe(
         Hex(8), _SMALL, "gumbel_mcts", 32, 900, _FIRST_MOVES, "hex-8x8-middle"
     ),
-    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
+    "hex-8x8-best": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
+    "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 64, 320, _BEST_PLAY, "hex-8x8-best"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For an accelerator, each starts from the one before.
     "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
