@@ -102,7 +102,11 @@ def main(argv: list[str] | None = None) -> None:
     add = parser.add_argument
     add("--folder", type=pathlib.Path, default=runs.RESULTS, help="where results go")
     add("--pieces", nargs="+", help="only these")
-    add("--minutes", type=float, help="end after so long, in the middle of a piece if need be")
+    add(
+        "--minutes",
+        type=runs.number(0),
+        help="end after so long, in the middle of a piece if need be",
+    )
     args = parser.parse_args(argv)
     pieces = {piece.name: piece for piece in PRESETS[args.preset]}
     if unknown := sorted(set(args.pieces or ()) - set(pieces)):

@@ -153,7 +153,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--simulations", type=runs.positive, nargs="+", default=SIMULATIONS)
     args = parser.parse_args(argv)
     if len(set(args.simulations)) < 2:
-        parser.error("--simulations needs two numbers, as the growth between them is measured")
+        parser.error(
+            f"--simulations needs two numbers, to measure the growth, got {args.simulations}"
+        )
     record = runs.open_record(parser, args, {}, ("space", "search", "roots"))
     jobs = [(name, spec) for name in PRESETS[args.preset] for spec in SEARCHES]
     with report.progress_bar("memory") as progress:

@@ -43,11 +43,12 @@ from benchmarks.report import (
     weights_digest,
     write_text,
 )
-from jaxpgs.checks import positive
+from jaxpgs.checks import number, positive
+from jaxpgs.checks import seed as read_seed
 
 __all__ = ["RESULTS", "Record", "add", "command_line", "digest", "fingerprint", "has", "load",
-           "now", "open_record", "origin", "override", "parser", "positive", "read", "remove",
-           "unfinished"]  # fmt: skip
+           "now", "number", "open_record", "origin", "override", "parser", "positive", "read",
+           "remove", "unfinished"]  # fmt: skip
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 _SILENT = ("help", "again", "show")  # arguments that change no row
@@ -96,7 +97,7 @@ def parser(
     if names := list(presets):
         made.add_argument("--preset", choices=names, default=names[0])
     made.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
-    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--seed", type=read_seed, default=0)
     made.add_argument("--again", action="store_true", help="measure anew what the file has")
     return made
 
@@ -160,8 +161,13 @@ def open_record(
         machine,
         args.again,
     )
-    if parent := next((x for x in record.path.parents if x.exists() and not x.is_dir()), None):
-        raise SystemExit(f"{record.path} cannot be written: {parent} is a file.")
+    # Found before anything is measured. The folder itself is made with the first row.
+    parent = next(x for x in record.path.parents if x.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        what = "does not allow it" if parent.is_dir() else "is a file"
+        raise SystemExit(
+            f"{record.path} cannot be written: {parent} {what}. Name another file with --out."
+        )
     _checked(record)
     return record
 
@@ -259,10 +265,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         data = json.loads(pathlib.Path(path).read_text())
         if isinstance(data, dict):
             return data
-        error: Any = "it holds no object"
+        error: Any = "it does not hold a JSON object"
     except (OSError, ValueError) as found:
         error = found
-    raise SystemExit(f"{path} is no file of rows: {error}. Name another one, or move it away.")
+    raise SystemExit(
+        f"{path} is not a file of rows: {error}. Name another file, or move this one away."
+    )
 
 
 def origin(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 import operator
 import pathlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -139,6 +139,36 @@ def positive(text: str) -> int:
     if not (text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Makes the `type` of a command's arguments that are integers in a range."""
+
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if low <= int(text) <= high:
+                return int(text)
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from {low} to {high}, got {text!r}"
+        )
+
+    return read
+
+
+def number(low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Makes the `type` of a command's arguments that are finite numbers in a range."""
+    allowed = f"of at least {low:,}" if high == math.inf else f"from {low:,} to {high:,}"
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low <= float(text) <= high and math.isfinite(float(text)):
+                return float(text)
+        raise argparse.ArgumentTypeError(f"must be a number {allowed}, got {text!r}")
+
+    return read
+
+
+seed = whole_number(0, 2**63 - 1)  # the `type` of --seed: what `jax.random.key` takes
 
 
 @contextlib.contextmanager

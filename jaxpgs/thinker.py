@@ -155,7 +155,7 @@ def make_thinker(
       ValueError: if the search adapts a policy head and there is no network.
     """
     if name in LEARNING and not jax.tree.leaves(brain.params):
-        raise ValueError(f"{name} adapts a network's policy head; without a network take mcts")
+        raise ValueError(f"{name} adapts a network's policy head; without a network use mcts")
     if not simulations:
         # A short search shows how many simulations fit into the time.
         trial = make_thinker(brain, name, _TRIAL, 0.0, state)

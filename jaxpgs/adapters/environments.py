@@ -23,7 +23,7 @@ from jaxpgs.search.models.dataflow import depends
 _CHANCE = 2**32 - 1  # larger than the index of any key that is split off elsewhere
 LONGEST_GAME = 4096  # moves after which a game is considered not to end
 # Advice for a game in which one player does not lose what the other gains.
-OPPOSED = "Pay each player its reward less the other's, such as jnp.stack([a - b, b - a])."
+OPPOSED = "Give each player its reward minus the other's, such as jnp.stack([a - b, b - a])."
 RootFn = Callable[[Params, chex.PRNGKey, Embedding], mctx.RootFnOutput]
 Output = TypeVar("Output")  # of a search of this library or of mctx
 
@@ -220,7 +220,7 @@ def step_with_keys(env: Env) -> Callable[[Embedding, chex.Array, chex.PRNGKey | 
         if rng_key is not None:
             keys = broadcast_keys(rng_key, len(action))
         elif draws_chance(env):
-            raise ValueError(f"{type(env).__name__} draws chance: its step needs a key, got None.")
+            raise ValueError(f"{type(env).__name__} has chance: its step needs a key, got None.")
         else:
             keys = None
         return jax.vmap(env.step)(state, action, keys)
@@ -254,12 +254,10 @@ def check_players(
     words = " or ".join({1: "one player", 2: "two players"}[number] for number in allowed)
     if why is None:
         why = (
-            "A value is one number, what one player gains and the other loses: let the "
-            "environment make the moves of further players, and pay one or two."
+            "A value is one number, which one player gains and the other loses: let the "
+            "environment make the moves of further players, and give rewards to one or two."
         )
-    raise ValueError(
-        f"{owner} needs a game of {words}; {type(env).__name__} is one of {count}. {why}"
-    )
+    raise ValueError(f"{owner} needs a game of {words}; {type(env).__name__} has {count}. {why}")
 
 
 def reward_and_discount(
@@ -314,9 +312,9 @@ def gain_of(env: Env, player: chex.Array, before: Embedding, after: Embedding) -
     # Traced numbers cannot be inspected, so wrong rewards become NaN, which searches count.
     if not isinstance(opposed, jax.core.Tracer) and not opposed.all():
         raise ValueError(
-            f"{type(env).__name__} needs players 0 and 1 whose rewards sum to 0, or of whom one "
-            f"alone is paid; got {rewards[jnp.argmin(opposed)].tolist()} after a move of player "
-            f"{int(mover[jnp.argmin(opposed)])}. {OPPOSED}"
+            f"{type(env).__name__} needs players 0 and 1 whose rewards sum to 0, or of whom "
+            f"only one has a reward; got {rewards[jnp.argmin(opposed)].tolist()} after a move of "
+            f"player {int(mover[jnp.argmin(opposed)])}. {OPPOSED}"
         )
     # A reward of the other player alone is a loss of the player who moved.
     gain = jnp.where(own == 0, own - other, own)

@@ -75,11 +75,11 @@ def read_cell(size: int, name: str) -> int:
     """Returns the number of a cell; raises `ValueError` if the board has no cell of this name."""
     found = re.fullmatch(r"([a-z])([1-9]\d?)", name.lower(), re.ASCII)
     if not found:
-        raise ValueError(f"{name!r} is no cell; cells are named as a1 is.")
+        raise ValueError(f"{name!r} is not a cell; cells have names such as a1.")
     row, col = int(found[2]) - 1, ord(found[1]) - ord("a")
     if row >= size or col >= size:
         last = cell_name(size, size**2 - 1)
-        raise ValueError(f"{name!r} is not on a board of {size}x{size}, where {last} is the last.")
+        raise ValueError(f"{name!r} is not on a board of {size}x{size}, whose last cell is {last}.")
     return row * size + col
 
 
@@ -184,7 +184,9 @@ def to_actions(game: HexGame) -> list[int]:
       ValueError: if the game has a setup, a pass, or players who do not alternate.
     """
     if game.setup != ((), ()):
-        raise ValueError("A game with stones that were set up has no actions; see position().")
+        raise ValueError(
+            "A game whose first position was set up has no list of actions; use position()."
+        )
     # `mirrored` is 1 after a swap of sides: from then on Black's stones belong to the second
     # player, on a mirrored board.
     n, mirrored = game.size, 0
@@ -195,8 +197,8 @@ def to_actions(game: HexGame) -> list[int]:
         # Actions of `Hex` have no colours, so they only represent games with alternating players.
         if action == "pass" or player ^ mirrored != len(actions) % 2:
             raise ValueError(
-                f"Move {number} is {move_name(n, action)!r} by {COLORS[player]}; actions are of "
-                "two players who take turns, Black first."
+                f"Move {number} is {move_name(n, action)!r} by {COLORS[player]}; a list of "
+                "actions needs players who take turns, Black first, and do not pass."
             )
         if isinstance(action, str):
             mirrored ^= action == SWAP_SIDES

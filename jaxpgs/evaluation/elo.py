@@ -111,8 +111,8 @@ def bayes_elo(wins: np.ndarray, *, anchor: int = 0, prior: float = 2.0) -> EloTa
     groups = _components(wins > 0)
     if len(groups) > 1:
         raise ValueError(
-            f"Ratings are not determined: players fall into the groups {groups}, and between them "
-            "wins lead one way or not at all. Add games between them"
+            f"Ratings are not determined: players fall into the groups {groups}, between "
+            "which there are no games, or one group won all of them. Add games between them"
             + (", or use prior > 0." if prior == 0 else ".")
         )
 

@@ -41,7 +41,7 @@ def spent(record: PlayerRecord, equal: str) -> float:
     if not (total > 0 and count > 0):
         what = "calls" if equal == "time" else "moves"
         raise ValueError(
-            f"{record.name} reports {total} for {count} {what}: no {equal} to compare."
+            f"{record.name} reports {total} {equal} for {count} {what}, so it cannot be compared."
         )
     return total / count
 

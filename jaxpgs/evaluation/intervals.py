@@ -170,7 +170,7 @@ def _resample(wins: np.ndarray, prior: float, num_samples: int, seed: int) -> np
     count = len(wins)
     if count < 2:
         raise ValueError(
-            "An interval over openings needs at least 2 of them, as one does not tell how others "
+            "An interval over openings needs at least 2 openings, as 1 does not show how much they "
             "differ. With 1, elo_difference and bayes_elo count each game by itself."
         )
     # [S, O]: how often each opening is drawn, which sums to O in every sample.

@@ -226,10 +226,10 @@ def _play_batch(
     # Compiled code cannot raise: rewards that are not zero-sum arrive here as NaN.
     if np.isnan(scores).any():
         raise ValueError(
-            "play_match needs a game of two players in which one loses what the other gains; in "
+            "play_match needs a game of two players whose rewards sum to 0; in "
             f"{np.isnan(scores).sum()} of {scores.size} games of {type(env).__name__}, {label}, "
-            "rewards neither summed to 0 nor were one player's alone, or players were not numbered "
-            f"0 and 1. {OPPOSED}"
+            "both players had rewards that did not sum to 0, or players were not numbered 0 and 1. "
+            f"{OPPOSED}"
         )
     # A game that was cut off is a draw, whoever has gained more so far.
     scores = np.where(over, scores, 0.0)
@@ -344,7 +344,7 @@ def _schedule(pairs: Sequence[tuple[int, int]] | None, num_players: int) -> list
         return list(itertools.combinations(range(num_players), 2))
     if not len(pairs) or len({frozenset(pair) for pair in pairs if len({*pair}) == 2}) < len(pairs):
         raise ValueError(
-            f"pairs must be of two different players each, and each pair but once; got {pairs}."
+            f"pairs must have two different players each, and no pair may occur twice; got {pairs}."
         )
     return list(pairs)
 

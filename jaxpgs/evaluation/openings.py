@@ -75,7 +75,8 @@ def opening_lines(
     _, places = np.unique(lines, axis=0, return_index=True)
     if len(places) < num_lines:
         raise ValueError(
-            f"Found {len(places)} lines of {length} moves, asked for {num_lines}; take longer ones."
+            f"Only {len(places)} lines of {length} moves were found, but num_lines is {num_lines}; "
+            "increase length."
         )
     return lines[np.sort(places)[:num_lines]]
 
@@ -100,7 +101,7 @@ def hex_openings(size: int) -> np.ndarray:
     """
     tables = json.loads(pathlib.Path(__file__).with_name("hex_openings.json").read_text("utf-8"))
     if str(size) not in tables:
-        raise ValueError(f"hex_openings knows boards of size {', '.join(tables)}, got {size}.")
+        raise ValueError(f"hex_openings has boards of size {', '.join(tables)}, got {size}.")
     return np.array([list(row) for row in tables[str(size)]]) == "W"
 
 

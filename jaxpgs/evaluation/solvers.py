@@ -196,7 +196,7 @@ def _exchanged(powers: np.ndarray) -> np.ndarray:
 
 def _check_no_swap(env: Hex) -> None:
     if env.swap:
-        raise ValueError("The solvers know Hex without the swap rule only, got swap=True.")
+        raise ValueError("The solvers are for Hex without the swap rule, got swap=True.")
 
 
 def _check_table_size(env: Hex) -> None:

@@ -9,7 +9,7 @@ Commands are read from standard input, and answers are written to standard outpu
 
 import argparse
 
-from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.gtp.commands import serve
 from jaxpgs.gtp.dialog import Options
 from jaxpgs.gtp.engines import search_engine
@@ -28,14 +28,13 @@ def main(argv: list[str] | None = None) -> None:
     add("--directory", help="a folder of saved networks, in place of those of the library")
     add("--search", choices=SEARCHES, default="pgs")
     add("--simulations", type=positive, help="a move; 800, or with --time as many as fit")
-    add("--time", type=float, default=0.0, metavar="SECONDS", help="for a move")
+    add("--time", type=number(0, 1_000_000), default=0.0, metavar="SECONDS", help="for a move")
     add("--swap", action="store_true", help="may answer Black's first stone by swap-pieces")
-    add("--resign", type=float, default=-1.0, metavar="VALUE", help="below which it resigns")
+    below = "it resigns below this value (default: never)"
+    add("--resign", type=number(-1, 1), default=-1.0, metavar="VALUE", help=below)
     add("--live", action="store_true", help="shows what it thinks, by lines of gogui-gfx")
-    add("--seed", type=int, default=0)
+    add("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
-    if not 0 <= args.time <= 1e6 or not -1 <= args.resign <= 1:
-        parser.error("--time takes 0 to 1e6 seconds, --resign a value from -1 to 1")
     simulations = args.simulations or (0 if args.time else 800)
     options = Options(args.search, simulations, args.time, args.swap, args.resign, args.live)
     with refusals_in_one_line("jaxpgs.gtp"):

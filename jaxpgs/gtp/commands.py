@@ -143,7 +143,7 @@ def _boardsize(call: Call) -> tuple[str, Dialog]:
     # HexGui passes width and height; other programs pass one number for both.
     width, height = (read_integer(word, 1, 1000) for word in (call.args * 2)[:2])
     if width != height:
-        raise ValueError(f"only square boards, got {width}x{height}")
+        raise ValueError(f"the board must be square, got {width}x{height}")
     # Raises if the engine does not support this size; the dialog is then unchanged.
     call.engine.prepare(width, call.dialog.options)
     return "", dataclasses.replace(call.dialog, game=HexGame(width), clocks=(None, None))

@@ -196,7 +196,7 @@ def read_player(word: str) -> int:
     """Reads a colour as the number of a player."""
     players = {"b": 0, "black": 0, "w": 1, "white": 1}
     if word.lower() not in players:
-        raise ValueError(f"a colour is black or white, got {word[:20]}")
+        raise ValueError(f"a colour must be black or white, got {word[:20]}")
     return players[word.lower()]
 
 
@@ -234,7 +234,7 @@ def read_word(word: str, words: Sequence[str]) -> str:
 def read_setting(args: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
     """Reads the name and the value of a parameter."""
     if len(args) != 2:
-        raise ValueError("a parameter is set by its name and a value")
+        raise ValueError("a parameter needs its name and a value")
     return read_word(args[0], names), args[1]
 
 

@@ -173,4 +173,4 @@ def player_engine(env: Hex, player: Player, *, seed: int = 0) -> Engine:
 
 def _check_hex(what: str, env: Any) -> None:
     if not isinstance(env, Hex):
-        raise ValueError(f"{what}: an engine plays Hex, got {env!r}.")
+        raise ValueError(f"{what}: an engine only plays Hex, got {env!r}.")

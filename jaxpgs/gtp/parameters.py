@@ -89,7 +89,7 @@ def param_search(call: Call) -> tuple[str, Dialog]:
     # Parameters are set one by one: after each change the search must have a limit.
     changed = dataclasses.replace(options, **{name: readers[name](value)})
     if not (changed.simulations or changed.seconds):
-        raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
+        raise ValueError("simulations and seconds are both 0, but one of them must be above 0")
     # The search with the new options is compiled now, so that no move has to wait.
     call.engine.prepare(call.dialog.game.size, changed)
     return "", dataclasses.replace(call.dialog, options=changed)

@@ -46,7 +46,7 @@ class WithOffsets(nnx.Module):
     def __init__(self, network: Any, names: Sequence[str]) -> None:
         if not getattr(network, "is_torso_and_heads", False):
             raise ValueError(
-                "WithOffsets needs a network made of torso, policy_head and value_head, which says "
+                "WithOffsets needs a network with torso, policy_head and value_head, and with "
                 f"is_torso_and_heads = True; got {type(network).__name__}."
             )
         if not all(name.isidentifier() for name in names) or len(set(names)) < len(names):

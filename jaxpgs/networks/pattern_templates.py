@@ -196,7 +196,9 @@ def compile_templates(geometry: BoardGeometry, templates: tuple[Template, ...]) 
                 cells = tuple(zip(_all_cells(first), held, strict=False))
                 patterns.append(Pattern(template.name, "", cells))
     if num_features > 1 << 15:
-        raise ValueError(f"The templates have {num_features} features; {1 << 15} are most.")
+        raise ValueError(
+            f"The templates have {num_features} features; at most {1 << 15} are allowed."
+        )
     groups = []
     for key, images in rows.items():
         # Columns: the start, each cell, and for reactive templates the cell of the last move.

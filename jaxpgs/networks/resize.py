@@ -40,22 +40,24 @@ def resize(params: Params, source: Any, target: Any) -> Params:
     own, _ = functional(target)
     if type(source) is not type(target):
         raise ValueError(
-            f"Weights carry over between networks of one kind, got {type(source).__name__} and "
+            f"resize needs two networks of the same class, got {type(source).__name__} and "
             f"{type(target).__name__}."
         )
     if not hasattr(source, "observation_shape"):
-        raise ValueError(f"A {type(source).__name__} does not tell for which board it is.")
+        raise ValueError(
+            f"resize needs networks with an observation_shape; {type(source).__name__} has none."
+        )
     boards = [tuple(network.observation_shape) for network in (source, target)]
     if boards[0][2:] != boards[1][2:]:
         raise ValueError(
-            f"The observations must have as many planes, got {boards[0]}, {boards[1]}."
+            f"The observations must have the same number of planes, got {boards[0]}, {boards[1]}."
         )
     (small, large) = (shape[:2] for shape in boards)
     cells = small[0] * small[1], large[0] * large[1]
     if small != large and cells[0] == cells[1]:
         raise ValueError(
-            f"Boards of as many cells must be the same, as sizes alone tell what is of a cell; got "
-            f"{small} and {large}."
+            "Different boards must have different numbers of cells, by which resize finds the axes "
+            f"of cells; got {small} and {large}."
         )
 
     def carry(path: tuple, old: chex.Array, new: chex.Array) -> chex.Array:

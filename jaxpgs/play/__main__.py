@@ -7,10 +7,11 @@ The page is served on this machine alone. The address is printed when everything
 """
 
 import argparse
+import re
 from typing import Any
 
 import jaxpgs
-from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.checks import number, positive, refusals_in_one_line, seed, whole_number
 from jaxpgs.play.board import show
 from jaxpgs.play.server import serve
 from jaxpgs.thinker import SEARCHES
@@ -31,16 +32,15 @@ def main(argv: list[str] | None = None) -> None:
     add("--game", metavar="NAME:SIZES", help="a game judged by random playouts, such as Hex:4")
     add("--search", choices=SEARCHES, help="default: gumbel_pgs, without a network gumbel_mcts")
     add("--simulations", type=positive, help="a move; 400, or with --seconds as many as fit")
-    add("--seconds", type=float, default=0.0, help="for a move")
+    add("--seconds", type=number(0, 3600), default=0.0, help="for a move")
     add("--first", action="store_true", help="the search moves first")
     add("--moves", nargs="+", default=(), metavar="MOVE", help="of a game to look at")
-    add("--port", type=int, default=8137, help="0 for any that is free (default: 8137)")
-    add("--seed", type=int, default=0)
+    free = "0 for any that is free (default: 8137)"
+    add("--port", type=whole_number(0, 65535), default=8137, help=free)
+    add("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
-    if not 0 <= args.seconds <= 3600 or not 0 <= args.port < 65536:
-        parser.error("--seconds takes 0 to 3600, --port 0 to 65535")
     if args.network and args.game:
-        parser.error("a network has its own game: give --network or --game")
+        parser.error("a network has its own game, so give --network or --game, not both")
     with refusals_in_one_line("jaxpgs.play"):
         network = None
         if args.game:
@@ -63,18 +63,21 @@ def read_game(text: str) -> Any:
     """Makes a game from text such as `Hex:4` or `Breakthrough:6,5`, or from a pgx id."""
     name, _, sizes = text.partition(":")
     if name in GAMES:
+        words = sizes.split(",") if sizes else []
+        if not all(re.fullmatch(r"-?\d+", word, re.ASCII) for word in words):
+            raise ValueError(f"{text!r} is no game: sizes are numbers, as in Breakthrough:6,5")
         try:
-            numbers = [int(size) for size in sizes.split(",")] if sizes else []
-            return getattr(jaxpgs.envs, name)(*numbers)
+            return getattr(jaxpgs.envs, name)(*map(int, words))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r} is no game: {error}") from error
+    ours = f"{text!r} is no game: it must be one of {', '.join(GAMES)}, such as Hex:4,"
     try:
         import pgx
     except ImportError as error:
-        raise ImportError(f"{name!r} is none of {', '.join(GAMES)}, and pgx is missing") from error
-    if name not in pgx.available_envs():
-        raise ValueError(f"{name!r} is none of {', '.join(GAMES)}, and no game of pgx")
-    return pgx.make(name)  # type: ignore[arg-type]
+        raise ImportError(f"{ours} or a game of pgx, which is not installed") from error
+    if text not in pgx.available_envs():
+        raise ValueError(f"{ours} or of pgx: {', '.join(pgx.available_envs())}")
+    return pgx.make(text)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -413,22 +413,22 @@ def show(
     if isinstance(network, str):
         network = jaxpgs.load_pretrained(network)
     if getattr(network, "env", env) != env:
-        raise ValueError(f"show: the network is for {network.env}, and the board for {env}.")
+        raise ValueError(f"show: the network is for {network.env}, but the board is for {env}.")
     if search is None:
         search = "gumbel_mcts" if network is None else "gumbel_pgs"
     own = None if isinstance(search, str) else search
     options = Options(_OWN if own is not None else search, simulations, seconds)  # type: ignore[arg-type]
     if own is None and search not in SEARCHES:
-        raise ValueError(f"show: search is one of {', '.join(SEARCHES)}; got {search!r}.")
+        raise ValueError(f"show: search must be one of {', '.join(SEARCHES)}; got {search!r}.")
     if simulations < 0 or seconds < 0 or not (simulations or seconds):
         raise ValueError(
-            "show: simulations and seconds are at least 0, and one of them must be above 0 to say "
-            f"when to stop; got {simulations} and {seconds}."
+            "show: simulations and seconds must be at least 0, and one of them above 0; "
+            f"got {simulations} and {seconds}."
         )
     begun = playing.begin(env, state, options=options, seed=seed)
     if humans and len(humans) != len(begun.humans):
         raise ValueError(
-            f"show: humans has one entry for each of {len(begun.humans)} players; got {humans}."
+            f"show: humans needs one entry for each of {len(begun.humans)} players; got {humans}."
         )
     for move in moves:
         begun = playing.play(begun, playing.action_of(begun, move))

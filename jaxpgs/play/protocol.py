@@ -47,12 +47,12 @@ def handle(visit: Visit, said: Any) -> Visit:
       ValueError: if the message is malformed or outdated, or the move is illegal.
     """
     if not isinstance(said, Mapping) or not isinstance(said.get("type"), str):
-        raise ValueError("a message is an object with a type")
+        raise ValueError("a message must be an object with a type")
     kind = said["type"]
     if kind not in TYPES:
         raise ValueError(f"no such message: {kind[:20]!r}")
     if kind in ("play", "undo", "redo", "go") and said.get("number", visit.number) != visit.number:
-        raise ValueError("the position has changed meanwhile")
+        raise ValueError("the position has changed in the meantime")
     return TYPES[kind](visit, said)
 
 
@@ -93,7 +93,7 @@ def _load(visit: Visit, said: Mapping[str, Any]) -> Visit:
     text = said.get("text")
     # A page may send anything, so the type and length are checked before the text is read.
     if not isinstance(text, str) or len(text) > 100_000:
-        raise ValueError("what is loaded is the text of a file, or a link")
+        raise ValueError("only the text of a file or a link can be loaded")
     return dataclasses.replace(load(visit, text), humans=_all(visit))
 
 
@@ -101,7 +101,7 @@ def _humans(visit: Visit, said: Mapping[str, Any]) -> Visit:
     humans = said.get("humans")
     fits = isinstance(humans, list) and all(isinstance(human, bool) for human in humans)
     if not fits or len(humans) != len(visit.humans):  # type: ignore[arg-type]
-        raise ValueError("humans are true or false for each player")
+        raise ValueError("humans must have true or false for each player")
     return dataclasses.replace(visit, humans=tuple(humans))  # type: ignore[arg-type]
 
 
@@ -117,11 +117,11 @@ def _options(visit: Visit, said: Mapping[str, Any]) -> Visit:
         raise ValueError(f"no such search; there are {', '.join(SEARCHES)}")
     # `type`, not `isinstance`, as JSON's true is a number in Python.
     if type(simulations) is not int or not 0 <= simulations <= MOST_SIMULATIONS:
-        raise ValueError(f"simulations are a whole number from 0 to {MOST_SIMULATIONS:,}")
+        raise ValueError(f"simulations must be a whole number from 0 to {MOST_SIMULATIONS:,}")
     if type(seconds) not in (int, float) or not 0 <= seconds <= MOST_SECONDS:
-        raise ValueError(f"seconds are a number from 0 to {MOST_SECONDS:g}")
+        raise ValueError(f"seconds must be a number from 0 to {MOST_SECONDS:g}")
     if not (simulations or seconds):
-        raise ValueError("simulations and seconds are 0, and one of them must say when to stop")
+        raise ValueError("simulations and seconds are both 0, but one of them must be above 0")
     options = dataclasses.replace(
         visit.options, search=search, simulations=simulations, seconds=float(seconds)
     )

@@ -175,7 +175,7 @@ def go(visit: Visit, count: int) -> Visit:
     # Positions are kept, not recomputed, so that going back and forth costs nothing.
     line = (*visit.past, *visit.future)
     if type(count) is not int or not 0 <= count < len(line):
-        raise ValueError("the game has no such move")
+        raise ValueError("the game does not have that many moves")
     return moved(visit, line[: count + 1], line[count + 1 :])
 
 
@@ -192,7 +192,7 @@ def redo(visit: Visit) -> Visit:
 def game_of(visit: Visit) -> HexGame:
     """Returns a game of Hex in the form used for files and links."""
     if visit.start is None:
-        raise ValueError("files and links are of Hex")
+        raise ValueError("only games of Hex have files and links")
     cells = visit.env.num_cells
     moves = (position.move for position in visit.past if position.move)
     words = (m._replace(action=SWAP_PIECES) if m.action == cells else m for m in moves)
@@ -207,13 +207,13 @@ def load(visit: Visit, text: str) -> Visit:
       text: the content of an SGF file, or a link to HexWorld.
     """
     if visit.start is None:
-        raise ValueError("positions are loaded in Hex")
+        raise ValueError("only games of Hex can be loaded")
     # Every SGF file begins with a parenthesis.
     is_link = not text.lstrip().startswith("(")
     game = hex_io.read_link(text, to_cursor=True) if is_link else hex_io.read_sgf(text)
     size = visit.env.size
     if game.size != size:
-        raise ValueError(f"the board is {size}x{size}, the game {game.size}x{game.size}")
+        raise ValueError(f"the board is {size}x{size}, but the game is {game.size}x{game.size}")
     # All intermediate positions are kept, so that moves can be taken back.
     start = dataclasses.replace(game, moves=())
     past = [_hex_position(visit.env, start)._replace(move=None)]

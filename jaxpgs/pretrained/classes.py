@@ -78,10 +78,12 @@ def describe(
 
 def find(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> Any:
     """Returns the class that a card names by its path."""
-    by_hand = f"hand the {what} over, load_pretrained(..., {argument}=...)"
+    by_hand = f"pass the {what} to load_pretrained(..., {argument}=...)"
     if "handed_over" in spec:
         reason = spec["handed_over"]
-        raise ValueError(f"Please {by_hand}: the card cannot make {spec['name']}, as {reason}.")
+        raise ValueError(
+            f"Please {by_hand}: the card cannot describe {spec['name']}, because {reason}."
+        )
     module = spec["module"]
     path, package = f"{module}.{spec['name']}", module.partition(".")[0]
     # The code of an imported module has run already, so it needs no trust.
@@ -89,7 +91,7 @@ def find(spec: Mapping[str, Any], what: str, argument: str, trusted: bool) -> An
         if not trusted and package not in _SAFE:
             raise ValueError(
                 f"The {what} is {path}, and {module} is not imported. Loading does not import what "
-                f"a card names, as that runs its code: import {module} before, or trust the card, "
+                f"a card names, as that runs its code: import {module} first, or trust the card by "
                 f"load_pretrained(..., trusted=True), or {by_hand}."
             )
         # If pgx is missing, this raises an error that explains how to install it.

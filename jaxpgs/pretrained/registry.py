@@ -119,7 +119,8 @@ def load_pretrained(
     names = available_pretrained(directory)
     if name not in names:
         raise ValueError(
-            f"Unknown pretrained network {name!r}; available: {', '.join(names) or 'none'}."
+            f"Unknown pretrained network {name!r}; available in "
+            f"{'jaxpgs' if directory is None else directory}: {', '.join(names) or 'none'}."
         )
     folder = _folder(directory)
     card = folder.joinpath(f"{name}.json")

@@ -183,7 +183,9 @@ def make_episode_fns(
       >>> root_fn, recurrent_fn = jaxpgs.puzzles.make_episode_fns(puzzle, rollout=rollout)
     """
     if apply_fn is None and rollout is None:
-        raise ValueError("Without a network a search needs a rollout to value states; got neither.")
+        raise ValueError(
+            "Without a network, a search needs a rollout to evaluate states; got neither."
+        )
     if not 0 <= rollout_share <= 1 or (apply_fn is None and rollout_share < 1):
         raise ValueError(
             "rollout_share must be from 0 to 1, and 1 without a network; got "
@@ -193,7 +195,7 @@ def make_episode_fns(
     if draws_chance(env):
         raise ValueError(
             f"Episodes are for games without chance, as their best moves are played again; "
-            f"{type(env).__name__} draws chance. Search it with pgs_policy and mode='rollouts'."
+            f"{type(env).__name__} has chance. Search it with pgs_policy and mode='rollouts'."
         )
     setting = _Setting(env, apply_fn, rollout, rollout_share)
     root_fn = functools.partial(_evaluate_root, setting)

@@ -126,7 +126,7 @@ class Search:
         if sum(self.widths) < self.num_simulations:
             raise ValueError(
                 "A search needs simulations_per_update to make room for all simulations; got "
-                f"{self.num_simulations} simulations and updates of {self.widths}, which are "
+                f"{self.num_simulations} simulations, but the updates {self.widths} have only "
                 f"{sum(self.widths)}."
             )
         for name, (kind, example) in _PARTS.items():
@@ -157,7 +157,7 @@ class Search:
             )
         if self.estimator is not None and (self.optimizer is None or self.adapt is None):
             raise ValueError(
-                "An estimator needs an optimizer and adapt, the parameters that it moves; got "
+                "An estimator needs an optimizer and adapt, the parameters that it changes; got "
                 f"optimizer={self.optimizer!r} and adapt={self.adapt!r}."
             )
         if self.reuse is not None:
@@ -177,7 +177,7 @@ class Search:
         # The ring buffer stores the simulations of every update in one shape.
         if len(set(self.widths)) > 1:
             raise ValueError(
-                "reuse needs updates that are all as large; got simulations_per_update="
+                "reuse needs updates of equal size; got simulations_per_update="
                 f"{self.simulations_per_update}."
             )
 

@@ -93,8 +93,9 @@ def budgets(search: Search, given: Any, batch_size: int) -> chex.Array | None:
         )
     if search.root_selection.rounds is not None:
         raise ValueError(
-            "simulations_by_root is not for a root_selection in rounds, whose sizes are those of "
-            'one number of simulations: give a number in place of simulations_per_update="rounds".'
+            "simulations_by_root cannot be used with a root_selection in rounds, because the sizes "
+            "of rounds depend on the number of simulations: give a number in place of "
+            'simulations_per_update="rounds".'
         )
     if not isinstance(given, jax.core.Tracer):
         # NumPy, since `jnp.min` would be traced inside of a traced function.

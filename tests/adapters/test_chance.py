@@ -81,9 +81,9 @@ def test_which_games_draw_chance():
     assert draws_chance(ENV) and draws_chance(Coin())
     assert not draws_chance(Race()) and not draws_chance(KeyedHex(3))
     states = jax.vmap(lambda _: ENV.init())(jnp.arange(2))
-    with pytest.raises(ValueError, match="Dice draws chance: its step needs a key, got None"):
+    with pytest.raises(ValueError, match="Dice has chance: its step needs a key, got None"):
         step_with_keys(ENV)(states, jnp.zeros(2, jnp.int32), None)
-    with pytest.raises(ValueError, match=r"Coin draws"):
+    with pytest.raises(ValueError, match=r"Coin has chance"):
         make_episode_fns(Coin(), apply_fn)
     free = jax.vmap(KeyedHex(3).init)(jax.random.split(jax.random.key(0), 2))
     step_with_keys(KeyedHex(3))(free, jnp.zeros(2, jnp.int32), None)

@@ -67,7 +67,7 @@ known_command komi | = false
 7 unheard of | ?7 unknown command: unheard
 boardsize 4 4 | =
 boardsize 3 | =
-boardsize 4 3 | ? only square boards, got 4x3
+boardsize 4 3 | ? the board must be square, got 4x3
 boardsize 11 11 | ? no network for 11x11
 boardsize x | ? a whole number from 1 to 1000 is needed, got x
 boardsize | ? boardsize takes 1 to 2 arguments, got 0
@@ -76,9 +76,9 @@ play black a1 | =
 play B b2 | =
 play w A3 | =
 play white a1 | ? illegal move: The cell a1 is taken.
-play white d1 | ? 'd1' is not on a board of 3x3, where c3 is the last.
-play white hello | ? 'hello' is no cell; cells are named as a1 is.
-play green a1 | ? a colour is black or white, got green
+play white d1 | ? 'd1' is not on a board of 3x3, whose last cell is c3.
+play white hello | ? 'hello' is not a cell; cells have names such as a1.
+play green a1 | ? a colour must be black or white, got green
 play white swap-pieces | ? illegal move: a swap answers the other player's first stone
 all_legal_moves | = b1 c1 a2 c2 b3 c3
 genmove white | = b1
@@ -110,7 +110,7 @@ param_game | =  / [bool] allow_swap 0 / [string] game_time 0
 param_game allow_swap 1 | =
 param_game allow_swap yes | ? one of 0, 1 is needed, got yes
 param_game colour 1 | ? one of allow_swap, game_time is needed, got colour
-param_game allow_swap | ? a parameter is set by its name and a value
+param_game allow_swap | ? a parameter needs its name and a value
 genmove white | = swap-pieces
 param_game game_time 60 | =
 time_left | = Black: 60.0, White: 60.0
@@ -128,7 +128,7 @@ genmove black | = resign
 param_search resign 2 | ? a number from -1 to 1 is needed, got 2
 param_search search mcs | =
 param_search simulations 16 | =
-param_search simulations 0 | ? simulations and seconds are 0, and one of them must say when to stop
+param_search simulations 0 | ? simulations and seconds are both 0, but one of them must be above 0
 param_search seconds 2 | =
 param_search live 1 | =
 quit | =

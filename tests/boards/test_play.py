@@ -381,9 +381,9 @@ def test_other_games_and_searches_on_a_board(game):
 def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
     with pytest.raises(ValueError, match="the network is for"):
         jaxpgs.show(Hex(4), network="hex-5x5")
-    with pytest.raises(ValueError, match="search is one of"):
+    with pytest.raises(ValueError, match="search must be one of"):
         jaxpgs.show(Hex(3), search="alpha-beta")
-    with pytest.raises(ValueError, match=r"above 0 to say when to stop; got 0 and 0"):
+    with pytest.raises(ValueError, match=r"one of them above 0; got 0 and 0"):
         jaxpgs.show(Hex(3), simulations=0)
     with pytest.raises(ValueError, match=r"each of 2 players; got \(True,\)"):
         jaxpgs.show(Hex(3), humans=(True,))
@@ -391,13 +391,25 @@ def test_what_cannot_be_shown_is_refused(monkeypatch, capsys):
     with pytest.raises(ValueError, match="without a network"):
         board.think()
     assert read_game("Breakthrough:6,5") == Breakthrough(6, 5)
-    for arguments in (["--network", "hex-5x5", "--game", "Hex:3"], ["--seconds", "-1"]):
+    for arguments, said in (
+        (["--network", "hex-5x5", "--game", "Hex:3"], "not both"),
+        (["--seconds", "-1"], "--seconds: must be a number from 0 to 3600, got '-1'"),
+        (["--seconds", "nan"], "got 'nan'"),
+        (["--port", "65536"], "--port: must be a whole number from 0 to 65535, got '65536'"),
+        (["--seed", "9" * 20], "--seed: must be a whole number from 0 to"),
+    ):
         with pytest.raises(SystemExit):
             play_main(arguments)
-    with pytest.raises(SystemExit, match=r"no game of pgx|pgx is missing"):
+        assert said in capsys.readouterr().err
+    with pytest.raises(
+        SystemExit, match=r"^jaxpgs\.play: 'Chequers:3' is no game: .*such as Hex:4"
+    ):
         play_main(["--game", "Chequers:3"])
-    for game in ("Hex:four", "Hex:3,", "Hex:1", "Breakthrough:6,5,4,3,2"):
-        with pytest.raises(ValueError, match=f"{game!r} is no game"):
+    for game, why in (
+        ("Hex:four", "sizes are numbers"), ("Hex:3,", "sizes are numbers"),
+        ("Hex:1", "from 2 to 19"), ("Breakthrough:6,5,4,3,2", "arguments"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{game!r} is no game: .*{why}"):
             read_game(game)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     with pytest.raises(SystemExit, match=r"jaxpgs\[play\]"):

@@ -112,7 +112,7 @@ def test_bad_arguments_raise():
     for outcomes, message in ((np.ones((2, 0)), "hold games"), (2 * scores, "from 0 to 1")):
         with pytest.raises(ValueError, match=message):
             ev.elo_by_opening(outcomes)
-    with pytest.raises(ValueError, match="at least 2 of them"):
+    with pytest.raises(ValueError, match="at least 2 openings"):
         ev.elo_by_opening(scores[..., :1])
     for bad in ({"prior": 0}, {"prior": np.inf}, {"num_samples": 0}):
         with pytest.raises(ValueError, match=next(iter(bad))):

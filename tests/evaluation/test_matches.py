@@ -310,7 +310,9 @@ def test_lines_of_several_moves_are_played():
     assert (lines[:, 0] != lines[:, 1]).all()
     np.testing.assert_array_equal(lines, ev.opening_lines(env, KEY, 2, 20))
     assert len(ev.opening_lines(env, KEY, 2, 72)) == 72  # all there are
-    with pytest.raises(ValueError, match="Found 72 lines of 2 moves, asked for 73"):
+    with pytest.raises(
+        ValueError, match="Only 72 lines of 2 moves were found, but num_lines is 73"
+    ):
         ev.opening_lines(env, KEY, 2, 73)
     with pytest.raises(ValueError, match="at least 1"):
         ev.opening_lines(env, KEY, 0, 1)

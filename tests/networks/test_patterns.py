@@ -371,7 +371,7 @@ def test_weights_serve_boards_of_every_size():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=r"othello are known, not of 'samegame'.*BoardGeometry"):
+    with pytest.raises(ValueError, match=r"othello, but not of 'samegame'.*BoardGeometry"):
         networks.with_last_move(envs.SameGame())
     env = networks.with_last_move(envs.Hex(3))
     far = networks.Template("far", ((0, 4),))

@@ -232,7 +232,13 @@ def test_other_environments_by_path(tmp_path, own):
 def test_what_computes_otherwise_is_not_made_again(tmp_path, own):
     env = own.Doubled(4)  # its attribute is not what it was made with
     save(tmp_path, env, make(own.Net, env))
-    refused(tmp_path, "hand the environment over", "env=...", "{'heap': 8}", "computes otherwise")
+    refused(
+        tmp_path,
+        "pass the environment to load_pretrained",
+        "env=...",
+        "{'heap': 8}",
+        "computes otherwise",
+    )
     assert load(tmp_path, env=env).env is env
 
     env = own.Stones()
@@ -240,7 +246,9 @@ def test_what_computes_otherwise_is_not_made_again(tmp_path, own):
     save(tmp_path, env, relu)
     assert load(tmp_path).module.act is nnx.relu  # its default
     params, _ = save(tmp_path, env, tanh)
-    refused(tmp_path, "hand the network over", "module=...", "{'width': 4, 'bias': True}")
+    refused(
+        tmp_path, "pass the network to load_pretrained", "module=...", "{'width': 4, 'bias': True}"
+    )
     loaded = load(tmp_path, module=tanh)
     assert loaded.module.act is nnx.tanh
     chex.assert_trees_all_equal(loaded.params, params)
@@ -286,8 +294,8 @@ def test_classes_without_a_path_are_handed_over(tmp_path, own, where):
     env = game(5)
     module = make(net, env)
     params, _ = save(tmp_path, env, module)
-    refused(tmp_path, "hand the environment over, load_pretrained(..., env=...)", reason)
-    refused(tmp_path, "hand the network over, load_pretrained(..., module=...)", env=env)
+    refused(tmp_path, "pass the environment to load_pretrained(..., env=...)", reason)
+    refused(tmp_path, "pass the network to load_pretrained(..., module=...)", env=env)
     refused(tmp_path, "has heap 5; the one handed over has 6", env=game(6), module=module)
     refused(tmp_path, "misere False; the one", env=game(5, misere=True), module=module)
     refused(tmp_path, "; the one handed over has", env=envs.Hex(3), module=module)

@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
     search = make()
     assert search.mode is None and search.interior_selection is not None
     data = params, keys(1, 3), toy.root(params, [0, 1, 2])
-    with pytest.warns(UserWarning, match=r'takes mode="rollouts", which .* nothing of the network'):
+    with pytest.warns(UserWarning, match=r'uses mode="rollouts", which .* nothing of the network'):
         output = jit(functools.partial(run, search))(*data)
     assert output.search_state.nodes is None
     known = jit(functools.partial(run, make(mode="rollouts")))(*data)

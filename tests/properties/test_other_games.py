@@ -314,10 +314,10 @@ def test_three_players_and_one_are_refused_by_name():
         lambda env: labelling.label_games(env, uniform, (), num_games=1),
     ]
     for call in matched + either:
-        with pytest.raises(ValueError, match=r"needs a game of .*; Again is one of 3\."):
+        with pytest.raises(ValueError, match=r"needs a game of .*; Again has 3\."):
             call(three)
     for call in matched:
-        with pytest.raises(ValueError, match=r"two players.*Again is one of 1"):
+        with pytest.raises(ValueError, match=r"two players.*Again has 1"):
             call(alone)
     with pytest.raises(ValueError, match=r"compare what searches earn, as jaxpgs.puzzles.solve"):
         matched[0](alone)

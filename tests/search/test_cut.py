@@ -669,9 +669,9 @@ def test_other_programs_at_other_sizes():
         return _policy(params, features), _value(params, features)
 
     reason = _reason(_model(network), _params(), "policy", _states(4))
-    assert reason == "the model is another program for 4 states than for 2"
+    assert reason == "the model's program for 4 states differs from that for 2"
     cut = _cut(_model(network), _params(), "policy", _states(3))
-    with pytest.raises(ValueError, match="another program for 5 states"):
+    with pytest.raises(ValueError, match="program for 5 states differs"):
         cut.expand(_params(), jax.random.key(0), jnp.zeros(5, jnp.int32), _states(5))
 
 
@@ -689,7 +689,7 @@ def test_arrays_that_a_mesh_shares_out():
     x = jax.device_put(_states(4)["x"], jax.NamedSharding(mesh, rows))
     jax.eval_shape(search, x)
     jax.eval_shape(jax.shard_map(search, mesh=mesh, in_specs=rows, out_specs=rows), x)
-    assert found[0] == "its arguments have axes that a mesh of devices shares out"
+    assert found[0] == "its arguments have axes that are sharded over a mesh of devices"
     assert isinstance(found[1], SplitRecurrentFn)
 
 

@@ -362,7 +362,7 @@ def begin(search):
                         mode=mode,
                     )
                 ),
-                "reuse needs a model that can be cut .*nothing of the network is independent",
+                "reuse needs a model that can be split .*nothing of the network is independent",
             )
             for mode in ("rollouts", "tree", None)
         ],
@@ -374,7 +374,7 @@ def begin(search):
                     adapt=lambda path, leaf: path[0].key != "next",
                 )
             ),
-            "reuse needs a model that can be cut .*depends on .*'torso'",
+            "reuse needs a model that can be split .*depends on .*'torso'",
         ),
         (
             lambda: pgs(reuse=jaxpgs.reuse.Reuse(), capacity=3),

@@ -302,7 +302,7 @@ def test_a_round_of_gumbel_pgs_adapts_the_head_once():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"make room for all simulations; got 16 .* which are 12"):
+    with pytest.raises(ValueError, match=r"make room for all simulations; got 16 .* have only 12"):
         jaxpgs.search.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 4))
     with pytest.raises(ValueError, match=r"simulations_per_update"):
         jaxpgs.search.mcs_search(toy.split_fn, 16, simulations_per_update=(8, 8.0))

@@ -301,7 +301,7 @@ def test_bad_input():
     nodes = output.search_state.nodes
     with pytest.raises(ValueError, match="num_kept must be at least 1, for the root, got 0"):
         jaxpgs.reroot(nodes, output.action, num_kept=0)
-    with pytest.raises(ValueError, match=r"nodes.*as many roots"):
+    with pytest.raises(ValueError, match=r"nodes.*same number of roots"):
         fewer = jax.tree.map(lambda x: x[:2], nodes)
         run(mcts, count=16, nodes=fewer, simulations_per_update=8)
     with pytest.raises(ValueError, match="no policy that could adapt"):

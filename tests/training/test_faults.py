@@ -228,7 +228,9 @@ def test_an_earlier_runs_record_is_completed(tmp_path):
     path.write_text(json.dumps(early))
     with pytest.raises(ValueError, match="holds a run with seed 0, not 1"):
         train(tmp_path, seed=1)
-    with pytest.warns(UserWarning, match=r"did not keep all arguments.*Compared were env, network"):
+    with pytest.warns(
+        UserWarning, match=r"did not keep all arguments.*Only these were compared: env, network"
+    ):
         train(tmp_path)
     with pytest.raises(ValueError, match="holds a run with batch_size 8, not 16"):
         train(tmp_path, batch_size=16)

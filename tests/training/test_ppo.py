@@ -426,8 +426,8 @@ def test_trains_in_an_environment_of_pgx_with_a_pool_and_batch_statistics():
         ({"schedule": "naive"}, 'schedule to be one of "in_turn", "random"; got \'naive\''),
         ({"num_opponents": 5}, "num_opponents must divide num_games.* got 5 of 32"),
         ({"batch_size": 100}, r"batch_size num_games \* num_steps = 512; got 4 of 32, and 100"),
-        ({"pool_fraction": 0.5}, "A pool needs .* got 0 parameters and 0.5"),
-        ({"pool_fraction": 0.7, "random_fraction": 0.7}, "at most 1 together, got 0.7 and 0.7"),
+        ({"pool_fraction": 0.5}, "pool and .* together; got 0 parameters and 0.5"),
+        ({"pool_fraction": 0.7, "random_fraction": 0.7}, "must be at most 1, got 0.7 and 0.7"),
         ({"pool": [{}], "pool_fraction": 0.5}, "parameters of the pool do not fit the network"),
         ({"clip": 0.0}, "clip to be a finite number above 0; got 0.0"),
         ({"gae_lambda": -0.1}, "gae_lambda to be .* got -0.1"),
@@ -441,7 +441,7 @@ def test_bad_arguments_are_named(knobs, message):
 
 
 def test_a_game_of_one_player_is_refused():
-    with pytest.raises(ValueError, match=r"two players; .* is one of 1"):
+    with pytest.raises(ValueError, match=r"two players; .* has 1\. "):
         ppo.train(SameGame(height=3, width=3, num_colors=2), make_network())
 
 

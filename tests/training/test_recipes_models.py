@@ -67,7 +67,7 @@ def test_labelling_goes_on_bit_equal_after_a_kill(tmp_path):
             ENV, apply_fn, others, num_games=20, games_at_once=8, num_steps=8, directory=tmp_path
         )
     (tmp_path / parts[0]).write_bytes(b"cut short")
-    with pytest.raises(ValueError, match=r"part-0000\.npz is damaged.*label their games anew"):
+    with pytest.raises(ValueError, match=r"part-0000\.npz is damaged.*label their games again"):
         label(directory=tmp_path)
 
 

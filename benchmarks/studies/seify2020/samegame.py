@@ -311,7 +311,8 @@ def best_game(record: Mapping[str, Any], number: int) -> Board:
     """
     rows = [row for row in record["rows"] if row["position"] == number]
     if not rows:
-        raise SystemExit(f"The file has no game of position {number}.")
+        known = ", ".join(map(str, sorted({row["position"] for row in record["rows"]}))) or "none"
+        raise SystemExit(f"The file has no game of position {number}; it has positions {known}.")
     best, env = max(rows, key=lambda row: row["score"]), make_env(record["setting"])
     state = env.from_board(make_boards(record["setting"], [number])[number])
     print(f"{best['search']}, seed {best['seed']}, score {best['score']:,.0f}", flush=True)
@@ -353,7 +354,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--search", choices=SEARCHES, nargs="+", dest="searches")
     add("--positions", type=runs.positive, nargs="+", help="from 1 to 20")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--seconds", type=float, help="a position")
+    budget.add_argument("--seconds", type=runs.number(0), help="a position")
     budget.add_argument("--simulations", type=runs.positive, help="games a position instead")
     add("--clock", choices=("cpu",), help="count seconds of processor time, not of the wall")
     add("--penalty", choices=("per_color", "total", "none"), default="per_color")
@@ -370,7 +371,7 @@ def main(argv: list[str] | None = None) -> None:
         random = {"size": args.size, "colors": args.colors, "seed": args.seed}
         numbers = list(range(1, args.random + 1))
     elif not set(numbers) <= set(range(1, 21)):
-        parser.error(f"--positions are from 1 to 20, got {numbers}")
+        parser.error(f"--positions must be from 1 to 20, got {numbers}")
     setting = {
         "seconds": args.seconds or (None if args.simulations else preset["seconds"]),
         "simulations": args.simulations,

@@ -140,7 +140,8 @@ def openspiel_mcts(
         if len(sides[0]) - len(sides[1]) not in (0, 1):
             raise ValueError(
                 "In OpenSpiel's Hex players alternate, so player 0 has as many stones as player 1 "
-                f"or one more; got {len(sides[0])} and {len(sides[1])}. perfect_hex plays any."
+                f"or one more; got {len(sides[0])} and {len(sides[1])}. perfect_hex has no such "
+                "limit."
             )
         for ply in range(len(sides[0]) + len(sides[1])):
             state.apply_action(sides[ply % 2][ply // 2])

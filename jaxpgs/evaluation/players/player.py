@@ -285,8 +285,8 @@ def _check_act(player: Player, batch_size: int, action: Any, old: Any, new: Any)
 def check_two_players(owner: str, env: Env) -> None:
     """Raises `ValueError` unless a game has two players."""
     advice = (
-        "Of one player compare what searches earn, as jaxpgs.puzzles.solve tells; of more let the "
-        "environment make the moves of the others."
+        "For one player, compare the returns of searches, as jaxpgs.puzzles.solve reports them. "
+        "For more than two, let the environment make the moves of the others."
     )
     check_players(owner, env, (2,), advice)
 

@@ -128,8 +128,8 @@ def named_geometry(
     """
     if name not in GAMES:
         raise ValueError(
-            f"The boards of {', '.join(GAMES)} are known, not of {name!r}; make a "
-            "jaxpgs.networks.BoardGeometry for another game."
+            f"board_geometry has the boards of {', '.join(GAMES)}, but not of {name!r}; for other "
+            "games make a jaxpgs.networks.BoardGeometry."
         )
     rows, columns = observation_shape[:2]
     # Rows and columns with a margin as wide as the reach of the largest template.

@@ -99,7 +99,7 @@ def cut_model(
     given = (params, rng_key, action, embedding)
     leaves = jax.tree.leaves(given)
     if any(_is_explicit(jax.typeof(x)) for x in leaves):
-        return "its arguments have axes that a mesh of devices shares out"
+        return "its arguments have axes that are sharded over a mesh of devices"
     varies = any(_varies(jax.typeof(x)) for x in leaves)
     # If arrays vary over devices, the arguments of each part are made to vary as well.
     vary = functools.partial(_vary, mask) if varies else lambda like, *args: args
@@ -120,7 +120,7 @@ def cut_model(
             return f"the model cannot be traced for {size} states: {first_line}"
         # A program for one state may lack steps; then the program for two is run with it twice.
         if size != 1 and not are_alike(at(2), at(size)):
-            return f"the model is another program for {size} states than for 2"
+            return f"the model's program for {size} states differs from that for 2"
     cut = _find_cut(at(2), at(3), max_features)
     return cut if isinstance(cut, str) else _make_parts(at, cut, recurrent_fn, vary)
 
@@ -138,7 +138,7 @@ def _make_parts(
         if are_alike(at(2), at(size)):
             return at(size), False
         if size != 1:
-            raise ValueError(f"The model is another program for {size} states than for 2.")
+            raise ValueError(f"The model's program for {size} states differs from that for 2.")
         # With one row broadcasts may be missing, but not in the program for two rows.
         return at(2), True
 

@@ -174,8 +174,8 @@ def _check_policy(found: SplitRecurrentFn, params: Params, *inputs: Any) -> None
     expansion, after = jax.eval_shape(found.expand, params, *inputs)
     if tells_rows(found.policy, (params,), expansion.features, after):
         raise ValueError(
-            "SplitRecurrentFn.policy must not tell roots apart by their rows, as it is asked about "
-            "any states of any root; have expand return what belongs to the root as features."
+            "SplitRecurrentFn.policy must not depend on the position of a row, since its rows are "
+            "any states of any root. Let expand return as features what depends on the root."
         )
 
 
@@ -241,18 +241,18 @@ def _tell(reason: str, mode: str | None, reuse: bool) -> None:
     """Tells the user why there is no tree, if one was requested, is expected, or is needed."""
     if reuse:
         raise ValueError(
-            "reuse needs a model that can be cut into what is remembered of a state and what "
-            f"adapts: {reason}."
+            "reuse needs a model that can be split into a part that is remembered and a part that "
+            f"adapts, but {reason}."
         )
     if mode == "tree":
         raise ValueError(
-            'mode="tree" remembers the evaluation of every state but for what adapts, which it '
-            f'cannot do here: {reason}. Use mode="rollouts".'
+            'mode="tree" needs a model that can be split into a part that is remembered and a part '
+            f'that adapts, but {reason}. Use mode="rollouts".'
         )
     if mode is None:
         warnings.warn(
-            f'The search takes mode="rollouts", which remembers no state: {reason}. Give '
-            'mode="rollouts" if that is what you want.',
+            f'The search uses mode="rollouts", which remembers no state, because {reason}. Give '
+            'mode="rollouts" to avoid this warning.',
             stacklevel=2,
         )
 
@@ -309,10 +309,10 @@ def _tells_roots(
             tells = True
     if tells:
         warnings.warn(
-            "The model works with a row for each root only, or tells them apart by their rows. As "
-            "each root has a key or adapted parameters of its own, every simulation takes a call "
-            "with all B rows, B times the work. Hold what belongs to a root in its embedding, or "
-            "give the search one key and adapt less.",
+            "The model needs one row for each root, or its results depend on the position of a "
+            "row. As each root has its own key or adapted parameters, every simulation takes a "
+            "call with all B rows, which is B times the work. Keep what depends on the root in the "
+            "embedding, or give the search a single key and adapt fewer parameters.",
             stacklevel=2,
         )
     return tells
@@ -482,7 +482,7 @@ def _what_is_remembered(
     alone = [[k == i for k in range(len(mask))] for i in range(len(mask)) if mask[i]]
     some = [names[one.index(True)] for one in alone if remembers(one)][:5]
     return (
-        "what would be remembered of every state, all but the last part of its policy, depends on "
-        f"{some}, which adapt. Others may be like them. Adapt less, such as "
+        "the part that would be remembered, all but the last part of the policy, depends on "
+        f"{some}, which adapt, and perhaps on others. Adapt fewer parameters, such as "
         'adapt="policy_head" or "policy_head.linear"'
     )

@@ -65,7 +65,7 @@ class GumbelState(NamedTuple):
 
 
 _ROOT_ONLY = (
-    "gumbel_root chooses at the root only; inner nodes take gumbel_inner or another selection."
+    "gumbel_root selects at the root only; for inner nodes use gumbel_inner or another selection."
 )
 
 

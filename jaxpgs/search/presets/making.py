@@ -78,7 +78,7 @@ def make_search(
         if parts["mode"] in ROLLOUTS:
             raise ValueError(
                 'A tree search keeps its states: mode must be "tree", which is its default; got '
-                f"{parts['mode']!r}. mcs_search and pgs_search can do without."
+                f"{parts['mode']!r}. mcs_search and pgs_search also work without a tree."
             )
         # Dirichlet noise is added after this, for the root alone.
         inner = defaults.get("interior_selection", parts["root_selection"])

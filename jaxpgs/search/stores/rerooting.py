@@ -100,7 +100,7 @@ def _check_reroot(nodes: Any, num_kept: int) -> None:
     if not isinstance(nodes, Nodes):
         raise ValueError(
             'reroot needs the nodes of a search with mode="tree" (or a tree search); got '
-            f"{nodes!r}. Rollouts leave none."
+            f"{nodes!r}. Rollouts keep none."
         )
     if num_kept < 1:
         raise ValueError(f"num_kept must be at least 1, for the root, got {num_kept}.")

@@ -171,7 +171,7 @@ def _check_kept(kept: Nodes, new: Nodes) -> None:
     ]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            "nodes must come from a search of as many roots with the same network and adapt; "
+            "nodes must come from a search with the same number of roots, network and adapt; "
             f"expected (batch, rest, dtype) {shapes[1]}, got {shapes[0]}."
         )
 

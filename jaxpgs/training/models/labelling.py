@@ -273,8 +273,8 @@ class Parts:
                 leaves = [file[f"arr_{i}"] for i in range(len(file.files))]
         except Exception as error:
             raise ValueError(
-                f"{path} is damaged: {error}. Remove it and those after it, and call again to "
-                "label their games anew."
+                f"{path} is damaged: {error}. Remove it and the later parts, and call again to "
+                "label their games again."
             ) from error
         stored = [jax.eval_shape(_numbers, x) if _is_key(x) else x for x in shapes]
         if len(leaves) == len(stored):

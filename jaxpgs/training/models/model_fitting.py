@@ -371,7 +371,9 @@ def _split(
         )
     num_train = num_games - math.ceil(num_games * held_out)
     if num_train < 1:
-        raise ValueError(f"held_out = {held_out} of {num_games} games leaves none to learn from.")
+        raise ValueError(
+            f"held_out = {held_out} of {num_games} games leaves no game to learn from."
+        )
     return num_train
 
 

@@ -172,12 +172,12 @@ def check(
     check_word("train", "schedule", schedule, SCHEDULES)
     if pool_fraction + random_fraction > 1:
         raise ValueError(
-            "pool_fraction and random_fraction must be at most 1 together, got "
+            "The sum of pool_fraction and random_fraction must be at most 1, got "
             f"{pool_fraction} and {random_fraction}."
         )
     if bool(pool) != bool(pool_fraction):
         raise ValueError(
-            "A pool needs a pool_fraction above 0, and a pool_fraction a pool; got "
+            "pool and a pool_fraction above 0 must be given together; got "
             f"{len(pool)} parameters and {pool_fraction}."
         )
 

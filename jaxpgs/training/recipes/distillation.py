@@ -23,7 +23,7 @@ from jaxpgs import networks, trees
 from jaxpgs.adapters.environments import chance_key, make_root_fn, step_with_keys
 from jaxpgs.arrays import values_like
 from jaxpgs.base import Env, Params
-from jaxpgs.checks import check_number, positive, refusals_in_one_line
+from jaxpgs.checks import check_number, positive, refusals_in_one_line, seed
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.training.recipes.hex_networks import Clock, origin
@@ -258,7 +258,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("name", choices=list(RECIPES))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
     parser.add_argument("--iterations", type=positive, help="in place of the recipe's")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = RECIPES[args.name]
     num_iterations = args.iterations or recipe.num_iterations

@@ -26,7 +26,7 @@ import optax
 from flax import nnx
 
 from jaxpgs import networks
-from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
@@ -134,8 +134,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--snapshots", type=positive, help="keep the weights every so many iterations"
     )
-    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = _changed(RECIPES[args.name], args)
     name = args.name if args.expert is None else f"{args.name}-{args.expert}"

@@ -23,7 +23,7 @@ import jax
 import optax
 from flax import nnx
 
-from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import Hex
 from jaxpgs.networks import ValueEquivalentModel
 from jaxpgs.pretrained import load_pretrained, save_pretrained
@@ -98,8 +98,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
     parser.add_argument("--games", type=positive, help="games to label, in place of the recipe's")
     parser.add_argument("--epochs", type=positive, help="in place of the recipe's")
-    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = RECIPES[args.name]
     recipe = recipe._replace(

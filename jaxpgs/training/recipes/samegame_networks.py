@@ -25,7 +25,7 @@ from flax import nnx
 
 from jaxpgs import networks, puzzles
 from jaxpgs.base import Params
-from jaxpgs.checks import positive, refusals_in_one_line
+from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import SameGame
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained import save_pretrained
@@ -120,8 +120,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--runs", type=positive, help="boards an iteration, in place of the recipe's"
     )
-    parser.add_argument("--minutes", type=float, help="stop after so long, to go on later")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = RECIPES[args.name]
     recipe = recipe._replace(

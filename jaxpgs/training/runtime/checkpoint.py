@@ -187,7 +187,7 @@ class Checkpoints:
         if expected is None:
             warnings.warn(
                 f"The checkpoint {self._folder / str(step)} has no checksum, as those of earlier "
-                "versions: whether it is whole cannot be told.",
+                "versions: damage to it would not be found.",
                 stacklevel=2,
             )
             return
@@ -377,7 +377,7 @@ def _lock_run(folder: pathlib.Path, run: Mapping[str, Any]) -> Iterator[None]:
     formerly = given.pop("formerly", {})
     if not path.exists() and folder.exists() and any(x.name.isdigit() for x in folder.iterdir()):
         raise ValueError(
-            f"{folder} holds checkpoints without a run.json, so not of this trainer. "
+            f"{folder} holds checkpoints without a run.json, so they are not of this trainer. "
             "Name another directory."
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -402,7 +402,7 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
     try:
         known = json.loads(path.read_text())
         if not isinstance(known, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not a JSON object")
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}. Name another directory.") from error
     # Merged: users do not distinguish `arguments` from the other fields.
@@ -427,7 +427,7 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
     if earlier:
         warnings.warn(
             f"{path} is of an earlier version, which did not keep all arguments: those given now "
-            f"are taken for the run's. Compared were {', '.join(known) or 'none'}.",
+            f"are used. Only these were compared: {', '.join(known) or 'none'}.",
             stacklevel=2,
         )
     return earlier

@@ -46,7 +46,7 @@ def make_mesh(devices: Sequence[jax.Device] | None, counts: Mapping[str, int]) -
     if len(have) != jax.process_count():
         raise ValueError(
             f"This is one of {jax.process_count()} processes that train together, so devices must "
-            f"be of each, such as jax.devices(); got those of {sorted(have)}."
+            f"include some of each, as jax.devices() does; got those of {sorted(have)}."
         )
     if devices is None:
         return None

@@ -18,9 +18,9 @@ def root_stats(root: mctx.RootFnOutput, decision: Decision, legal: chex.Array) -
     """
     if decision.visits is None or decision.qvalues is None:
         raise ValueError(
-            "keep_root, which objectives that read values need, wants an expert that fills in "
-            "Decision.visits and Decision.qvalues, and a fast one, if any, that does so; here one "
-            "does not."
+            "Objectives that read values need keep_root, for which the expert, and the expert of "
+            "fast moves if there is one, must return Decision.visits and Decision.qvalues; one of "
+            "them does not."
         )
     # The Q-value of an unvisited action may be anything, and 0 times NaN would still be NaN.
     qvalues = jnp.where(decision.visits > 0, decision.qvalues, 0.0)
@@ -43,9 +43,9 @@ def map_actions(fn: Callable[[chex.Array], chex.Array], root: NodeStats) -> Node
     visits = fn(root.visits.astype(jnp.int32))
     if not jnp.issubdtype(visits.dtype, jnp.integer):
         raise ValueError(
-            "keep_root, which objectives that read values need, wants a network_policy (and "
-            "symmetries) that permute actions and keep integers; got one that makes visits "
-            f"{visits.dtype}, as that of SameGame does."
+            "Objectives that read values need keep_root, for which network_policy and symmetries "
+            "must permute the actions and keep integers; one of them turns visits into "
+            f"{visits.dtype}, as network_policy of SameGame does."
         )
     return root._replace(
         prior_logits=fn(root.prior_logits),

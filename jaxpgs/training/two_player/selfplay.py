@@ -342,8 +342,8 @@ def _network_own(setting: _Setting, rng_key: chex.PRNGKey, state: Any) -> dict[s
     adapted = jax.eval_shape(decide, rng_key, state, True)[0].adapted_params
     if not jax.tree.leaves(adapted):
         raise ValueError(
-            "keep_adapted needs an expert that adapts parameters, such as PGS, and a fast one, if "
-            "any, that adapts the same."
+            "keep_adapted needs an expert that adapts parameters, such as PGS, and the expert of "
+            "fast moves, if there is one, must adapt the same parameters."
         )
     return {"adapted_params": base_params_like(adapted, setting.params)}
 
