@@ -28,6 +28,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = runs.parser("rivals", __doc__)
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
+    if not any(args.folder.glob("strength_*.json")):
+        parser.error(f"there are no tournaments (strength_*.json) in {args.folder}")
     record = runs.open_record(parser, args, {}, _KEY)
     rows = runs.add(record, *met(args.folder))
     report.print_table("Elo of ours over mctx's searches", *table(rows))

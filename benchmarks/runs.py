@@ -43,8 +43,7 @@ from benchmarks.report import (
     weights_digest,
     write_text,
 )
-from jaxpgs.checks import number, positive
-from jaxpgs.checks import seed as read_seed
+from jaxpgs.checks import number, positive, whole_number
 
 __all__ = ["RESULTS", "Record", "add", "command_line", "digest", "fingerprint", "has", "load",
            "now", "number", "open_record", "origin", "override", "parser", "positive", "read",
@@ -97,7 +96,7 @@ def parser(
     if names := list(presets):
         made.add_argument("--preset", choices=names, default=names[0])
     made.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
-    made.add_argument("--seed", type=read_seed, default=0)
+    made.add_argument("--seed", type=whole_number(0, 2**63 - 1), default=0)
     made.add_argument("--again", action="store_true", help="measure anew what the file has")
     return made
 
@@ -266,7 +265,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         if isinstance(data, dict):
             return data
         error: Any = "it does not hold a JSON object"
-    except (OSError, ValueError) as found:
+    except OSError as found:
+        raise SystemExit(f"{path} cannot be read: {found.strerror}. Name another file.") from None
+    except ValueError as found:
         error = found
     raise SystemExit(
         f"{path} is not a file of rows: {error}. Name another file, or move this one away."

@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks import pictures, report, runs
 from benchmarks.players import TUNED, Spec, describe, load_network, make_player
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.search import default_simulations_per_update
 
 K = {"simulations_per_update": 32}
@@ -251,6 +252,7 @@ def measure(
     ]
 
 
+@refusals_in_one_line("python -m benchmarks.speed")
 def main(argv: list[str] | None = None) -> None:
     """Measures a preset's settings; see the module's docstring."""
     parser = runs.parser("speed", __doc__, PRESETS)

@@ -54,13 +54,16 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.same_as:
         tool = [sys.executable, str(report.ROOT / "tests" / "quality"), "versions"]
-        subprocess.run([*tool, *args.same_as], check=True)
+        if status := subprocess.run([*tool, *args.same_as], check=False).returncode:
+            sys.exit(status)
     known = runs.load(SAME) if SAME.exists() else {}
     paths = [
         path
         for path in sorted(args.folder.glob("*.json"))
         if path != SAME and any(fnmatch.fnmatch(path.stem, pattern) for pattern in args.files)
     ]
+    if not paths:
+        parser.error(f"{args.folder} has no file of results named {', '.join(args.files)}")
     columns = ["file", "rows", "stale", "why", "commits"]
     lines = [line for path in paths for line in table(path, known, args.rows)]
     report.print_table("Rows and today's code", columns, lines)

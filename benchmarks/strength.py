@@ -81,11 +81,13 @@ from benchmarks.ratings import (
 from benchmarks.runs import RESULTS
 from benchmarks.tournaments import EQUAL, PRESETS, Preset
 from jaxpgs import evaluation
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.evaluation.equal_budget import TOLERANCE, calibrate, propose
 
 _ROUNDS = 4  # how often a tournament is played at most, until all players spend the same
 
 
+@refusals_in_one_line("python -m benchmarks.strength")
 def main(argv: list[str] | None = None) -> None:
     """Plays a preset's tournaments; see the module's docstring."""
     parser = runs.parser("strength", __doc__, PRESETS)

@@ -155,20 +155,28 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def number(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Makes the `type` of a command's arguments that are finite numbers in a range."""
+def number(low: float, high: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
+    """Makes the `type` of a command's arguments that are finite numbers in a range.
+
+    Args:
+      low: the least number that is allowed.
+      high: the greatest number that is allowed.
+      above: whether `low` itself is not allowed.
+    """
     allowed = f"of at least {low:,}" if high == math.inf else f"from {low:,} to {high:,}"
+    allowed = f"above {low:,}" if above else allowed
 
     def read(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if low <= float(text) <= high and math.isfinite(float(text)):
-                return float(text)
+            value = float(text)
+            if low <= value <= high and math.isfinite(value) and not (above and value == low):
+                return value
         raise argparse.ArgumentTypeError(f"must be a number {allowed}, got {text!r}")
 
     return read
 
 
-seed = whole_number(0, 2**63 - 1)  # the `type` of --seed: what `jax.random.key` takes
+seed = whole_number(-(2**63), 2**63 - 1)  # the `type` of --seed: what `jax.random.key` takes
 
 
 @contextlib.contextmanager

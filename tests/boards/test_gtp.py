@@ -383,7 +383,8 @@ def test_serving_standard_input(monkeypatch):
     gtp.serve(stub(), 3, Options())
     answers = streams["stdout"].buffer.getvalue().decode().split("\n\n")
     assert answers == ["= stub", "? unknown command: \ufffd\ufffd", "=2 a1", "=3 ", ""]
-    for bad in (["--network", "none"], ["--time", "-1"], ["--simulations", "0"]):
+    for bad in (["--network", "none"], ["--time", "-1"], ["--simulations", "0"],
+                ["--resign", "2"], ["--seed", "9" * 20]):  # fmt: skip
         with pytest.raises(SystemExit):
             gtp_main(bad)
 

@@ -31,7 +31,11 @@ ROWS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Compares two checkouts; see the module's text."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python tests/quality against",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("before", type=pathlib.Path, help="a checkout of the other commit")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each row")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/quality/against.json")

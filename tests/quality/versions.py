@@ -117,7 +117,10 @@ def worktree(name: str) -> Iterator[tuple[str, pathlib.Path]]:
     def git(*words: str) -> str:
         return subprocess.check_output(["git", "-C", str(ROOT), *words], text=True).strip()
 
-    commit = git("rev-parse", "--verify", f"{name}^{{commit}}")
+    try:
+        commit = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except subprocess.CalledProcessError:
+        raise SystemExit(f"{name!r} is not a commit of this repository.") from None
     with tempfile.TemporaryDirectory() as folder:
         git("worktree", "add", "--detach", "--quiet", f"{folder}/{commit[:7]}", commit)
         try:

@@ -63,6 +63,15 @@ def test_a_training_that_was_stopped_keeps_its_scores(tmp_path, monkeypatch):
     assert told == [1, 2, 2, 3] and seconds >= 0
 
 
+def test_a_search_needs_some_time(tmp_path, capsys):
+    path = tmp_path / "samegame.json"
+    with pytest.raises(SystemExit):
+        samegame.main(["--seconds", "0", "--out", str(path)])
+    assert "--seconds: must be a number above 0, got '0'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"samegame\.json cannot be read: No such file"):
+        samegame.main(["--show", "3", "--out", str(path)])
+
+
 @pytest.mark.slow  # it compiles for 15x15
 def test_the_best_game_of_a_position_is_shown_from_its_start(monkeypatch):
     shown = []

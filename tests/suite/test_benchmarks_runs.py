@@ -1,6 +1,7 @@
 """The command line and the file of rows that all benchmarks share."""
 
 import multiprocessing
+import os
 import pathlib
 
 import pytest
@@ -83,12 +84,28 @@ def test_a_file_that_holds_no_rows_is_one_line(tmp_path):
     path = tmp_path / "file.json"
     for text in ("", "[]", '{"rows": [', "\0"):
         path.write_text(text)
-        with pytest.raises(SystemExit, match=r"file\.json.*move it away"):
+        with pytest.raises(SystemExit, match=r"file\.json.*move this one away"):
             opened(path)
-    with pytest.raises(SystemExit, match=r"is no file of rows: .*directory"):
+    with pytest.raises(SystemExit, match=r"cannot be read: .*directory"):
         opened(tmp_path)
     with pytest.raises(SystemExit, match=r"cannot be written: .*file\.json is a file"):
         opened(path / "below" / "x.json")
+
+
+def test_a_folder_that_does_not_allow_it_is_found_before_anything_is_measured(
+    tmp_path, monkeypatch
+):
+    # The user of a container may write everywhere, whatever the permissions of a folder are.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(SystemExit, match=rf"cannot be written: {tmp_path} does not allow it"):
+        opened(tmp_path / "below" / "x.json")
+
+
+@pytest.mark.parametrize("text", ["-1", "9" * 20, "zero"])
+def test_a_seed_that_jax_does_not_take_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        parsed("--seed", text)
+    assert f"whole number from 0 to {2**63 - 1}, got '{text}'" in capsys.readouterr().err
 
 
 def test_a_finished_file_stays_as_it_is(tmp_path):
@@ -153,6 +170,9 @@ def test_a_row_is_stale_when_the_code_or_the_weights_have_changed(tmp_path, monk
     with pytest.raises(SystemExit, match="1"):
         stale.main(["f*", "--rows", "--folder", str(tmp_path)])
     assert "name a" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        stale.main(["none*", "--folder", str(tmp_path)])
+    assert "has no file of results named none*" in capsys.readouterr().err
 
 
 def test_comments_and_docstrings_are_no_code(tmp_path, monkeypatch):

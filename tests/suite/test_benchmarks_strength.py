@@ -239,6 +239,8 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
     assert all(p["low"] <= p["elo"] <= p["high"] for p in data["pairings"])
     with pytest.raises(SystemExit, match="holds rows of repeats 3, not 1"):
         strength.main([*words, "--players", "NN", "mctx Gumbel"])
+    with pytest.raises(SystemExit, match=r"strength: .* needs a game of two players; SameGame"):
+        strength.main(["--preset", "first", "--network", "samegame-7x7", "--out", f"{path}2"])
     with pytest.raises(SystemExit, match="Unknown player 'me'"):
         strength.main([*words, "--players", "me"])
     strength.main([*words, "--repeats", "3", "--show"])
@@ -306,7 +308,11 @@ def test_searches_are_timed_with_several_k():
     assert ("Gumbel MCTS rounds", "rounds") in counts
 
 
-def test_rivals_are_found_whoever_is_named_first(tmp_path):
+def test_rivals_are_found_whoever_is_named_first(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        rivals.main(["--folder", str(tmp_path), "--out", str(tmp_path / "rivals.json")])
+    assert f"there are no tournaments (strength_*.json) in {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "rivals.json").exists()
     interval = {"openings": 8, "elo": 20.0, "low": 10.0, "high": 31.0}
     pairings = [
         {"first": "mctx Gumbel", "second": "PGS default"} | interval,

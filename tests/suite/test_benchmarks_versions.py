@@ -106,6 +106,11 @@ def test_code_that_another_python_writes_in_other_ways_counts_by_its_commit():
     assert [old for _, _, old in judged] == [False, True, True]
 
 
+def test_an_unknown_commit_is_named():
+    with pytest.raises(SystemExit, match="'nought' is not a commit"), versions.worktree("nought"):
+        pass
+
+
 def test_modules_of_checks_decide_no_row():
     prints = {"old": {"search": "a", "checks": "1"}, "now": NOW | {"checks": "1"}}
     data = {"fingerprints": prints, "setting": {"players": {"PGS": PGS, "MCS": MCS}}}

@@ -18,12 +18,14 @@ import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.ratings import elo_text
 from jaxpgs import evaluation
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.training.recipes import hex_networks
 from jaxpgs.training.two_player.head_to_head import head_to_head
 
 EXPERTS = ("mcs", "pgs", "mcts")
 
 
+@refusals_in_one_line("python -m benchmarks.studies.anthony2019.learning")
 def main(argv: list[str] | None = None) -> None:
     """Trains, plays and rates; see the module's docstring."""
     parser = runs.parser("studies.anthony2019.learning", __doc__)

@@ -19,6 +19,7 @@ import numpy as np
 import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.players import load_network
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.evaluation import solve_hex
 
 LENGTH = 8
@@ -42,6 +43,7 @@ class Lines(NamedTuple):
     action: np.ndarray
 
 
+@refusals_in_one_line("python -m benchmarks.studies.brosseit2023.unroll")
 def main(argv: list[str] | None = None) -> None:
     """Compares a model's values with the truth; see the module's docstring."""
     parser = runs.parser("studies.brosseit2023.unroll", __doc__)

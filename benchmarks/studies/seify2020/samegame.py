@@ -354,7 +354,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--search", choices=SEARCHES, nargs="+", dest="searches")
     add("--positions", type=runs.positive, nargs="+", help="from 1 to 20")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--seconds", type=runs.number(0), help="a position")
+    budget.add_argument("--seconds", type=runs.number(0, above=True), help="a position")
     budget.add_argument("--simulations", type=runs.positive, help="games a position instead")
     add("--clock", choices=("cpu",), help="count seconds of processor time, not of the wall")
     add("--penalty", choices=("per_color", "total", "none"), default="per_color")

@@ -109,7 +109,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--games", nargs="+", choices=GAMES, help="in place of the preset's")
     parser.add_argument("--seeds", type=runs.positive, help="in place of the preset's")
     parser.add_argument(
-        "--step-size", nargs="+", type=runs.number(0), help="in place of the preset's; a file each"
+        "--step-size",
+        nargs="+",
+        type=runs.number(0, above=True),
+        help="in place of the preset's; a file each",
     )
     args = parser.parse_args(argv)
     preset = runs.override(PRESETS[args.preset], args)
