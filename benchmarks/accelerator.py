@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> None:
     add(
         "--minutes",
         type=runs.number(0),
-        help="end after so long, in the middle of a piece if need be",
+        help="end after this time, if need be in the middle of a piece",
     )
     args = parser.parse_args(argv)
     pieces = {piece.name: piece for piece in PRESETS[args.preset]}

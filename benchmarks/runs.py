@@ -97,7 +97,9 @@ def parser(
         made.add_argument("--preset", choices=names, default=names[0])
     made.add_argument("--out", type=pathlib.Path, help="the JSON file to write or go on with")
     made.add_argument("--seed", type=whole_number(0, 2**63 - 1), default=0)
-    made.add_argument("--again", action="store_true", help="measure anew what the file has")
+    made.add_argument(
+        "--again", action="store_true", help="measure again what the file already has"
+    )
     return made
 
 

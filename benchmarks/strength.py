@@ -95,9 +95,13 @@ def main(argv: list[str] | None = None) -> None:
     add("--network", nargs="+", help="in place of the preset's; a tournament each")
     add("--simulations", nargs="+", type=runs.positive, help="in place of the preset's; likewise")
     add("--repeats", type=runs.positive, help="games per opening and colour")
-    add("--openings", type=runs.positive, help="so many lines of two moves, not every first move")
+    add(
+        "--openings",
+        type=runs.positive,
+        help="how many lines of two moves, in place of all first moves",
+    )
     add("--batch-size", type=runs.positive, help="games searched at once")
-    add("--equal", choices=EQUAL, help="what all players have the same of")
+    add("--equal", choices=EQUAL, help="what all players have the same amount of")
     add("--players", nargs="+", dest="names", help="only these of the preset's players")
     add("--sweep", nargs="+", default=[], metavar="SPEC", help="further players, by their knobs")
     add("--reference", metavar="SPEC", help="the first player, whom all others play")

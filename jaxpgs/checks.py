@@ -197,7 +197,10 @@ def refusals_in_one_line(command: str) -> Iterator[None]:
         # The innermost frame shows which library raised the error.
         raiser = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         if isinstance(error, OSError) or pathlib.Path(__file__).parent in raiser.parents:
-            raise SystemExit(f"{command}: {error}") from error
+            text = str(error)
+            if isinstance(error, OSError) and error.filename is not None:
+                text = f"cannot use {error.filename}: {error.strerror}."  # without a number
+            raise SystemExit(f"{command}: {text}") from error
         raise
 
 

@@ -175,7 +175,7 @@ def test_a_model_that_cannot_be_cut_takes_rollouts_and_says_so():
     for name in ("visits", "qvalues", "params", "depth", "num_evaluations"):
         one, two = (getattr(x.search_state, name) for x in (output, known))
         jax.tree.map(np.testing.assert_array_equal, one, two)
-    with pytest.raises(ValueError, match=r'mode="tree" remembers .* nothing of the network'):
+    with pytest.raises(ValueError, match=r'mode="tree" needs .* nothing of the network'):
         jax.eval_shape(functools.partial(run, make(mode="tree")), *data)
 
 

@@ -319,7 +319,9 @@ def test_three_players_and_one_are_refused_by_name():
     for call in matched:
         with pytest.raises(ValueError, match=r"two players.*Again has 1"):
             call(alone)
-    with pytest.raises(ValueError, match=r"compare what searches earn, as jaxpgs.puzzles.solve"):
+    with pytest.raises(
+        ValueError, match=r"compare the returns of searches, as jaxpgs.puzzles.solve"
+    ):
         matched[0](alone)
     with pytest.raises(ValueError, match=r"start_episodes.*one player; Again"):
         jaxpgs.puzzles.start_episodes(Again(), states(Again()))

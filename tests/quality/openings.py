@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     add("--simulations", type=runs.positive, default=512, help="of the searches")
     add("--hold", metavar="OPPONENT", help="plays games in place of looking at values")
     add("--sgf", type=pathlib.Path, metavar="FOLDER", help="writes every game there")
-    add("--setup", nargs="+", default=[], metavar="COMMAND", help="GTP that it is told first")
+    add("--setup", nargs="+", default=[], metavar="COMMAND", help="GTP commands that it gets first")
     add("--player", default="PGS", choices=_HOLDERS, help="who holds")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"seed": args.seed}, _KEY)

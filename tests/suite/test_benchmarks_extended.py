@@ -69,7 +69,10 @@ def test_weights_reach_the_objective(weight):
     np.testing.assert_allclose(made(None, trajectory, ones), 12 if weight == "entropy" else -12)
 
 
-def test_the_ablation_is_rated_count_by_count_and_together(tmp_path):
+def test_the_ablation_is_rated_count_by_count_and_together(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        ablation.main(["--folder", str(tmp_path), "--out", str(tmp_path / "ablation.json")])
+    assert "there are no tournaments (strength_ablation_*.json)" in capsys.readouterr().err
     rng = np.random.default_rng(0)
     for count in (25, 100):
         outcomes = rng.integers(0, 2, (2, 1, 16))

@@ -68,6 +68,8 @@ def test_a_search_needs_some_time(tmp_path, capsys):
     with pytest.raises(SystemExit):
         samegame.main(["--seconds", "0", "--out", str(path)])
     assert "--seconds: must be a number above 0, got '0'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"samegame: SameGame needs an integer height .* got 500"):
+        samegame.main(["--random", "1", "--size", "500", "--out", str(path)])
     with pytest.raises(SystemExit, match=r"samegame\.json cannot be read: No such file"):
         samegame.main(["--show", "3", "--out", str(path)])
 

@@ -133,7 +133,9 @@ def test_distillation_refuses_what_it_cannot_do(message, knobs):
 def test_commands_say_in_a_line_what_they_refuse(module, tmp_path):
     (tmp_path / "a file").touch()
     name = next(iter(module.RECIPES))
-    with pytest.raises(SystemExit, match=r"^python -m jaxpgs.training.recipes: .*Not a directory"):
+    with pytest.raises(
+        SystemExit, match=r"^python -m jaxpgs.training.recipes: cannot use .*: Not a"
+    ):
         recipes.main([name, "--out", str(tmp_path / "a file")])
 
 

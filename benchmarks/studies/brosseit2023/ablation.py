@@ -93,7 +93,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=pathlib.Path, default=RESULTS, help="of the tournaments")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {}, ("network", "simulations", "player"))
-    rows = runs.add(record, *rated(args.folder))
+    found = list(rated(args.folder))
+    if not found and not runs.read(record):
+        parser.error(f"there are no tournaments (strength_ablation_*.json) in {args.folder}")
+    rows = runs.add(record, *found)
     report.print_table("Elo over plain PGS", *table(rows))
     draw(record.path.with_suffix(".png"), rows)
     print(f"Wrote {record.path} and its picture.")

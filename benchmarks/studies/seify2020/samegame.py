@@ -30,6 +30,7 @@ import numpy as np
 import jaxpgs
 from benchmarks import pictures, report, runs
 from benchmarks.studies.seify2020.samegame_searches import SEARCHES, Best, Run
+from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.envs import SameGame
 from jaxpgs.envs.samegame import rules
 from jaxpgs.envs.samegame.game import standard_positions
@@ -347,6 +348,7 @@ def plot(path: pathlib.Path, record: Row) -> None:
     )  # fmt: skip
 
 
+@refusals_in_one_line("python -m benchmarks.studies.seify2020.samegame")
 def main(argv: list[str] | None = None) -> None:
     """Solves the boards of a preset or of the arguments; see the module's docstring."""
     parser = runs.parser("studies.seify2020.samegame", __doc__, PRESETS)

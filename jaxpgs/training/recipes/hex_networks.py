@@ -132,9 +132,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--games", type=positive, help="games at once, in place of the recipe's")
     parser.add_argument("--parent", help="network to go on from, in place of the recipe's")
     parser.add_argument(
-        "--snapshots", type=positive, help="keep the weights every so many iterations"
+        "--snapshots", type=positive, help="how many iterations apart weights are kept"
     )
-    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--minutes", type=number(0), help="stop after this time, to go on later")
     parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = _changed(RECIPES[args.name], args)

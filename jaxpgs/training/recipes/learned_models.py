@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs"))
     parser.add_argument("--games", type=positive, help="games to label, in place of the recipe's")
     parser.add_argument("--epochs", type=positive, help="in place of the recipe's")
-    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--minutes", type=number(0), help="stop after this time, to go on later")
     parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = RECIPES[args.name]

@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--runs", type=positive, help="boards an iteration, in place of the recipe's"
     )
-    parser.add_argument("--minutes", type=number(0), help="stop after so long, to go on later")
+    parser.add_argument("--minutes", type=number(0), help="stop after this time, to go on later")
     parser.add_argument("--seed", type=seed, default=0)
     args = parser.parse_args(argv)
     recipe = RECIPES[args.name]
