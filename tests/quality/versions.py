@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> None:
                             found[key] = same
                         elif same == "program":
                             found[key] = kind
-                    row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
+                    if theirs["parts"]:  # a process that cannot answer may have imported none
+                        row["parts"] = {p: report.code_digest(p, root) for p in theirs["parts"]}
                 for earlier in runs.read(record):  # findings on other searches stay
                     about = earlier["commit_before"], earlier["fingerprint"]
                     if about == (commit, runs.digest(here)):

@@ -163,8 +163,8 @@ MUTATIONS = (
     # Fast moves.
     Mutation(
         "fast moves: their policy is kept", _SELFPLAY,
-        "jnp.where(is_full & live, decision.policy, 0.0)",
-        "jnp.where(live, decision.policy, 0.0)", "fast_moves_play", "test_training.py",
+        "jnp.where(is_full, decision.policy, 0.0)", "decision.policy", "fast_moves_play",
+        "test_training.py",
     ),
     Mutation(
         "fast moves: all searches are fast", _SELFPLAY,
