@@ -324,6 +324,7 @@ def test_what_a_decorator_holds_tells_functions_apart():
     assert [held["scale"] for held in twice["decorators"]] == [3.0, 2.0]
     rows, columns = (fingerprint(jax.vmap(lambda x: x, in_axes=axis)) for axis in (0, 1))
     assert first_difference(rows, columns)
+
     # An object may be a decorator, too.
     class Tempered:
         def __init__(self, scale):
