@@ -297,7 +297,8 @@ class PolicyTerms(NamedTuple):
     where the root's selection chose the action, and where step t was not taken.
 
     Attributes:
-      log_prob: `[T, B, K]` log probability of `a_t`.
+      log_prob: `[T, B, K]` log probability of `a_t`. Where a selection chooses all actions, as in a
+        tree search, it is 0, or NaN if the probability of `a_t` underflows.
       entropy: `[T, B, K]` entropy of the policy in nats.
       kl_to_prior: `[T, B, K]` `KL(policy || prior)`, in nats; 0 everywhere unless the objective
         depends on it, since it requires the prior's policy as well.

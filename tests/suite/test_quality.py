@@ -5,7 +5,7 @@ import json
 
 import jax
 import numpy as np
-from quality import RESULTS, floors, newcomer, openings
+from quality import RESULTS, floors, mutations, newcomer, openings
 
 import jaxpgs
 from jaxpgs import evaluation
@@ -20,6 +20,14 @@ def test_the_declared_versions_are_those_that_were_tested():
         assert row["failed"] == 0 and row["passed"] > 0, row["failures"]
         for name, floor in floors.floors().items():
             assert f"{row['installed'][name]}.".startswith(f"{floor}."), name
+
+
+def test_every_mutation_applies():
+    search = mutations.ROOT / "jaxpgs" / "search"
+    for mutation in mutations.MUTATIONS:
+        text = (search / mutation.file).read_text()
+        assert text.count(mutation.old) == 1, mutation.name
+        assert len(list((mutations.ROOT / "tests").rglob(mutation.test))) == 1, mutation.name
 
 
 def test_minutes_add_up():

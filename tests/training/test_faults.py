@@ -326,6 +326,18 @@ def test_what_a_decorator_holds_tells_functions_apart():
     assert [held["scale"] for held in twice["decorators"]] == [3.0, 2.0]
     rows, columns = (fingerprint(jax.vmap(lambda x: x, in_axes=axis)) for axis in (0, 1))
     assert first_difference(rows, columns)
+
+    # An object may be a decorator, too.
+    class Tempered:
+        def __init__(self, scale):
+            functools.update_wrapper(self, bare)
+            self.scale = scale
+
+        def __call__(self, *data):
+            return tempered(self.scale)(bare)(*data)
+
+    path, old, new = first_difference(*(fingerprint(Tempered(scale)) for scale in (0.5, 2.0)))
+    assert (path, old, new) == ("decorators.0.scale", 0.5, 2.0)
     # Decorators without settings change nothing, nor do the library's own around its functions.
     assert fingerprint(jax.jit(bare)) == fingerprint(bare)
     assert "decorators" not in fingerprint(expert_iteration.train)

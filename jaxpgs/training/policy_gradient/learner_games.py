@@ -222,7 +222,7 @@ def _step(
     # The inputs of the loss are in the network's frame, as its logits are.
     legal = state.legal_action_mask
     if hasattr(env, "network_policy"):
-        legal = jax.vmap(env.network_policy)(state, legal)
+        legal = jax.vmap(env.network_policy)(state, legal.astype(jnp.float32)) > 0
     seen = Rollout(
         observation=jax.vmap(env.observe)(state),
         legal=legal,

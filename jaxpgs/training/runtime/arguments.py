@@ -173,6 +173,8 @@ def _decorators(outer: Any, ours: bool, above: tuple[int, ...]) -> list[dict[str
         # A library's function with the library's decorators is identified by the version.
         if code and not (ours and made_by_us):
             found.append(_inside(outer, made_by_us, above, wrapped=outer.__wrapped__))
+        elif code is None and len(held := _object(outer, above)) > 1:  # more than its class
+            found.append(held)
         outer = outer.__wrapped__
     return [x for x in found if x]
 

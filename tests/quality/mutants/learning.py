@@ -163,7 +163,7 @@ MUTATIONS = (
     # Fast moves.
     Mutation(
         "fast moves: their policy is kept", _SELFPLAY,
-        "jnp.where(is_full, decision.policy, 0.0)", "decision.policy", "fast_moves_play",
+        "jnp.where(is_full & live, decision.policy, 0.0)", "decision.policy", "fast_moves_play",
         "test_training.py",
     ),
     Mutation(
