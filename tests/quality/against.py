@@ -40,6 +40,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each row")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/quality/against.json")
     args = parser.parse_args(argv)
+    if not (args.before / "jaxpgs").is_dir():
+        parser.error(f"{args.before} is not a checkout: it has no folder jaxpgs")
+    if not args.seconds > 0:
+        parser.error(f"--seconds must be above 0, got {args.seconds:g}")
     from benchmarks import report, runs  # here, as workers do not need them
 
     paths = args.before.resolve(), ROOT

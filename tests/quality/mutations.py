@@ -39,8 +39,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--jobs", type=runs.positive, default=1, help="mutations at a time")
     args = parser.parse_args(argv)
+    try:
+        chosen = [m for m in MUTATIONS if re.search(args.only, m.name)]
+    except re.error as error:
+        parser.error(f"--only {args.only!r} is not a regular expression: {error}")
+    if not chosen:
+        parser.error(f"no mutation has a name that matches --only {args.only!r}")
     record = runs.open_record(parser, args, {}, ("mutation",))
-    chosen = [m for m in MUTATIONS if re.search(args.only, m.name)]
     check_unbroken(chosen)
     rows = []
     with (

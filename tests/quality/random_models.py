@@ -419,8 +419,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints a table; the exit status is 1 if a search differs from what it is compared with."""
     parser = quality.parser("random_models", __doc__)
-    parser.add_argument("--settings", type=int, default=25)
-    parser.add_argument("--models", type=int, default=20, help="of each setting")
+    parser.add_argument("--settings", type=runs.positive, default=25)
+    parser.add_argument("--models", type=runs.positive, default=20, help="of each setting")
     args = parser.parse_args(argv)
     record = runs.open_record(parser, args, {"models": args.models}, ("setting",))
     for number in range(args.settings):
