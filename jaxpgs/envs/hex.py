@@ -81,7 +81,7 @@ class Hex:
         player 1's, is mirrored across the long diagonal, and player 0 moves.
 
     Raises:
-      ValueError: if `size` is not an integer from 2 to 19.
+      ValueError: if `size` is not an integer from 2 to 19, or `swap` is not a bool.
 
     Example:
       >>> env = jaxpgs.envs.Hex(size=3)
@@ -104,6 +104,8 @@ class Hex:
             raise ValueError(
                 f"Hex needs an integer size from {MIN_SIZE} to {MAX_SIZE}, got {self.size!r}."
             )
+        if type(self.swap) is not bool:
+            raise ValueError(f"Hex needs swap to be True or False, got {self.swap!r}.")
 
     @property
     def num_players(self) -> int:

@@ -55,7 +55,8 @@ def write_games(
             )
             score = float(batch.outcomes[half, g])
             path = pair / f"{first + g + 1:05d}_{'black' if half == 0 else 'white'}.sgf"
-            path.write_text(hex_io.write_sgf(_ended(game, score if half == 0 else 1 - score)))
+            text = hex_io.write_sgf(_ended(game, score if half == 0 else 1 - score))
+            path.write_text(text, encoding="utf-8")
 
 
 def _folder_name(pairing: str) -> str:

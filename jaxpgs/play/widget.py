@@ -25,8 +25,8 @@ def make_widget(board: "Board") -> Any:
         raise ImportError('A widget needs anywidget: pip install "jaxpgs[play]".') from error
 
     class BoardWidget(anywidget.AnyWidget):  # type: ignore[misc]
-        _esm = (FOLDER / "board.js").read_text()
-        _css = (FOLDER / "board.css").read_text()
+        _esm = (FOLDER / "board.js").read_text("utf-8")
+        _css = (FOLDER / "board.css").read_text("utf-8")
         picture = traitlets.Unicode().tag(sync=True)
 
     widget = BoardWidget()

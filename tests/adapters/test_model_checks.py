@@ -145,6 +145,16 @@ def test_a_fault_is_found_and_nothing_else(name):
     assert re.search(words, found[0]), found
 
 
+def test_samples_that_happen_to_agree_are_no_fault():
+    # Values are results of random games, -1 or 1, so two roots often have the same ones again.
+    env = envs.Hex(2)
+    state = jax.vmap(env.step)(jax.vmap(lambda _: env.init())(jnp.arange(2)), jnp.array([1, 2]))
+    root_fn, recurrent_fn = jaxpgs.make_playout_fns(env)
+    root = root_fn((), jax.random.key(0), state)
+    for seed in range(4):
+        assert jaxpgs.check_model((), jax.random.key(seed), root, recurrent_fn, num_steps=1) == []
+
+
 @pytest.mark.lenient
 def test_what_is_known_is_enough():
     # A model of one's own, whose embedding tells nothing.

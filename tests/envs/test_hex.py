@@ -344,6 +344,11 @@ def test_sizes_that_are_refused(size):
         Hex(size)
 
 
+def test_a_second_size_is_no_swap_rule():
+    with pytest.raises(ValueError, match="swap to be True or False, got 4"):
+        Hex(4, 4)
+
+
 @pytest.mark.parametrize("size", [2, 19])
 def test_smallest_and_largest_board(size):
     env = Hex(size)

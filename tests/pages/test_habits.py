@@ -135,3 +135,9 @@ def test_the_changelog_keeps_its_form():
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", name) for name in versions[1:])
     sections = re.findall(r"^### (.*)$", text, re.M)
     assert set(sections) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_text_has_the_same_encoding_on_every_machine():
+    calls = re.compile(r"(?:read_text|write_text|(?<!os)\.open)\((?!.*utf-8).*")
+    for path in sorted((ROOT / "jaxpgs").rglob("*.py")):
+        assert not calls.findall(path.read_text("utf-8")), path

@@ -408,7 +408,7 @@ def standard_positions() -> np.ndarray:
     They were first published on js-games.de; `SameGame().from_board` takes each of them.
     """
     file = importlib.resources.files("jaxpgs.envs") / "data" / "samegame20.json"
-    return np.array(json.loads(file.read_text())["boards"], np.int8)
+    return np.array(json.loads(file.read_text("utf-8"))["boards"], np.int8)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -248,7 +248,7 @@ def _read_step(folder: pathlib.Path, step: int, wanted: Callable[[str], bool]) -
         import orbax.checkpoint as ocp
     except ImportError as error:
         raise ImportError('Checkpoints need Orbax: pip install "jaxpgs[train]"') from error
-    known = json.loads((folder / _NAMES).read_text())
+    known = json.loads((folder / _NAMES).read_text("utf-8"))
     places = {i: name for i, name in enumerate(known["leaves"]) if wanted(name)}
     item = {str(i): 0 for i in places} | {_CHECKSUM: 0}
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
@@ -400,7 +400,7 @@ def _is_earlier(path: pathlib.Path, run: Mapping[str, Any], formerly: Mapping[st
       ValueError: if the file is damaged or of another run.
     """
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text("utf-8"))
         if not isinstance(known, dict):
             raise ValueError("it is not a JSON object")
     except ValueError as error:

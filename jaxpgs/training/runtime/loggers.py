@@ -73,7 +73,7 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
             whole = False
         rows.append(row)
         if whole and file.suffix == ".jsonl":
-            with file.open("a") as stream:
+            with file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
             return
         # The first call may find a truncated line, and a new column of a table changes every row.
@@ -95,7 +95,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     file = pathlib.Path(path)
     # A crash may leave zeros or half a character at the end.
-    lines = file.read_text(errors="replace").replace("\0", "").splitlines()
+    lines = file.read_text("utf-8", errors="replace").replace("\0", "").splitlines()
     rows = []
     if file.suffix == ".csv":
         for row in csv.DictReader(lines):

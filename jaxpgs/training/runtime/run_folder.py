@@ -95,7 +95,7 @@ def _settings(folder: pathlib.Path) -> dict[str, Any]:
             "directory."
         )
     try:
-        settings = json.loads(path.read_text())
+        settings = json.loads(path.read_text("utf-8"))
         return dict(settings) | {"trainer": settings["trainer"]}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error!r}.") from error
