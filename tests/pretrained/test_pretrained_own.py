@@ -355,7 +355,7 @@ def test_loading_imports_nothing_on_a_cards_word(tmp_path, own):
     env = own.Stones()
     save(tmp_path, env, make(own.Net, env))
     del sys.modules[NAME]
-    ask = f"{NAME} is not imported", f"import {NAME} before", "trusted=True"
+    ask = f"{NAME} is not imported", f"import {NAME} first", "trusted=True"
     refused(tmp_path, "The environment is", *ask, "env=...")
     refused(tmp_path, "The network is", *ask, "module=...", env=env)
     assert NAME not in sys.modules

@@ -158,7 +158,7 @@ def test_budgets_are_checked_and_traced_ones_are_clipped():
     with pytest.raises(ValueError, match=r"got \[-1"):
         known = jnp.asarray(BUDGETS - 2)
         jax.eval_shape(lambda: policy(invalid, simulations_by_root=known))
-    with pytest.raises(ValueError, match=r"simulations_by_root is not for .* in rounds"):
+    with pytest.raises(ValueError, match=r"simulations_by_root cannot be used with .* in rounds"):
         policy(invalid, simulations_by_root=BUDGETS, simulations_per_update="rounds")
 
 

@@ -445,7 +445,7 @@ def _sign_test(one, two):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The search takes mode")
+@pytest.mark.filterwarnings("ignore:The search uses mode")
 def test_policy_gradient_finds_the_refutation():
     prior, mcs_value, _ = _trap(0.0)
     reply, pgs_value, _ = _trap(0.5)
@@ -460,7 +460,7 @@ def test_policy_gradient_finds_the_refutation():
     assert _sign_test(mcs_value, fooled_value) > 0.5
 
 
-@pytest.mark.filterwarnings("ignore:The search takes mode")
+@pytest.mark.filterwarnings("ignore:The search uses mode")
 def test_evaluations_are_counted_exactly():
     _, _, state = _trap(0.5)
     np.testing.assert_array_equal(state.num_evaluations, 2 * TRAP_N)

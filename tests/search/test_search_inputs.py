@@ -124,7 +124,7 @@ BAD_CALLS = {
     ),
     "capacity, network of one part": (
         {"capacity": 8},
-        'mode="tree" remembers .*: nothing of the network is independent',
+        'mode="tree" needs a model .* but nothing of the network is independent',
     ),
     "no roots": (
         {"root": toy.root(game(), [])},
@@ -139,15 +139,15 @@ BAD_CALLS = {
     "nodes, network of one part": ({"nodes": no_nodes()}, 'nodes are for mode="tree"'),
     "tree, network of one part": (
         {"mode": "tree"},
-        'mode="tree" remembers .*: nothing of the network is independent.*Use mode="rollouts"',
+        'mode="tree" needs a model .* but nothing of the network is independent.*Use mode="rollouts"',
     ),
     "tree, torso adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": only("torso")},
-        "remembered of every state.*depends on .'torso'., which adapt.*Use mode=.rollouts.",
+        "would be remembered.*depends on .'torso'., which adapt.*Use mode=.rollouts.",
     ),
     "tree, value adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": numbers},
-        r"remembered of every state.*depends on .*'torso', 'value'\], which adapt",
+        r"would be remembered.*depends on .*'torso', 'value'\], which adapt",
     ),
     "too few keys": (
         {"rng_key": jax.random.split(jax.random.key(0), 2)},
@@ -192,7 +192,7 @@ BAD_CALLS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The search takes mode")
+@pytest.mark.filterwarnings("ignore:The search uses mode")
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_mistakes_are_named(name):
     changes, message = BAD_CALLS[name]
@@ -220,7 +220,7 @@ def test_estimator_without_optimizer_is_named():
         )
 
 
-@pytest.mark.filterwarnings("ignore:The search takes mode")
+@pytest.mark.filterwarnings("ignore:The search uses mode")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -346,7 +346,7 @@ def test_mistakes_in_parts_are_named(make, message):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The search takes mode")
+@pytest.mark.filterwarnings("ignore:The search uses mode")
 def test_good_masks_are_taken():
     # A mask and a predicate that choose the same; shapes alone, so nothing is compiled.
     shapes = jax.eval_shape(lambda: call(adapt=only("head")))

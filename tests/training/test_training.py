@@ -324,9 +324,10 @@ def test_fast_moves_may_be_of_an_expert_that_tells_other_things():
     for searches in ((first_legal, telling), (telling, first_legal)):
         _, _, report = jax.jit(functools.partial(play, *searches), compiler_options=QUICK)()
         assert sorted(report.num_evaluations[:, 0].tolist()) == [1] * 4 + [8] * 4
-        with pytest.raises(ValueError, match=r"keep_adapted needs .* a fast one"):
+        adapting = r"needs an expert that adapts parameters.* fast moves"
+        with pytest.raises(ValueError, match=adapting):
             play(*searches, keep_adapted=True)
-        with pytest.raises(ValueError, match=r"keep_root.* a fast one"):
+        with pytest.raises(ValueError, match=r"keep_root.* fast moves"):
             play(*searches, keep_root=True)
 
 
