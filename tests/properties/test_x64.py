@@ -1,5 +1,6 @@
 """With `jax_enable_x64` nothing is cast by accident, which JAX warns of and will refuse."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -10,6 +11,8 @@ from games import mostly_slow
 
 import jaxpgs
 from jaxpgs import envs
+from jaxpgs.training.policy_gradient import learner_games, past_selves
+from jaxpgs.training.two_player import experts, selfplay
 
 PGS = {"adapt": toy.adapt_head}
 SEARCHES = {
@@ -73,3 +76,50 @@ def test_games(env, dtype):
     after = jax.eval_shape(lambda *data: (env.step(*data), env.observe(data[0])), before, action)[0]
     types = [jax.tree.map(lambda x: x.dtype, state) for state in (before, after)]
     assert jax.tree.leaves(types[0]) == jax.tree.leaves(types[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide(envs.Hex):
+    """Hex with rewards of 64 bits."""
+
+    def step(self, state, action):
+        state = super().step(dataclasses.replace(state, rewards=jnp.zeros(2, jnp.float32)), action)
+        return dataclasses.replace(state, rewards=state.rewards.astype(jnp.float64))
+
+    def init(self, key=None):
+        state = super().init(key)
+        return dataclasses.replace(state, rewards=state.rewards.astype(jnp.float64))
+
+
+def wide_network(params, observation):
+    return jnp.zeros((len(observation), 9)) + params, jnp.zeros(len(observation)) + params
+
+
+@pytest.mark.lenient
+@pytest.mark.parametrize("value_target", ["best", "return"])
+def test_self_play_keeps_values_of_32_bits(value_target):
+    env, params = envs.Hex(3), jnp.float64(0.0)
+
+    def play(key):
+        games = selfplay.init_games(env, key, 2)
+        kept = selfplay.Kept(value_target=value_target)
+        return selfplay.play(
+            env, wide_network, experts.raw_policy(), params, key, games, 4, kept=kept
+        )
+
+    games, seen, _ = jax.eval_shape(play, jax.random.key(0))
+    assert {games.lowest.dtype, seen.value.dtype, seen.open.dtype} == {jnp.dtype("float32")}
+
+
+@pytest.mark.lenient
+def test_games_of_a_learner_keep_rewards_of_32_bits():
+    env, params = Wide(3), jnp.float64(0.0)
+    met = past_selves.Opponents(jnp.zeros(1), jnp.ones(1), jnp.zeros(1, jnp.int32))
+
+    def play(key):
+        games = learner_games.start(env, key, jnp.array([True, False]))
+        _, rollout, last, _ = learner_games.play(env, wide_network, params, met, key, games, 4)
+        return rollout.reward, learner_games.advantages(rollout, last)
+
+    found = jax.eval_shape(play, jax.random.key(0))
+    assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}

@@ -912,6 +912,10 @@ def test_logs_survive_a_restart(tmp_path, suffix):
     "knobs, message",
     [
         ({"num_games": 0}, "num_games must be at least 1, got 0"),
+        ({"num_iterations": 2.5}, "num_iterations must be a whole number, got 2.5"),
+        ({"checkpoint_every": 2.5}, "checkpoint_every must be a whole number, got 2.5"),
+        ({"keep": "2"}, "keep must be a whole number, got '2'"),
+        ({"buffer_size": 64.0}, "buffer_size must be a whole number, got 64.0"),
         (
             {"resign_fraction": 1.5},
             "resign_fraction to be a finite number at least 0 and at most 1",

@@ -251,7 +251,7 @@ def _move(
     # Moves are made in all games and kept where it is that player's turn.
     chances = sharding.own_keys(chance_key(rng_key), len(action))
     after = step_with_keys(env)(state, action.astype(jnp.int32), chances)
-    gain = gain_of(env, learner, state, after)
+    gain = gain_of(env, learner, state, after).astype(jnp.float32)  # as scores and values are
     return trees.where(takes, after, state), jnp.where(takes, gain, 0.0)
 
 

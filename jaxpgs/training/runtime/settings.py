@@ -56,8 +56,10 @@ class Run:
 
 
 def check_counts(counts: Mapping[str, int]) -> None:
-    """Raises `ValueError` unless all of these numbers, given by name, are at least 1."""
+    """Raises `ValueError` unless all of these, given by name, are whole numbers of at least 1."""
     for name, count in counts.items():
+        if not hasattr(count, "__index__"):
+            raise ValueError(f"{name} must be a whole number, got {count!r}.")
         if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}.")
 

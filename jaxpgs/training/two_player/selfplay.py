@@ -361,6 +361,8 @@ def _step(
     live = ~state.terminated[:, None]
     legal = state.legal_action_mask & live
     decision, root = _decide(setting, search_key, state, is_full, **adapted)
+    # Everything that is kept of games has 32 bits, also if the network has 64.
+    decision = decision._replace(value=decision.value.astype(jnp.float32))
     # Exploration: the first moves of a game are sampled, the later ones are the best.
     action = jnp.where(games.move < setting.moves.sampled_moves, decision.action, decision.best)
     chances = sharding.own_keys(chance_key(rng_key), len(action))
