@@ -157,7 +157,7 @@ def test_names(tmp_path):
             load_pretrained(name, directory=tmp_path)
     with pytest.raises(ValueError, match="Unknown pretrained network 'no such'"):
         load_pretrained("no such")
-    with pytest.raises(ValueError, match="available in .*: none"):
+    with pytest.raises(ValueError, match=r"available in .*: none"):
         load_pretrained("a", directory=tmp_path / "absent")
 
 

@@ -139,7 +139,7 @@ BAD_CALLS = {
     "nodes, network of one part": ({"nodes": no_nodes()}, 'nodes are for mode="tree"'),
     "tree, network of one part": (
         {"mode": "tree"},
-        'mode="tree" needs a model .* but nothing of the network is independent.*Use mode="rollouts"',
+        'mode="tree" needs a model .* but nothing .*Use mode="rollouts"',
     ),
     "tree, torso adapts": (
         {"mode": "tree", "recurrent_fn": toy.split_fn, "adapt": only("torso")},

@@ -255,7 +255,9 @@ def test_a_network_policy_that_divides_keeps_no_root():
         key, kept = jax.random.key(0), selfplay.Kept(**kept)
         return selfplay.play(env, apply_fn, drawn, {}, key, games, 1, kept=kept)[1]
 
-    with pytest.raises(ValueError, match=r"permute the actions and keep integers; .* visits into float32"):
+    with pytest.raises(
+        ValueError, match=r"permute the actions and keep integers; .* visits into float32"
+    ):
         jax.eval_shape(lambda: seen(keep_root=True))
     # Without it, each cell of a group is legal and has a share of the group's probability.
     found = jax.device_get(jax.jit(seen, compiler_options=QUICK)())

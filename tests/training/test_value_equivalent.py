@@ -547,7 +547,7 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
                                                           rngs=nnx.Rngs(0))),
             "AlphaZeroResNet lacks represent, transition, predict",
         ),
-        (lambda: jaxpgs.make_model_fns(make_model(), SameGame(3, 3)), "two players; SameGame has 1"),
+        (lambda: jaxpgs.make_model_fns(make_model(), SameGame(3, 3)), "players; SameGame has 1"),
         (lambda: jaxpgs.make_model_fns(make_model(), part="torso"), "part to be one of"),
         (lambda: fit(unroll=32 * 9), "unroll of 288 actions needs more steps .* got"),
         (lambda: fit(settle_epochs=-1), "settle_epochs to be .* at least 0; got -1"),
