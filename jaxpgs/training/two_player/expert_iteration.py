@@ -447,7 +447,8 @@ def _check_arguments(env: Env, arguments: Mapping[str, Any]) -> None:
     """Raises `ValueError` for arguments of `train` that are out of range."""
     check_word("train", "value_target", arguments["value_target"], selfplay.VALUE_TARGETS)
     counts = (
-        "num_iterations", "num_games", "num_steps", "buffer_size", "batch_size", "updates_per_iteration",
+        "num_iterations", "num_games", "num_steps", "buffer_size", "batch_size",
+        "updates_per_iteration",
     )  # fmt: skip
     check_counts({name: arguments[name] for name in counts})
     for name in ("max_random_moves", "sampled_moves", "evaluate_every"):
