@@ -26,7 +26,7 @@ from jaxpgs.evaluation import perfect_hex, play_match, raw_network
 from jaxpgs.networks import FullyConnectedResNet, functional
 from jaxpgs.training import read_run
 from jaxpgs.training.models import labelling, unrolls
-from jaxpgs.training.runtime import loggers
+from jaxpgs.training.runtime import loggers, sharding
 from jaxpgs.training.runtime.arguments import fingerprint
 from jaxpgs.training.runtime.settings import by_name
 from jaxpgs.training.two_player import (
@@ -209,6 +209,29 @@ def test_observations_are_kept_as_they_are():
 def test_devices_must_be_some():
     with pytest.raises(ValueError, match=r"devices.*at least one"):
         train(ENV, make_network(), devices=[], **TINY)
+
+
+@pytest.mark.lenient
+@pytest.mark.parametrize("name", ["raw", "greedy", "mcs"])
+def test_games_are_the_same_with_and_without_devices(name):
+    params, apply_fn = functional(make_network())
+    raw = experts.raw_policy()
+    expert = {
+        "raw": raw, "greedy": experts.epsilon_greedy(raw, 0.5),
+        "mcs": experts.make_expert("mcs", 2),
+    }[name]  # fmt: skip
+
+    def play(games):
+        moves = selfplay.Moves(sampled_moves=9)
+        return selfplay.play(
+            ENV, apply_fn, expert, params, jax.random.key(1), games, 2, moves=moves
+        )[0].state
+
+    mesh = sharding.make_mesh(jax.devices()[:1], {})
+    shared = sharding.per_device(mesh, play, (0,), 0)
+    games = start_games(0.0)
+    found = (jax.jit(one, compiler_options=QUICK)(games).labels for one in (play, shared))
+    np.testing.assert_array_equal(*found)
 
 
 def test_open_games_learn_their_return_from_later_blocks():

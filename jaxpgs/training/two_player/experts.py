@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.arrays import is_one_key
+from jaxpgs.adapters.environments import chance_key
+from jaxpgs.arrays import broadcast_keys
 from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.checks import check_number
 from jaxpgs.search import (
@@ -219,19 +220,13 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         invalid_actions: chex.Array,
         **kept: Params,
     ) -> Decision:
-        # Keys `[B]` are split one by one, with the new axis first, so that both cases unpack alike.
-        split = (
-            jax.random.split if is_one_key(rng_key) else jax.vmap(jax.random.split, (0, None), 1)
-        )
-        rng_key, coin_key, action_key = split(rng_key, 3)
         decision = expert(params, rng_key, root, recurrent_fn, invalid_actions, **kept)
-        at_random = _draw(action_key, jnp.where(invalid_actions, -jnp.inf, 0.0))
-        # One key for all rows, or one for each if the games are sharded over devices.
-        if is_one_key(coin_key):
-            luck = jax.random.uniform(coin_key, at_random.shape)
-        else:
-            luck = jax.vmap(jax.random.uniform)(coin_key)
-        coin = luck < epsilon
+        # Keys for each row that differ from those that the expert splits off.
+        keys = jax.vmap(lambda key: jax.random.split(chance_key(key)))(
+            broadcast_keys(rng_key, len(invalid_actions))
+        )
+        at_random = _draw(keys[:, 0], jnp.where(invalid_actions, -jnp.inf, 0.0))
+        coin = jax.vmap(jax.random.uniform)(keys[:, 1]) < epsilon
         action = jnp.where(coin, at_random.astype(decision.best.dtype), decision.best)
         return decision._replace(action=action)
 
@@ -320,6 +315,6 @@ def gumbel(num_simulations: int = 16, **knobs: Any) -> Expert:
 
 
 def _draw(rng_key: chex.PRNGKey, logits: chex.Array) -> chex.Array:
-    """Samples from each row of logits, with one key or a key for each row."""
-    draw = jax.random.categorical
-    return draw(rng_key, logits) if is_one_key(rng_key) else jax.vmap(draw)(rng_key, logits)
+    """Samples from each row of logits with its own key, so that it is the same on any device."""
+    keys = broadcast_keys(rng_key, len(logits))
+    return jax.vmap(jax.random.categorical)(keys, logits)
