@@ -21,6 +21,7 @@ from flax import nnx
 from games import FAST, QUICK, mostly_slow
 
 import jaxpgs
+from jaxpgs.adapters.environments import chance_key
 from jaxpgs.envs import Hex
 from jaxpgs.evaluation import perfect_hex, play_match, raw_network
 from jaxpgs.networks import FullyConnectedResNet, functional
@@ -209,6 +210,16 @@ def test_observations_are_kept_as_they_are():
 def test_devices_must_be_some():
     with pytest.raises(ValueError, match=r"devices.*at least one"):
         train(ENV, make_network(), devices=[], **TINY)
+
+
+def test_random_moves_do_not_know_the_chance_of_the_game():
+    keys, illegal = jax.random.split(jax.random.key(0), 64), jnp.zeros((64, 9), bool)
+    root = mctx.RootFnOutput(prior_logits=jnp.zeros((64, 9)), value=jnp.zeros(64), embedding=None)
+    expert = experts.epsilon_greedy(experts.raw_policy(), 1.0)
+    action = expert(None, keys, root, None, illegal).action
+    known = jax.vmap(lambda key: jax.random.split(chance_key(key))[0])(keys)
+    told = jax.vmap(lambda key: jax.random.categorical(key, jnp.zeros(9)))(known)
+    assert (np.asarray(action) != np.asarray(told)).any()
 
 
 @pytest.mark.lenient

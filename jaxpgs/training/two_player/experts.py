@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from jaxpgs.adapters.environments import chance_key
 from jaxpgs.arrays import broadcast_keys
 from jaxpgs.base import Params, RecurrentFn
 from jaxpgs.checks import check_number
@@ -25,6 +24,9 @@ from jaxpgs.search.parts.target import completed_q
 from jaxpgs.training.runtime import sharding
 
 # The presets by name, whether they adapt the policy head, and whether they have their own noise.
+# Folds in the keys of random moves; `chance_key` and searches fold in the two numbers above it.
+_LUCK = 2**32 - 3
+
 _PRESETS: dict[str, tuple[Callable[..., Any], bool, bool]] = {
     "pgs": (pgs_policy, True, False),
     "mcs": (mcs_policy, False, False),
@@ -221,8 +223,8 @@ def epsilon_greedy(expert: Expert, epsilon: float) -> Expert:
         **kept: Params,
     ) -> Decision:
         decision = expert(params, rng_key, root, recurrent_fn, invalid_actions, **kept)
-        # Keys for each row that differ from those that the expert splits off.
-        keys = jax.vmap(lambda key: jax.random.split(chance_key(key)))(
+        # Keys for each row that are neither the expert's nor, as `chance_key` is, the game's.
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, _LUCK)))(
             broadcast_keys(rng_key, len(invalid_actions))
         )
         at_random = _draw(keys[:, 0], jnp.where(invalid_actions, -jnp.inf, 0.0))
