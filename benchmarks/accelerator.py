@@ -62,7 +62,7 @@ PRESETS: dict[str, list[Piece]] = {
     "full": [
         _benchmark("speed", "speed_pgx_accelerator", "--preset", "pgx", "--roots", "1024"),
         *(_train(name, trains=False) for name in ("conv-7x7-large", "conv-9x9-large")),
-        *(_train(name) for name in ("hex-9x9-large", "hex-11x11-begun", "hex-11x11")),
+        *(_train(name) for name in ("hex-9x9-large-begun", "hex-11x11-begun", "hex-11x11")),
         _speed("conv-9x9-128x10-bfloat16"),
         _speed("conv-9x9-128x10"),
         _benchmark(

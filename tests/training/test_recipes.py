@@ -181,6 +181,33 @@ def test_what_learns_in_16_bits_is_kept_in_32(module, recipe, tmp_path, monkeypa
     assert {x.dtype for x in jax.tree.leaves(net.params)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.parametrize(("have", "used"), [(1, None), (2, 2), (3, 2), (8, 8), (12, 8)])
+def test_recipes_of_hex_use_as_many_devices_as_divide_their_games(have, used, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: list(range(have)))
+    found = hex_networks._devices(hex_networks.RECIPES["hex-9x9-large"])
+    assert found == (None if used is None else list(range(used)))
+
+
+@pytest.mark.lenient
+def test_the_first_step_of_a_recipe_has_its_size():
+    recipe = hex_networks.RECIPES["hex-9x9-large"]
+    for step_size in (1e-3, recipe.step_size):
+        optimizer = hex_networks._optimizer(recipe._replace(step_size=step_size))
+        weight, gradient = jnp.zeros(1), jnp.ones(1)
+        update, _ = optimizer.update(gradient, optimizer.init(weight), weight)
+        assert float(update[0]) == pytest.approx(-step_size, rel=1e-3)
+
+
+def test_a_stopped_recipe_of_hex_keeps_its_seconds(tmp_path, monkeypatch):
+    def stopped(*args, **settings):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(hex_networks.expert_iteration, "train", stopped)
+    with pytest.raises(SystemExit, match="143"):
+        hex_networks.main(["hex-5x5", "--out", str(tmp_path)])
+    assert float((tmp_path / "hex-5x5" / "seconds.txt").read_text()) > 0
+
+
 def test_only_refusals_of_ours_lose_their_tracebacks():
     message = "^me: Hex needs an integer size from 2 to 19, got 1"
     with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):
@@ -202,6 +229,7 @@ def test_recipes_of_hex_are_what_was_done(name):
     assert first or (expert, done.pop("simulations")) == (recipe.expert, recipe.num_simulations)
     assert done.pop("parent", None) == recipe.parent
     assert done.pop("dtype", "float32") == recipe.dtype
+    assert done.pop("step_size", 1e-3) == recipe.step_size
     assert done.items() <= recipe.games.items() if first else done == recipe.games
 
 

@@ -551,7 +551,12 @@ def test_a_model_learned_from_nothing_goes_on_bit_equal_after_a_kill(tmp_path):
         (lambda: jaxpgs.make_model_fns(make_model(), part="torso"), "part to be one of"),
         (lambda: fit(unroll=32 * 9), "unroll of 288 actions needs more steps .* got"),
         (lambda: fit(settle_epochs=-1), "settle_epochs to be .* at least 0; got -1"),
-        (lambda: fit(steps_per_epoch=0), "steps_per_epoch to be .* at least 1; got 0"),
+        (lambda: fit(steps_per_epoch=0), "steps_per_epoch must be at least 1, got 0"),
+        (lambda: fit(unroll=2.5), "unroll must be a whole number, got 2.5"),
+        (
+            lambda: labelling.label_games(ENV, None, None, num_games=8.5),
+            "num_games must be a whole number, got 8.5",
+        ),
         (lambda: fit(held_out=0.0), "held_out to be .* above 0"),
         (lambda: fit(model=make_model(Hex(4))), r"must be of the environment.*got .*\(4, 4, 3\)"),
         (lambda: fit(labelled()._replace(played=None)), "keep_played=True"),

@@ -17,13 +17,13 @@ import numpy as np
 
 from jaxpgs.adapters.environments import LONGEST_GAME, check_players
 from jaxpgs.base import Env, Params
-from jaxpgs.checks import check_count, check_number
+from jaxpgs.checks import check_count
 from jaxpgs.networks.functional import ApplyFn
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import loggers, sharding
 from jaxpgs.training.runtime.checkpoint import describe, lock_run
 from jaxpgs.training.runtime.iterations import should_stop, stopping
-from jaxpgs.training.runtime.settings import Run, flat, in_settings
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player import experts, replay, selfplay
 
 
@@ -136,8 +136,7 @@ def _check_arguments(env: Env, num_games: int, games: Games) -> None:
     counts = {
         "num_games": num_games, "games_at_once": games.games_at_once, "num_steps": games.num_steps,
     }  # fmt: skip
-    for name, count in counts.items():
-        check_number("label_games", name, count, 1)
+    check_counts(counts)
     if games.max_moves is not None:
         check_count("label_games", "max_moves", games.max_moves)
     check_players("label_games", env)

@@ -17,7 +17,7 @@ from jaxpgs.checks import check_number
 from jaxpgs.networks import ValueEquivalentModel, functional, functional_call, trainable_mask
 from jaxpgs.training.models import unrolls
 from jaxpgs.training.runtime import iterations, sharding
-from jaxpgs.training.runtime.settings import Run, flat, in_settings
+from jaxpgs.training.runtime.settings import Run, check_counts, flat, in_settings
 from jaxpgs.training.two_player import selfplay
 from jaxpgs.training.two_player.losses import mean_of_sums, unroll_loss, unroll_sums
 
@@ -254,9 +254,7 @@ def _check_arguments(max_epochs: int, steps: Steps, validation: Validation) -> N
         "patience": validation.patience, "steps_per_epoch": steps.steps_per_epoch,
         "validation_batches": validation.validation_batches,
     }  # fmt: skip
-    for name, count in counts.items():
-        if count is not None:
-            check_number("fit", name, count, 1)
+    check_counts({name: count for name, count in counts.items() if count is not None})
     check_number("fit", "settle_epochs", steps.settle_epochs, 0)
 
 

@@ -2,10 +2,10 @@
 
     python -m jaxpgs.training.recipes hex-5x5 --out runs
 
-trains one from scratch, with a progress bar. It resumes where it was stopped, and writes the
-weights and their card. `--minutes 10` stops in time, for machines lent for a limited time.
-`--expert` chooses another search, `--parent` starts from another network, and `--snapshots` also
-keeps intermediate weights.
+trains one from scratch on all devices, with a progress bar. It resumes where it was stopped, and
+writes the weights and their card. `--minutes 10` stops in time, for machines lent for a limited
+time. `--expert` chooses another search, `--parent` starts from another network, and `--snapshots`
+also keeps intermediate weights.
 """
 
 import argparse
@@ -49,6 +49,7 @@ class HexRecipe(NamedTuple):
       parent: the network to start from, of the same board or a smaller one.
       dtype: the torso's type of computation in training. The saved network computes in float32, as
         CPUs are slow in bfloat16.
+      step_size: Adam's first step size.
     """
 
     env: Hex
@@ -59,6 +60,7 @@ class HexRecipe(NamedTuple):
     games: Mapping[str, Any] = MappingProxyType({})
     parent: str | None = None
     dtype: str = "float32"
+    step_size: float = 1e-3
 
 
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
@@ -76,6 +78,7 @@ _MANY = {
     "evaluate_every": 0,
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
+_SOME = _FEW | _BEST_PLAY | {"buffer_size": 65_536}
 
 
 def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
@@ -108,9 +111,13 @@ RECIPES = {
     "hex-8x8-best": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
     "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 64, 320, _BEST_PLAY, "hex-8x8-best"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
+    # Few steps from a network that is strong already: a large first step would undo more of it.
+    "hex-9x9-large": HexRecipe(
+        Hex(9), _LARGE, "gumbel_mcts", 32, 150, _SOME, "hex-9x9-large-begun", step_size=3e-4
+    ),
     # For an accelerator, each starts from the one before.
-    "hex-9x9-large": _large(Hex(9), 100, "conv-9x9-large"),
-    "hex-11x11-begun": _large(Hex(11), 530, "hex-9x9-large"),
+    "hex-9x9-large-begun": _large(Hex(9), 100, "conv-9x9-large"),
+    "hex-11x11-begun": _large(Hex(11), 530, "hex-9x9-large-begun"),
     "hex-11x11": _large(Hex(11), 490, "hex-11x11-begun"),
     "hex-13x13": _large(Hex(13), 150, "hex-11x11"),
 }
@@ -173,17 +180,21 @@ def main(argv: list[str] | None = None) -> None:
             # True ends the run and saves its state, so the same command resumes it later.
             return args.minutes is not None and clock.seconds(here=True) > 60 * args.minutes
 
-        state = by_name(expert_iteration.train)(
-            recipe.env,
-            make_network(recipe, args.seed, **others),
-            expert=experts.make_expert(recipe.expert, recipe.num_simulations),
-            num_iterations=recipe.num_iterations,
-            init_params=grown(recipe.parent, module, args.out),
-            run=Run(args.seed, directory=folder / "checkpoints", callback=callback),
-            **expert_iteration.paper_settings()
-            | {"optimizer": _optimizer(recipe)}
-            | dict(recipe.games),
-        )
+        try:
+            state = by_name(expert_iteration.train)(
+                recipe.env,
+                make_network(recipe, args.seed, **others),
+                expert=experts.make_expert(recipe.expert, recipe.num_simulations),
+                num_iterations=recipe.num_iterations,
+                init_params=grown(recipe.parent, module, args.out),
+                run=Run(args.seed, _devices(recipe), folder / "checkpoints", callback=callback),
+                **expert_iteration.paper_settings()
+                | {"optimizer": _optimizer(recipe)}
+                | dict(recipe.games),
+            )
+        except SystemExit:  # a signal ended the run, and its state is saved
+            clock.note()
+            raise
     save(args.out, name, state)
     print(f"Wrote {args.out / name}.safetensors and its card.")
 
@@ -215,7 +226,9 @@ def _changed(recipe: HexRecipe, args: argparse.Namespace) -> HexRecipe:
 def _optimizer(recipe: HexRecipe) -> optax.GradientTransformation:
     """Adam with a cosine schedule: the paper's SGD is tuned for days of training."""
     updates = recipe.games.get("updates_per_iteration", 32)
-    schedule = optax.cosine_decay_schedule(1e-3, recipe.num_iterations * updates, alpha=0.01)
+    schedule = optax.cosine_decay_schedule(
+        recipe.step_size, recipe.num_iterations * updates, alpha=0.01
+    )
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=1e-4))
 
 
@@ -238,6 +251,17 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
     return networks.resize(parent.params, parent.module, module)
 
 
+def _devices(recipe: HexRecipe) -> list[jax.Device] | None:
+    """Returns as many devices as divide the games and a batch, or None for one.
+
+    With one device in a list, sums would be rounded differently than in runs without devices.
+    """
+    games = recipe.games.get("num_games", expert_iteration.Games().num_games)
+    shared = math.gcd(games, recipe.games.get("batch_size", expert_iteration.Fit().batch_size))
+    count = max(n for n in range(1, len(jax.devices()) + 1) if shared % n == 0)
+    return jax.devices()[:count] if count > 1 else None
+
+
 def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "command": command(prog, args),
@@ -248,6 +272,7 @@ def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict
             "iterations": recipe.num_iterations,
             "parent": recipe.parent,
             **({} if recipe.dtype == "float32" else {"dtype": recipe.dtype}),
+            **({} if recipe.step_size == 1e-3 else {"step_size": recipe.step_size}),
             **recipe.games,
         },
         "strength": {},
