@@ -208,6 +208,12 @@ def test_a_stopped_recipe_of_hex_keeps_its_seconds(tmp_path, monkeypatch):
     assert (tmp_path / "hex-5x5" / "seconds.txt").exists()
 
 
+def test_a_parent_that_has_to_be_trained_first_is_named(tmp_path):
+    message = rf"starts from 'hex-11x11-begun'.*recipes hex-11x11-begun --out {tmp_path}$"
+    with pytest.raises(SystemExit, match=message):
+        hex_networks.main(["hex-11x11", "--out", str(tmp_path)])
+
+
 def test_only_refusals_of_ours_lose_their_tracebacks():
     message = "^me: Hex needs an integer size from 2 to 19, got 1"
     with pytest.raises(SystemExit, match=message), refusals_in_one_line("me"):

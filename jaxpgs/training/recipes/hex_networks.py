@@ -28,7 +28,7 @@ from flax import nnx
 from jaxpgs import networks
 from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import Hex
-from jaxpgs.pretrained import load_pretrained, save_pretrained
+from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import loggers
 from jaxpgs.training.runtime.settings import Run, by_name
@@ -242,11 +242,19 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
 
     Returns:
       The weights, or None if there is no parent.
+
+    Raises:
+      ValueError: if neither the folder nor the library has the parent.
     """
     if name is None:
         return None
     # A parent that was trained here takes precedence, so that a chain of recipes can be rerun.
     own = (out / f"{name}.json").exists()
+    if not own and name not in available_pretrained():
+        raise ValueError(
+            f"the training starts from {name!r}, which is neither in {out} nor in the library. "
+            f"Train it first: python -m jaxpgs.training.recipes {name} --out {out}"
+        )
     parent = load_pretrained(name, directory=out if own else None)
     return networks.resize(parent.params, parent.module, module)
 
