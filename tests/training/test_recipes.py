@@ -199,12 +199,17 @@ def test_the_first_step_of_a_recipe_has_its_size():
 
 
 def test_a_stopped_recipe_of_hex_keeps_its_seconds(tmp_path, monkeypatch):
-    def stopped(*args, **settings):
+    seen = []
+
+    def stopped(*args, run, **settings):
+        seen.append(run.devices)
         raise SystemExit(143)
 
-    monkeypatch.setattr(hex_networks.expert_iteration, "train", stopped)
+    monkeypatch.setattr(hex_networks, "_devices", lambda recipe: ["this"])
+    monkeypatch.setattr(hex_networks, "by_name", lambda train: stopped)
     with pytest.raises(SystemExit, match="143"):
         hex_networks.main(["hex-5x5", "--out", str(tmp_path)])
+    assert seen == [["this"]]
     assert (tmp_path / "hex-5x5" / "seconds.txt").exists()
 
 

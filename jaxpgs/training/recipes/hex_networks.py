@@ -2,10 +2,10 @@
 
     python -m jaxpgs.training.recipes hex-5x5 --out runs
 
-trains one from scratch on all devices, with a progress bar. It resumes where it was stopped, and
-writes the weights and their card. `--minutes 10` stops in time, for machines lent for a limited
-time. `--expert` chooses another search, `--parent` starts from another network, and `--snapshots`
-also keeps intermediate weights.
+trains one on all devices that its games can share, with a progress bar. It resumes where it was
+stopped, and writes the weights and their card. `--minutes 10` stops in time, for machines lent for
+a limited time. `--expert` chooses another search, `--parent` starts from another network, and
+`--snapshots` also keeps intermediate weights.
 """
 
 import argparse
@@ -78,7 +78,7 @@ _MANY = {
     "evaluate_every": 0,
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
-_SOME = _FEW | _BEST_PLAY | {"buffer_size": 65_536}
+_FEW_BEST = _FEW | _BEST_PLAY | {"buffer_size": 65_536}
 
 
 def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
@@ -111,9 +111,9 @@ RECIPES = {
     "hex-8x8-best": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 32, 640, _BEST_PLAY, "hex-8x8-late"),
     "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 64, 320, _BEST_PLAY, "hex-8x8-best"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
-    # Few steps from a network that is strong already: a large first step would undo more of it.
+    # For a CPU, so it takes few steps. They are smaller than elsewhere; no other size was tried.
     "hex-9x9-large": HexRecipe(
-        Hex(9), _LARGE, "gumbel_mcts", 32, 150, _SOME, "hex-9x9-large-begun", step_size=3e-4
+        Hex(9), _LARGE, "gumbel_mcts", 32, 150, _FEW_BEST, "hex-9x9-large-begun", step_size=3e-4
     ),
     # For an accelerator, each starts from the one before.
     "hex-9x9-large-begun": _large(Hex(9), 100, "conv-9x9-large"),
@@ -252,8 +252,9 @@ def grown(name: str | None, module: nnx.Module, out: pathlib.Path) -> Any:
     own = (out / f"{name}.json").exists()
     if not own and name not in available_pretrained():
         raise ValueError(
-            f"the training starts from {name!r}, which is neither in {out} nor in the library. "
-            f"Train it first: python -m jaxpgs.training.recipes {name} --out {out}"
+            f"the training starts from {name!r}, which is neither in {out} nor in the library, "
+            f"which has {', '.join(available_pretrained())}. If {name!r} is a recipe, train it "
+            f"first: python -m jaxpgs.training.recipes {name} --out {out}"
         )
     parent = load_pretrained(name, directory=out if own else None)
     return networks.resize(parent.params, parent.module, module)
