@@ -180,6 +180,15 @@ _HELD = {
 }
 
 
+def held(row: Mapping[str, Any]) -> str:
+    """Returns how many games a row of `tests/quality openings --hold` held, and how many the
+    opponent lost by a failure of its program, if any.
+    """
+    kinds = ("illegal_moves", "timeouts", "crashes")
+    failed = ", ".join(f"{row[kind]} {kind.replace('_', ' ')}" for kind in kinds if row.get(kind))
+    return f"{row['held']} of {row['of']}" + f" ({failed})" * bool(failed)
+
+
 def _networks(data: Mapping[str, Any], link: str) -> str:
     """Draws a table of the networks in the library, with their games against other programs."""
     searching = "PGS 128"
@@ -193,8 +202,8 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         (row["network"], row["player"], row["opponent"]): f"{row['won']:g} of {row['games']}"
         for row in data["rows"]
     }
-    held = {
-        (row["network"], _HELD[row["opponent"]]): f"{row['held']} of {row['of']}"
+    holds = {
+        (row["network"], _HELD[row["opponent"]]): held(row)
         for row in runs.load(RESULTS / f"{_QUALITY}/openings.json")["rows"]
         if row["opponent"] in _HELD and row["player"] == "PGS"
     }
@@ -204,7 +213,7 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         made, size = card["architecture"], card["environment"]["kwargs"]
         units = made["kwargs"].get("width", made["kwargs"].get("num_filters"))
         figures = [won.get((name, player, opponent)) for player, opponent, _ in asked]
-        figures += [held.get((name, title)) for title in _HELD.values()]
+        figures += [holds.get((name, title)) for title in _HELD.values()]
         network = f"`{made['network']}` {units}x{made['kwargs']['num_blocks']}"
         if any(figures):
             board = f"{card['environment']['name']} {size['size']}x{size['size']}"

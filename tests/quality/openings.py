@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import quality
-from benchmarks import pictures, report, runs
+from benchmarks import pictures, report, runs, tables
 from benchmarks.players import Spec, load_network, make_player, read_specs
 from jaxpgs import evaluation
 from jaxpgs.envs.hex_games import cell_name
@@ -158,8 +158,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
     """Returns columns and a line for each row."""
     lines = []
     for row in rows:
-        right, wrong = (row.get("right"), "wrong") if "values" in row else (row["held"], "lost")
-        good = "–" if right is None else f"{right} of {row['of']}"
+        if "values" in row:
+            wrong, right = "wrong", row["right"]
+            good = "–" if right is None else f"{right} of {row['of']}"
+        else:
+            wrong, good = "lost", tables.held(row)
         against = row["opponent"] or "the table"
         lines.append([row["network"], row["player"], row["simulations"] or None, against, good,
                       ", ".join(row[wrong])])  # fmt: skip

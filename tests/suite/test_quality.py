@@ -44,6 +44,11 @@ def test_values_of_openings_are_judged_by_their_sign():
     assert openings.judge(np.zeros((8, 8)))["right"] is None  # no table
     row |= {"network": "net", "player": "PGS", "simulations": 8, "opponent": None}
     assert openings.table([row])[1] == [["net", "PGS", 8, "the table", "15 of 16", "a1 +0.12"]]
+    # A game that an opponent lost because its program failed is not a game that was won.
+    row = {"network": "net", "player": "PGS", "simulations": 8, "opponent": "mohex"}
+    row |= {"held": 3, "of": 4, "lost": ["b2"], "crashes": 2, "illegal_moves": 1}
+    [line] = openings.table([row])[1]
+    assert line[4:] == ["3 of 4 (1 illegal moves, 2 crashes)", "b2"]
 
 
 def test_openings_are_held_by_the_side_that_wins(tmp_path):
