@@ -30,6 +30,7 @@ from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
+from jaxpgs.training.recipes.balanced_openings import make_balanced
 from jaxpgs.training.runtime import loggers
 from jaxpgs.training.runtime.settings import Run, by_name
 from jaxpgs.training.two_player import expert_iteration, experts
@@ -50,6 +51,8 @@ class HexRecipe(NamedTuple):
       dtype: the torso's type of computation in training. The saved network computes in float32, as
         CPUs are slow in bfloat16.
       step_size: Adam's first step size.
+      balanced: whether games begin with openings that the parent thinks balanced; see
+        `make_balanced`.
     """
 
     env: Hex
@@ -61,6 +64,7 @@ class HexRecipe(NamedTuple):
     parent: str | None = None
     dtype: str = "float32"
     step_size: float = 1e-3
+    balanced: bool = False
 
 
 _SMALL = ("FullyConnectedResNet", {"width": 256, "num_blocks": 4})
@@ -79,6 +83,8 @@ _MANY = {
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 _FEW_BEST = _FEW | _BEST_PLAY | {"buffer_size": 65_536}
+# The game itself draws the first moves.
+_DRAWN = _FEW_BEST | {"max_random_moves": 0, "evaluate_every": 0}
 
 
 def _large(env: Hex, num_iterations: int, parent: str | None = None) -> HexRecipe:
@@ -112,8 +118,19 @@ RECIPES = {
     "hex-8x8": HexRecipe(Hex(8), _SMALL, "gumbel_mcts", 64, 320, _BEST_PLAY, "hex-8x8-best"),
     "hex-9x9": HexRecipe(Hex(9), _CONV, "gumbel", 32, 360, _FEW, "conv-7x7"),
     # For a CPU, so it takes few steps. They are smaller than elsewhere; no other size was tried.
-    "hex-9x9-large": HexRecipe(
+    "hex-9x9-large-late": HexRecipe(
         Hex(9), _LARGE, "gumbel_mcts", 32, 150, _FEW_BEST, "hex-9x9-large-begun", step_size=3e-4
+    ),
+    "hex-9x9-large": HexRecipe(
+        Hex(9),
+        _LARGE,
+        "gumbel_mcts",
+        64,
+        80,
+        _DRAWN,
+        "hex-9x9-large-late",
+        step_size=3e-4,
+        balanced=True,
     ),
     # For an accelerator, each starts from the one before.
     "hex-9x9-large-begun": _large(Hex(9), 100, "conv-9x9-large"),
@@ -166,6 +183,10 @@ def main(argv: list[str] | None = None) -> None:
             **(fields | {"iterations_done": int(state.iteration)}),
         )
 
+    init_params, env = grown(recipe.parent, module, args.out), recipe.env
+    if recipe.balanced:
+        env = make_balanced(env, networks.functional(module)[1], init_params)
+
     with loggers.progress_bar(name, recipe.num_iterations) as show:
 
         def callback(state: expert_iteration.ExpertIterationState, metrics: dict[str, Any]) -> bool:
@@ -182,11 +203,11 @@ def main(argv: list[str] | None = None) -> None:
 
         try:
             state = by_name(expert_iteration.train)(
-                recipe.env,
+                env,
                 make_network(recipe, args.seed, **others),
                 expert=experts.make_expert(recipe.expert, recipe.num_simulations),
                 num_iterations=recipe.num_iterations,
-                init_params=grown(recipe.parent, module, args.out),
+                init_params=init_params,
                 run=Run(args.seed, _devices(recipe), folder / "checkpoints", callback=callback),
                 **expert_iteration.paper_settings()
                 | {"optimizer": _optimizer(recipe)}
@@ -282,6 +303,7 @@ def _card_fields(recipe: HexRecipe, prog: str, args: argparse.Namespace) -> dict
             "parent": recipe.parent,
             **({} if recipe.dtype == "float32" else {"dtype": recipe.dtype}),
             **({} if recipe.step_size == 1e-3 else {"step_size": recipe.step_size}),
+            **({"balanced": True} if recipe.balanced else {}),
             **recipe.games,
         },
         "strength": {},
