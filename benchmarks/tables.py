@@ -180,12 +180,14 @@ _HELD = {
 }
 
 
+# How a program fails in a game, which loses it.
+FAILURES = ("illegal_moves", "timeouts", "crashes")
+
+
 def held(row: Mapping[str, Any]) -> str:
-    """Returns how many games a row of `tests/quality openings --hold` held, and how many the
-    opponent lost by a failure of its program, if any.
-    """
-    kinds = ("illegal_moves", "timeouts", "crashes")
-    failed = ", ".join(f"{row[kind]} {kind.replace('_', ' ')}" for kind in kinds if row.get(kind))
+    """Writes how many games a row of openings held, and how often the opponent's program failed."""
+    failures = [f"{row[kind]} {kind.replace('_', ' ')}" for kind in FAILURES if row.get(kind)]
+    failed = ", ".join(failures)
     return f"{row['held']} of {row['of']}" + f" ({failed})" * bool(failed)
 
 

@@ -30,6 +30,7 @@ from benchmarks import report, runs, tables
 from benchmarks.players import load_network
 from jaxpgs import networks
 from jaxpgs.envs import Hex
+from jaxpgs.training.recipes.starting_positions import FromPositions
 from jaxpgs.training.runtime import iterations
 from jaxpgs.training.two_player import experts, losses, objectives, selfplay
 from quality import ladder_positions
@@ -53,24 +54,6 @@ def positions(folder: pathlib.Path, size: int, pairs: int, seed: int) -> list[La
         known += [(ladder.board.tolist(), *ladder[1:]) for ladder in pair]
         report.write_text(path, json.dumps(known))
     return [Ladder(np.array(board), *rest) for board, *rest in known[: 2 * pairs]]
-
-
-@dataclasses.dataclass(frozen=True)
-class FromPositions(Hex):
-    """Hex in which every game begins with one of the given positions.
-
-    Attributes:
-      positions: a batch of states.
-    """
-
-    positions: Any = dataclasses.field(default=None, hash=False, compare=False)
-
-    def init(self, key: Any = None) -> Any:
-        """Returns one of the positions, or the empty board without a key."""
-        if key is None:
-            return Hex.init(self)
-        number = jax.random.randint(key, (), 0, len(self.positions.terminated))
-        return jax.tree.map(lambda x: x[number], self.positions)
 
 
 def play(path: pathlib.Path, env: Hex, network: Any, start: selfplay.Start, rounds: int) -> Any:
@@ -182,7 +165,8 @@ def main(argv: list[str] | None = None) -> None:
     size = network.env.size
     learned, asked = (positions(args.folder, size, args.pairs, seed) for seed in (77, 1000))
     openings = selfplay.Start(max_random_moves=8, start_fraction=0.25)
-    begun = FromPositions(size, positions=states_of(network.env, learned))
+    states = states_of(network.env, learned)
+    begun = FromPositions(size, positions=states, weights=jnp.ones(len(learned)))
     usual = play(args.folder / "usual.npz", network.env, network, openings, args.rounds)
     ladders = play(args.folder / "ladders.npz", begun, network, selfplay.Start(), args.rounds)
     held, usual = (

@@ -32,7 +32,6 @@ from quality.looks import SEARCHES, look
 # First words of opponents that are players of the tournaments.
 _PLAYERS = ("pgs", "gumbel-pgs", "gumbel-mcts", "mcts", "mcs", "gumbel", "muzero", "network")
 _HOLDERS = ("network", "PGS", "Gumbel PGS", "Gumbel MCTS")
-_FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program; each loses a game
 _KEY = ("network", "player", "simulations", "opponent")
 
 
@@ -134,7 +133,7 @@ def held(
         outcomes = match.outcomes[0 if opens else 1, 0]  # where `ours` opened, or `theirs`
         lost += openings[outcomes < 0.5].tolist()
         stats = match.players[1].stats
-        failed.update({name: int(stats[name]) for name in _FAILURES if stats.get(name)})
+        failed.update({name: int(stats[name]) for name in tables.FAILURES if stats.get(name)})
     names = [cell_name(env.size, cell) for cell in sorted(lost)]
     figures = {"held": wins.size - len(lost), "of": wins.size, "wins": int(wins.sum())}
     return figures | {"lost": names} | dict(failed)

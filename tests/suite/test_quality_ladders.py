@@ -12,6 +12,7 @@ import jaxpgs
 from jaxpgs.envs import Hex
 from jaxpgs.envs.hex_games import winner
 from jaxpgs.evaluation import solve_hex
+from jaxpgs.training.recipes.starting_positions import FromPositions
 
 SIZES = ladder_positions.SIZES
 
@@ -114,7 +115,7 @@ def test_games_begin_with_positions_that_are_made_once(tmp_path, monkeypatch):
     for one, again in zip(made, ladder_training.positions(tmp_path, 5, 1, 0), strict=True):
         np.testing.assert_array_equal(one.board, again.board)
         assert one[1:] == again[1:]
-    env = ladder_training.FromPositions(5, positions=states_of(Hex(5), made))
+    env = FromPositions(5, positions=states_of(Hex(5), made), weights=np.ones(len(made)))
     starts = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 20))
     found = {tuple(np.sign(labels).tolist()) for labels in np.asarray(starts.labels)}
     signs = np.array([0, 1, -1])

@@ -15,7 +15,7 @@ from jaxpgs.checks import refusals_in_one_line
 from jaxpgs.training import Run
 from jaxpgs.training.recipes import __main__ as recipes
 from jaxpgs.training.recipes import distillation, hex_networks, learned_models, samegame_networks
-from jaxpgs.training.recipes.balanced_openings import make_balanced
+from jaxpgs.training.recipes.starting_positions import make_balanced
 
 HEX = [name for name in jaxpgs.available_pretrained() if name in hex_networks.RECIPES]
 STUDENTS = [name for name in jaxpgs.available_pretrained() if name in distillation.RECIPES]
@@ -202,7 +202,8 @@ def test_games_begin_with_openings_that_a_network_thinks_balanced():
     expected = jnp.concatenate(
         [jnp.array(pairs) / sum(map(sum, pairs)), jnp.array(alone)[:, None] / sum(alone)], axis=1
     )
-    chex.assert_trees_all_close(balanced.openings, expected / 2, atol=1e-6)
+    share = balanced.weights.reshape(4, 5)
+    chex.assert_trees_all_close(share, expected / 2, atol=1e-6)
 
     # Each count of 20,000 games lies within 5 standard deviations: fails once in 100,000 seeds.
     number = 20_000
@@ -211,10 +212,26 @@ def test_games_begin_with_openings_that_a_network_thinks_balanced():
     first, reply = jnp.argmax(stones > 0, axis=1), jnp.argmax(stones < 0, axis=1)
     reply = jnp.where((stones < 0).any(axis=1), reply, 4)
     found = jnp.zeros((4, 5)).at[first, reply].add(1)
-    share = balanced.openings
     assert (abs(found - number * share) <= 5 * jnp.sqrt(number * share * (1 - share))).all()
     assert (states.current_player == jnp.where(reply < 4, 0, 1)).all()
     chex.assert_trees_all_equal(balanced.init(), env.init())
+
+    # The game with other weights is another game, also to functions that are compiled for a game.
+    begin = jax.jit(lambda env, key: env.init(key).labels, static_argnums=0)
+    for first, reply in ((0, 1), (1, 2)):
+        chosen = dataclasses.replace(balanced, weights=jnp.arange(20) == 5 * first + reply)
+        two = env.step(env.step(env.init(), first), reply)
+        chex.assert_trees_all_equal(begin(chosen, jax.random.key(0)), two.labels)
+
+
+def test_balanced_openings_may_swap_only_after_a_move():
+    env = jaxpgs.envs.Hex(2, swap=True)
+    level = lambda _, observation: (jnp.zeros((len(observation), 5)), jnp.zeros(len(observation)))  # noqa: E731
+    drawn = make_balanced(env, level, {}).weights.reshape(5, 6) > 0
+    replies = ~jnp.eye(4, dtype=bool)
+    ones = jnp.ones((4, 1), bool)  # swapping, and no reply
+    chex.assert_trees_all_equal(drawn[:4], jnp.concatenate([replies, ones, ones], axis=1))
+    assert not drawn[4].any()
 
 
 @pytest.mark.lenient
@@ -236,16 +253,16 @@ def test_a_recipe_begins_with_balanced_openings_of_its_parent(tmp_path, monkeypa
     ((params, env),) = given
     chex.assert_trees_all_equal(params, jaxpgs.load_pretrained("parent", directory=tmp_path).params)
     run = jaxpgs.training.read_run(tmp_path / "child" / "checkpoints")
-    assert "BalancedHex(size=3" in str(run)
+    assert "FromPositions(size=3" in str(run)
     net = jaxpgs.load_pretrained("child", directory=tmp_path)
     assert net.env == jaxpgs.envs.Hex(3) and net.card["training"]["balanced"] is True
     # The same command finds its run again, and other openings are another run.
     hex_networks.main(["child", "--out", str(tmp_path)])
     monkeypatch.setattr(
         hex_networks, "make_balanced",
-        lambda *given: dataclasses.replace(env, openings=env.openings[::-1]),
+        lambda *given: dataclasses.replace(env, weights=env.weights[::-1]),
     )  # fmt: skip
-    with pytest.raises(SystemExit, match=r"holds a run with rules\.openings"):
+    with pytest.raises(SystemExit, match=r"holds a run with rules\.weights"):
         hex_networks.main(["child", "--out", str(tmp_path)])
 
 

@@ -30,7 +30,7 @@ from jaxpgs.checks import number, positive, refusals_in_one_line, seed
 from jaxpgs.envs import Hex
 from jaxpgs.pretrained import available_pretrained, load_pretrained, save_pretrained
 from jaxpgs.pretrained.files import write_atomically
-from jaxpgs.training.recipes.balanced_openings import make_balanced
+from jaxpgs.training.recipes.starting_positions import make_balanced
 from jaxpgs.training.runtime import loggers
 from jaxpgs.training.runtime.settings import Run, by_name
 from jaxpgs.training.two_player import expert_iteration, experts
@@ -51,8 +51,8 @@ class HexRecipe(NamedTuple):
       dtype: the torso's type of computation in training. The saved network computes in float32, as
         CPUs are slow in bfloat16.
       step_size: Adam's first step size.
-      balanced: whether games begin with openings that the parent thinks balanced; see
-        `make_balanced`.
+      balanced: whether games begin with openings that the parent thinks balanced
+        (`make_balanced`); it needs a parent.
     """
 
     env: Hex
@@ -83,7 +83,7 @@ _MANY = {
 }  # fmt: skip
 _FEW = {"num_games": 128, "batch_size": 256} | _RESIGNING
 _FEW_BEST = _FEW | _BEST_PLAY | {"buffer_size": 65_536}
-# The game itself draws the first moves.
+# The game itself draws the first moves. An evaluation would begin with a drawn opening, too.
 _DRAWN = _FEW_BEST | {"max_random_moves": 0, "evaluate_every": 0}
 
 
