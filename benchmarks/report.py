@@ -22,6 +22,7 @@ import rich.table
 import rich.text
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FAILURES = ("illegal_moves", "timeouts", "crashes")  # of a program; each loses a game
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "mctx", "numpy", "pgx", "open_spiel", "jaxpgs")
 
 
@@ -132,6 +133,13 @@ def present_name(search: str) -> str:
 def interval_text(row: Mapping[str, Any]) -> str:
     """Writes the Elo of a row and its interval, such as "+41 (+20 to +62)"."""
     return f"{row['elo']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"
+
+
+def held_text(row: Mapping[str, Any]) -> str:
+    """Writes how many games a row of openings held, and how often the opponent's program failed."""
+    failures = [f"{row[kind]} {kind.replace('_', ' ')}" for kind in FAILURES if row.get(kind)]
+    failed = ", ".join(failures)
+    return f"{row['held']} of {row['of']}" + f" ({failed})" * bool(failed)
 
 
 def print_table(title: str, columns: Sequence[str], cells: Sequence[Sequence[Any]]) -> None:

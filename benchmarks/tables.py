@@ -26,7 +26,7 @@ from benchmarks import (
     runs,
     speed,
 )
-from benchmarks.report import ROOT, write_text
+from benchmarks.report import ROOT, held_text, write_text
 from benchmarks.runs import RESULTS
 from benchmarks.studies.anthony2019 import learning
 from benchmarks.studies.brosseit2023 import ablation, model_memory, unroll
@@ -180,17 +180,6 @@ _HELD = {
 }
 
 
-# How a program fails in a game, which loses it.
-FAILURES = ("illegal_moves", "timeouts", "crashes")
-
-
-def held(row: Mapping[str, Any]) -> str:
-    """Writes how many games a row of openings held, and how often the opponent's program failed."""
-    failures = [f"{row[kind]} {kind.replace('_', ' ')}" for kind in FAILURES if row.get(kind)]
-    failed = ", ".join(failures)
-    return f"{row['held']} of {row['of']}" + f" ({failed})" * bool(failed)
-
-
 def _networks(data: Mapping[str, Any], link: str) -> str:
     """Draws a table of the networks in the library, with their games against other programs."""
     searching = "PGS 128"
@@ -204,8 +193,8 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         (row["network"], row["player"], row["opponent"]): f"{row['won']:g} of {row['games']}"
         for row in data["rows"]
     }
-    holds = {
-        (row["network"], _HELD[row["opponent"]]): held(row)
+    held = {
+        (row["network"], _HELD[row["opponent"]]): held_text(row)
         for row in runs.load(RESULTS / f"{_QUALITY}/openings.json")["rows"]
         if row["opponent"] in _HELD and row["player"] == "PGS"
     }
@@ -215,7 +204,7 @@ def _networks(data: Mapping[str, Any], link: str) -> str:
         made, size = card["architecture"], card["environment"]["kwargs"]
         units = made["kwargs"].get("width", made["kwargs"].get("num_filters"))
         figures = [won.get((name, player, opponent)) for player, opponent, _ in asked]
-        figures += [holds.get((name, title)) for title in _HELD.values()]
+        figures += [held.get((name, title)) for title in _HELD.values()]
         network = f"`{made['network']}` {units}x{made['kwargs']['num_blocks']}"
         if any(figures):
             board = f"{card['environment']['name']} {size['size']}x{size['size']}"

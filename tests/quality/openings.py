@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import quality
-from benchmarks import pictures, report, runs, tables
+from benchmarks import pictures, report, runs
 from benchmarks.players import Spec, load_network, make_player, read_specs
 from jaxpgs import evaluation
 from jaxpgs.envs.hex_games import cell_name
@@ -133,7 +133,7 @@ def held(
         outcomes = match.outcomes[0 if opens else 1, 0]  # where `ours` opened, or `theirs`
         lost += openings[outcomes < 0.5].tolist()
         stats = match.players[1].stats
-        failed.update({name: int(stats[name]) for name in tables.FAILURES if stats.get(name)})
+        failed.update({name: int(stats[name]) for name in report.FAILURES if stats.get(name)})
     names = [cell_name(env.size, cell) for cell in sorted(lost)]
     figures = {"held": wins.size - len(lost), "of": wins.size, "wins": int(wins.sum())}
     return figures | {"lost": names} | dict(failed)
@@ -161,7 +161,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]
             wrong, right = "wrong", row["right"]
             good = "–" if right is None else f"{right} of {row['of']}"
         else:
-            wrong, good = "lost", tables.held(row)
+            wrong, good = "lost", report.held_text(row)
         against = row["opponent"] or "the table"
         lines.append([row["network"], row["player"], row["simulations"] or None, against, good,
                       ", ".join(row[wrong])])  # fmt: skip
