@@ -5,6 +5,7 @@ action, without noise at the root unless a knob enables it.
 """
 
 import functools
+import inspect
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -185,6 +186,9 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
 
     Returns:
       The player.
+
+    Raises:
+      ValueError: if the search has no such knob.
     """
     network = _network(spec, network)
     env, params, apply_fn = network.env, network.params, network.apply_fn
@@ -200,6 +204,13 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
         policy_fn = MCTX[spec.search]
     else:
         policy_fn = getattr(jaxpgs, f"{OURS[spec.search]}_policy")
+    # The first six are what every search is given: from `params` to `invalid_actions`.
+    allowed = [*list(inspect.signature(policy_fn).parameters)[6:], "keep_adapted"]
+    if unknown := [name for name in knobs if name not in allowed]:
+        raise ValueError(
+            f"{spec.name!r}: {policy_fn.__name__} has no argument {unknown[0]!r}; it takes "
+            f"{', '.join(allowed)}."
+        )
     # MuZero's search breaks ties at random, and sampled simulations are random throughout.
     silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
     return search_player(

@@ -243,6 +243,9 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
         strength.main(["--preset", "first", "--network", "samegame-7x7", "--out", f"{path}2"])
     with pytest.raises(SystemExit, match="Unknown player 'me'"):
         strength.main([*words, "--players", "me"])
+    for search in ("pgs", "muzero"):
+        with pytest.raises(SystemExit, match=f"{search}_policy has no argument 'nope'; it takes"):
+            strength.main([*words, "--sweep", f"{search} nope=3"])
     strength.main([*words, "--repeats", "3", "--show"])
     assert "Pairings" in capsys.readouterr().out
 
