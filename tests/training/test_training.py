@@ -814,6 +814,10 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(tmp_path, saved_ru
         run(ENV, make_network(), directory=tmp_path, seed=1)
     assert files() == before
 
+    (tmp_path / "2/default/_METADATA").rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=r"2 is damaged: the file `_METADATA`.* is missing"):
+        run(ENV, make_network(), directory=tmp_path)
+    (tmp_path / "moved").rename(tmp_path / "2/default/_METADATA")
     for file in (tmp_path / "2").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
@@ -913,6 +917,23 @@ def test_trains_in_an_environment_of_pgx(tmp_path):
     assert [metrics["iteration"] for metrics in seen] == [1, 2]
     assert all(metrics["finished_games"] > 0 for metrics in seen)
     assert all(5 <= metrics["mean_length"] <= 9 for metrics in seen)
+
+
+@pytest.mark.parametrize("callback", [5, "log.jsonl", [print, None]])
+def test_what_is_not_a_callback_is_refused(callback):
+    with pytest.raises(ValueError, match="callback must be a function or a list of functions, got"):
+        loggers.together(callback)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_scalars_of_numpy_and_jax_are_logged(tmp_path, suffix):
+    log = loggers.log_to(tmp_path / f"log{suffix}")
+    with loggers.progress_bar("training", 1) as show:
+        for callback in (log, show):
+            callback(None, {"iteration": np.int64(1), "policy_loss": np.float32(0.5),
+                            "value_loss": jnp.ones(()), "elo": None})  # fmt: skip
+    (row,) = loggers.read_log(tmp_path / f"log{suffix}")
+    assert row == {"iteration": 1, "policy_loss": 0.5, "value_loss": 1.0, "elo": None}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])

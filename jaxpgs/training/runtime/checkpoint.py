@@ -124,6 +124,8 @@ class Checkpoints:
         _hush_failed_reads()
         try:
             found = self._manager.item_metadata(step)
+            if found is None:
+                raise ValueError("the file `_METADATA`, which lists its arrays, is missing.")
             # Earlier versions kept no checksum; their states are still read, with a warning.
             kept = {_CHECKSUM: jax.ShapeDtypeStruct((len(shapes),), jnp.uint32)}
             wanted = shapes | (kept if _CHECKSUM in found else {})
@@ -225,8 +227,9 @@ def read_leaves(
         step = max(steps)
         if not (folder / _NAMES).exists():
             raise ValueError(
-                f"{folder} is of an earlier version, which kept no names of its arrays. Call the "
-                "trainer once more with the same arguments: it goes on from there and keeps them."
+                f"{folder} has no {_NAMES}, the names of its arrays; earlier versions kept none. "
+                "Call the trainer once more with the same arguments: it goes on from there and "
+                "keeps them."
             )
         _hush_failed_reads()
         try:

@@ -9,8 +9,10 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxpgs.pretrained.files import write_atomically
 from jaxpgs.training.runtime import sharding
@@ -33,7 +35,9 @@ def together(callback: Callable[..., Any] | Sequence[Callable[..., Any]] | None)
     Raises:
       ValueError: if one is not a function.
     """
-    several = [] if callback is None else [callback] if callable(callback) else list(callback)
+    several: list[Any] = [] if callback is None else [callback]
+    if isinstance(callback, Iterable) and not callable(callback):
+        several = list(callback)
     for one in several:
         if not callable(one):
             raise ValueError(f"callback must be a function or a list of functions, got {one!r}.")
@@ -48,7 +52,8 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
     the file is the same as for an uninterrupted run.
 
     Args:
-      path: a file ending in `.jsonl`, one object per line, or `.csv`, one column per metric.
+      path: a file ending in `.jsonl`, one object per line, or `.csv`, one column per metric. A
+        metric is a number, a scalar of NumPy or JAX, or None if it was not measured.
 
     Returns:
       A callback for any trainer.
@@ -65,8 +70,7 @@ def log_to(path: str | os.PathLike[str]) -> Callback:
     def callback(state: Any, metrics: dict[str, float]) -> None:
         nonlocal whole
         del state
-        # NaN and infinity are not valid JSON.
-        row = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        row = {name: _plain(value) for name, value in metrics.items()}
         # A run that resumes from a checkpoint repeats iterations, so their old rows are dropped.
         while rows and rows[-1]["iteration"] >= row["iteration"]:
             rows.pop()
@@ -112,6 +116,12 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     ]
 
 
+def _plain(value: Any) -> int | float | None:
+    """Returns a number of Python's; None for NaN and infinity, which are not valid JSON."""
+    number = None if value is None else np.asarray(value).item()
+    return number if number is not None and math.isfinite(number) else None
+
+
 def _number(text: str) -> int | float:
     """Reads a number of a table; integers stay integers, so that a rewritten row is the same."""
     try:
@@ -152,12 +162,12 @@ def progress_bar(title: str, num_iterations: int) -> Iterator[Callback]:
     def callback(state: Any, metrics: dict[str, float]) -> None:
         nonlocal elo
         del state
-        if "elo" in metrics:
+        if metrics.get("elo") is not None:
             elo = f"  Elo {metrics['elo']:+.0f}"
         losses = [
             f"{name} {metrics[f'{name}_loss']:.3f}  "
             for name in ("policy", "value")
-            if f"{name}_loss" in metrics
+            if metrics.get(f"{name}_loss") is not None
         ]
         text = f"{''.join(losses)}{elo}".rstrip()
         bar.update(task, completed=metrics["iteration"], text=text)
@@ -255,8 +265,8 @@ def to_wandb(**knobs: Any) -> Callback:
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the finite metrics, without the number of the iteration."""
-    found = {name: float(x) for name, x in metrics.items() if name != "iteration"}
-    return {name: x for name, x in found.items() if math.isfinite(x)}
+    found = {name: _plain(x) for name, x in metrics.items() if name != "iteration"}
+    return {name: float(x) for name, x in found.items() if x is not None}
 
 
 # The metrics in each panel of a run's plot, by the endings of their names.
