@@ -49,7 +49,7 @@ def _pairings(folder: pathlib.Path, preset: str) -> Iterator[tuple[dict[str, Any
         if equal == "time":
             equal += f", {setting['batch_size']} root" + "s" * (setting["batch_size"] > 1)
         cell = (setting["network"], equal, setting["num_simulations"])
-        played = ", ".join(dict.fromkeys(str(row["commit"])[:7] for row in data["rows"]))
+        played = ", ".join(dict.fromkeys(runs.short(row["commit"]) for row in data["rows"]))
         for pair in data.get("pairings", ()):  # absent until the tournament is rated
             yield dict(zip(_CELL, cell, strict=True)) | {"played": played}, pair
 

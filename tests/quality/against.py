@@ -31,21 +31,20 @@ ROWS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Compares two checkouts; see the module's text."""
+    from benchmarks import report, runs  # here, as workers do not need them
+
     parser = argparse.ArgumentParser(
         prog="python tests/quality against",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("before", type=pathlib.Path, help="a checkout of the other commit")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each row")
+    seconds = runs.number(0, above=True)
+    parser.add_argument("--seconds", type=seconds, default=15.0, help="of each row")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/quality/against.json")
     args = parser.parse_args(argv)
     if not (args.before / "jaxpgs").is_dir():
         parser.error(f"{args.before} is not a checkout: it has no folder jaxpgs")
-    if not args.seconds > 0:
-        parser.error(f"--seconds must be above 0, got {args.seconds:g}")
-    from benchmarks import report, runs  # here, as workers do not need them
-
     paths = args.before.resolve(), ROOT
     commits = [
         subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=p, text=True).strip()

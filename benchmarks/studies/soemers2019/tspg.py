@@ -154,8 +154,10 @@ def compiled_once() -> Iterator[None]:
     """Caches compiled programs in a temporary folder, as all seeds of a game run the same ones."""
     with tempfile.TemporaryDirectory() as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
-        yield
-        jax.config.update("jax_compilation_cache_dir", None)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_compilation_cache_dir", None)
 
 
 def measure(game: str, preset: Preset, seed: int) -> dict[str, Any]:
