@@ -529,7 +529,7 @@ def test_a_row_for_each_root_where_each_root_has_something_of_its_own(name, per_
         "root_selection": jaxpgs.selection.ucb1(),
         "simulations_per_update": B,
     }  # K rows would fit
-    with pytest.warns(UserWarning, match="tells them apart by their rows"):
+    with pytest.warns(UserWarning, match="its results depend on the position of a row"):
         state = searched(search_of(name, paying(pay), **knobs), key, make_root())
     assert (state.visits > 0).all()
     np.testing.assert_allclose(state.qvalues, PAYS, rtol=1e-6)
