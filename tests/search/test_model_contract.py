@@ -519,7 +519,6 @@ def paying(pay, **changes):
     return recurrent_fn
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pay", [told_by_number, told_by_row])
 @pytest.mark.parametrize(("name", "per_root"), [("pgs, whole", False), ("mcs", True)])
 @pytest.mark.each_value

@@ -77,7 +77,7 @@ def head_to_head(
     )
     # Games that reached the limit are draws.
     points = (jnp.where(state.terminated, jnp.sign(score), 0.0) + 1) / 2
-    return jnp.sum(jnp.where(legal, points, 0.0)) / jnp.sum(legal)
+    return jnp.mean(points, where=legal)
 
 
 def make_compare(
