@@ -186,9 +186,6 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
 
     Returns:
       The player.
-
-    Raises:
-      ValueError: if the search has no such knob.
     """
     network = _network(spec, network)
     env, params, apply_fn = network.env, network.params, network.apply_fn
@@ -204,13 +201,6 @@ def make_player(spec: Spec, network: Any, num_simulations: int) -> evaluation.Pl
         policy_fn = MCTX[spec.search]
     else:
         policy_fn = getattr(jaxpgs, f"{OURS[spec.search]}_policy")
-    # The first six are what every search is given: from `params` to `invalid_actions`.
-    allowed = [*list(inspect.signature(policy_fn).parameters)[6:], "keep_adapted"]
-    if unknown := [name for name in knobs if name not in allowed]:
-        raise ValueError(
-            f"{spec.name!r}: {policy_fn.__name__} has no argument {unknown[0]!r}; it takes "
-            f"{', '.join(allowed)}."
-        )
     # MuZero's search breaks ties at random, and sampled simulations are random throughout.
     silent = spec.search in ("gumbel", "gumbel-mcts") and knobs["gumbel_scale"] == 0
     return search_player(
@@ -245,16 +235,21 @@ def model_fns(spec: Spec, network: Any) -> tuple[Any, Any]:
 
 
 def describe(spec: Spec, network: Any, num_simulations: int) -> dict[str, Any]:
-    """Returns a player's entries in tables: simulations N, K, the depth limit and the mode."""
+    """Returns a player's entries in tables: simulations N, K, the depth limit and the mode.
+
+    Raises:
+      TypeError: if the search has no such knob.
+    """
     count = spec.knobs.get("num_simulations", num_simulations)
     if spec.search in SIMPLE:
         return {"simulations": None, "K": None, "depth": None, "mode": None}
-    if spec.search in MCTX:
-        depth = spec.knobs.get("max_depth")
-        return {"simulations": count, "K": 1, "depth": depth, "mode": "tree"}
     network = _network(spec, network)
     knobs = arguments(spec, network.params, num_simulations)
     knobs.pop("keep_adapted", None)
+    if spec.search in MCTX:
+        inspect.signature(MCTX[spec.search]).bind_partial(**knobs)  # mctx has no check of its own
+        depth = spec.knobs.get("max_depth")
+        return {"simulations": count, "K": 1, "depth": depth, "mode": "tree"}
     make_search = getattr(jaxpgs.search, f"{OURS[spec.search]}_search")
     search = make_search(model_fns(spec, network)[1], count, **knobs)
     bound = search.truncation.max_depth

@@ -62,6 +62,7 @@ from benchmarks import report, runs
 from benchmarks.players import (
     SIMPLE,
     Spec,
+    describe,
     distinct,
     load_network,
     make_player,
@@ -132,12 +133,11 @@ def play(
     equal = preset.equal == "simulations"
     preset = preset._replace(standard="" if equal else _standard(preset).name)
     network = load_network(preset.network)
-    try:  # so that a mistake ends the command before games are played
-        for spec in preset.players:
-            if spec.search not in SIMPLE:
-                make_player(spec, network, preset.num_simulations)
-    except ValueError as error:
-        raise SystemExit(f"{parser.prog}: {error}") from error
+    for spec in preset.players:
+        try:  # so that an unknown knob ends the command before games are played
+            describe(spec, network, preset.num_simulations)
+        except TypeError as error:
+            raise SystemExit(f"{parser.prog}: {spec.name!r}: {error}") from error
     if not equal:
         fixed = [with_parallel(spec, network, preset.num_simulations) for spec in preset.players]
         preset = preset._replace(players=fixed)

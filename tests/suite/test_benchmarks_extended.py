@@ -49,8 +49,8 @@ def test_every_change_is_a_change_of_one_part():
 
 def test_an_unknown_knob_is_told():
     spec = players.Spec("x", "extended", {"entropi": 1.0})
-    with pytest.raises(ValueError, match=r"no argument 'entropi'; it takes max_depth, .* entropy"):
-        players.make_player(spec, NETWORK, 4)
+    with pytest.raises(TypeError, match=r"no argument 'entropi'\. Did you mean 'entropy'"):
+        players.describe(spec, NETWORK, 4)
 
 
 @pytest.mark.parametrize("weight", ["entropy", "kl_to_prior", "kl_from_prior"])

@@ -36,6 +36,17 @@ def test_players_are_read_from_words():
         players.read_specs("pgs fast")
 
 
+@pytest.mark.parametrize(
+    "search, told",
+    [("pgs", r"pgs_search\(\) has no argument 'nope'"), ("muzero", "got an unexpected .* 'nope'")],
+)
+def test_an_unknown_knob_ends_the_command_before_any_game(tmp_path, search, told):
+    path = tmp_path / "games.json"
+    with pytest.raises(SystemExit, match=f"strength: '{search} nope=3': {told}"):
+        strength.main(["--network", TINY, "--sweep", f"{search} nope=3", "--out", str(path)])
+    assert not path.exists()
+
+
 def test_presets_describe_themselves():
     plain, model = players.load_network(TINY), players.load_network("model-3x3-2x1")
     for name, preset in PRESETS.items():
@@ -243,9 +254,6 @@ def test_a_tournament_goes_on_and_says_what_is_unequal(tmp_path, capsys):
         strength.main(["--preset", "first", "--network", "samegame-7x7", "--out", f"{path}2"])
     with pytest.raises(SystemExit, match="Unknown player 'me'"):
         strength.main([*words, "--players", "me"])
-    for search in ("pgs", "muzero"):
-        with pytest.raises(SystemExit, match=f"{search}_policy has no argument 'nope'; it takes"):
-            strength.main([*words, "--sweep", f"{search} nope=3"])
     strength.main([*words, "--repeats", "3", "--show"])
     assert "Pairings" in capsys.readouterr().out
 

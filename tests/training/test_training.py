@@ -919,9 +919,9 @@ def test_trains_in_an_environment_of_pgx(tmp_path):
     assert all(5 <= metrics["mean_length"] <= 9 for metrics in seen)
 
 
-@pytest.mark.parametrize("callback", [5, "log.jsonl", [print, None]])
-def test_what_is_not_a_callback_is_refused(callback):
-    with pytest.raises(ValueError, match="callback must be a function or a list of functions, got"):
+@pytest.mark.parametrize("callback, told", [(5, "5"), ("log.csv", "'log.csv'"), ([print, 5], "5")])
+def test_what_is_not_a_callback_is_refused(callback, told):
+    with pytest.raises(ValueError, match=f"must be a function or a list of functions, got {told}"):
         loggers.together(callback)
 
 

@@ -23,8 +23,8 @@ class FromPositions(Hex):
       weights: `[N]`, at least 0; positions are drawn in proportion to them.
     """
 
-    positions: Any = dataclasses.field(default=None, repr=False)
-    weights: Any = dataclasses.field(default=None, repr=False)
+    positions: Any = dataclasses.field(kw_only=True, repr=False)
+    weights: Any = dataclasses.field(kw_only=True, repr=False)
 
     # Not Hex's, which compare only the size and the rules: a function that was compiled for these
     # positions must not be used with others.
@@ -72,4 +72,4 @@ def make_balanced(env: Hex, apply_fn: ApplyFn, params: Params) -> FromPositions:
     replies, alone = weights[:, :-1], weights[:, -1:]
     weights = jnp.concatenate([replies / replies.sum(), alone / alone.sum()], axis=1) / 2
     positions = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), positions)
-    return FromPositions(env.size, env.swap, positions, weights.ravel())
+    return FromPositions(env.size, env.swap, positions=positions, weights=weights.ravel())

@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,9 @@ def together(callback: Callable[..., Any] | Sequence[Callable[..., Any]] | None)
     Raises:
       ValueError: if one is not a function.
     """
-    several: list[Any] = [] if callback is None else [callback]
-    if isinstance(callback, Iterable) and not callable(callback):
-        several = list(callback)
+    several: list[Any] = list(callback) if isinstance(callback, list | tuple) else [callback]
+    if callback is None:
+        several = []
     for one in several:
         if not callable(one):
             raise ValueError(f"callback must be a function or a list of functions, got {one!r}.")
